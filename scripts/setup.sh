@@ -1,0 +1,40 @@
+#!/bin/sh
+# Makes the virtual environment and installs bcls with one extra: setup.sh PYTHON VENV EXTRA
+set -eu
+python=$1 venv=$2 extra=$3
+
+command -v "$python" >/dev/null || {
+    echo "setup: '$python' was not found; install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3 ..." >&2
+    exit 2
+}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "setup: bcls needs Python 3.11 or newer, '$python' is $("$python" --version 2>&1); use make PYTHON=python3.11 ..." >&2
+    exit 2
+}
+
+# Debian ships the module that makes virtual environments in a package of its own.
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    package="python3-venv"
+    echo "setup: Python's venv module is missing; the system package '$package' brings it"
+    if ! command -v apt-get >/dev/null; then
+        echo "setup: install it with your system's package manager, then run make again" >&2
+        exit 2
+    elif [ "$(id -u)" = 0 ]; then
+        run=""
+    elif command -v sudo >/dev/null; then
+        run="sudo"
+    else
+        echo "setup: as root, run 'apt-get install $package', then run make again" >&2
+        exit 2
+    fi
+    echo "setup: running '$run apt-get install -y $package' now"
+    $run apt-get update -q
+    $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$package"
+fi
+
+[ -x "$venv/bin/python" ] || {
+    echo "setup: making the virtual environment $venv"
+    "$python" -m venv "$venv"
+}
+echo "setup: installing bcls[$extra] at the versions in constraints.txt (a minute or two the first time)"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extra]"
