@@ -1,0 +1,71 @@
+"""Checks at the public border: what came, what was expected, what to do about it."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import NoReturn
+
+
+def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
+    """Raise the one kind of error that the public border raises.
+
+    Args:
+        argument: Name of the argument, as the caller wrote it.
+        expected: What would have been right.
+        got: What came instead.
+        remedy: What the caller can do about it.
+
+    Raises:
+        ValueError: Always.
+
+    Example:
+        >>> fail("gamma", "a number above 0", -1.0, "the paper uses 50")
+        Traceback (most recent call last):
+        ...
+        ValueError: `gamma`: expected a number above 0, got -1.0; the paper uses 50
+    """
+    raise ValueError(f"`{argument}`: expected {expected}, got {got}; {remedy}")
+
+
+def check_number(
+    argument: str, value: float, remedy: str, *, low: float = -math.inf, above: float = -math.inf
+) -> float:
+    """Check that ``value`` is a finite number, at least ``low`` and greater than ``above``.
+
+    Example:
+        >>> check_number("gamma", 50, "the paper uses 50", above=0)
+        50.0
+    """
+    expected = "a finite number"
+    if above > -math.inf:
+        expected += f" above {above:g}"
+    if low > -math.inf:
+        expected += f" not below {low:g}"
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        fail(argument, expected, repr(value), remedy)
+    if not math.isfinite(number) or number < low or number <= above:
+        fail(argument, expected, repr(value), remedy)
+    return number
+
+
+def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
+    """Check that ``value`` is one of ``choices``, and name the nearest one where it is not.
+
+    Example:
+        >>> check_choice("reduction", "maen", ("mean", "sum"))
+        Traceback (most recent call last):
+        ...
+        ValueError: `reduction`: expected one of 'mean', 'sum', got 'maen'; did you mean 'mean'?
+    """
+    known = list(choices)
+    if isinstance(value, str) and value in known:
+        return value
+    near = difflib.get_close_matches(str(value), known, n=1)
+    fail(
+        argument,
+        "one of " + ", ".join(repr(name) for name in known),
+        repr(value),
+        f"did you mean {near[0]!r}?" if near else "choose one of these",
+    )

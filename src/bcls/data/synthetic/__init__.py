@@ -1,0 +1,35 @@
+"""Drawn scenes with captions and the true relevance of every caption to every picture.
+
+No download is needed: scenes are sampled, drawn and described from a seed. What "true relevance" means is defined in
+:mod:`bcls.data.synthetic.relevance`.
+
+Example:
+    >>> data = make_scenes(3, seed=0)
+    >>> render_all(data.scenes, size=48).shape
+    (3, 48, 48, 3)
+    >>> true_relevance(data.scenes, data.captions).shape
+    (3, 15)
+"""
+
+from bcls.data.synthetic.dataset import SceneDataset, make_scenes
+from bcls.data.synthetic.facts import Caption, Facts, Mention, Relation
+from bcls.data.synthetic.relevance import true_relevance
+from bcls.data.synthetic.render import render, render_all
+from bcls.data.synthetic.scene import Scene, SceneObject
+from bcls.data.synthetic.store import load, save
+
+__all__ = [
+    "Caption",
+    "Facts",
+    "Mention",
+    "Relation",
+    "Scene",
+    "SceneDataset",
+    "SceneObject",
+    "load",
+    "make_scenes",
+    "render",
+    "render_all",
+    "save",
+    "true_relevance",
+]

@@ -1,0 +1,145 @@
+"""Writes a dataset to a folder, and reads it back.
+
+The folder holds ``images/00000.png`` and so on; ``captions.jsonl``, one caption a line with ``image_id`` (the picture's
+file name without its ending), ``caption_id``, ``text`` and ``split``; and ``scenes.jsonl``, one image a line with its
+scene graph and the facts that its captions state.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from bcls.data.synthetic.checks import one_of
+from bcls.data.synthetic.dataset import SceneDataset
+from bcls.data.synthetic.facts import Caption, Facts, Mention, Relation
+from bcls.data.synthetic.render import DEFAULT_SIZE, render_all
+from bcls.data.synthetic.scene import Scene, SceneObject
+
+SPLITS = ("train", "val", "test")
+
+
+def save(
+    dataset: SceneDataset,
+    folder: str | Path,
+    *,
+    splits: Sequence[str] | None = None,
+    size: int = DEFAULT_SIZE,
+    workers: int = 1,
+) -> None:
+    """Draw a dataset and write it to a folder.
+
+    Every file appears complete or not at all, and ``captions.jsonl`` appears last.
+
+    Args:
+        dataset: What to write.
+        folder: Where to; made if it is not there, and files of the same names are replaced.
+        splits: ``"train"``, ``"val"`` or ``"test"`` for each image; all ``"train"`` when left out.
+        size: Side of the pictures in pixels.
+        workers: How many processes draw.
+
+    Raises:
+        ValueError: There is not one known split an image, or ``size`` or ``workers`` is too small.
+    """
+    splits = ["train"] * len(dataset.scenes) if splits is None else splits
+    if len(splits) != len(dataset.scenes):
+        raise ValueError(
+            f"`splits` must name one split for each of the {len(dataset.scenes)} images, got {len(splits)}; "
+            f"pass one of {', '.join(SPLITS)} an image."
+        )
+    for split in splits:
+        one_of("splits", split, SPLITS)
+    pictures = render_all(dataset.scenes, size=size, workers=workers)
+    folder = Path(folder)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for image, pixels in enumerate(pictures):
+        encoded = io.BytesIO()
+        Image.fromarray(pixels).save(encoded, format="PNG")
+        _write(folder / "images" / f"{_image_id(image)}.png", encoded.getvalue())
+    written_for = _by_image(dataset)
+    _write_lines(folder / "scenes.jsonl", (_scene_line(dataset, image, written_for[image]) for image in written_for))
+    _write_lines(
+        folder / "captions.jsonl",
+        (
+            {
+                "image_id": _image_id(image),
+                "caption_id": f"{_image_id(image)}-{place}",
+                "text": caption.text,
+                "split": splits[image],
+            }
+            for image, captions in written_for.items()
+            for place, caption in enumerate(captions)
+        ),
+    )
+
+
+def load(folder: str | Path) -> SceneDataset:
+    """Read the scenes and captions of a saved dataset, without the pictures.
+
+    Args:
+        folder: A folder that :func:`save` wrote.
+
+    Returns:
+        The scenes as saved, with their captions in the order of the images.
+
+    Raises:
+        ValueError: The two files in the folder do not belong together.
+    """
+    scenes: list[Scene] = []
+    captions: list[Caption] = []
+    texts = [line["text"] for line in _read_lines(Path(folder) / "captions.jsonl")]
+    lines = _read_lines(Path(folder) / "scenes.jsonl")
+    stated_for = sum(len(line["facts"]) for line in lines)
+    if stated_for != len(texts):
+        raise ValueError(
+            "`folder` must hold as many captions in captions.jsonl as scenes.jsonl has facts for, "
+            f"got {len(texts)} and {stated_for} in {folder}; save the dataset again."
+        )
+    for image, line in enumerate(lines):
+        objects = tuple(SceneObject(**one) for one in line["objects"])
+        scenes.append(Scene(line["background"], objects, line["seed"]))
+        for stated in line["facts"]:
+            mentions = tuple(Mention(**one) for one in stated["mentions"])
+            relations = tuple(Relation(**one) for one in stated["relations"])
+            facts = Facts(mentions, relations, stated["background"])
+            captions.append(Caption(texts[len(captions)], image, facts))
+    return SceneDataset(tuple(scenes), tuple(captions))
+
+
+def _image_id(image: int) -> str:
+    return f"{image:05d}"
+
+
+def _by_image(dataset: SceneDataset) -> dict[int, list[Caption]]:
+    written_for: dict[int, list[Caption]] = {image: [] for image in range(len(dataset.scenes))}
+    for caption in dataset.captions:
+        written_for[caption.image].append(caption)
+    return written_for
+
+
+def _scene_line(dataset: SceneDataset, image: int, captions: list[Caption]) -> dict[str, Any]:
+    facts = [asdict(caption.facts) for caption in captions]
+    return {"image_id": _image_id(image), **asdict(dataset.scenes[image]), "facts": facts}
+
+
+def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    _write(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name and rename it, so that a crash leaves no half-written file."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

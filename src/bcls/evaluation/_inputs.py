@@ -1,0 +1,142 @@
+"""What the figures accept: matrices of numpy or torch, read block by block, with the first bad row named."""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._checks import fail
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeIs
+
+Matrix: TypeAlias = "NDArray[Any] | torch.Tensor"
+Floats: TypeAlias = NDArray[np.floating[Any]]
+
+_REAL_KINDS = "fiub"
+
+
+def is_tensor(value: object) -> "TypeIs[torch.Tensor]":
+    """Tell a torch tensor without importing torch: nobody can hold one who has not imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def check_matrix(argument: str, value: Matrix) -> Matrix:
+    """Check that ``value`` is a non-empty matrix of real numbers; its values are checked when they are read.
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: ``(N, C)`` array or tensor.
+
+    Returns:
+        ``value`` itself.
+
+    Raises:
+        ValueError: If it is no array or tensor, is not two-dimensional, is empty or holds no real numbers.
+
+    Example:
+        >>> check_matrix("similarity", np.zeros(3))
+        Traceback (most recent call last):
+        ...
+        ValueError: `similarity`: expected a matrix (images, captions), got shape (3,); give one row an image ...
+    """
+    expected = "a matrix (images, captions)"
+    if not is_tensor(value) and not isinstance(value, np.ndarray):
+        fail(argument, expected, type(value).__name__, "give a numpy array or a torch tensor")
+    shape = tuple(value.shape)
+    if len(shape) != 2:
+        fail(argument, expected, f"shape {shape}", "give one row an image and one column a caption")
+    if 0 in shape:
+        fail(argument, f"{expected} with at least one row and one column", f"shape {shape}", "give it some items")
+    real = not value.is_complex() if is_tensor(value) else value.dtype.kind in _REAL_KINDS
+    if not real:
+        fail(argument, "real numbers", f"dtype {value.dtype}", "convert it to float32")
+    return value
+
+
+def check_image_of_caption(value: object, images: int, captions: int) -> NDArray[np.int64]:
+    """Check the image of each caption.
+
+    Args:
+        value: ``(C,)`` integers 0..N-1; array, tensor or sequence.
+        images: N, the rows of the similarity matrix.
+        captions: C, its columns.
+
+    Returns:
+        ``(C,)`` int64 array.
+
+    Raises:
+        ValueError: If there is not one integer 0..N-1 for each caption.
+
+    Example:
+        >>> check_image_of_caption([0, 0, 1], images=2, captions=3)
+        array([0, 0, 1])
+    """
+    array = np.asarray(value.detach().cpu().numpy() if is_tensor(value) else value)
+    argument, expected = "image_of_caption", f"{captions} integers, the image of each caption"
+    if array.shape != (captions,):
+        fail(argument, expected, f"shape {array.shape}", "give one for each column of `similarity`")
+    if array.dtype.kind not in "iu":
+        fail(argument, expected, f"dtype {array.dtype}", "give the row of the image in `similarity`")
+    wrong = np.flatnonzero((array < 0) | (array >= images))
+    if wrong.size:
+        got = f"{array[wrong[0]]} at caption {wrong[0]}"
+        fail(argument, f"integers 0 to {images - 1}", got, "give the row of the image in `similarity`")
+    return array.astype(np.int64)
+
+
+def to_floats(block: Matrix) -> Floats:
+    """Bring a block to the CPU as float32 where that is exact, else as float64, so that no order is lost."""
+    if is_tensor(block):
+        wide = block.element_size() > (4 if block.is_floating_point() else 2)
+        tensor = block.detach().cpu()
+        floats: Floats = (tensor.double() if wide else tensor.float()).numpy()
+        return floats
+    target = np.float32 if np.can_cast(block.dtype, np.float32) else np.float64
+    return block.astype(target, copy=False)
+
+
+def read_rows(argument: str, matrix: Matrix, rows: slice) -> Floats:
+    """Read a block of rows as floats.
+
+    Args:
+        argument: Name of the argument, for the message.
+        matrix: ``(N, C)`` checked matrix.
+        rows: Which rows.
+
+    Returns:
+        ``(rows, C)`` float32 or float64 array.
+
+    Raises:
+        ValueError: If a value is NaN or infinite; the first such row is named.
+    """
+    block = to_floats(matrix[rows])
+    # The two extremes carry any NaN or infinity along and need no mask of the block's size.
+    if not (np.isfinite(block.min()) and np.isfinite(block.max())):
+        row = int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
+        value = block[row][~np.isfinite(block[row])][0]
+        fail(argument, "finite numbers", f"{value} in row {rows.start + row}", "look for a division by zero before it")
+    return block
+
+
+def blocks(length: int, step: int) -> Iterator[slice]:
+    """Cut ``range(length)`` into consecutive slices of at most ``step``.
+
+    Example:
+        >>> list(blocks(5, 2))
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for start in range(0, length, step):
+        yield slice(start, min(start + step, length))
+
+
+def cores() -> int:
+    """Count the cores that this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,15 @@
+"""Continuous labels: how relevant every caption is to every image, from the captions alone.
+
+>>> from bcls.labels import load_text_encoder, relevance
+>>> encoder = load_text_encoder("minilm")
+>>> captions = ["a dog runs", "a brown dog runs outside", "two people eat lunch"]
+>>> vectors = encoder.encode(captions)
+>>> relevance(vectors, vectors, [0, 0, 1], caption_image=[0, 0, 1]).round(1) + 0.0
+array([[1., 1., 0.],
+       [0., 0., 1.]], dtype=float32)
+"""
+
+from bcls.labels.encoder import TextEncoder, load_text_encoder
+from bcls.labels.relevance import relevance
+
+__all__ = ["TextEncoder", "load_text_encoder", "relevance"]

@@ -1,0 +1,67 @@
+"""What all losses share: one call, named terms, one reduction."""
+
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor, nn
+
+from bcls._checks import check_choice
+from bcls.losses._batch import Batch, check_batch
+
+Reduction = Literal["mean", "sum"]
+
+
+def reduce(total: Tensor, size: int, reduction: Reduction) -> Tensor:
+    """``"sum"`` is the paper's equation, ``"mean"`` is that divided by B."""
+    return total if reduction == "sum" else total / size
+
+
+class RetrievalLoss(nn.Module):
+    """Base of all losses: ``loss(similarity, relevance=None, *, image_ids=None)`` gives a scalar.
+
+    A subclass writes :meth:`compute`, which gets checked input and returns its named terms.
+    """
+
+    #: Whether ``relevance`` must lie in [-1, 1].
+    bounded = True
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        check_choice("reduction", reduction, ("mean", "sum"))
+        self.reduction: Reduction = reduction
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """Named terms of the loss, reduced and weighted, for checked input."""
+        raise NotImplementedError
+
+    def terms(
+        self, similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Named scalars that sum to the loss, for logging."""
+        return self.compute(check_batch(similarity, relevance, image_ids, bounded=self.bounded))
+
+    if TYPE_CHECKING:  # what nn.Module makes of `forward`, with its types
+
+        def __call__(
+            self, similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None
+        ) -> Tensor: ...
+
+    def forward(
+        self, similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None
+    ) -> Tensor:
+        """The loss, a scalar that keeps the graph."""
+        return total(self.terms(similarity, relevance, image_ids=image_ids))
+
+
+def total(terms: dict[str, Tensor]) -> Tensor:
+    """Sum of named terms."""
+    first, *others = terms.values()
+    for term in others:
+        first = first + term
+    return first
+
+
+def terms_of(loss: nn.Module, batch: Batch, name: str) -> dict[str, Tensor]:
+    """Terms of a part of a composed loss, checked once; a foreign module is called and gives one term."""
+    if isinstance(loss, RetrievalLoss):
+        return loss.compute(batch)
+    return {name: loss(batch.similarity, batch.relevance, image_ids=batch.image_ids)}

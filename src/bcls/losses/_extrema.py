@@ -1,0 +1,95 @@
+"""The hardest positive and the hardest negative of every window at once, without a loop over windows."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bcls.losses._windows import WindowBins
+
+LEAST, GREATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+CELL = 0xFFFFFFFF
+#: Numbers worked on at once on a CPU: what its cache holds. Accelerators and compilers want everything at once.
+_CACHED = 1 << 17
+
+#: Bins of a block of rows, for rows as anchors and for columns as anchors.
+Binner = Callable[[slice], tuple[WindowBins, WindowBins]]
+
+
+class HardPairs(NamedTuple):
+    """One pair of cells for each anchor and window, as the keys of :func:`cell_keys`."""
+
+    positive: Tensor  #: (A, W) int64, the least similar positive; the greatest integer where there is none
+    negative: Tensor  #: (A, W) int64, the most similar negative; the least integer where there is none
+
+    @property
+    def valid(self) -> Tensor:
+        """(A, W) bool, False where the window has no positive or no negative."""
+        return (self.negative != LEAST) & (self.positive != GREATEST)
+
+    @property
+    def wrong(self) -> Tensor:
+        """(A, W) bool, True where the negative is more similar than the positive; not where one is missing."""
+        return (self.negative >> 32) > (self.positive >> 32)
+
+
+def mine(similarity: Tensor, bins_of: Binner, windows: int) -> Iterator[HardPairs]:
+    """Extrema of every window in O(B^2 + B W): one scatter into bins, then a running maximum and minimum.
+
+    Args:
+        similarity: ``(B, B)``, without gradient.
+        bins_of: Gives the bins of a block of rows.
+        windows: Their number, W.
+
+    Yields:
+        Pairs of a block of anchors: first all rows (image to text), then all columns (text to image).
+    """
+    size = similarity.shape[0]
+    ranks = cell_ranks(similarity)
+    # As many bins as windows and one more, for pairs that are in none; like `similarity` so that vmap can batch them.
+    blank = torch.empty_like(similarity[:1, :1], dtype=torch.int64).expand(2 * size, windows + 1)
+    hardest, easiest = torch.full_like(blank, LEAST), torch.full_like(blank, GREATEST)
+    for rows in blocks(size, size, similarity):
+        keys = cell_keys(similarity[rows], None if ranks is None else ranks[rows], rows.start * size)
+        along_row, along_column = bins_of(rows)
+        hardest[rows].scatter_reduce_(1, along_row.negative, keys, "amax")
+        easiest[rows].scatter_reduce_(1, along_row.positive, keys, "amin")
+        hardest[size:].T.scatter_reduce_(0, along_column.negative, keys, "amax")
+        easiest[size:].T.scatter_reduce_(0, along_column.positive, keys, "amin")
+    for anchors in blocks(2 * size, windows + 1, similarity):
+        # Negatives of a window: the bins up to its own. Positives: the bins after its own.
+        negative = hardest[anchors, :-1].cummax(1).values
+        positive = easiest[anchors, 1:].flip(1).cummin(1).values.flip(1)
+        yield HardPairs(positive, negative)
+
+
+def blocks(size: int, width: int, like: Tensor) -> Iterator[slice]:
+    """Slices of ``size`` anchors with ``width`` numbers each."""
+    cached = like.device.type == "cpu" and not torch.compiler.is_compiling()
+    step = max(1, _CACHED // width) if cached else size
+    for start in range(0, size, step):
+        yield slice(start, min(start + step, size))
+
+
+def cell_ranks(similarity: Tensor) -> Tensor | None:
+    """Ranks of numbers that do not fit into 32 bits, equal for equal numbers; None for float32."""
+    return None if similarity.dtype == torch.float32 else torch.unique(similarity, return_inverse=True)[1]
+
+
+def cell_keys(similarity: Tensor, ranks: Tensor | None, first: int = 0) -> Tensor:
+    """Integers that sort as the similarities do and carry their cell: ``rank << 32 | flat position``.
+
+    One integer maximum then finds value and place together, for rows and for columns.
+
+    Args:
+        similarity: A block of whole rows.
+        ranks: Of these cells, from :func:`cell_ranks`; the bits of a float32 are rank enough.
+        first: Flat position of the first cell.
+    """
+    if ranks is None:
+        bits = similarity.contiguous().view(torch.int32)
+        # Negative floats order backwards as integers: flip their magnitude bits.
+        ranks = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
+    cells = torch.arange(first, first + similarity.numel(), device=similarity.device).view(similarity.shape)
+    return (ranks << 32) | cells

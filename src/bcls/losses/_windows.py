@@ -1,0 +1,75 @@
+"""Sliding windows over the labels: which windows count a pair as positive, and which as negative.
+
+Window m spans ``[lower_m, upper_m]``. A label at or above the upper edge is positive there, one below the lower edge
+negative, one inside is neither. Since edges ascend, a label is positive in the windows before some number and negative
+from some number on: two integers a pair say everything, and no loop over windows is needed.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Tolerance at the edges, so that a label of 0.3 in float32 lies on the edge 0.3.
+EDGE = 1e-6
+
+
+class WindowBins(NamedTuple):
+    """Pair (i, j) is positive in windows ``0 .. positive - 1`` and negative in ``negative .. M - 1``; int64."""
+
+    positive: Tensor
+    negative: Tensor
+
+
+def window_count(alpha: float, beta: float) -> int:
+    """The paper's number of windows, M = (2 - alpha) / beta, rounded down.
+
+    Example:
+        >>> window_count(0.2, 0.1)
+        18
+    """
+    return math.floor((2 - alpha) / beta + 1e-9)
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """float64, where the device has it."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def empty_windows(lowest: float, beta: float) -> int:
+    """How many windows, from the lowest one, no label can be a negative of; they contribute nothing.
+
+    Example:
+        >>> empty_windows(-0.25, 0.1)  # the windows from -0.9 to -0.3
+        7
+    """
+    return math.floor((lowest + 1 + EDGE) / beta)
+
+
+def sliding_bins(relevance: Tensor, alpha: float, beta: float, skipped: int = 0) -> WindowBins:
+    """Bins of the paper's windows: ``lower_m = -1 + m * beta``, ``upper_m = lower_m + alpha``, m = 1 .. M.
+
+    The edges are equally spaced, so a division finds the bin; in float64, so that it finds the right one.
+
+    Args:
+        relevance: Labels, any shape.
+        alpha: Width of a window.
+        beta: Stride.
+        skipped: Windows left out in front; the next one is number 0.
+    """
+    windows = window_count(alpha, beta) - skipped
+    steps = relevance.to(wide(relevance), copy=True).add_(1 + EDGE - skipped * beta).div_(beta)
+    positive = (steps - alpha / beta).floor_().long().clamp(0, windows)
+    return WindowBins(positive, steps.floor_().long().clamp(0, windows))
+
+
+def threshold_bins(relevance: Tensor, thresholds: Tensor) -> WindowBins:
+    """Bins of windows without width, one at each threshold: the rungs of a ladder.
+
+    Args:
+        relevance: ``(A, B)`` labels, rows are anchors.
+        thresholds: ``(W,)`` ascending, or ``(A, W)`` for each anchor.
+    """
+    bins = torch.searchsorted(thresholds.contiguous(), relevance.contiguous(), right=True)
+    return WindowBins(bins, bins)

@@ -1,0 +1,92 @@
+"""Binary and continuous label supervision, the paper's whole objective."""
+
+from torch import Tensor, nn
+
+from bcls._checks import check_number, fail
+from bcls.losses._base import Reduction, RetrievalLoss, terms_of, total
+from bcls.losses._batch import Batch
+from bcls.losses.kendall_window import KendallWindowLoss
+from bcls.losses.triplet_soft import LogSumExp, TripletSoftLoss
+
+
+class BCLSLoss(RetrievalLoss):
+    r"""Binary and continuous label supervision: soft negatives for the match, Kendall ranking for the order.
+
+    .. math:: \mathcal{L} = \mathcal{L}_{T-SN} + \lambda \, \mathcal{L}_{K-SW-HS}
+
+    Args:
+        alpha: Width of the windows of :class:`KendallWindowLoss`.
+        beta: Stride of the windows; 0 is the exact limit.
+        gamma: Hardness of :class:`TripletSoftLoss`.
+        margin: Margin of :class:`TripletSoftLoss`.
+        weight: :math:`\lambda`; the paper adds the two as they are, 1.
+        lse: ``"sum"`` as in the paper or ``"mean"``, see :class:`TripletSoftLoss`.
+        reduction: ``"sum"`` as in the paper's equations, ``"mean"`` divides by B.
+        binary: A loss of your own in place of :class:`TripletSoftLoss`; gamma, margin and lse are then its business.
+        continuous: A loss of your own in place of :class:`KendallWindowLoss`; alpha and beta are then its business.
+
+    Inputs:
+        As :class:`KendallLoss`, with ``image_ids`` used by the binary half as in :class:`TripletLoss`.
+
+    Relations: :meth:`terms` gives ``binary`` and ``continuous``, already weighted. ``weight=0`` is
+    :class:`TripletSoftLoss`.
+
+    Raises:
+        ValueError: If an argument or an input is wrong, or ``relevance`` is missing.
+
+    Example:
+        >>> import torch
+        >>> similarity = torch.tensor([[0.9, 0.8], [0.6, 0.5]])
+        >>> relevance = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
+        >>> terms = BCLSLoss(reduction="sum").terms(similarity, relevance)
+        >>> {name: round(float(term), 4) for name, term in terms.items()}
+        {'binary': 0.9, 'continuous': 0.1333}
+
+    Reference: BCLS (Li et al., 2022).
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.2,
+        beta: float = 0.1,
+        gamma: float = 50.0,
+        margin: float = 0.2,
+        weight: float = 1.0,
+        lse: LogSumExp = "sum",
+        reduction: Reduction = "mean",
+        *,
+        binary: nn.Module | None = None,
+        continuous: nn.Module | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        if binary is not None and (gamma, margin, lse) != (50.0, 0.2, "sum"):
+            fail("binary", "no gamma, margin or lse beside it", "both", "set them on the module that you pass")
+        if continuous is not None and (alpha, beta) != (0.2, 0.1):
+            fail("continuous", "no alpha or beta beside it", "both", "set them on the module that you pass")
+        self.weight = check_number("weight", weight, "the paper uses 1", low=0)
+        self.binary = TripletSoftLoss(margin, gamma, lse, reduction) if binary is None else binary
+        self.continuous = KendallWindowLoss(alpha, beta, reduction=reduction) if continuous is None else continuous
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """See :meth:`RetrievalLoss.compute`."""
+        return {
+            "binary": total(terms_of(self.binary, batch, "binary")),
+            "continuous": self.weight * total(terms_of(self.continuous, batch, "continuous")),
+        }
+
+
+def bcls_loss(
+    similarity: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    image_ids: Tensor | None = None,
+    alpha: float = 0.2,
+    beta: float = 0.1,
+    gamma: float = 50.0,
+    margin: float = 0.2,
+    weight: float = 1.0,
+    lse: LogSumExp = "sum",
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """:class:`BCLSLoss` as a function."""
+    return BCLSLoss(alpha, beta, gamma, margin, weight, lse, reduction)(similarity, relevance, image_ids=image_ids)

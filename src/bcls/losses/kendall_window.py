@@ -1,0 +1,153 @@
+"""Kendall ranking loss with sliding windows and hard samples, the paper's L_K-SW and L_K-SW-HS."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bcls._checks import check_choice, check_number, fail
+from bcls.losses._base import Reduction, RetrievalLoss, reduce
+from bcls.losses._batch import Batch
+from bcls.losses._extrema import HardPairs, cell_keys, cell_ranks, mine
+from bcls.losses._limit import limit_pairs
+from bcls.losses._pairs import hinge_sum
+from bcls.losses._sparse import add_up, hinge_terms
+from bcls.losses._windows import WindowBins, empty_windows, sliding_bins, window_count
+from bcls.losses.kendall import check_alpha, count_active
+
+Mining = Literal["hard", "none"]
+WindowNorm = Literal["all", "valid"]
+
+
+class KendallWindowLoss(RetrievalLoss):
+    r"""Kendall ranking loss on pairs sampled by sliding windows over the labels (L_K-SW-HS, L_K-SW).
+
+    Window m spans ``[l_m, l_m + alpha]`` with ``l_m = -1 + m * beta``, m = 1 .. M, M = floor((2 - alpha) / beta);
+    candidates labelled at or above it are its positives, those labelled below it its negatives.
+
+    .. math::
+        \mathcal{L}_{K-SW-HS} = \frac{1}{M} \sum_m \sum_i
+            [\max_{T_k \in Neg_m} s(V_i, T_k) - \min_{T_j \in Pos_m} s(V_i, T_j)]_+
+          + \frac{1}{M} \sum_m \sum_i [\max_{V_k \in Neg_m} s(V_k, T_i) - \min_{V_j \in Pos_m} s(V_j, T_i)]_+
+
+    and without mining (L_K-SW) the sum over all pairs of the two sets, not divided by M. A window without positives or
+    without negatives contributes 0. No loop over windows: O(B^2 + B M) time, whatever the stride.
+
+    Args:
+        alpha: :math:`\alpha`, the width of a window.
+        beta: :math:`\beta`, the stride. 0 is the exact limit, the mean over all window positions in [-1, 1 - alpha],
+            in O(B log B) an anchor; for ``mining="hard"``.
+        mining: ``"hard"`` for L_K-SW-HS, ``"none"`` for L_K-SW.
+        window_norm: ``"all"`` divides by M as the paper does; ``"valid"`` divides, for each anchor and direction, by
+            the number of its windows that have both positives and negatives. Without mining nothing is divided.
+        reduction: ``"sum"`` as in the equation, ``"mean"`` divides it by B.
+
+    Inputs:
+        As :class:`KendallLoss`.
+
+    Relations: covers every pair of candidates whose labels differ by at least alpha + beta, and none that differ by
+    less than alpha, see :class:`KendallLoss`. The continuous half of :class:`BCLSLoss`. A rung of :class:`LadderLoss`
+    is one window of no width.
+
+    Raises:
+        ValueError: If an argument or an input is wrong, or ``relevance`` is missing.
+
+    Example:
+        >>> import torch
+        >>> similarity = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
+        >>> relevance = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
+        >>> loss = KendallWindowLoss(reduction="sum")  # 0.1 in 6 of 18 windows, those from [0.3, 0.5] to [0.8, 1.0]
+        >>> loss(similarity, relevance)
+        tensor(0.0333)
+
+    Reference: BCLS (Li et al., 2022), section III-D.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.2,
+        beta: float = 0.1,
+        mining: Mining = "hard",
+        window_norm: WindowNorm = "all",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.alpha = check_alpha(alpha)
+        self.beta = check_number("beta", beta, "the paper uses 0.1; 0 is the exact limit", low=0)
+        check_choice("mining", mining, ("hard", "none"))
+        check_choice("window_norm", window_norm, ("all", "valid"))
+        self.mining: Mining = mining
+        self.window_norm: WindowNorm = window_norm
+        if self.beta > 0 and window_count(self.alpha, self.beta) < 1:
+            fail("beta", f"at most 2 - alpha = {2 - self.alpha:g}, so that one window fits", beta, "the paper uses 0.1")
+        if mining == "none" and self.beta == 0:
+            fail("beta", 'a stride above 0 with mining="none"', 0, "without mining the sum over windows has no limit")
+        if mining == "none" and window_norm == "valid":
+            fail("window_norm", '"all" with mining="none"', "'valid'", "without mining nothing is divided by windows")
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """See :meth:`RetrievalLoss.compute`."""
+        if self.mining == "none":
+            value = _all_pairs(batch, self.alpha, self.beta)
+        elif self.beta == 0:
+            value = _every_position(batch, self.alpha, self.window_norm)
+        else:
+            value = _hard_pairs(batch, self.alpha, self.beta, self.window_norm)
+        return {"kendall": reduce(value, batch.size, self.reduction)}
+
+
+def kendall_window_loss(
+    similarity: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    image_ids: Tensor | None = None,
+    alpha: float = 0.2,
+    beta: float = 0.1,
+    mining: Mining = "hard",
+    window_norm: WindowNorm = "all",
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """:class:`KendallWindowLoss` as a function."""
+    loss = KendallWindowLoss(alpha, beta, mining, window_norm, reduction)
+    return loss(similarity, relevance, image_ids=image_ids)
+
+
+def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Tensor:
+    labels, windows = batch.labels, window_count(alpha, beta)
+    skipped = min(empty_windows(batch.lowest, beta), windows - 1)
+
+    def bins_of(rows: slice) -> tuple[WindowBins, WindowBins]:
+        bins = sliding_bins(labels[rows], alpha, beta, skipped)
+        return bins, bins
+
+    def weight_of(pairs: HardPairs) -> Tensor:
+        count = pairs.valid.sum(1, keepdim=True).clamp(min=1) if norm == "valid" else windows
+        return torch.ones_like(batch.similarity[:1, :1]) / count
+
+    with torch.no_grad():
+        mined = mine(batch.similarity.detach(), bins_of, windows - skipped)
+        terms = [hinge_terms(pairs, weight_of(pairs)) for pairs in mined]
+    return add_up(batch.similarity, terms)
+
+
+def _every_position(batch: Batch, alpha: float, norm: WindowNorm) -> Tensor:
+    terms = []
+    with torch.no_grad():
+        keys = cell_keys(batch.similarity.detach(), cell_ranks(batch.similarity.detach()))
+        for anchors, labels in ((keys, batch.labels), (keys.T, batch.labels.T)):
+            pairs, lengths = limit_pairs(anchors, labels.contiguous(), alpha)
+            whole = lengths.sum(1, keepdim=True) if norm == "valid" else lengths.new_tensor(2 - alpha)
+            terms.append(hinge_terms(pairs, lengths / torch.where(whole > 0, whole, 1.0)))
+    return add_up(batch.similarity, terms)
+
+
+def _all_pairs(batch: Batch, alpha: float, beta: float) -> Tensor:
+    bins = sliding_bins(batch.labels, alpha, beta)
+    value = batch.similarity.new_zeros(())
+    for scores, reach, floor in (
+        (batch.similarity, bins.positive, bins.negative),
+        (batch.similarity.T, bins.positive.T, bins.negative.T),
+    ):
+        # j is positive and k negative together in `positive_j - negative_k` windows.
+        value = value + hinge_sum(scores, count_active(scores, reach, floor, graded=True), 0.0)
+    return value

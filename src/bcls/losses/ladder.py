@@ -1,0 +1,130 @@
+"""Ladder loss of CVSE++: a triplet loss and one more rung for each level of relevance."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bcls._checks import check_number, fail
+from bcls.losses._base import Reduction, RetrievalLoss, reduce
+from bcls.losses._batch import Batch
+from bcls.losses._extrema import HardPairs, mine
+from bcls.losses._sparse import hinges_with_margin
+from bcls.losses._windows import WindowBins, threshold_bins
+from bcls.losses.triplet_hard import TripletHardLoss
+
+
+class LadderLoss(RetrievalLoss):
+    r"""Ladder loss: candidates above a threshold of relevance rank above those below it.
+
+    .. math::
+        \mathcal{L} = \mathcal{L}_{T-HN}(m_0) + \sum_l w_l \sum_i
+            [m_l - \min_{j: r_{ij} \ge \theta_l} s(V_i, T_j) + \max_{k: r_{ik} < \theta_l} s(V_i, T_k)]_+
+            + \text{the same over columns}
+
+    A rung without candidates on one side contributes 0. Pairs of one image are never negatives.
+
+    Args:
+        thresholds: :math:`\theta_l`, one for each rung.
+        margins: :math:`m_0` of the triplet loss, then :math:`m_l` of each rung.
+        weights: :math:`w_l` of each rung.
+        reduction: ``"sum"`` as in the equation, ``"mean"`` divides it by B.
+
+    Inputs:
+        As :class:`KendallLoss`, with ``image_ids`` used as in :class:`TripletLoss`.
+
+    Relations: a rung is one window of no width of :class:`KendallWindowLoss`, with a margin.
+    :class:`AdaptiveLadderLoss` finds the thresholds itself.
+
+    Raises:
+        ValueError: If an argument or an input is wrong, or ``relevance`` is missing.
+
+    Example:
+        >>> import torch
+        >>> similarity = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
+        >>> relevance = torch.tensor([[1.0, 0.2], [0.2, 1.0]])
+        >>> LadderLoss(reduction="sum").terms(similarity, relevance)
+        {'binary': tensor(0.3000), 'continuous': tensor(0.0275)}
+
+    Reference: Ladder loss for coherent visual-semantic embedding (Zhou et al., 2020).
+    """
+
+    def __init__(
+        self,
+        thresholds: Sequence[float] = (0.4,),
+        margins: Sequence[float] = (0.2, 0.01),
+        weights: Sequence[float] = (0.25,),
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        rungs = len(thresholds)
+        if rungs == 0:
+            fail("thresholds", "at least one threshold", thresholds, "the default is (0.4,); with none, use triplet-hn")
+        if len(margins) != rungs + 1:
+            fail(
+                "margins",
+                f"{rungs + 1} margins: the triplet's, then each rung's",
+                margins,
+                "the default is (0.2, 0.01)",
+            )
+        if len(weights) != rungs:
+            fail("weights", f"{rungs} weights, one for each threshold", weights, "the default is (0.25,)")
+        order = sorted(range(rungs), key=lambda rung: thresholds[rung])
+        self.thresholds = [check_number("thresholds", thresholds[k], "labels lie in [-1, 1]") for k in order]
+        self.margins = [check_number("margins", margins[k + 1], "the default is 0.01", low=0) for k in order]
+        self.weights = [check_number("weights", weights[k], "the default is 0.25", low=0) for k in order]
+        self.binary = TripletHardLoss(margins[0], reduction)
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """See :meth:`RetrievalLoss.compute`."""
+        thresholds, margins, weights = (
+            batch.labels.new_tensor(values) for values in (self.thresholds, self.margins, self.weights)
+        )
+        value = rungs(batch, thresholds, thresholds, margins, weights)
+        (binary,) = self.binary.compute(batch).values()
+        return {"binary": binary, "continuous": reduce(value, batch.size, self.reduction)}
+
+
+def ladder_loss(
+    similarity: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    image_ids: Tensor | None = None,
+    thresholds: Sequence[float] = (0.4,),
+    margins: Sequence[float] = (0.2, 0.01),
+    weights: Sequence[float] = (0.25,),
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """:class:`LadderLoss` as a function."""
+    return LadderLoss(thresholds, margins, weights, reduction)(similarity, relevance, image_ids=image_ids)
+
+
+def rungs(batch: Batch, by_image: Tensor, by_caption: Tensor, margins: Tensor, weights: Tensor) -> Tensor:
+    """Weighted hinges of the rungs.
+
+    Args:
+        batch: Checked input.
+        by_image: Ascending thresholds of the image anchors, ``(W,)`` or ``(B, W)``.
+        by_caption: The same of the caption anchors.
+        margins: ``(W,)``.
+        weights: ``(W,)``.
+    """
+    labels, same, windows = batch.labels, batch.same_image, len(margins)
+
+    def bins_of(rows: slice) -> tuple[WindowBins, WindowBins]:
+        along_row = threshold_bins(labels[rows], by_image[rows] if by_image.ndim == 2 else by_image)
+        along_column = along_row
+        if by_caption is not by_image:
+            bins = threshold_bins(labels[rows].T, by_caption)
+            along_column = WindowBins(bins.positive.T, bins.negative.T)
+        # The bin after the last window: a negative of no window.
+        return (
+            along_row._replace(negative=along_row.negative.masked_fill(same[rows], windows)),
+            along_column._replace(negative=along_column.negative.masked_fill(same[rows], windows)),
+        )
+
+    with torch.no_grad():
+        mined = mine(batch.similarity.detach(), bins_of, windows)
+        pairs = HardPairs(*(torch.cat(parts) for parts in zip(*mined, strict=True)))
+    dtype = batch.similarity.dtype
+    return hinges_with_margin(batch.similarity, pairs, weights.to(dtype), margins.to(dtype))

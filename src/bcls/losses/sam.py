@@ -1,0 +1,118 @@
+"""Semantic adaptive margin: a triplet loss whose margin follows the labels."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from bcls._checks import check_choice, check_number
+from bcls.losses._base import Reduction, RetrievalLoss, reduce, terms_of, total
+from bcls.losses._batch import SAME, Batch
+from bcls.losses.triplet_hard import TripletHardLoss
+
+Sampling = Literal["soft", "hard", "random"]
+
+
+class SAMLoss(RetrievalLoss):
+    r"""Semantic adaptive margin beside a binary loss.
+
+    .. math::
+        \mathcal{L} = \mathcal{L}_{binary} + w \sum_i [s(V_i, T_n) - s(V_i, T_i) + a_i]_+ + w \sum_i [s(V_n, T_i)
+            - s(V_i, T_i) + a_i]_+, \quad a_i = \min(1, (\phi_{ii} - \phi_{in}) / t)
+
+    with one negative n for each anchor and direction and :math:`\phi` the relevance on its own scale. A negative that
+    is more relevant than the match gets a negative margin, as the formula says.
+
+    Args:
+        temperature: :math:`t`, what a difference of relevance is divided by; 10 suits CIDEr.
+        sampling: Which negative: ``"hard"`` the most similar one, ``"soft"`` the least similar one, ``"random"`` any,
+            drawn from torch's generator. (In the authors' code the first two names stand for each other.)
+        weight: :math:`w`.
+        binary: The loss it is added to; :class:`TripletHardLoss` by default.
+        reduction: ``"sum"`` as in the equation, ``"mean"`` divides it by B.
+
+    Inputs:
+        As :class:`KendallLoss`, but ``relevance`` may have any scale. Since 1 has no meaning on such a scale, two
+        captions count as duplicates where each image finds them equally relevant.
+
+    Relations: with constant margin and the hardest negative it would be :class:`TripletHardLoss`.
+
+    Raises:
+        ValueError: If an argument or an input is wrong, or ``relevance`` is missing.
+
+    Example:
+        >>> import torch
+        >>> similarity = torch.tensor([[0.9, 0.8], [0.6, 0.5]])
+        >>> cider = torch.tensor([[8.0, 3.0], [2.0, 9.0]])
+        >>> terms = SAMLoss(reduction="sum").terms(similarity, cider)
+        >>> round(float(terms["continuous"]), 4)  # 5 * (0.4 + 0.8 + 0.3 + 0.9)
+        12.0
+
+    Reference: Is an image worth five sentences? (Biten et al., 2022).
+    """
+
+    bounded = False
+
+    def __init__(
+        self,
+        temperature: float = 10.0,
+        sampling: Sampling = "soft",
+        weight: float = 5.0,
+        binary: nn.Module | None = None,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.temperature = check_number("temperature", temperature, "10 suits CIDEr", above=0)
+        check_choice("sampling", sampling, ("soft", "hard", "random"))
+        self.sampling: Sampling = sampling
+        self.weight = check_number("weight", weight, "the authors use 5 or 10", low=0)
+        self.binary = TripletHardLoss(reduction=reduction) if binary is None else binary
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """See :meth:`RetrievalLoss.compute`."""
+        labels = batch.labels
+        duplicates = _equal(labels, labels.diagonal()[:, None]) & _equal(labels.T, labels.diagonal()[None, :])
+        # On the binary losses' scale: 1 says "the same caption", 0 says nothing.
+        binary = batch._replace(relevance=duplicates.to(labels.dtype))
+        value = _margins(batch.similarity, labels, binary.negatives, self.temperature, self.sampling)
+        return {
+            "binary": total(terms_of(self.binary, binary, "binary")),
+            "continuous": self.weight * reduce(value, batch.size, self.reduction),
+        }
+
+
+def sam_loss(
+    similarity: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    image_ids: Tensor | None = None,
+    temperature: float = 10.0,
+    sampling: Sampling = "soft",
+    weight: float = 5.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """:class:`SAMLoss` as a function."""
+    loss = SAMLoss(temperature, sampling, weight, reduction=reduction)
+    return loss(similarity, relevance, image_ids=image_ids)
+
+
+def _equal(left: Tensor, right: Tensor) -> Tensor:
+    return (left - right).abs() <= SAME * torch.maximum(left.abs(), right.abs())
+
+
+def _margins(similarity: Tensor, labels: Tensor, allowed: Tensor, temperature: float, sampling: Sampling) -> Tensor:
+    value = similarity.new_zeros(())
+    for scores, phi, negatives in ((similarity, labels, allowed), (similarity.T, labels.T, allowed.T)):
+        chosen = _choose(scores.detach(), negatives, sampling)[:, None]
+        adaptive = ((phi.diagonal() - phi.gather(1, chosen)[:, 0]) / temperature).clamp(max=1).to(scores.dtype)
+        hinge = (scores.gather(1, chosen)[:, 0] - scores.diagonal() + adaptive).relu()
+        value = value + torch.where(negatives.any(1), hinge, 0.0).sum()
+    return value
+
+
+def _choose(scores: Tensor, negatives: Tensor, sampling: Sampling) -> Tensor:
+    """Column of one negative for each row; any column for a row without negatives."""
+    if sampling == "soft":
+        scores = -scores
+    preference = torch.rand_like(scores) if sampling == "random" else scores
+    return preference.masked_fill(~negatives, -torch.inf).argmax(1)

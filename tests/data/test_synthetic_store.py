@@ -1,0 +1,89 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bcls.data.synthetic import load, make_scenes, render, save
+
+SPLITS = ["train", "val", "test", "train"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_scenes(4, seed=6)
+
+
+@pytest.fixture
+def folder(data, tmp_path):
+    save(data, tmp_path / "made" / "here", splits=SPLITS, size=48)
+    return tmp_path / "made" / "here"
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_round_trip(data, folder):
+    assert load(folder) == data
+    assert load(str(folder)) == data
+
+
+def test_pictures_are_the_scenes(data, folder):
+    names = sorted(path.name for path in (folder / "images").iterdir())
+    assert names == ["00000.png", "00001.png", "00002.png", "00003.png"]
+    for name, scene in zip(names, data.scenes, strict=True):
+        with Image.open(folder / "images" / name) as picture:
+            np.testing.assert_array_equal(np.asarray(picture), np.asarray(render(scene, 48)))
+
+
+def test_captions_file(data, folder):
+    written = lines(folder / "captions.jsonl")
+    assert [line["text"] for line in written] == data.texts
+    assert [int(line["image_id"]) for line in written] == data.image_of_caption.tolist()
+    assert [line["split"] for line in written[::5]] == SPLITS
+    assert len({line["caption_id"] for line in written}) == 20
+    assert all(set(line) == {"image_id", "caption_id", "text", "split"} for line in written)
+    assert all((folder / "images" / f"{line['image_id']}.png").exists() for line in written)
+
+
+def test_nothing_temporary_is_left(folder):
+    assert {path.name for path in folder.iterdir()} == {"images", "captions.jsonl", "scenes.jsonl"}
+
+
+def test_a_failed_write_leaves_the_old_file_whole(data, folder, monkeypatch):
+    before = {name: (folder / name).read_bytes() for name in ("captions.jsonl", "scenes.jsonl", "images/00000.png")}
+
+    def fail(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save(make_scenes(4, seed=7), folder, size=48)
+    assert before == {name: (folder / name).read_bytes() for name in before}
+
+
+def test_every_image_is_training_data_by_default(data, tmp_path):
+    save(data, tmp_path, size=32)
+    assert {line["split"] for line in lines(tmp_path / "captions.jsonl")} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        (["train"] * 3, "`splits` must name one split for each of the 4 images, got 3; pass"),
+        (["train", "val", "test", "dev"], "`splits` must be one of train, val, test, got 'dev'; use"),
+    ],
+)
+def test_bad_splits_are_refused_before_anything_is_written(data, tmp_path, splits, message):
+    with pytest.raises(ValueError, match=message):
+        save(data, tmp_path / "new", splits=splits)
+    assert not (tmp_path / "new").exists()
+
+
+def test_files_that_do_not_belong_together_are_refused(folder):
+    captions = folder / "captions.jsonl"
+    captions.write_text("".join(captions.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match=r"`folder` must hold as many captions .* got 19 and 20"):
+        load(folder)

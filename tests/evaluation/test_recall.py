@@ -1,0 +1,167 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bcls.evaluation import recalls
+
+
+def by_sorting(similarity, image_of_caption, ks):
+    """Whole rows and columns sorted, then a look at the first K."""
+    owner = np.asarray(image_of_caption)
+    rows = [np.flatnonzero(owner == i) for i in range(len(similarity))]
+    figures = {}
+    for k in ks:
+        tops = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        hits = [bool(set(tops[i]) & set(gold)) for i, gold in enumerate(rows) if len(gold)]
+        figures[f"i2t_r{k}"] = 100 * sum(hits) / len(hits)
+    for k in ks:
+        tops = np.argsort(-similarity.T, axis=1, kind="stable")[:, :k]
+        figures[f"t2i_r{k}"] = 100 * np.mean([owner[j] in tops[j] for j in range(len(owner))])
+    return figures | {"rsum": sum(figures.values())}
+
+
+@st.composite
+def tied_problems(draw):
+    images, captions = draw(st.integers(1, 9)), draw(st.integers(1, 14))
+    # Few distinct values: ties everywhere.
+    values = st.integers(-2, 2).map(lambda v: v / 4)
+    similarity = draw(arrays(np.float32, (images, captions), elements=values))
+    owner = draw(st.lists(st.integers(0, images - 1), min_size=captions, max_size=captions))
+    return similarity, owner
+
+
+@given(tied_problems())
+def test_agrees_with_sorting_under_ties_and_uneven_captions(problem):
+    similarity, owner = problem
+    assert recalls(similarity, owner, ks=(1, 2, 5)) == pytest.approx(by_sorting(similarity, owner, (1, 2, 5)))
+
+
+@pytest.mark.parametrize("width", [1, 3, 700])
+def test_blocks_give_the_same_figures(monkeypatch, width):
+    rng = np.random.default_rng(0)
+    similarity = rng.integers(0, 50, (301, 612)).astype(np.float32)
+    owner = rng.integers(0, 301, 612)
+    expected = by_sorting(similarity, owner, (1, 5, 10))
+    monkeypatch.setattr("bcls.evaluation.recall._BLOCK", width * 612)
+    assert recalls(similarity, owner) == pytest.approx(expected)
+
+
+def test_more_rows_above_than_a_byte_counts():
+    similarity = np.ones((1000, 1))
+    similarity[999] = 0.0
+    assert recalls(similarity, [999], ks=(999, 1000)) == {
+        "i2t_r999": 100.0,
+        "i2t_r1000": 100.0,
+        "t2i_r999": 0.0,
+        "t2i_r1000": 100.0,
+        "rsum": 300.0,
+    }
+
+
+def test_the_lower_index_wins_a_tie():
+    figures = recalls(np.zeros((2, 4)), [0, 0, 1, 1], ks=(1, 2, 3))
+    assert [figures[f"t2i_r{k}"] for k in (1, 2, 3)] == [50.0, 100.0, 100.0]
+    assert [figures[f"i2t_r{k}"] for k in (1, 2, 3)] == [50.0, 50.0, 100.0]
+
+
+def test_an_image_without_captions_is_no_query_but_a_rival():
+    figures = recalls(np.array([[0.2, 0.3], [0.9, 0.1]]), [0, 0], ks=(1,))
+    assert figures == {"i2t_r1": 100.0, "t2i_r1": 50.0, "rsum": 150.0}
+
+
+def test_one_image_and_one_caption():
+    assert recalls(np.array([[-3.0]]), [0])["rsum"] == 600.0
+
+
+def test_folds_are_the_mean_of_the_parts():
+    rng = np.random.default_rng(1)
+    similarity, owner = rng.random((20, 60)), np.sort(np.r_[np.arange(20), rng.integers(0, 20, 40)])
+    parts = []
+    for first in range(0, 20, 4):
+        inside = (owner >= first) & (owner < first + 4)
+        parts.append(recalls(similarity[first : first + 4][:, inside], owner[inside] - first))
+    folded = recalls(similarity, owner, folds=5)
+    assert folded == pytest.approx({key: np.mean([part[key] for part in parts]) for key in parts[0]})
+    assert folded != recalls(similarity, owner)
+    assert list(folded) == ["i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum"]
+
+
+def test_captions_in_any_order_within_a_fold():
+    similarity, owner = np.random.default_rng(2).random((4, 8)), np.array([1, 0, 0, 1, 3, 3, 2, 2])
+    order = np.argsort(owner, kind="stable")
+    assert recalls(similarity, owner, ks=(1,), folds=2) == recalls(similarity[:, order], owner[order], ks=(1,), folds=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64])
+def test_tensors_of_every_dtype(dtype):
+    similarity = (torch.randn(12, 30, generator=torch.Generator().manual_seed(0)) * 8).to(dtype)
+    owner = torch.arange(30) % 12
+    expected = by_sorting(similarity.double().numpy(), owner.numpy(), (1, 5))
+    assert recalls(similarity.requires_grad_(dtype.is_floating_point), owner, ks=(1, 5)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, np.uint8, bool])
+def test_arrays_of_every_dtype_also_not_contiguous(dtype):
+    wide = (np.random.default_rng(3).random((30, 24)) * 4).astype(dtype)
+    similarity = wide.T[::2]
+    owner = np.arange(30) % 12
+    expected = by_sorting(similarity.astype(np.float64), owner, (1, 5))
+    assert recalls(similarity, owner, ks=(1, 5)) == pytest.approx(expected)
+    if dtype is not bool:
+        assert recalls(torch.from_numpy(wide).T[::2], owner, ks=(1, 5)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("scores", [np.array([[1.0], [1.0 + 1e-12]]), np.array([[2**30], [2**30 + 1]])])
+def test_scores_that_differ_by_less_than_float32_can_tell_are_no_ties(scores):
+    assert recalls(scores, [1], ks=(1,))["t2i_r1"] == 100.0
+    assert recalls(torch.from_numpy(scores), [1], ks=(1,))["t2i_r1"] == 100.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("column", [0, 5])
+def test_the_first_bad_row_is_named(bad, column):
+    similarity = np.zeros((300, 6), dtype=np.float32)
+    similarity[271, column] = similarity[290, column] = bad
+    with pytest.raises(ValueError, match=rf"`similarity`: expected finite numbers, got {bad} in row 271;"):
+        recalls(similarity, np.arange(6))
+    with pytest.raises(ValueError, match="row 271"):
+        recalls(similarity, [0, 1, 2, 150, 151, 152], folds=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"similarity": [[1.0]]}, "`similarity`: expected a matrix .* got list"),
+        ({"similarity": np.zeros(4)}, r"`similarity`.*shape \(4,\)"),
+        ({"similarity": np.zeros((0, 4))}, r"`similarity`.*shape \(0, 4\)"),
+        ({"similarity": np.zeros((2, 4), dtype=complex)}, "`similarity`.*complex128"),
+        ({"similarity": torch.zeros((2, 4), dtype=torch.complex64)}, "`similarity`.*complex64"),
+        ({"similarity": np.array([["a"] * 4] * 2)}, "`similarity`.*real numbers"),
+        ({"image_of_caption": [0, 1]}, r"`image_of_caption`: expected 4 integers.*shape \(2,\)"),
+        ({"image_of_caption": [0.0, 0.0, 1.0, 1.0]}, "`image_of_caption`.*float64"),
+        ({"image_of_caption": [0, 0, 1, 2]}, "`image_of_caption`: expected integers 0 to 1, got 2 at caption 3"),
+        ({"image_of_caption": [0, -1, 1, 1]}, "got -1 at caption 1"),
+        ({"image_of_caption": [0, 1, 0, 1], "folds": 2}, "captions grouped by fold, got caption 2 of an earlier"),
+        ({"image_of_caption": [0, 0, 0, 0], "folds": 2}, "fold 1 without any"),
+        ({"folds": 3}, "`folds`: expected a divisor of the 2 images, got 3"),
+        ({"folds": 0}, "`folds`"),
+        ({"ks": ()}, "`ks`"),
+        ({"ks": (0, 1)}, "`ks`"),
+        ({"ks": (1, 1)}, "`ks`"),
+        ({"ks": (1.5,)}, "`ks`"),
+    ],
+)
+def test_bad_arguments(changes, message):
+    arguments = {"similarity": np.zeros((2, 4)), "image_of_caption": [0, 0, 1, 1]} | changes
+    with pytest.raises(ValueError, match=message):
+        recalls(**arguments)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_tensors_on_a_gpu():
+    similarity, owner = torch.randn(12, 30), torch.arange(30) % 12
+    assert recalls(similarity.cuda(), owner.cuda()) == recalls(similarity, owner)

@@ -1,0 +1,110 @@
+"""Every loss equals its slow transcription from the paper, in value and in gradient."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bcls.losses import SAMLoss, from_name
+from tests.losses.strategies import batches, untied, value_and_gradient
+from tests.reference import kendall_loss, triplet
+
+CASES = {
+    "triplet": (triplet.triplet, [{}, {"margin": 0.0}]),
+    "triplet-hn": (triplet.triplet_hard, [{}, {"margin": 0.5}]),
+    "triplet-sn": (triplet.triplet_soft, [{}, {"gamma": 5.0, "lse": "mean"}, {"gamma": 500.0, "margin": 0.05}]),
+    "infonce": (triplet.infonce, [{}, {"temperature": 0.5}]),
+    "sigmoid": (triplet.sigmoid, [{}, {"scale": 3.0, "bias": -1.0}]),
+    "kendall": (
+        kendall_loss.kendall,
+        [{}, {"alpha": 0.0}, {"alpha": 0.35, "margin": 0.1}, {"normalize": "active"}, {"alpha": 1.99}],
+    ),
+    "kendall-sw": (
+        lambda *inputs, **named: kendall_loss.kendall_window(*inputs, mining="none", **named),
+        [{}, {"alpha": 0.0, "beta": 0.3}, {"alpha": 0.25, "beta": 0.07}],
+    ),
+    "kendall-sw-hs": (
+        kendall_loss.kendall_window,
+        [{}, {"window_norm": "valid"}, {"alpha": 0.0, "beta": 0.5}, {"alpha": 0.3, "beta": 0.013}, {"beta": 1.8}],
+    ),
+    "ladder": (
+        kendall_loss.ladder,
+        [{}, {"thresholds": (0.6, -0.2), "margins": (0.1, 0.05, 0.02), "weights": (0.5, 0.125)}],
+    ),
+}
+PARAMETERS = [(name, arguments) for name, (_, variants) in CASES.items() for arguments in variants]
+
+
+@pytest.mark.parametrize(("name", "arguments"), PARAMETERS, ids=lambda part: str(part))
+@given(batch=batches())
+@settings(max_examples=25, deadline=None)
+def test_value(name, arguments, batch):
+    similarity, relevance, image_ids = batch
+    expected = CASES[name][0](similarity, relevance, image_ids, **arguments)
+    for reduction, divisor in (("sum", 1), ("mean", len(similarity))):
+        value = from_name(name, reduction=reduction, **arguments)(similarity, relevance, image_ids=image_ids)
+        torch.testing.assert_close(value, expected / divisor, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "arguments"), PARAMETERS, ids=lambda part: str(part))
+@given(batch=batches())
+@settings(max_examples=15, deadline=None)
+def test_gradient(name, arguments, batch):
+    similarity, relevance, image_ids = batch
+    similarity = untied(similarity)  # of tied extrema any may be taken
+    reference = CASES[name][0]
+    _, expected = value_and_gradient(reference, similarity, relevance, image_ids, **arguments)
+    loss = from_name(name, reduction="sum", **arguments)
+    _, gradient = value_and_gradient(loss, similarity, relevance, image_ids=image_ids)
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["triplet", "triplet-hn", "triplet-sn", "infonce", "sigmoid"])
+@given(batch=batches())
+@settings(max_examples=15, deadline=None)
+def test_binary_losses_without_labels(name, batch):
+    similarity, _, image_ids = batch
+    value = from_name(name, reduction="sum")(similarity, image_ids=image_ids)
+    expected = CASES[name][0](similarity, None, image_ids)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("window_norm", ["all", "valid"])
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.75])
+@given(batch=batches())
+@settings(max_examples=25, deadline=None)
+def test_limit_of_the_stride(alpha, window_norm, batch):
+    similarity, relevance, _ = batch
+    similarity = untied(similarity)
+    arguments = {"alpha": alpha, "window_norm": window_norm}
+    loss = from_name("kendall-sw-hs", beta=0, reduction="sum", **arguments)
+    value, gradient = value_and_gradient(loss, similarity, relevance)
+    expected, slope = value_and_gradient(kendall_loss.kendall_limit, similarity, relevance, **arguments)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sampling", ["soft", "hard"])
+@given(batch=batches(), scale=st.sampled_from([1.0, 10.0]))
+@settings(max_examples=25, deadline=None)
+def test_sam(sampling, batch, scale):
+    similarity, relevance, image_ids = batch
+    similarity, phi = untied(similarity), relevance * scale
+    loss = SAMLoss(sampling=sampling, temperature=3.0, reduction="sum")
+    value, gradient = value_and_gradient(loss, similarity, phi, image_ids=image_ids)
+    expected, slope = value_and_gradient(
+        kendall_loss.sam, similarity, phi, image_ids, sampling=sampling, temperature=3.0
+    )
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-9)
+
+
+@given(batch=batches(smallest=2))
+@settings(max_examples=25, deadline=None)
+def test_bcls_is_its_two_halves(batch):
+    similarity, relevance, image_ids = batch
+    terms = from_name("bcls", weight=2.0, lse="mean", reduction="sum").terms(similarity, relevance, image_ids=image_ids)
+    binary = triplet.triplet_soft(similarity, relevance, image_ids, lse="mean")
+    continuous = kendall_loss.kendall_window(similarity, relevance)
+    torch.testing.assert_close(terms["binary"], binary, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(terms["continuous"], 2 * continuous, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,176 @@
+"""Bad input gets a ValueError with argument, expected, got and remedy; nothing to learn gets a zero with a graph."""
+
+import pytest
+import torch
+from torch import nn
+
+from bcls.losses import (
+    AdaptiveLadderLoss,
+    BCLSLoss,
+    InfoNCELoss,
+    KendallLoss,
+    KendallWindowLoss,
+    LadderLoss,
+    SAMLoss,
+    SigmoidLoss,
+    SumLoss,
+    TripletHardLoss,
+    TripletLoss,
+    TripletSoftLoss,
+    from_name,
+)
+from tests.losses.test_modes import NAMES
+
+EYE = torch.eye(3)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "says"),
+    [
+        ([[1.0]], "`similarity`: expected a torch.Tensor, got list"),
+        (torch.zeros(3), r"expected a matrix .* got shape \(3,\)"),
+        (torch.zeros(2, 3), r"expected a square matrix .* got shape \(2, 3\)"),
+        (torch.zeros(0, 0), r"got shape \(0, 0\)"),
+        (torch.zeros(3, 3, dtype=torch.int64), "floating point numbers, got .* of torch.int64"),
+        (EYE.masked_fill(EYE == 1, torch.nan), "`similarity`: expected finite numbers, got nan at row 0, column 0"),
+        (torch.tensor([[0.0, 1.0], [-torch.inf, 0.0]]), "got -inf at row 1, column 0"),
+    ],
+)
+def test_similarity(similarity, says):
+    with pytest.raises(ValueError, match=says):
+        TripletLoss()(similarity)
+
+
+@pytest.mark.parametrize(
+    ("relevance", "says"),
+    [
+        (EYE.tolist(), "`relevance`: expected a torch.Tensor"),
+        (torch.zeros(3, 4), r"the shape of `similarity`, \(3, 3\), got \(3, 4\)"),
+        (EYE * 1.5, r"`relevance`: expected labels in \[-1, 1\], got values from 0 to 1.5; rescale"),
+        (EYE - 1.01, "got values from -1.01"),
+        (EYE.masked_fill(EYE == 0, torch.inf), "`relevance`: expected finite numbers, got inf at row 0, column 1"),
+        (EYE.long(), "floating point"),
+        (torch.eye(3, device="meta"), "`relevance`: expected a tensor on cpu, got one on meta"),
+        (None, "`relevance`: expected .* got None; this loss learns from continuous labels"),
+    ],
+)
+@pytest.mark.parametrize("loss", [KendallLoss(), BCLSLoss(), LadderLoss()])
+def test_relevance(loss, relevance, says):
+    with pytest.raises(ValueError, match=says):
+        loss(EYE, relevance)
+
+
+def test_rounding_is_forgiven_and_clamped():
+    similarity = torch.randn(3, 3)
+    relevance = torch.full((3, 3), -1 - 5e-5).fill_diagonal_(1 + 5e-5)
+    exact = relevance.clamp(-1, 1)
+    assert BCLSLoss()(similarity, relevance) == BCLSLoss()(similarity, exact)
+
+
+@pytest.mark.parametrize(
+    "ids", [torch.arange(4), torch.zeros(3), torch.zeros(3, dtype=torch.bool), torch.eye(3).long()]
+)
+def test_image_ids(ids):
+    with pytest.raises(ValueError, match=r"`image_ids`: expected 3 integers, one for each row"):
+        TripletLoss()(EYE, image_ids=ids)
+
+
+def test_image_ids_may_be_a_list():
+    similarity = torch.tensor([[0.0, 0.5], [0.5, 0.0]])
+    assert TripletLoss()(similarity, image_ids=[7, 7]) == 0
+    assert TripletLoss()(similarity, image_ids=[7, 8]) > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: TripletLoss(margin=-0.1), "`margin`: expected a finite number not below 0, got -0.1"),
+        (lambda: TripletHardLoss(margin=float("nan")), "`margin`"),
+        (lambda: TripletHardLoss(margin="wide"), "`margin`: .* got 'wide'"),
+        (lambda: TripletSoftLoss(gamma=0), "`gamma`: expected a finite number above 0, got 0; the paper uses 50"),
+        (lambda: TripletSoftLoss(lse="men"), "`lse`: expected one of 'sum', 'mean', got 'men'; did you mean 'mean'"),
+        (lambda: TripletLoss(reduction=7), "`reduction`: expected one of 'mean', 'sum', got 7; choose one"),
+        (lambda: KendallLoss(alpha=2.0), "`alpha`: expected a number below 2"),
+        (lambda: KendallLoss(alpha=-0.1), "`alpha`"),
+        (lambda: KendallLoss(normalize="all"), "`normalize`"),
+        (lambda: KendallWindowLoss(beta=-1), "`beta`"),
+        (lambda: KendallWindowLoss(beta=1.9), "`beta`: expected at most 2 - alpha = 1.8"),
+        (lambda: KendallWindowLoss(beta=0, mining="none"), '`beta`: expected a stride above 0 with mining="none"'),
+        (lambda: KendallWindowLoss(mining="none", window_norm="valid"), "`window_norm`"),
+        (lambda: KendallWindowLoss(mining="soft"), "`mining`"),
+        (lambda: BCLSLoss(weight=-1), "`weight`"),
+        (lambda: BCLSLoss(gamma=10, binary=TripletLoss()), "`binary`: expected no gamma, margin or lse beside it"),
+        (lambda: BCLSLoss(alpha=0.1, continuous=KendallLoss()), "`continuous`"),
+        (lambda: LadderLoss(thresholds=()), "`thresholds`"),
+        (lambda: LadderLoss(margins=(0.2,)), "`margins`: expected 2 margins"),
+        (lambda: LadderLoss(weights=(1, 2)), "`weights`: expected 1 weights"),
+        (lambda: AdaptiveLadderLoss(levels=(1, 3)), "`levels`"),
+        (lambda: SAMLoss(temperature=0), "`temperature`"),
+        (lambda: SAMLoss(sampling="mixed"), "`sampling`"),
+        (lambda: InfoNCELoss(temperature=-1.0), "`temperature`"),
+        (lambda: InfoNCELoss(nn.Parameter(torch.ones(2))), "`temperature`: expected a number or an nn.Parameter with"),
+        (lambda: SigmoidLoss(scale=0.0), "`scale`"),
+        (lambda: SumLoss({}), "`parts`"),
+        (lambda: SumLoss({"a": TripletLoss()}, weights=(1, 2)), "`weights`"),
+        (lambda: from_name("tripled"), "`name`: expected one of .* got 'tripled'; did you mean 'triplet'"),
+        (lambda: from_name(3), "`name`"),
+        (lambda: from_name("bcls", alfa=0.1), "`bcls: argument`: .* got 'alfa'; did you mean 'alpha'"),
+        (lambda: from_name("kendall-sw", mining="hard"), "got 'mining'"),
+        (lambda: from_name("infonce+infonce"), "`name`: expected each loss once"),
+        (lambda: from_name("infonce+kendall", alpha=0.1), "`alpha`: .* write infonce.alpha"),
+        (lambda: from_name("infonce+kendall", **{"sam.weight": 1}), "`sam.weight`"),
+        (lambda: from_name("infonce+kendall", **{"kendall.beta": 1}), "`kendall: argument`"),
+        (lambda: from_name("sam+kendall"), "`parts`: expected losses that read `relevance` alike"),
+    ],
+)
+def test_arguments(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(("name", "arguments"), NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_one_pair_is_a_zero_with_a_graph(name, arguments, dtype):
+    similarity = torch.zeros(1, 1, dtype=dtype, requires_grad=True)
+    value = from_name(name, **arguments)(similarity, torch.ones(1, 1))
+    value.backward()
+    assert similarity.grad is not None
+    if name != "sigmoid":  # asks about the pair itself
+        assert value == 0
+        assert similarity.grad == 0
+
+
+@pytest.mark.parametrize(("name", "arguments"), NAMES)
+@pytest.mark.parametrize("label", [1.0, 0.3])
+def test_all_labels_equal(name, arguments, label):
+    """With labels of 1 nothing is a negative; with lower ones only the binary losses find something to learn."""
+    similarity = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    relevance = torch.full((5, 5), label)
+    terms = from_name(name, **arguments).terms(similarity, relevance)
+    sum(terms.values()).backward()
+    assert torch.isfinite(similarity.grad).all()
+    for key, term in terms.items():
+        if key == "kendall" or (key in {"continuous"} and name != "ladder") or (label == 1 and key != "sigmoid"):
+            assert term == 0
+
+
+@pytest.mark.parametrize(("name", "arguments"), NAMES)
+def test_one_image_throughout(name, arguments):
+    """A batch of captions of one image: the binary losses have no negatives."""
+    similarity = torch.randn(4, 4, requires_grad=True)
+    relevance = torch.full((4, 4), 0.6).fill_diagonal_(1)
+    loss = from_name(name, **arguments)
+    terms = loss.terms(similarity, relevance, image_ids=torch.zeros(4, dtype=torch.int64))
+    sum(terms.values()).backward()
+    assert torch.isfinite(similarity.grad).all()
+    assert all(term == 0 for key, term in terms.items() if key in {"triplet", "binary", "infonce"})
+
+
+def test_values_are_not_read_while_compiling(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.isnan(TripletLoss()(torch.full((2, 2), torch.nan)))
+
+
+def test_other_runtime_errors_are_not_swallowed():
+    with pytest.raises(RuntimeError, match="meta"):
+        TripletLoss()(torch.zeros(2, 2, device="meta"))

@@ -1,0 +1,130 @@
+"""Every fast path is pinned to the plain one, on batches large enough to use it."""
+
+import pytest
+import torch
+
+from bcls.losses import KendallLoss, KendallWindowLoss, LadderLoss, _extrema, _pairs, _sparse, kendall
+from bcls.losses._pairs import count_in_blocks, hinge_sum
+from bcls.losses._prefix import count_by_prefix
+from tests.losses.strategies import value_and_gradient
+
+
+def batch(size, seed=0, dtype=torch.float32, tied=False):
+    generator = torch.Generator().manual_seed(seed)
+    similarity = torch.randn(size, size, generator=generator, dtype=dtype) / 3
+    relevance = (torch.randn(size, size, generator=generator) * 0.3 + 0.1).clamp(-1, 1)
+    if tied:
+        similarity, relevance = (similarity * 3).round() / 3, (relevance * 10).round() / 10
+    return similarity, relevance.fill_diagonal_(1)
+
+
+def loop_over_windows(similarity, relevance, alpha=0.2, beta=0.1, norm="all"):
+    """The paper's loss by one pass over the matrices for each window; the plain path, vectorised over anchors only."""
+    windows = int((2 - alpha) / beta + 1e-9)
+    total = similarity.sum() * 0
+    for scores, labels in ((similarity, relevance.double()), (similarity.T, relevance.double().T)):
+        value = scores.new_zeros(len(scores))
+        valid = scores.new_zeros(len(scores))
+        for m in range(1, windows + 1):
+            lower = -1 + m * beta
+            positive = labels >= lower + alpha - 1e-6
+            negative = labels < lower - 1e-6
+            both = positive.any(1) & negative.any(1)
+            lowest = scores.masked_fill(~positive, torch.inf).min(1).values
+            highest = scores.masked_fill(~negative, -torch.inf).max(1).values
+            value = value + torch.where(both, highest - lowest, 0).relu()
+            valid = valid + both
+        total = total + (value / (windows if norm == "all" else valid.clamp(min=1))).sum()
+    return total
+
+
+@pytest.mark.parametrize("norm", ["all", "valid"])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.2, 0.1), (0.2, 0.01), (0.0, 0.25), (0.33, 0.07)])
+@pytest.mark.parametrize("size", [2, 37, 130])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bins_equal_the_loop_over_windows(size, alpha, beta, norm, dtype):
+    similarity, relevance = batch(size, seed=size, dtype=dtype)
+    loss = KendallWindowLoss(alpha, beta, window_norm=norm, reduction="sum")
+    value, gradient = value_and_gradient(loss, similarity, relevance)
+    expected, slope = value_and_gradient(loop_over_windows, similarity, relevance, alpha=alpha, beta=beta, norm=norm)
+    torch.testing.assert_close(value, expected, rtol=2e-5, atol=1e-5)
+    torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [KendallWindowLoss(), KendallWindowLoss(beta=0.01), LadderLoss()])
+@pytest.mark.parametrize("cached", [1, 64, 200])
+def test_blocks_do_not_change_the_result(monkeypatch, loss, cached):
+    similarity, relevance = batch(23, dtype=torch.float64)
+    whole, slope = value_and_gradient(loss, similarity, relevance)
+    monkeypatch.setattr(_extrema, "_CACHED", cached)
+    value, gradient = value_and_gradient(loss, similarity, relevance)
+    torch.testing.assert_close(value, whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, slope, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"window_norm": "valid"}, {"beta": 0}, {"beta": 0, "window_norm": "valid"}])
+@pytest.mark.parametrize("tied", [False, True])
+def test_runs_equal_all_pairs(monkeypatch, arguments, tied):
+    similarity, relevance = batch(40, dtype=torch.float64, tied=tied)
+    loss = KendallWindowLoss(**{"beta": 0.02, "reduction": "sum", **arguments})
+    monkeypatch.setattr(_sparse, "_MANY", 10**9)
+    plain, slope = value_and_gradient(loss, similarity, relevance)
+    monkeypatch.setattr(_sparse, "_MANY", 1)
+    value, gradient = value_and_gradient(loss, similarity, relevance)
+    torch.testing.assert_close(value, plain, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.15])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 31, 32, 33, 70])
+def test_prefix_counts_equal_blocks(size, tied, margin):
+    similarity, relevance = batch(size, seed=size, dtype=torch.float64, tied=tied)
+    relevance = relevance.double()
+    plain = count_in_blocks(similarity, relevance, relevance + 0.2, margin, graded=False)
+    fast = count_by_prefix(similarity, relevance, relevance + 0.2, margin, graded=False)
+    assert torch.equal(fast.higher, plain.higher)
+    assert torch.equal(fast.lower, plain.lower)
+    reach = (relevance * 10).long()
+    plain = count_in_blocks(similarity, reach, reach + 2, margin, graded=True)
+    fast = count_by_prefix(similarity, reach, reach + 2, margin, graded=True)
+    assert torch.equal(fast.higher, plain.higher)
+    assert torch.equal(fast.lower, plain.lower)
+
+
+@pytest.mark.parametrize("loss", [KendallLoss(margin=0.05), KendallWindowLoss(mining="none")])
+def test_either_count_gives_the_loss(monkeypatch, loss):
+    similarity, relevance = batch(50, dtype=torch.float64)
+    monkeypatch.setitem(kendall.PREFIX_FROM, "cpu", 1)
+    fast, gradient = value_and_gradient(loss, similarity, relevance)
+    monkeypatch.setitem(kendall.PREFIX_FROM, "cpu", 10**9)
+    plain, slope = value_and_gradient(loss, similarity, relevance)
+    torch.testing.assert_close(fast, plain, rtol=1e-12, atol=0)
+    assert torch.equal(gradient, slope)
+
+
+@pytest.mark.parametrize("cells", [1, 2500, 5001])
+def test_uneven_blocks_of_anchors(monkeypatch, cells):
+    similarity, relevance = batch(50, dtype=torch.float64)
+    whole = count_in_blocks(similarity, relevance.double(), relevance.double(), 0.0, graded=False)
+    monkeypatch.setattr(_pairs, "_CELLS", cells)
+    parts = count_in_blocks(similarity, relevance.double(), relevance.double(), 0.0, graded=False)
+    assert torch.equal(parts.higher, whole.higher)
+    assert torch.equal(parts.lower, whole.lower)
+
+
+def test_float32_value_survives_a_large_offset():
+    """Scores around 1000 differ by little: a sum of count times score would lose what counts."""
+    similarity, relevance = batch(60)
+    exact = KendallLoss(reduction="sum")(similarity.double(), relevance)
+    shifted = (similarity + 100).float()
+    exact_shifted = KendallLoss(reduction="sum")(shifted.double(), relevance)
+    value = KendallLoss(reduction="sum")(shifted, relevance)
+    torch.testing.assert_close(value.double(), exact_shifted, rtol=1e-6, atol=0)
+    torch.testing.assert_close(value.double(), exact, rtol=1e-3, atol=0)
+
+
+def test_hinge_sum_is_linear_in_the_counts():
+    scores = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
+    active = count_in_blocks(scores, torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), 0.5, graded=False)
+    assert float(hinge_sum(scores, active, 0.5)) == pytest.approx(2.5)
