@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import operator
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -48,6 +49,24 @@ def check_number(
     if not math.isfinite(number) or number < low or number <= above:
         fail(argument, expected, repr(value), remedy)
     return number
+
+
+def check_whole(argument: str, value: object, *, least: int) -> int:
+    """Check that ``value`` is a whole number, at least ``least``; of any integer type, but not a bool.
+
+    Example:
+        >>> check_whole("images", 3, least=1)
+        3
+        >>> check_whole("images", 0, least=1)
+        Traceback (most recent call last):
+        ...
+        ValueError: `images`: expected a whole number not below 1, got 0; pass a number from 1 up
+    """
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        number = operator.index(value)
+        if number >= least:
+            return number
+    fail(argument, f"a whole number not below {least}", repr(value), f"pass a number from {least} up")
 
 
 def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:

@@ -72,8 +72,8 @@ def test_every_image_is_training_data_by_default(data, tmp_path):
 @pytest.mark.parametrize(
     ("splits", "message"),
     [
-        (["train"] * 3, "`splits` must name one split for each of the 4 images, got 3; pass"),
-        (["train", "val", "test", "dev"], "`splits` must be one of train, val, test, got 'dev'; use"),
+        (["train"] * 3, "`splits`: expected one split for each of the 4 images, got 3; pass"),
+        (["train", "val", "test", "dev"], "`splits`: expected one of 'train', 'val', 'test', got 'dev'; choose"),
     ],
 )
 def test_bad_splits_are_refused_before_anything_is_written(data, tmp_path, splits, message):
@@ -85,5 +85,5 @@ def test_bad_splits_are_refused_before_anything_is_written(data, tmp_path, split
 def test_files_that_do_not_belong_together_are_refused(folder):
     captions = folder / "captions.jsonl"
     captions.write_text("".join(captions.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(ValueError, match=r"`folder` must hold as many captions .* got 19 and 20"):
+    with pytest.raises(ValueError, match=r"`folder`: expected as many captions .* got 19 and 20"):
         load(folder)

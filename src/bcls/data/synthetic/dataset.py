@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bcls._checks import check_whole
 from bcls.data.synthetic.captions import write_captions
-from bcls.data.synthetic.checks import whole_number
 from bcls.data.synthetic.facts import Caption
 from bcls.data.synthetic.sampler import sample_scene
 from bcls.data.synthetic.scene import Scene
@@ -63,8 +63,8 @@ def make_scenes(images: int, seed: int = 0) -> SceneDataset:
         >>> len(data.scenes), len(data.texts), data.image_of_caption[:7].tolist()
         (4, 20, [0, 0, 0, 0, 0, 1, 1])
     """
-    images = whole_number("images", images, least=1)
-    seed = whole_number("seed", seed, least=0)
+    images = check_whole("images", images, least=1)
+    seed = check_whole("seed", seed, least=0)
     scenes = tuple(sample_scene(seed, image) for image in range(images))
     captions = [one for image, scene in enumerate(scenes) for one in write_captions(scene, seed, image)]
     return SceneDataset(scenes, tuple(captions))

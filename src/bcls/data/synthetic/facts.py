@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bcls.data.synthetic.checks import one_of
+from bcls._checks import check_choice
 from bcls.data.synthetic.scene import MAX_OBJECTS
 from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS, RELATIONS
 
@@ -16,11 +16,11 @@ class Mention:
     size: str | None = None
 
     def __post_init__(self) -> None:
-        one_of("category", self.category, tuple(CATEGORIES))
+        check_choice("category", self.category, CATEGORIES)
         if self.colour is not None:
-            one_of("colour", self.colour, tuple(COLOURS))
+            check_choice("colour", self.colour, COLOURS)
         if self.size is not None:
-            one_of("size", self.size, ("small", "large"))
+            check_choice("size", self.size, ("small", "large"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Relation:
     second: int
 
     def __post_init__(self) -> None:
-        one_of("kind", self.kind, tuple(RELATIONS))
+        check_choice("kind", self.kind, RELATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Facts:
         if not self.mentions and self.background is None:
             raise ValueError("`mentions` and `background` must not both be empty, got no fact at all; state one.")
         if self.background is not None:
-            one_of("background", self.background, tuple(BACKGROUNDS))
+            check_choice("background", self.background, BACKGROUNDS)
         for relation in self.relations:
             ends = {relation.first, relation.second}
             if len(ends) < 2 or not ends <= set(range(len(self.mentions))):

@@ -19,7 +19,7 @@ and 0 otherwise.
 import numpy as np
 import numpy.typing as npt
 
-from bcls.data.synthetic.checks import one_of
+from bcls._checks import check_choice
 from bcls.data.synthetic.scene import SceneObject
 from bcls.data.synthetic.vocabulary import RELATIONS
 
@@ -41,7 +41,7 @@ def relation_credits(kind: str, dx: Floats, dy: Floats) -> Floats:
     Returns:
         Values 0, 0.5 or 1 of that shape.
     """
-    one_of("kind", kind, tuple(RELATIONS))
+    check_choice("kind", kind, RELATIONS)
     if kind == "next to":
         apart = dx * dx + dy * dy
         holds, partly = apart <= NEAR_HOLDS**2, apart <= NEAR_PARTLY**2

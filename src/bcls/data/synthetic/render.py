@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
+from bcls._checks import check_whole
 from bcls.data.synthetic import draw_animals, draw_outdoors, draw_things, draw_vehicles
-from bcls.data.synthetic.checks import whole_number
 from bcls.data.synthetic.draw_backgrounds import draw_background
 from bcls.data.synthetic.pen import Pen
 from bcls.data.synthetic.scene import Scene, SceneObject
@@ -62,7 +62,7 @@ def render(scene: Scene, size: int = DEFAULT_SIZE) -> Image.Image:
         >>> render(scene, size=64).size
         (64, 64)
     """
-    size = whole_number("size", size, LEAST_SIZE)
+    size = check_whole("size", size, least=LEAST_SIZE)
     rng = np.random.default_rng(scene.seed)
     picture = draw_background(scene.background, size * _FINER, rng)
     # What stands lower in the picture is nearer, so it is drawn later and may cover what is behind it.
@@ -95,8 +95,8 @@ def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE, workers: int =
     Raises:
         ValueError: There is no scene, or ``size`` or ``workers`` is not an integer that is large enough.
     """
-    size = whole_number("size", size, LEAST_SIZE)
-    workers = whole_number("workers", workers, least=1)
+    size = check_whole("size", size, least=LEAST_SIZE)
+    workers = check_whole("workers", workers, least=1)
     if len(scenes) == 0:
         raise ValueError("`scenes` must not be empty, got none; pass those of `make_scenes`.")
     chunks = [scenes[start : start + _CHUNK] for start in range(0, len(scenes), _CHUNK)]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bcls.data.synthetic.checks import one_of, whole_number
+from bcls._checks import check_choice, check_whole
 from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS, SIZE_SHARE, SIZES
 
 MAX_OBJECTS = 4
@@ -29,9 +29,9 @@ class SceneObject:
     mirrored: bool = False
 
     def __post_init__(self) -> None:
-        one_of("category", self.category, tuple(CATEGORIES))
-        one_of("colour", self.colour, tuple(COLOURS))
-        one_of("size", self.size, tuple(SIZES))
+        check_choice("category", self.category, CATEGORIES)
+        check_choice("colour", self.colour, COLOURS)
+        check_choice("size", self.size, SIZES)
         for name, value in (("x", self.x), ("y", self.y)):
             if not 0.0 <= value <= 1.0:
                 raise ValueError(
@@ -69,9 +69,9 @@ class Scene:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        one_of("background", self.background, tuple(BACKGROUNDS))
+        check_choice("background", self.background, BACKGROUNDS)
         if not 1 <= len(self.objects) <= MAX_OBJECTS:
             raise ValueError(
                 f"`objects` must hold 1 to {MAX_OBJECTS} objects, got {len(self.objects)}; split or fill the scene."
             )
-        whole_number("seed", self.seed, least=0)
+        check_whole("seed", self.seed, least=0)

@@ -7,7 +7,6 @@ scene graph and the facts that its captions state.
 
 import io
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from bcls.data.synthetic.checks import one_of
+from bcls._checks import check_choice, fail
+from bcls._files import write_whole
 from bcls.data.synthetic.dataset import SceneDataset
 from bcls.data.synthetic.facts import Caption, Facts, Mention, Relation
 from bcls.data.synthetic.render import DEFAULT_SIZE, render_all
@@ -48,19 +48,16 @@ def save(
     """
     splits = ["train"] * len(dataset.scenes) if splits is None else splits
     if len(splits) != len(dataset.scenes):
-        raise ValueError(
-            f"`splits` must name one split for each of the {len(dataset.scenes)} images, got {len(splits)}; "
-            f"pass one of {', '.join(SPLITS)} an image."
-        )
+        fail("splits", f"one split for each of the {len(dataset.scenes)} images", len(splits), "pass one an image")
     for split in splits:
-        one_of("splits", split, SPLITS)
+        check_choice("splits", split, SPLITS)
     pictures = render_all(dataset.scenes, size=size, workers=workers)
     folder = Path(folder)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for image, pixels in enumerate(pictures):
         encoded = io.BytesIO()
         Image.fromarray(pixels).save(encoded, format="PNG")
-        _write(folder / "images" / f"{_image_id(image)}.png", encoded.getvalue())
+        write_whole(folder / "images" / f"{_image_id(image)}.png", encoded.getvalue())
     written_for = _by_image(dataset)
     _write_lines(folder / "scenes.jsonl", (_scene_line(dataset, image, written_for[image]) for image in written_for))
     _write_lines(
@@ -96,9 +93,11 @@ def load(folder: str | Path) -> SceneDataset:
     lines = _read_lines(Path(folder) / "scenes.jsonl")
     stated_for = sum(len(line["facts"]) for line in lines)
     if stated_for != len(texts):
-        raise ValueError(
-            "`folder` must hold as many captions in captions.jsonl as scenes.jsonl has facts for, "
-            f"got {len(texts)} and {stated_for} in {folder}; save the dataset again."
+        fail(
+            "folder",
+            "as many captions in captions.jsonl as scenes.jsonl has facts for",
+            f"{len(texts)} and {stated_for} in {folder}",
+            "save the dataset again",
         )
     for image, line in enumerate(lines):
         objects = tuple(SceneObject(**one) for one in line["objects"])
@@ -128,18 +127,8 @@ def _scene_line(dataset: SceneDataset, image: int, captions: list[Caption]) -> d
 
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    _write(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that a crash leaves no half-written file."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
