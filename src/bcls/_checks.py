@@ -3,7 +3,7 @@
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 
@@ -49,6 +49,22 @@ def check_number(
     if not math.isfinite(number) or number < low or number <= above:
         fail(argument, expected, repr(value), remedy)
     return number
+
+
+def check_numbers(
+    argument: str, values: object, remedy: str, *, count: int | None = None, low: float = -math.inf
+) -> list[float]:
+    """Check that ``values`` are ``count`` finite numbers (any number of them without it), none below ``low``.
+
+    Example:
+        >>> check_numbers("weights", (1, 2), "1 leaves a loss as it is", count=2, low=0)
+        [1.0, 2.0]
+    """
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        fail(argument, "a sequence of numbers", repr(values), remedy)
+    if count is not None and len(values) != count:
+        fail(argument, f"{count} number{'s' * (count != 1)}", repr(values), remedy)
+    return [check_number(argument, value, remedy, low=low) for value in values]
 
 
 def check_whole(argument: str, value: object, *, least: int) -> int:

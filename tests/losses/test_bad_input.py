@@ -17,6 +17,7 @@ from bcls.losses import (
     TripletHardLoss,
     TripletLoss,
     TripletSoftLoss,
+    _extrema,
     from_name,
 )
 from tests.losses.test_modes import NAMES
@@ -60,6 +61,26 @@ def test_relevance(loss, relevance, says):
         loss(EYE, relevance)
 
 
+def test_more_than_rounding_is_not_forgiven():
+    with pytest.raises(ValueError, match="labels in"):
+        BCLSLoss()(EYE, EYE * 1.001)
+
+
+@pytest.mark.parametrize(("label", "negative"), [(0.9998, True), (0.99995, False)])
+def test_labels_next_to_one_are_no_negatives(label, negative):
+    similarity = torch.tensor([[0.0, 0.5], [0.5, 0.0]])
+    relevance = torch.full((2, 2), label).fill_diagonal_(1)
+    assert bool(TripletLoss()(similarity, relevance) > 0) is negative
+
+
+def test_too_many_pairs_for_the_keys():
+    huge = torch.zeros(1, 1).expand(65_537, 65_537)
+    with pytest.raises(ValueError, match=r"at most 65536 pairs of torch\.float32, got 65537"):
+        _extrema.cell_ranks(huge)
+    with pytest.raises(ValueError, match=r"at most 46340 pairs of torch\.float64"):
+        _extrema.cell_ranks(torch.zeros(1, 1, dtype=torch.float64).expand(46_341, 46_341))
+
+
 def test_rounding_is_forgiven_and_clamped():
     similarity = torch.randn(3, 3)
     relevance = torch.full((3, 3), -1 - 5e-5).fill_diagonal_(1 + 5e-5)
@@ -72,6 +93,12 @@ def test_rounding_is_forgiven_and_clamped():
 )
 def test_image_ids(ids):
     with pytest.raises(ValueError, match=r"`image_ids`: expected 3 integers, one for each row"):
+        TripletLoss()(EYE, image_ids=ids)
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "c"], [1, None, 3], [2**70, 1, 2]])
+def test_image_ids_that_are_no_numbers(ids):
+    with pytest.raises(ValueError, match=r"`image_ids`: expected 3 integers, got \["):
         TripletLoss()(EYE, image_ids=ids)
 
 
@@ -102,15 +129,36 @@ def test_image_ids_may_be_a_list():
         (lambda: BCLSLoss(gamma=10, binary=TripletLoss()), "`binary`: expected no gamma, margin or lse beside it"),
         (lambda: BCLSLoss(alpha=0.1, continuous=KendallLoss()), "`continuous`"),
         (lambda: LadderLoss(thresholds=()), "`thresholds`"),
-        (lambda: LadderLoss(margins=(0.2,)), "`margins`: expected 2 margins"),
-        (lambda: LadderLoss(weights=(1, 2)), "`weights`: expected 1 weights"),
-        (lambda: AdaptiveLadderLoss(levels=(1, 3)), "`levels`"),
+        (lambda: LadderLoss(margins=(0.2,)), "`margins`: expected 2 numbers"),
+        (lambda: LadderLoss(weights=(1, 2)), "`weights`: expected 1 number, got"),
+        (lambda: LadderLoss(thresholds=0.4), "`thresholds`: expected a sequence of numbers, got 0.4"),
+        (lambda: LadderLoss(thresholds=(0.4, "x")), "`thresholds`: .* got 'x'"),
+        (lambda: LadderLoss(thresholds=(1.5,)), "`thresholds`: expected at least one threshold, none above 1"),
+        (lambda: AdaptiveLadderLoss(levels=(1, 3)), "`levels`: expected a whole number not below 2, got 1"),
+        (lambda: AdaptiveLadderLoss(levels=(3, 2)), "`levels`: expected a whole number not below 3, got 2"),
+        (lambda: AdaptiveLadderLoss(levels=(2.7, 3.2)), "`levels`: .* got 2.7"),
+        (lambda: AdaptiveLadderLoss(levels=3), "`levels`: expected the fewest and the most levels, got 3"),
         (lambda: SAMLoss(temperature=0), "`temperature`"),
         (lambda: SAMLoss(sampling="mixed"), "`sampling`"),
         (lambda: InfoNCELoss(temperature=-1.0), "`temperature`"),
         (lambda: InfoNCELoss(nn.Parameter(torch.ones(2))), "`temperature`: expected a number or an nn.Parameter with"),
         (lambda: SigmoidLoss(scale=0.0), "`scale`"),
         (lambda: SumLoss({}), "`parts`"),
+        (lambda: SumLoss([TripletLoss()]), "`parts`: expected a dict"),
+        (lambda: SumLoss({"a.b": TripletLoss()}), "`parts`: expected names without a dot"),
+        (lambda: SumLoss({"a": 3}), "`a`: expected a loss, an nn.Module, got 3"),
+        (lambda: SumLoss({"a": TripletLoss()}, weights={"a": 1}), "`weights`: expected a sequence of numbers"),
+        (lambda: BCLSLoss(binary="triplet"), "`binary`: expected a loss, an nn.Module, got 'triplet'"),
+        (lambda: BCLSLoss(binary=TripletLoss(), reduction="sum"), '`binary`: expected a loss with reduction="sum"'),
+        (lambda: SAMLoss(binary=TripletLoss(reduction="sum")), '`binary`: expected a loss with reduction="mean"'),
+        (
+            lambda: SumLoss({"a": TripletLoss(), "b": TripletLoss(reduction="sum")}),
+            "`b`: expected a loss with reduction",
+        ),
+        (lambda: KendallWindowLoss(beta=1e-6), "`beta`: .* beta=0 is the exact limit"),
+        (lambda: TripletSoftLoss(margin=-0.1), "`margin`"),
+        (lambda: InfoNCELoss(0.0), "`temperature`"),
+        (lambda: InfoNCELoss(torch.ones(())), "`temperature`: .* got a plain tensor; wrap it in nn.Parameter"),
         (lambda: SumLoss({"a": TripletLoss()}, weights=(1, 2)), "`weights`"),
         (lambda: from_name("tripled"), "`name`: expected one of .* got 'tripled'; did you mean 'triplet'"),
         (lambda: from_name(3), "`name`"),
@@ -171,6 +219,6 @@ def test_values_are_not_read_while_compiling(monkeypatch):
     assert torch.isnan(TripletLoss()(torch.full((2, 2), torch.nan)))
 
 
-def test_other_runtime_errors_are_not_swallowed():
+def test_a_tensor_without_numbers_is_refused():
     with pytest.raises(RuntimeError, match="meta"):
         TripletLoss()(torch.zeros(2, 2, device="meta"))

@@ -113,15 +113,65 @@ def test_uneven_blocks_of_anchors(monkeypatch, cells):
     assert torch.equal(parts.lower, whole.lower)
 
 
-def test_float32_value_survives_a_large_offset():
-    """Scores around 1000 differ by little: a sum of count times score would lose what counts."""
-    similarity, relevance = batch(60)
-    exact = KendallLoss(reduction="sum")(similarity.double(), relevance)
-    shifted = (similarity + 100).float()
-    exact_shifted = KendallLoss(reduction="sum")(shifted.double(), relevance)
-    value = KendallLoss(reduction="sum")(shifted, relevance)
-    torch.testing.assert_close(value.double(), exact_shifted, rtol=1e-6, atol=0)
-    torch.testing.assert_close(value.double(), exact, rtol=1e-3, atol=0)
+@pytest.mark.parametrize("loss", [KendallLoss(), KendallWindowLoss(), KendallWindowLoss(beta=0.01)])
+def test_float32_value_survives_a_large_offset(loss):
+    """Scores around 10,000 differ by little: a float32 sum of count times score would lose what counts."""
+    similarity, relevance = batch(300)
+    shifted = similarity + 10_000
+    torch.testing.assert_close(loss(shifted, relevance).double(), loss(shifted.double(), relevance), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", [KendallLoss(), KendallWindowLoss(), KendallWindowLoss(beta=0), LadderLoss()])
+def test_tied_scores_have_no_gradient(loss, dtype):
+    """A hinge at 0 is flat here, and -0.0 ties with 0.0."""
+    _, relevance = batch(6)
+    scores = torch.zeros(6, 6, dtype=dtype)
+    scores[::2] = -0.0
+    if isinstance(loss, LadderLoss):
+        loss = LadderLoss(margins=(0.0, 0.0))
+    _, gradient = value_and_gradient(loss, scores, relevance)
+    assert not gradient.any()
+
+
+def test_a_gap_of_exactly_alpha_does_not_count():
+    similarity = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    relevance = torch.tensor([[1.0, 0.75], [0.75, 1.0]])
+    for prefix_from in (1, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(kendall.PREFIX_FROM, "cpu", prefix_from)
+            assert KendallLoss(alpha=0.25)(similarity, relevance) == 0
+            assert KendallLoss(alpha=0.2499, normalize="active")(similarity, relevance) == 2
+    # The pair that does not count is not averaged over either.
+    relevance = torch.tensor([[1.0, 0.75, 0.25], [0.75, 1.0, 0.25], [0.25, 0.25, 1.0]])
+    scores = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+    assert KendallLoss(alpha=0.25, normalize="active")(scores, relevance) == 2
+
+
+def test_a_label_on_a_threshold_is_above_it():
+    similarity = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
+    relevance = torch.tensor([[1.0, 0.25, 0.0], [0.25, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    # Row 0: caption 1 on the threshold must rank above caption 2, and ranks 0.5 below; columns alike.
+    value = LadderLoss(thresholds=(0.25,), margins=(0.0, 0.0), weights=(1.0,), reduction="sum")(similarity, relevance)
+    assert float(value) == 1.0
+
+
+def test_labels_get_no_gradient_and_may_be_half():
+    similarity, relevance = batch(8)
+    learned = relevance.clone().requires_grad_()
+    scores = similarity.clone().requires_grad_()
+    KendallWindowLoss()(scores, learned).backward()
+    assert learned.grad is None
+    # 0.3 in half precision lies below 0.3: it must be compared as the number that it is, not in half steps.
+    half = (relevance * 10).round().div(10).half()
+    expected = KendallWindowLoss(beta=0.01)(similarity, half.double())
+    torch.testing.assert_close(KendallWindowLoss(beta=0.01)(similarity, half), expected)
+
+
+def test_cells_beyond_twenty_bits():
+    similarity, relevance = batch(1100)
+    value = KendallWindowLoss()(similarity, relevance)
+    torch.testing.assert_close(value, loop_over_windows(similarity, relevance) / 1100, rtol=1e-4, atol=0)
 
 
 def test_hinge_sum_is_linear_in_the_counts():

@@ -5,8 +5,23 @@ import torch
 from torch import nn
 
 from bcls import losses
-from bcls.losses import BCLSLoss, InfoNCELoss, KendallWindowLoss, SAMLoss, SigmoidLoss, SumLoss, from_name
+from bcls.losses import BCLSLoss, InfoNCELoss, KendallWindowLoss, SAMLoss, SigmoidLoss, SumLoss, from_name, sam
 from tests.losses.test_fast_paths import batch
+
+#: Arguments other than the defaults, each of which changes the loss.
+CHANGED = {
+    "triplet": {"margin": 0.3},
+    "triplet-hn": {"margin": 0.3},
+    "triplet-sn": {"margin": 0.3, "gamma": 20.0, "lse": "mean"},
+    "kendall": {"alpha": 0.1, "margin": 0.1, "normalize": "active"},
+    "kendall-sw-hs": {"alpha": 0.1, "beta": 0.05, "window_norm": "valid"},
+    "bcls": {"alpha": 0.1, "beta": 0.05, "gamma": 20.0, "margin": 0.3, "weight": 2.0, "lse": "mean"},
+    "ladder": {"thresholds": (0.2,), "margins": (0.3, 0.05), "weights": (0.5,)},
+    "ladder-adaptive": {"levels": (3, 3), "margin": 0.3, "rung_margin": 0.1, "weight": 0.5},
+    "sam": {"temperature": 2.0, "sampling": "hard", "weight": 2.0},
+    "infonce": {"temperature": 0.5},
+    "sigmoid": {"scale": 3.0, "bias": -1.0},
+}
 
 
 class Plain(nn.Module):
@@ -44,8 +59,13 @@ def test_terms_sum_to_the_loss(name):
 def test_functions_equal_modules(name, function):
     similarity, relevance = batch(12)
     ids = torch.arange(12) // 2
-    expected = from_name(name, reduction="sum")(similarity, relevance, image_ids=ids)
-    assert function(similarity, relevance, image_ids=ids, reduction="sum") == expected
+    changed = {**CHANGED.get(name, {}), "reduction": "sum"}
+    expected = from_name(name, **changed)(similarity, relevance, image_ids=ids)
+    assert function(similarity, relevance, image_ids=ids, **changed) == expected
+    # Every argument reaches the loss.
+    for argument in CHANGED.get(name, {}):
+        kept = {key: value for key, value in changed.items() if key != argument}
+        assert function(similarity, relevance, image_ids=ids, **kept) != expected
 
 
 def test_sums_by_name():
@@ -108,3 +128,42 @@ def test_sam_random_never_draws_a_positive():
 def test_compute_must_be_written():
     with pytest.raises(NotImplementedError):
         losses.RetrievalLoss()(torch.eye(2))
+
+
+def test_settings_show_in_the_representation():
+    assert repr(KendallWindowLoss(beta=0)) == (
+        "KendallWindowLoss(reduction='mean', alpha=0.2, beta=0.0, mining='hard', window_norm='all')"
+    )
+    shown = repr(from_name("infonce+bcls", weights=(1, 2), reduction="sum"))
+    assert "names=['infonce', 'bcls'], weights=[1.0, 2.0]" in shown
+    assert "reduction='sum'" in shown.splitlines()[1]
+    assert "gamma=50.0" in shown
+
+
+def test_sam_hands_its_binary_part_the_pairs_alone():
+    """Used to pass on the lowest CIDEr as the lowest label, so that windows were skipped."""
+    generator = torch.Generator().manual_seed(0)
+    similarity = torch.randn(6, 6, generator=generator)
+    phi = (torch.rand(6, 6, generator=generator) + 0.5).fill_diagonal_(3)
+    terms = SAMLoss(binary=KendallWindowLoss()).terms(similarity, phi)
+    torch.testing.assert_close(terms["binary"], KendallWindowLoss()(similarity, torch.eye(6)))
+
+
+def test_sam_margin_may_be_negative():
+    similarity = torch.zeros(2, 2, dtype=torch.float64)
+    phi = torch.tensor([[2.0, 5.0], [1.0, 3.0]], dtype=torch.float64)  # caption 1 fits image 0 better than its own
+    terms = SAMLoss(temperature=10.0, weight=1.0, reduction="sum").terms(similarity - 0.1 * torch.eye(2), phi)
+    # Hinges of 0.1 + margin: (2 - 5) / 10, (3 - 1) / 10 by image; (2 - 1) / 10, (3 - 5) / 10 by caption.
+    assert float(terms["continuous"]) == pytest.approx(0.0 + 0.3 + 0.2 + 0.0)
+
+
+def test_sam_takes_no_zeros_for_duplicates():
+    similarity = torch.randn(3, 3)
+    assert SAMLoss().terms(similarity, torch.zeros(3, 3))["binary"] == from_name("triplet-hn")(similarity)
+
+
+def test_sam_draws_for_each_row_anew():
+    torch.manual_seed(0)
+    chosen = sam._choose(torch.zeros(50, 50), ~torch.eye(50, dtype=torch.bool), "random")
+    assert len(set(chosen.tolist())) > 10
+    assert not (chosen == torch.arange(50)).any()

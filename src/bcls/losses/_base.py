@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
 
-from bcls._checks import check_choice
+from bcls._checks import check_choice, fail
 from bcls.losses._batch import Batch, check_batch
 
 Reduction = Literal["mean", "sum"]
@@ -18,7 +18,9 @@ def reduce(total: Tensor, size: int, reduction: Reduction) -> Tensor:
 class RetrievalLoss(nn.Module):
     """Base of all losses: ``loss(similarity, relevance=None, *, image_ids=None)`` gives a scalar.
 
-    A subclass writes :meth:`compute`, which gets checked input and returns its named terms.
+    A subclass writes :meth:`compute`, which gets checked input and returns its named terms. Inside ``torch.compile``,
+    ``torch.func.vmap`` and the capture of a CUDA graph values cannot be looked at: shapes are checked there, NaN,
+    infinity and the range of the labels are not.
     """
 
     #: Whether ``relevance`` must lie in [-1, 1].
@@ -28,6 +30,11 @@ class RetrievalLoss(nn.Module):
         super().__init__()
         check_choice("reduction", reduction, ("mean", "sum"))
         self.reduction: Reduction = reduction
+
+    def extra_repr(self) -> str:
+        """The settings, for ``print(loss)``."""
+        settings = {key: value for key, value in vars(self).items() if key[0] != "_" and key != "training"}
+        return ", ".join(f"{key}={value!r}" for key, value in settings.items())
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """Named terms of the loss, reduced and weighted, for checked input."""
@@ -58,6 +65,16 @@ def total(terms: dict[str, Tensor]) -> Tensor:
     for term in others:
         first = first + term
     return first
+
+
+def check_part(argument: str, part: object, reduction: Reduction) -> nn.Module:
+    """A part of a composed loss: a module that is reduced as the whole is."""
+    if not isinstance(part, nn.Module):
+        fail(argument, "a loss, an nn.Module", repr(part), "make one by its name with bcls.losses.from_name")
+    if isinstance(part, RetrievalLoss) and part.reduction != reduction:
+        remedy = "give the part and the whole the same one"
+        fail(argument, f'a loss with reduction="{reduction}" as the whole', f'"{part.reduction}"', remedy)
+    return part
 
 
 def terms_of(loss: nn.Module, batch: Batch, name: str) -> dict[str, Tensor]:

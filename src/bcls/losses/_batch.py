@@ -1,5 +1,6 @@
 """The checked input of every loss: one similarity matrix, its labels, whose image each row is."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ class Batch(NamedTuple):
         if self.relevance is None:
             fail(
                 "relevance",
-                "a (B, B) matrix of labels in [-1, 1]",
+                "a (B, B) matrix of labels",
                 None,
                 "this loss learns from continuous labels: make them with bcls.labels.relevance, or use a triplet loss",
             )
@@ -86,11 +87,12 @@ def check_batch(
             f"shape {tuple(similarity.shape)}",
             "give each caption of the batch its image's row (an image may come twice: say so with image_ids)",
         )
-    _read_range("similarity", similarity, "look for a diverged model or a zero vector normalised without epsilon")
     ids = None if image_ids is None else _check_ids(image_ids, similarity)
-    lowest = -1.0
     if relevance is not None:
-        relevance, lowest = _check_relevance(relevance, similarity, bounded=bounded)
+        relevance = _check_relevance(relevance, similarity)
+    lowest = _check_values(similarity, relevance, bounded=bounded)
+    if relevance is not None and bounded:
+        relevance = relevance.clamp(-1, 1)
     return Batch(_at_least_float32(similarity), relevance, ids, lowest)
 
 
@@ -106,8 +108,7 @@ def _check_matrix(argument: str, matrix: Tensor) -> None:
         )
 
 
-def _check_relevance(relevance: Tensor, similarity: Tensor, *, bounded: bool) -> tuple[Tensor, float]:
-    """The labels and the lowest of them."""
+def _check_relevance(relevance: Tensor, similarity: Tensor) -> Tensor:
     _check_matrix("relevance", relevance)
     if relevance.shape != similarity.shape:
         fail(
@@ -119,25 +120,14 @@ def _check_relevance(relevance: Tensor, similarity: Tensor, *, bounded: bool) ->
     if relevance.device != similarity.device:
         fail("relevance", f"a tensor on {similarity.device}", f"one on {relevance.device}", "move it with .to(...)")
     # Labels teach, they are not taught; and half precision is too coarse to tell windows apart.
-    relevance = _at_least_float32(relevance.detach())
-    low, high = _read_range("relevance", relevance, "look for an empty caption in the label encoder's input") or (
-        -1.0,
-        1.0,
-    )
-    if not bounded:
-        return relevance, low
-    if low < -1 - ROUNDING or high > 1 + ROUNDING:
-        fail(
-            "relevance",
-            "labels in [-1, 1]",
-            f"values from {low:.6g} to {high:.6g}",
-            "rescale them (cosines need unit vectors; for CIDEr-like scales use SAMLoss)",
-        )
-    return relevance.clamp(-1, 1), max(low, -1.0)
+    return _at_least_float32(relevance.detach())
 
 
 def _check_ids(image_ids: Tensor, similarity: Tensor) -> Tensor:
-    ids = torch.as_tensor(image_ids, device=similarity.device)
+    try:
+        ids = torch.as_tensor(image_ids, device=similarity.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        fail("image_ids", f"{similarity.shape[0]} integers", repr(image_ids), f"torch says: {error}")
     if ids.shape != similarity.shape[:1] or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         fail(
             "image_ids",
@@ -152,18 +142,44 @@ def _at_least_float32(matrix: Tensor) -> Tensor:
     return matrix if matrix.dtype == torch.float64 else matrix.float()
 
 
-def _read_range(argument: str, matrix: Tensor, remedy: str) -> tuple[float, float] | None:
-    """Smallest and largest value; None where values cannot be read; an error where one is not finite."""
-    if torch.compiler.is_compiling():
+def _check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool) -> float:
+    """Refuse what is not finite and labels out of range; the lowest label, or -1 where values cannot be read."""
+    given = {"similarity": similarity, "relevance": relevance}
+    matrices = {argument: matrix for argument, matrix in given.items() if matrix is not None}
+    extremes = _read_extremes(*matrices.values())
+    if extremes is None:
+        return -1.0
+    for (argument, matrix), (low, high) in zip(matrices.items(), extremes, strict=True):
+        if not math.isfinite(low) or not math.isfinite(high):
+            row, column = (~torch.isfinite(matrix)).nonzero()[0].tolist()
+            remedy = {
+                "similarity": "look for a diverged model or a zero vector normalised without epsilon",
+                "relevance": "look for an empty caption in the label encoder's input",
+            }[argument]
+            value = matrix[row, column].item()
+            fail(argument, "finite numbers", f"{value} at row {row}, column {column}", remedy)
+    if relevance is None:
+        return -1.0
+    low, high = extremes[1]
+    if bounded and (low < -1 - ROUNDING or high > 1 + ROUNDING):
+        fail(
+            "relevance",
+            "labels in [-1, 1]",
+            f"values from {low:.6g} to {high:.6g}",
+            "rescale them (cosines need unit vectors; for CIDEr-like scales use SAMLoss)",
+        )
+    return max(low, -1.0)
+
+
+def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:
+    """Smallest and largest value of each matrix in one reading; None where values cannot be read."""
+    capturing = matrices[0].device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if torch.compiler.is_compiling() or capturing:
         return None
+    extremes = [bound for matrix in matrices for bound in torch.aminmax(_at_least_float32(matrix.detach()))]
+    together = torch.stack([bound.to(extremes[0].dtype) for bound in extremes]).cpu()  # one wait for the device
     try:
-        low, high = (bound.item() for bound in torch.aminmax(matrix.detach()))
-    except RuntimeError as error:
-        if "vmap" in str(error):
-            return None
-        raise
-    if low - low != 0 or high - high != 0:  # NaN and infinity alike
-        bad = (~torch.isfinite(matrix)).nonzero()[0].tolist()
-        value = matrix[bad[0], bad[1]].item()
-        fail(argument, "finite numbers", f"{value} at row {bad[0]}, column {bad[1]}", remedy)
-    return low, high
+        values = [bound.item() for bound in together]
+    except RuntimeError:  # inside torch.func.vmap
+        return None
+    return list(zip(values[::2], values[1::2], strict=True))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bcls._checks import fail
 from bcls.losses._windows import WindowBins
 
 LEAST, GREATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
@@ -74,7 +75,11 @@ def blocks(size: int, width: int, like: Tensor) -> Iterator[slice]:
 
 def cell_ranks(similarity: Tensor) -> Tensor | None:
     """Ranks of numbers that do not fit into 32 bits, equal for equal numbers; None for float32."""
-    return None if similarity.dtype == torch.float32 else torch.unique(similarity, return_inverse=True)[1]
+    short = similarity.dtype == torch.float32
+    largest = 65_536 if short else 46_340  # rank and cell share 64 bits
+    if similarity.shape[0] > largest:
+        fail("similarity", f"at most {largest} pairs of {similarity.dtype}", similarity.shape[0], "use a smaller batch")
+    return None if short else torch.unique(similarity, return_inverse=True)[1]
 
 
 def cell_keys(similarity: Tensor, ranks: Tensor | None, first: int = 0) -> Tensor:
@@ -89,7 +94,7 @@ def cell_keys(similarity: Tensor, ranks: Tensor | None, first: int = 0) -> Tenso
     """
     if ranks is None:
         bits = similarity.contiguous().view(torch.int32)
-        # Negative floats order backwards as integers: flip their magnitude bits.
-        ranks = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
+        # The bits of a negative float are its magnitude behind the sign; so -0.0 and 0.0 rank alike.
+        ranks = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits).long()
     cells = torch.arange(first, first + similarity.numel(), device=similarity.device).view(similarity.shape)
     return (ranks << 32) | cells

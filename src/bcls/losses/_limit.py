@@ -31,7 +31,7 @@ def limit_pairs(keys: Tensor, relevance: Tensor, alpha: float) -> tuple[HardPair
     highest = functional.pad(ordered.cummax(1).values, (1, 0), value=LEAST)  # of the negatives, a prefix of the order
     lowest = functional.pad(ordered.flip(1).cummin(1).values, (1, 0), value=GREATEST)  # of the positives, a suffix
     enters = labels.clamp(-1, 1 - alpha)  # from here on the label is negative
-    leaves = (labels - alpha).clamp(-1, 1 - alpha)  # from here on it is no longer positive
+    leaves = (labels - alpha).clamp(min=-1)  # from here on it is no longer positive
 
     along = torch.arange(size, device=relevance.device)
     at_enters = along + torch.searchsorted(leaves, enters, right=False)

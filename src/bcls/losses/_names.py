@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bcls._checks import check_choice, check_number, fail
-from bcls.losses._base import RetrievalLoss, terms_of
+from bcls._checks import check_choice, check_numbers, fail
+from bcls.losses._base import RetrievalLoss, check_part, terms_of
 from bcls.losses._batch import Batch
 from bcls.losses.bcls import BCLSLoss
 from bcls.losses.infonce import InfoNCELoss
@@ -53,15 +53,18 @@ class SumLoss(RetrievalLoss):
     """
 
     def __init__(self, parts: dict[str, nn.Module], weights: Sequence[float] | None = None) -> None:
-        super().__init__()
-        if not parts:
-            fail("parts", "at least one loss", "none", "name the losses to add up")
-        weights = [1.0] * len(parts) if weights is None else list(weights)
-        if len(weights) != len(parts):
-            fail("weights", f"{len(parts)} numbers, one for each part", weights, "give one weight for each loss")
+        if not isinstance(parts, dict) or not parts:
+            fail("parts", "a dict with at least one loss by its name", parts, "name the losses to add up")
+        if any("." in name for name in parts):
+            fail("parts", "names without a dot", list(parts), "a dot stands between the name of a part and its term")
+        reductions = [part.reduction for part in parts.values() if isinstance(part, RetrievalLoss)]
+        super().__init__(reductions[0] if reductions else "mean")
+        for name, part in parts.items():
+            check_part(name, part, self.reduction)
         self.names = list(parts)
         self.parts = nn.ModuleList(parts.values())
-        self.weights = [check_number("weights", weight, "1 leaves a loss as it is", low=0) for weight in weights]
+        weights = [1.0] * len(parts) if weights is None else weights
+        self.weights = check_numbers("weights", weights, "1 leaves a loss as it is", count=len(parts), low=0)
         # One part on its own scale (SAM) frees the labels; the others would misread them.
         bounds = {part.bounded for part in parts.values() if isinstance(part, RetrievalLoss)}
         if len(bounds) > 1:
@@ -102,7 +105,7 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
     if len(set(parts)) < len(parts):
         fail("name", "each loss once", repr(name), "give a repeated loss a larger weight instead")
     if len(parts) == 1:
-        return _build(parts[0], {key.removeprefix(f"{name}."): value for key, value in arguments.items()})
+        return _build(parts[0], {key.removeprefix(f"{parts[0]}."): value for key, value in arguments.items()})
     own: dict[str, dict[str, Any]] = {part: {} for part in parts}
     weights = arguments.pop("weights", None)
     if "reduction" in arguments:

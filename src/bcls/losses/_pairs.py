@@ -41,7 +41,7 @@ def count_in_blocks(scores: Tensor, reach: Tensor, floor: Tensor, margin: float,
         block = slice(start, start + step)
         low, high = scores[block, :, None], scores[block, None, :] + margin  # (block, j, 1), (block, 1, k)
         active = (reach[block, :, None] > floor[block, None, :]) & (low < high)
-        weight = (reach[block, :, None] - floor[block, None, :]).masked_fill_(~active, 0) if graded else active
+        weight = torch.where(active, reach[block, :, None] - floor[block, None, :], 0) if graded else active
         higher.append(weight.sum(1))
         lower.append(weight.sum(2))
     return Active(torch.cat(higher), torch.cat(lower))

@@ -4,11 +4,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bcls.losses._extrema import blocks
 from bcls.losses._pairs import Active
 
 
 def count_by_prefix(scores: Tensor, reach: Tensor, floor: Tensor, margin: float, *, graded: bool) -> Active:
-    """See :func:`bcls.losses._pairs.count_in_blocks`; O(B^2 log B) time and O(B^2) memory.
+    """See :func:`bcls.losses._pairs.count_in_blocks`; O(B^2 log B) time and O(B^2) memory."""
+    parts = [
+        _count(scores[rows], reach[rows], floor[rows], margin, graded=graded)
+        for rows in blocks(scores.shape[0], scores.shape[1], scores)
+    ]
+    return Active(*(torch.cat(counts) for counts in zip(*parts, strict=True)))
+
+
+def _count(scores: Tensor, reach: Tensor, floor: Tensor, margin: float, *, graded: bool) -> Active:
+    """The counts of a block of anchors.
 
     Ordered by reach, the partners of k are a prefix; among these, the scores below ``s_k + margin`` are counted.
     """

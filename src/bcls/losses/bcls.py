@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from bcls._checks import check_number, fail
-from bcls.losses._base import Reduction, RetrievalLoss, terms_of, total
+from bcls.losses._base import Reduction, RetrievalLoss, check_part, terms_of, total
 from bcls.losses._batch import Batch
 from bcls.losses.kendall_window import KendallWindowLoss
 from bcls.losses.triplet_soft import LogSumExp, TripletSoftLoss
@@ -28,8 +28,8 @@ class BCLSLoss(RetrievalLoss):
     Inputs:
         As :class:`KendallLoss`, with ``image_ids`` used by the binary half as in :class:`TripletLoss`.
 
-    Relations: :meth:`terms` gives ``binary`` and ``continuous``, already weighted. ``weight=0`` is
-    :class:`TripletSoftLoss`.
+    Relations: :meth:`terms` gives ``binary`` and ``continuous``, already weighted. With ``weight=0``
+    it has the value of :class:`TripletSoftLoss`.
 
     Raises:
         ValueError: If an argument or an input is wrong, or ``relevance`` is missing.
@@ -64,8 +64,10 @@ class BCLSLoss(RetrievalLoss):
         if continuous is not None and (alpha, beta) != (0.2, 0.1):
             fail("continuous", "no alpha or beta beside it", "both", "set them on the module that you pass")
         self.weight = check_number("weight", weight, "the paper uses 1", low=0)
-        self.binary = TripletSoftLoss(margin, gamma, lse, reduction) if binary is None else binary
-        self.continuous = KendallWindowLoss(alpha, beta, reduction=reduction) if continuous is None else continuous
+        binary = TripletSoftLoss(margin, gamma, lse, reduction) if binary is None else binary
+        continuous = KendallWindowLoss(alpha, beta, reduction=reduction) if continuous is None else continuous
+        self.binary = check_part("binary", binary, reduction)
+        self.continuous = check_part("continuous", continuous, reduction)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""

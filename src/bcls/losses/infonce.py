@@ -67,6 +67,10 @@ def number_or_parameter(
         if value.numel() != 1:
             fail(argument, "a number or an nn.Parameter with one element", f"shape {tuple(value.shape)}", remedy)
         return value
+    if hasattr(value, "requires_grad"):
+        fail(
+            argument, "a number or an nn.Parameter", "a plain tensor", "wrap it in nn.Parameter if it is to be learned"
+        )
     return check_number(argument, value, remedy, above=above)
 
 

@@ -18,6 +18,9 @@ from bcls.losses.kendall import check_alpha, count_active
 Mining = Literal["hard", "none"]
 WindowNorm = Literal["all", "valid"]
 
+#: More would only fill the memory: the sum has long met its limit.
+_MOST_WINDOWS = 20_000
+
 
 class KendallWindowLoss(RetrievalLoss):
     r"""Kendall ranking loss on pairs sampled by sliding windows over the labels (L_K-SW-HS, L_K-SW).
@@ -80,6 +83,10 @@ class KendallWindowLoss(RetrievalLoss):
         self.window_norm: WindowNorm = window_norm
         if self.beta > 0 and window_count(self.alpha, self.beta) < 1:
             fail("beta", f"at most 2 - alpha = {2 - self.alpha:g}, so that one window fits", beta, "the paper uses 0.1")
+        if self.beta > 0 and window_count(self.alpha, self.beta) > _MOST_WINDOWS:
+            fail(
+                "beta", f"a stride with at most {_MOST_WINDOWS} windows", beta, "beta=0 is the exact limit, and cheaper"
+            )
         if mining == "none" and self.beta == 0:
             fail("beta", 'a stride above 0 with mining="none"', 0, "without mining the sum over windows has no limit")
         if mining == "none" and window_norm == "valid":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bcls._checks import check_number, fail
+from bcls._checks import check_numbers, fail
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
 from bcls.losses._extrema import HardPairs, mine
@@ -57,29 +57,22 @@ class LadderLoss(RetrievalLoss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        rungs = len(thresholds)
-        if rungs == 0:
-            fail("thresholds", "at least one threshold", thresholds, "the default is (0.4,); with none, use triplet-hn")
-        if len(margins) != rungs + 1:
-            fail(
-                "margins",
-                f"{rungs + 1} margins: the triplet's, then each rung's",
-                margins,
-                "the default is (0.2, 0.01)",
-            )
-        if len(weights) != rungs:
-            fail("weights", f"{rungs} weights, one for each threshold", weights, "the default is (0.25,)")
-        order = sorted(range(rungs), key=lambda rung: thresholds[rung])
-        self.thresholds = [check_number("thresholds", thresholds[k], "labels lie in [-1, 1]") for k in order]
-        self.margins = [check_number("margins", margins[k + 1], "the default is 0.01", low=0) for k in order]
-        self.weights = [check_number("weights", weights[k], "the default is 0.25", low=0) for k in order]
-        self.binary = TripletHardLoss(margins[0], reduction)
+        levels = check_numbers("thresholds", thresholds, "labels lie in [-1, 1]", low=-1)
+        rungs = len(levels)
+        if rungs == 0 or max(levels) > 1:
+            fail("thresholds", "at least one threshold, none above 1", thresholds, "the default is (0.4,)")
+        steps = check_numbers("margins", margins, "the default is (0.2, 0.01)", count=rungs + 1, low=0)
+        shares = check_numbers("weights", weights, "the default is (0.25,)", count=rungs, low=0)
+        order = sorted(range(rungs), key=lambda rung: levels[rung])
+        self.thresholds = [levels[rung] for rung in order]
+        self.margins = [steps[rung + 1] for rung in order]
+        self.weights = [shares[rung] for rung in order]
+        self.binary = TripletHardLoss(steps[0], reduction)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        thresholds, margins, weights = (
-            batch.labels.new_tensor(values) for values in (self.thresholds, self.margins, self.weights)
-        )
+        thresholds = batch.labels.new_tensor(self.thresholds)
+        margins, weights = (batch.similarity.new_tensor(values) for values in (self.margins, self.weights))
         value = rungs(batch, thresholds, thresholds, margins, weights)
         (binary,) = self.binary.compute(batch).values()
         return {"binary": binary, "continuous": reduce(value, batch.size, self.reduction)}
@@ -126,5 +119,4 @@ def rungs(batch: Batch, by_image: Tensor, by_caption: Tensor, margins: Tensor, w
     with torch.no_grad():
         mined = mine(batch.similarity.detach(), bins_of, windows)
         pairs = HardPairs(*(torch.cat(parts) for parts in zip(*mined, strict=True)))
-    dtype = batch.similarity.dtype
-    return hinges_with_margin(batch.similarity, pairs, weights.to(dtype), margins.to(dtype))
+    return hinges_with_margin(batch.similarity, pairs, weights, margins)

@@ -1,9 +1,11 @@
 """Ladder loss whose rungs follow the labels of each anchor, the adaptive form of CVSE++."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from bcls._checks import check_number, fail
+from bcls._checks import check_number, check_whole, fail
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
 from bcls.losses._levels import level_thresholds
@@ -58,9 +60,10 @@ class AdaptiveLadderLoss(RetrievalLoss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
-        if len(levels) != 2 or not 2 <= levels[0] <= levels[1]:
-            fail("levels", "the fewest and the most levels, both at least 2", levels, "the default is (2, 4)")
-        self.levels = (int(levels[0]), int(levels[1]))
+        if not isinstance(levels, Sequence) or len(levels) != 2:
+            fail("levels", "the fewest and the most levels", repr(levels), "the default is (2, 4)")
+        fewest = check_whole("levels", levels[0], least=2)
+        self.levels = (fewest, check_whole("levels", levels[1], least=fewest))
         self.rung_margin = check_number("rung_margin", rung_margin, "the default is 0.01", low=0)
         self.weight = check_number("weight", weight, "the default is 0.25", low=0)
         self.binary = TripletHardLoss(margin, reduction)
@@ -68,7 +71,7 @@ class AdaptiveLadderLoss(RetrievalLoss):
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         most = self.levels[1] - 1
-        weights = self.weight / 2.0 ** torch.arange(most - 1, -1, -1, device=batch.similarity.device)
+        weights = batch.similarity.new_tensor([self.weight / 2**rung for rung in reversed(range(most))])
         margins = torch.full_like(weights, self.rung_margin)
         by_image = level_thresholds(batch.labels, batch.negatives, *self.levels)
         by_caption = level_thresholds(batch.labels.T, batch.negatives.T, *self.levels)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bcls._checks import check_choice, check_number
-from bcls.losses._base import Reduction, RetrievalLoss, reduce, terms_of, total
+from bcls.losses._base import Reduction, RetrievalLoss, check_part, reduce, terms_of, total
 from bcls.losses._batch import SAME, Batch
 from bcls.losses.triplet_hard import TripletHardLoss
 
@@ -28,7 +28,7 @@ class SAMLoss(RetrievalLoss):
         sampling: Which negative: ``"hard"`` the most similar one, ``"soft"`` the least similar one, ``"random"`` any,
             drawn from torch's generator. (In the authors' code the first two names stand for each other.)
         weight: :math:`w`.
-        binary: The loss it is added to; :class:`TripletHardLoss` by default.
+        binary: The loss it is added to, which sees the pairs and no degrees; :class:`TripletHardLoss` by default.
         reduction: ``"sum"`` as in the equation, ``"mean"`` divides it by B.
 
     Inputs:
@@ -66,14 +66,16 @@ class SAMLoss(RetrievalLoss):
         check_choice("sampling", sampling, ("soft", "hard", "random"))
         self.sampling: Sampling = sampling
         self.weight = check_number("weight", weight, "the authors use 5 or 10", low=0)
-        self.binary = TripletHardLoss(reduction=reduction) if binary is None else binary
+        self.binary = check_part(
+            "binary", TripletHardLoss(reduction=reduction) if binary is None else binary, reduction
+        )
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         labels = batch.labels
         duplicates = _equal(labels, labels.diagonal()[:, None]) & _equal(labels.T, labels.diagonal()[None, :])
         # On the binary losses' scale: 1 says "the same caption", 0 says nothing.
-        binary = batch._replace(relevance=duplicates.to(labels.dtype))
+        binary = batch._replace(relevance=duplicates.to(labels.dtype), lowest=0.0)
         value = _margins(batch.similarity, labels, binary.negatives, self.temperature, self.sampling)
         return {
             "binary": total(terms_of(self.binary, binary, "binary")),
@@ -97,7 +99,8 @@ def sam_loss(
 
 
 def _equal(left: Tensor, right: Tensor) -> Tensor:
-    return (left - right).abs() <= SAME * torch.maximum(left.abs(), right.abs())
+    """Equal up to rounding on any scale; two zeros are no sign of sameness."""
+    return (left - right).abs() < SAME * torch.maximum(left.abs(), right.abs())
 
 
 def _margins(similarity: Tensor, labels: Tensor, allowed: Tensor, temperature: float, sampling: Sampling) -> Tensor:

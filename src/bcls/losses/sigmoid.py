@@ -65,5 +65,6 @@ def sigmoid_loss(
 
 def _answers(batch: Batch, scale: float | nn.Parameter, bias: float | nn.Parameter) -> Tensor:
     logits = scale * batch.similarity + bias
-    wrong = torch.where(batch.negatives, functional.softplus(logits), 0.0).sum()
-    return wrong + functional.softplus(-logits.diagonal()).sum()
+    # Not softplus: torch makes that linear above 20.
+    wrong = torch.where(batch.negatives, functional.logsigmoid(-logits), 0.0).sum()
+    return -wrong - functional.logsigmoid(logits.diagonal()).sum()

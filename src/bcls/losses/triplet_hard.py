@@ -67,5 +67,5 @@ def _hardest_hinges(batch: Batch, margin: float) -> Tensor:
     loss = own.new_zeros(())
     for dim in (1, 0):
         hardest = candidates.max(dim).values
-        loss = loss + torch.where(allowed.any(dim), (margin - own + hardest).relu(), 0.0).sum()
+        loss = loss + torch.where(allowed.any(dim), (hardest - own + margin).relu(), 0.0).sum()
     return loss
