@@ -3,10 +3,20 @@
 import pytest
 import torch
 
-from bcls.losses import KendallLoss, KendallWindowLoss, LadderLoss, _extrema, _pairs, _sparse, kendall
+from bcls.losses import (
+    AdaptiveLadderLoss,
+    KendallLoss,
+    KendallWindowLoss,
+    LadderLoss,
+    _extrema,
+    _pairs,
+    _sparse,
+    kendall,
+)
 from bcls.losses._pairs import count_in_blocks, hinge_sum
 from bcls.losses._prefix import count_by_prefix
 from tests.losses.strategies import value_and_gradient
+from tests.reference.window_loop import loop_over_windows
 
 
 def batch(size, seed=0, dtype=torch.float32, tied=False):
@@ -16,26 +26,6 @@ def batch(size, seed=0, dtype=torch.float32, tied=False):
     if tied:
         similarity, relevance = (similarity * 3).round() / 3, (relevance * 10).round() / 10
     return similarity, relevance.fill_diagonal_(1)
-
-
-def loop_over_windows(similarity, relevance, alpha=0.2, beta=0.1, norm="all"):
-    """The paper's loss by one pass over the matrices for each window; the plain path, vectorised over anchors only."""
-    windows = int((2 - alpha) / beta + 1e-9)
-    total = similarity.sum() * 0
-    for scores, labels in ((similarity, relevance.double()), (similarity.T, relevance.double().T)):
-        value = scores.new_zeros(len(scores))
-        valid = scores.new_zeros(len(scores))
-        for m in range(1, windows + 1):
-            lower = -1 + m * beta
-            positive = labels >= lower + alpha - 1e-6
-            negative = labels < lower - 1e-6
-            both = positive.any(1) & negative.any(1)
-            lowest = scores.masked_fill(~positive, torch.inf).min(1).values
-            highest = scores.masked_fill(~negative, -torch.inf).max(1).values
-            value = value + torch.where(both, highest - lowest, 0).relu()
-            valid = valid + both
-        total = total + (value / (windows if norm == "all" else valid.clamp(min=1))).sum()
-    return total
 
 
 @pytest.mark.parametrize("norm", ["all", "valid"])
@@ -51,12 +41,15 @@ def test_bins_equal_the_loop_over_windows(size, alpha, beta, norm, dtype):
     torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss", [KendallWindowLoss(), KendallWindowLoss(beta=0.01), LadderLoss()])
-@pytest.mark.parametrize("cached", [1, 64, 200])
+@pytest.mark.parametrize(
+    "loss", [KendallWindowLoss(), KendallWindowLoss(beta=0.01), LadderLoss(), AdaptiveLadderLoss()]
+)
+@pytest.mark.parametrize("cached", [10, 64, 200])
 def test_blocks_do_not_change_the_result(monkeypatch, loss, cached):
     similarity, relevance = batch(23, dtype=torch.float64)
     whole, slope = value_and_gradient(loss, similarity, relevance)
     monkeypatch.setattr(_extrema, "_CACHED", cached)
+    monkeypatch.setattr(_extrema, "_ROWS", 10)
     value, gradient = value_and_gradient(loss, similarity, relevance)
     torch.testing.assert_close(value, whole, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient, slope, rtol=1e-12, atol=1e-12)

@@ -14,8 +14,11 @@ CELL = 0xFFFFFFFF
 #: Numbers worked on at once on a CPU: what its cache holds. Accelerators and compilers want everything at once.
 _CACHED = 1 << 17
 
-#: Bins of a block of rows, for rows as anchors and for columns as anchors.
-Binner = Callable[[slice], tuple[WindowBins, WindowBins]]
+#: Rows of a tile: more of them mean fewer columns, whose bins are the ones that must stay in the cache.
+_ROWS = 512
+
+#: Bins of a tile, rows and columns, for rows as anchors and for columns as anchors.
+Binner = Callable[[slice, slice], tuple[WindowBins, WindowBins]]
 
 
 class HardPairs(NamedTuple):
@@ -40,7 +43,7 @@ def mine(similarity: Tensor, bins_of: Binner, windows: int) -> Iterator[HardPair
 
     Args:
         similarity: ``(B, B)``, without gradient.
-        bins_of: Gives the bins of a block of rows.
+        bins_of: Gives the bins of a tile.
         windows: Their number, W.
 
     Yields:
@@ -51,13 +54,13 @@ def mine(similarity: Tensor, bins_of: Binner, windows: int) -> Iterator[HardPair
     # As many bins as windows and one more, for pairs that are in none; like `similarity` so that vmap can batch them.
     blank = torch.empty_like(similarity[:1, :1], dtype=torch.int64).expand(2 * size, windows + 1)
     hardest, easiest = torch.full_like(blank, LEAST), torch.full_like(blank, GREATEST)
-    for rows in blocks(size, size, similarity):
-        keys = cell_keys(similarity[rows], None if ranks is None else ranks[rows], rows.start * size)
-        along_row, along_column = bins_of(rows)
+    for rows, columns in _tiles(size, similarity):
+        keys = cell_keys(similarity, ranks, rows, columns)
+        along_row, along_column = bins_of(rows, columns)
         hardest[rows].scatter_reduce_(1, along_row.negative, keys, "amax")
         easiest[rows].scatter_reduce_(1, along_row.positive, keys, "amin")
-        hardest[size:].T.scatter_reduce_(0, along_column.negative, keys, "amax")
-        easiest[size:].T.scatter_reduce_(0, along_column.positive, keys, "amin")
+        hardest[size:][columns].T.scatter_reduce_(0, along_column.negative, keys, "amax")
+        easiest[size:][columns].T.scatter_reduce_(0, along_column.positive, keys, "amin")
     for anchors in blocks(2 * size, windows + 1, similarity):
         # Negatives of a window: the bins up to its own. Positives: the bins after its own.
         negative = hardest[anchors, :-1].cummax(1).values
@@ -73,6 +76,13 @@ def blocks(size: int, width: int, like: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + step, size))
 
 
+def _tiles(size: int, like: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the tiles of a ``(size, size)`` matrix."""
+    for rows in blocks(size, _CACHED // _ROWS, like):
+        for columns in blocks(size, min(size, _ROWS), like):
+            yield rows, columns
+
+
 def cell_ranks(similarity: Tensor) -> Tensor | None:
     """Ranks of numbers that do not fit into 32 bits, equal for equal numbers; None for float32."""
     short = similarity.dtype == torch.float32
@@ -82,19 +92,23 @@ def cell_ranks(similarity: Tensor) -> Tensor | None:
     return None if short else torch.unique(similarity, return_inverse=True)[1]
 
 
-def cell_keys(similarity: Tensor, ranks: Tensor | None, first: int = 0) -> Tensor:
+def cell_keys(
+    similarity: Tensor, ranks: Tensor | None, rows: slice = slice(None), columns: slice = slice(None)
+) -> Tensor:
     """Integers that sort as the similarities do and carry their cell: ``rank << 32 | flat position``.
 
     One integer maximum then finds value and place together, for rows and for columns.
 
     Args:
-        similarity: A block of whole rows.
-        ranks: Of these cells, from :func:`cell_ranks`; the bits of a float32 are rank enough.
-        first: Flat position of the first cell.
+        similarity: ``(B, B)``.
+        ranks: From :func:`cell_ranks`; the bits of a float32 are rank enough.
+        rows: Rows to make keys of.
+        columns: Columns to make keys of.
     """
+    places = torch.arange(similarity.shape[0], device=similarity.device)
+    cells = places[rows, None] * similarity.shape[1] + places[columns]
     if ranks is None:
-        bits = similarity.contiguous().view(torch.int32)
+        bits = similarity[rows, columns].contiguous().view(torch.int32)
         # The bits of a negative float are its magnitude behind the sign; so -0.0 and 0.0 rank alike.
-        ranks = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits).long()
-    cells = torch.arange(first, first + similarity.numel(), device=similarity.device).view(similarity.shape)
-    return (ranks << 32) | cells
+        return (torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits).long() << 32) | cells
+    return (ranks[rows, columns] << 32) | cells

@@ -22,6 +22,7 @@ from bcls.losses.triplet import TripletLoss
 from bcls.losses.triplet_hard import TripletHardLoss
 from bcls.losses.triplet_soft import TripletSoftLoss
 
+#: Every loss by its name.
 LOSSES: dict[str, Callable[..., RetrievalLoss]] = {
     "triplet": TripletLoss,
     "triplet-hn": TripletHardLoss,

@@ -12,7 +12,7 @@ from bcls.losses.triplet_soft import LogSumExp, TripletSoftLoss
 class BCLSLoss(RetrievalLoss):
     r"""Binary and continuous label supervision: soft negatives for the match, Kendall ranking for the order.
 
-    .. math:: \mathcal{L} = \mathcal{L}_{T-SN} + \lambda \, \mathcal{L}_{K-SW-HS}
+    .. math:: \mathcal{L} = \mathcal{L}_{T\text{-}SN} + \lambda \, \mathcal{L}_{K\text{-}SW\text{-}HS}
 
     Args:
         alpha: Width of the windows of :class:`KendallWindowLoss`.

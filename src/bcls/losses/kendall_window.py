@@ -29,7 +29,7 @@ class KendallWindowLoss(RetrievalLoss):
     candidates labelled at or above it are its positives, those labelled below it its negatives.
 
     .. math::
-        \mathcal{L}_{K-SW-HS} = \frac{1}{M} \sum_m \sum_i
+        \mathcal{L}_{K\text{-}SW\text{-}HS} = \frac{1}{M} \sum_m \sum_i
             [\max_{T_k \in Neg_m} s(V_i, T_k) - \min_{T_j \in Pos_m} s(V_i, T_j)]_+
           + \frac{1}{M} \sum_m \sum_i [\max_{V_k \in Neg_m} s(V_k, T_i) - \min_{V_j \in Pos_m} s(V_j, T_i)]_+
 
@@ -123,8 +123,8 @@ def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Te
     labels, windows = batch.labels, window_count(alpha, beta)
     skipped = min(empty_windows(batch.lowest, beta), windows - 1)
 
-    def bins_of(rows: slice) -> tuple[WindowBins, WindowBins]:
-        bins = sliding_bins(labels[rows], alpha, beta, skipped)
+    def bins_of(rows: slice, columns: slice) -> tuple[WindowBins, WindowBins]:
+        bins = sliding_bins(labels[rows, columns], alpha, beta, skipped)
         return bins, bins
 
     def weight_of(pairs: HardPairs) -> Tensor:

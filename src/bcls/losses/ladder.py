@@ -18,7 +18,7 @@ class LadderLoss(RetrievalLoss):
     r"""Ladder loss: candidates above a threshold of relevance rank above those below it.
 
     .. math::
-        \mathcal{L} = \mathcal{L}_{T-HN}(m_0) + \sum_l w_l \sum_i
+        \mathcal{L} = \mathcal{L}_{T\text{-}HN}(m_0) + \sum_l w_l \sum_i
             [m_l - \min_{j: r_{ij} \ge \theta_l} s(V_i, T_j) + \max_{k: r_{ik} < \theta_l} s(V_i, T_k)]_+
             + \text{the same over columns}
 
@@ -104,16 +104,17 @@ def rungs(batch: Batch, by_image: Tensor, by_caption: Tensor, margins: Tensor, w
     """
     labels, same, windows = batch.labels, batch.same_image, len(margins)
 
-    def bins_of(rows: slice) -> tuple[WindowBins, WindowBins]:
-        along_row = threshold_bins(labels[rows], by_image[rows] if by_image.ndim == 2 else by_image)
+    def bins_of(rows: slice, columns: slice) -> tuple[WindowBins, WindowBins]:
+        tile, excluded = labels[rows, columns], same[rows, columns]
+        along_row = threshold_bins(tile, by_image[rows] if by_image.ndim == 2 else by_image)
         along_column = along_row
         if by_caption is not by_image:
-            bins = threshold_bins(labels[rows].T, by_caption)
+            bins = threshold_bins(tile.T, by_caption[columns])
             along_column = WindowBins(bins.positive.T, bins.negative.T)
         # The bin after the last window: a negative of no window.
         return (
-            along_row._replace(negative=along_row.negative.masked_fill(same[rows], windows)),
-            along_column._replace(negative=along_column.negative.masked_fill(same[rows], windows)),
+            along_row._replace(negative=along_row.negative.masked_fill(excluded, windows)),
+            along_column._replace(negative=along_column.negative.masked_fill(excluded, windows)),
         )
 
     with torch.no_grad():

@@ -13,7 +13,7 @@ class TripletHardLoss(RetrievalLoss):
     r"""Triplet ranking loss with the hardest negative of each anchor (L_T-HN).
 
     .. math::
-        \mathcal{L}_{T-HN} = \sum_i [m - s(V_i, T_i) + \max_{j: r_{ij} < 1} s(V_i, T_j)]_+
+        \mathcal{L}_{T\text{-}HN} = \sum_i [m - s(V_i, T_i) + \max_{j: r_{ij} < 1} s(V_i, T_j)]_+
                            + \sum_i [m - s(V_i, T_i) + \max_{j: r_{ji} < 1} s(V_j, T_i)]_+
 
     An anchor without negatives contributes 0.

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints ratios that were measured in one run."""

@@ -1,0 +1,41 @@
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+
+import figures  # noqa: E402
+
+import bcls  # noqa: E402
+
+project = "bcls"
+author = "The bcls developers"
+copyright = author
+release = version = bcls.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"bcls {release}"
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autosummary_generate = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+# Types are listed where the docstring lists the arguments; `self` and internal helpers need no list of their own.
+autodoc_typehints_description_target = "documented"
+napoleon_custom_sections = ["Inputs"]
+
+
+def setup(app):  # noqa: ANN001, ANN201, D103
+    # Drawn by the code they explain, so that pictures and code cannot part.
+    app.connect("builder-inited", lambda _: figures.draw_all(HERE / "_generated"))

@@ -1,0 +1,184 @@
+"""The pictures of the documentation, drawn by the code that they explain.
+
+``python docs/figures.py`` writes them to ``docs/_generated``; a build of the site does the same.
+"""
+
+import textwrap
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from bcls.data.synthetic import make_scenes, render, true_relevance
+from bcls.losses import kendall_window_loss, triplet_hard_loss, triplet_soft_loss
+
+# Told apart by most kinds of colour vision (Okabe and Ito).
+POSITIVE, NEGATIVE, NEITHER, DARK = "#0072b2", "#d55e00", "#999999", "#222222"
+ALPHA, BETA = 0.2, 0.1
+STYLE = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10,
+    "legend.frameon": False,
+    "savefig.bbox": "tight",
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "bcls",  # the same names inside the file every time
+}
+
+
+def draw_all(folder: Path) -> None:
+    """Draw every picture into ``folder``; the files depend on the code and the installed libraries alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        windows().savefig(folder / "windows.svg", metadata={"Date": None})
+        stride().savefig(folder / "stride.svg", metadata={"Date": None})
+        gamma().savefig(folder / "gamma.svg", metadata={"Date": None})
+        contact_sheet().savefig(folder / "scenes.png", dpi=150, metadata={"Software": None})
+        ranked_scenes().savefig(folder / "ranked.png", dpi=150, metadata={"Software": None})
+
+
+def one_anchor() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Labels and scores of one anchor: 14 candidates, ranked roughly as labelled."""
+    labels = np.array([-0.22, -0.08, 0.03, 0.09, 0.17, 0.28, 0.36, 0.47, 0.55, 0.63, 0.70, 0.78, 0.86, 1.00])
+    scores = np.array([-0.05, 0.08, 0.02, 0.16, 0.44, 0.10, 0.22, 0.30, 0.38, 0.50, 0.21, 0.55, 0.47, 0.68])
+    return labels, scores
+
+
+def anchor_loss(labels: NDArray[np.float64], scores: NDArray[np.float64], beta: float) -> float:
+    """L_K-SW-HS of one anchor, from a batch in which no other anchor has anything to rank.
+
+    All rows share the labels, so the labels of a column are equal; all other rows have equal scores.
+    """
+    relevance = torch.from_numpy(np.tile(labels, (labels.size, 1)))
+    similarity = torch.zeros_like(relevance)
+    similarity[0] = torch.from_numpy(scores)
+    return float(kendall_window_loss(similarity, relevance, alpha=ALPHA, beta=beta, reduction="sum"))
+
+
+def windows() -> Figure:
+    """All windows over the labels of one anchor, with the sets and the hard pair of one of them."""
+    labels, scores = one_anchor()
+    lower = -1 + 14 * BETA
+    upper = lower + ALPHA
+    positive, negative = labels >= upper - 1e-6, labels < lower - 1e-6
+    figure = Figure(figsize=(7.4, 5.2), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    for axes in (top, bottom):
+        axes.axvspan(lower, upper, color=NEITHER, alpha=0.2, linewidth=0)
+    for chosen, colour, name in (
+        (positive, POSITIVE, "positives"),
+        (negative, NEGATIVE, "negatives"),
+        (~positive & ~negative, NEITHER, "neither"),
+    ):
+        top.scatter(labels[chosen], scores[chosen], 45, colour, label=name, zorder=2)
+    _mark_hard_pair(top, labels, scores, positive, negative)
+    top.set_ylabel("similarity to the anchor")
+    top.legend(loc="upper left")
+
+    for m in range(1, 19):
+        start = -1 + m * BETA
+        bottom.plot((start, start + ALPHA), (m, m), color=DARK if m == 14 else NEITHER, linewidth=3)
+    bottom.set(xlim=(-1.02, 1.04), ylim=(-2, 19), yticks=(1, 6, 12, 18))
+    bottom.set(xlabel="label r of the candidate", ylabel="window m")
+    _measure(bottom, -0.9, -0.7, -0.8, r" width $\alpha$")
+    _measure(bottom, 0.7, 0.8, 14.6, r" stride $\beta$")
+    return figure
+
+
+def _measure(axes: Axes, start: float, stop: float, height: float, text: str) -> None:
+    arrow = {"arrowstyle": "<->", "color": DARK, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (start, height), (stop, height), arrowprops=arrow)
+    axes.text(stop, height, text, va="center", fontsize=9)
+
+
+def _mark_hard_pair(
+    axes: Axes,
+    labels: NDArray[np.float64],
+    scores: NDArray[np.float64],
+    positive: NDArray[np.bool_],
+    negative: NDArray[np.bool_],
+) -> None:
+    low = np.flatnonzero(positive)[scores[positive].argmin()]
+    high = np.flatnonzero(negative)[scores[negative].argmax()]
+    for one in (low, high):
+        axes.scatter(labels[one], scores[one], 170, facecolors="none", edgecolors=DARK, linewidths=1.4)
+    place = {"textcoords": "offset points", "fontsize": 9}
+    axes.annotate("hardest positive", (labels[low], scores[low]), (10, -12), **place)
+    axes.annotate("hardest negative", (labels[high], scores[high]), (-8, 9), ha="right", **place)
+    middle = (labels[low] + labels[high]) / 2
+    axes.plot((labels[high], middle), (scores[high],) * 2, ":", color=DARK, linewidth=1)
+    axes.plot((labels[low], middle), (scores[low],) * 2, ":", color=DARK, linewidth=1)
+    arrow = {"arrowstyle": "<->", "color": DARK, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (middle, scores[low]), (middle, scores[high]), arrowprops=arrow)
+    axes.text(middle, (scores[low] + scores[high]) / 2, "hinge ", ha="right", va="center", fontsize=9)
+
+
+def stride() -> Figure:
+    """The loss of one anchor over the stride, and its limit."""
+    labels, scores = one_anchor()
+    # Strides that divide the range of window positions, as the paper's does.
+    counts = np.unique(np.geomspace(4, 1800, 60).round().astype(int))
+    values = [anchor_loss(labels, scores, (2 - ALPHA) / count) for count in counts]
+    figure = Figure(figsize=(7.4, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(anchor_loss(labels, scores, 0), color=NEGATIVE, label=r"the limit, $\beta = 0$")
+    axes.plot((2 - ALPHA) / counts, values, "o-", color=POSITIVE, markersize=3.5, linewidth=1, label=r"stride $\beta$")
+    axes.axvline(BETA, color=NEITHER, linestyle=":", label=r"the paper's $\beta = 0.1$")
+    axes.set(xscale="log", xlabel=r"stride $\beta$", ylabel="K-SW-HS of one anchor")
+    axes.invert_xaxis()
+    axes.legend()
+    return figure
+
+
+def gamma() -> Figure:
+    """Triplet-SN of one batch over gamma, and Triplet-HN."""
+    generator = torch.Generator().manual_seed(0)
+    similarity = 0.12 * torch.randn(32, 32, generator=generator, dtype=torch.float64)
+    similarity += 0.35 * torch.eye(32, dtype=torch.float64)
+    gammas = np.geomspace(4, 1000, 60)
+    figure = Figure(figsize=(7.4, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for lse, colour in (("sum", POSITIVE), ("mean", NEGATIVE)):
+        values = [float(triplet_soft_loss(similarity, gamma=value, lse=lse)) for value in gammas]
+        axes.plot(gammas, values, color=colour, label=f'Triplet-SN, lse="{lse}"')
+    axes.axhline(float(triplet_hard_loss(similarity)), color=DARK, linestyle="--", label="Triplet-HN")
+    axes.axvline(50, color=NEITHER, linestyle=":", label=r"the paper's $\gamma = 50$")
+    axes.set(xscale="log", xlabel=r"$\gamma$", ylabel="loss, mean over B = 32", ylim=(0, None))
+    axes.legend()
+    return figure
+
+
+def contact_sheet() -> Figure:
+    """Scenes of a dataset, each with one of its captions."""
+    data = make_scenes(8, seed=3)
+    figure = Figure(figsize=(7.4, 4.8), layout="constrained")
+    for image, axes in enumerate(figure.subplots(2, 4).flat):
+        _show(axes, data.scenes[image], data.captions[5 * image + 1].text)
+    return figure
+
+
+def ranked_scenes() -> Figure:
+    """One caption, and scenes of falling relevance to it."""
+    data = make_scenes(600, seed=0)
+    caption = next(one for one in data.captions if len(one.facts.mentions) == 2 and one.facts.relations)
+    relevance = true_relevance(data.scenes, [caption])[:, 0]
+    figure = Figure(figsize=(7.4, 1.95), layout="constrained")
+    figure.suptitle(f"“{caption.text}”", fontsize=11)
+    for axes, wanted in zip(figure.subplots(1, 5), (1.0, 0.7, 0.45, 0.2, 0.0), strict=True):
+        image = caption.image if wanted == 1 else int(np.abs(relevance - wanted).argmin())
+        _show(axes, data.scenes[image], f"r = {relevance[image]:.2f}")
+    return figure
+
+
+def _show(axes: Axes, scene: object, text: str) -> None:
+    axes.imshow(np.asarray(render(scene, size=192)))
+    axes.set_axis_off()
+    axes.set_title("\n".join(textwrap.wrap(text, 29)), y=-0.06, va="top", fontsize=8.5)
+
+
+if __name__ == "__main__":
+    draw_all(Path(__file__).resolve().parent / "_generated")

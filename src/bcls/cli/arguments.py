@@ -1,0 +1,54 @@
+"""Flags from a dataclass: ``--config file.yaml``, dotted flags, ``--print_config``, and one-line errors."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
+
+
+def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[str]) -> Settings:
+    """Read the flags of a verb into its settings.
+
+    Args:
+        verb: Name of the verb.
+        about: What it does, for ``--help``.
+        settings: A dataclass; the docstring under each field is the flag's help.
+        arguments: Words after the verb.
+
+    Returns:
+        An instance of ``settings``.
+
+    Raises:
+        ValueError: If a flag or its value is wrong; the message names it.
+    """
+    # Takes 0.1 s to import, which `bcls --help` need not pay.
+    import docstring_parser
+    import jsonargparse
+
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    parser = jsonargparse.ArgumentParser(prog=f"bcls {verb}", description=about, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file with settings; flags after it win")
+    switches = {field.name: field.default for field in fields(settings) if field.type is bool}
+    parser.add_class_arguments(settings, skip=set(switches))
+    described = {one.arg_name: one.description for one in docstring_parser.parse_from_object(settings).params}
+    for switch, default in switches.items():  # `--json` alone, not `--json true`
+        parser.add_argument(
+            f"--{switch}", action=jsonargparse.ActionYesNo, default=default, help=described.get(switch, "")
+        )
+    try:
+        given = parser.parse_args(list(arguments))
+    except jsonargparse.ArgumentError as error:
+        raise ValueError(_plain(str(error), verb)) from error
+    return settings(**{key: value for key, value in given.as_dict().items() if key != "config"})
+
+
+def _plain(message: str, verb: str) -> str:
+    """The first telling line of a parser's message, with where to look."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    text = re.sub(r"\s+", " ", " ".join(lines[:3]))
+    return f"{text}; see `bcls {verb} --help`"

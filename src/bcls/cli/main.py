@@ -1,0 +1,73 @@
+"""``bcls VERB``: finds the verb, and turns what goes wrong into one line and an exit code.
+
+Exit codes: 0 done, 1 a check found problems, 2 bad input or usage, 130 interrupted with everything written kept.
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from bcls import __version__
+from bcls._extras import MissingExtraError
+
+#: Verb, the module whose ``main(arguments)`` does it, and what it does. Modules are loaded when asked for.
+VERBS = {
+    "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about four minutes"),
+}
+
+
+def usage() -> str:
+    """What ``bcls --help`` prints."""
+    verbs = "\n".join(f"  {verb:<10} {what}" for verb, (_, what) in VERBS.items())
+    return (
+        "usage: bcls VERB [options]\n\n"
+        "Train, judge and use image-text retrieval models under binary and continuous label supervision.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "options:\n"
+        "  -h, --help   this text; `bcls VERB --help` for a verb\n"
+        "  --version    the version\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Words after ``bcls``; those of the process by default.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in {"-h", "--help"}:
+        print(usage(), end="")
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"bcls {__version__}")
+        return 0
+    verb, *rest = words
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean `bcls {near[0]}`?" if near else f"the verbs are {', '.join(VERBS)}"
+        return _complain(f"bcls: there is no verb {verb!r}; {hint}")
+    return _run(verb, rest)
+
+
+def _run(verb: str, arguments: list[str]) -> int:
+    try:
+        module = importlib.import_module(VERBS[verb][0])
+        code: int = module.main(arguments)
+    except KeyboardInterrupt:
+        return _complain(f"bcls {verb}: interrupted; what was written so far is kept", 130)
+    except (ValueError, MissingExtraError) as error:
+        return _complain(f"bcls {verb}: {error}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"bcls {verb}: {where}{error.strerror or error}; check the path, its permissions and the disk")
+    return code
+
+
+def _complain(line: str, code: int = 2) -> int:
+    print(" ".join(line.split()), file=sys.stderr)
+    return code

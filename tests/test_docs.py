@@ -1,0 +1,70 @@
+"""The documentation: its Python runs and prints what it says, and the site builds without a warning.
+
+Blocks of one page run in order, in one namespace. The text after ``# ->`` behind a ``print`` is what it must print. A
+block that cannot run says ``# not run`` in its first line.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TOP = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if page.exists()]
+PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Blocks that show a line of a file; more would be prose in disguise.
+MOST_NOT_RUN = 3
+
+
+def blocks(page):
+    """Code of each block, with as many empty lines before it as make line numbers those of the page."""
+    text = page.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        yield "\n" * text[: match.start(1)].count("\n") + match.group(1)
+
+
+def is_skipped(code):
+    return code.lstrip("\n").startswith("# not run")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run_and_print_what_they_say(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # what a block writes by a relative path is nobody's
+    lines = page.read_text(encoding="utf-8").splitlines()
+    printed = []
+
+    def record(*values, **_):
+        printed.append((sys._getframe(1).f_lineno, " ".join(str(value) for value in values)))
+
+    namespace = {"__name__": page.stem, "print": record}
+    for code in blocks(page):
+        if not is_skipped(code):
+            exec(compile(code, str(page), "exec"), namespace)  # noqa: S102
+    for line, text in printed:
+        _, arrow, said = lines[line - 1].partition("  # -> ")
+        assert not arrow or text == said, f"{page.name}:{line}"
+    promised = sum("  # -> " in line for line in lines)
+    assert promised == sum("  # -> " in lines[line - 1] for line, _ in printed), "a promised line was never printed"
+
+
+def test_few_blocks_are_left_out():
+    assert sum(is_skipped(code) for page in PAGES for code in blocks(page)) <= MOST_NOT_RUN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("furo", reason='needs pip install "bcls[dev]"')
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command += ["-d", str(tmp_path / "doctrees"), str(ROOT / "docs"), str(tmp_path / "html")]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "bcls.losses.BCLSLoss" in (tmp_path / "html" / "reference.html").read_text(encoding="utf-8")
