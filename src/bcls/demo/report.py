@@ -1,5 +1,6 @@
 """The page that the demo writes: one file with the table, the curves and a gallery."""
 
+import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -72,7 +73,7 @@ def _page(runs: Sequence[Run], split: TestSplit, settings: dict[str, object], se
         f"<figure>{curves[key]}<figcaption><b>{name}.</b> {meaning}</figcaption></figure>"
         for key, (name, meaning) in _MEANT.items()
     )
-    findings = "".join(f"<li>{escape(finding)}</li>" for finding in findings(runs))
+    found = "".join(f"<li>{escape(finding)}</li>" for finding in findings(runs))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -94,7 +95,7 @@ def _page(runs: Sequence[Run], split: TestSplit, settings: dict[str, object], se
 </header>
 <section aria-labelledby="results">
 <h2 id="results">Results</h2>
-<ul class="findings">{findings}</ul>
+<ul class="findings">{found}</ul>
 {_table(runs, split)}
 </section>
 <section aria-labelledby="course">

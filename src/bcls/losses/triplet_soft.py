@@ -17,7 +17,8 @@ class TripletSoftLoss(RetrievalLoss):
     r"""Triplet ranking loss with soft negatives, a log-sum-exp over all of them (L_T-SN).
 
     .. math::
-        \mathcal{L}_{T\text{-}SN} = \sum_i [\tilde{s}(V_i) - s(V_i, T_i) + m]_+ + \sum_i [\tilde{s}(T_i) - s(V_i, T_i) + m]_+
+        \mathcal{L}_{T\text{-}SN} = \sum_i [\tilde{s}(V_i) - s(V_i, T_i) + m]_+
+                                  + \sum_i [\tilde{s}(T_i) - s(V_i, T_i) + m]_+
 
     .. math::
         \tilde{s}(V_i) = \frac{1}{\gamma} \log \sum_{j: r_{ij} < 1} \exp(\gamma \, s(V_i, T_j))
