@@ -48,7 +48,12 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
 
 
 def _plain(message: str, verb: str) -> str:
-    """The first telling line of a parser's message, with where to look."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    text = re.sub(r"\s+", " ", " ".join(lines[:3]))
+    r"""A parser's message on one line, in the words of the command line, with where to look.
+
+    Example:
+        >>> _plain("Parser key \\"seeds\\":\\n  Expected a <class 'int'>. Got value: many", "demo")
+        '--seeds: Expected a int. Got value: many; see `bcls demo --help`'
+    """
+    text = re.sub(r'Parser key "([\w.]+)":', r"--\1:", " ".join(message.split()))
+    text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
     return f"{text}; see `bcls {verb} --help`"

@@ -1,7 +1,9 @@
 """One training run of the demo, top to bottom."""
 
+import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +38,7 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, tell: Ca
     steps_each = data.training // settings.batch
     steps = settings.epochs * steps_each
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=max(steps, 2), pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_pace, steps=steps))
     seen: dict[str, list[float]] = {"epochs": [], "train_loss": [], "val_rsum": [], "val_tau_true": []}
     for epoch in range(1, settings.epochs + 1):
         model.train()
@@ -68,6 +70,14 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, tell: Ca
         seconds=time.perf_counter() - started,
         similarity=similarity.numpy(),
     )
+
+
+def _pace(step: int, steps: int) -> float:
+    """Share of the learning rate: up over the first tenth of the steps, then down along a cosine."""
+    warm = steps // 10 + 1
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 + 0.5 * math.cos(math.pi * (step - warm) / max(1, steps - warm))
 
 
 def measure(similarity: Tensor, split: TestSplit) -> dict[str, float]:

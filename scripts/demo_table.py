@@ -1,0 +1,69 @@
+"""Writes the demo's figures into README.md: ``python scripts/demo_table.py [results.json]``.
+
+With a ``results.json`` of the demo, what is worth keeping of it is first written to ``results/demo.json``, with the
+commit and the command that made it; the table is always made from that file.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bcls.demo.results import FIGURES, LOSSES
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "results" / "demo.json"
+START, END = "<!-- demo table: made by scripts/demo_table.py from results/demo.json -->", "<!-- end of demo table -->"
+SHOWN = ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10", "rsum", "tau_pseudo", "tau_true")
+
+
+def keep(results: Path) -> None:
+    """Keep what is worth keeping of a demo's results."""
+    made = json.loads(results.read_text(encoding="utf-8"))
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
+    kept = {
+        "command": "make demo",
+        "commit": commit.stdout.strip(),
+        "settings": {key: value for key, value in made["settings"].items() if key != "out"},
+        "seconds": round(made["seconds"], 1),
+        "summary": made["summary"],
+        "runs": [{key: one[key] for key in ("loss", "seed", "test")} for one in made["runs"]],
+    }
+    KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def table() -> str:
+    """The table in Markdown."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    figures = [one for one in FIGURES if one[0] in SHOWN]
+    best = {key: max(row[key]["mean"] for row in kept["summary"].values()) for key, _, _ in figures}
+    lines = [
+        "| loss | " + " | ".join(heading for _, heading, _ in figures) + " |",
+        "|---|" + "---:|" * len(figures),
+    ]
+    for loss, row in kept["summary"].items():
+        cells = []
+        for key, _, digits in figures:
+            cell = f"{row[key]['mean']:.{digits}f} ± {row[key]['deviation']:.{digits}f}"
+            cells.append(f"**{cell}**" if row[key]["mean"] == best[key] else cell)
+        lines.append(f"| {LOSSES[loss]} | " + " | ".join(cells) + " |")
+    seeds, test = kept["settings"]["seeds"], kept["settings"]["sizes"][2]
+    note = (
+        f"Mean ± standard deviation over {seeds} seeds on {test} test images with 5 captions each; `{kept['command']}`"
+    )
+    return "\n".join([*lines, "", f"{note} at commit `{kept['commit'][:10]}`, {kept['seconds']:.0f} s on 2 cores."])
+
+
+def main() -> None:
+    """Keep new results if given, and write the table into the README."""
+    if len(sys.argv) > 1:
+        keep(Path(sys.argv[1]))
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    pattern = re.escape(START) + ".*?" + re.escape(END)
+    readme.write_text(re.sub(pattern, f"{START}\n{table()}\n{END}", text, flags=re.DOTALL), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Whole files, and progress on a terminal and off it."""
+
+import os
+import sys
+
+import pytest
+
+from bcls import _progress
+from bcls._checks import check_choice, check_number, check_numbers, check_whole
+from bcls._files import write_whole
+from bcls._progress import progress
+
+
+def test_files_are_written_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    write_whole(path, "früher")
+    write_whole(path, b"later")
+    assert path.read_bytes() == b"later"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_whole(path, "old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_plain_lines_off_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(_progress, "_EVERY", 0.0)
+    with progress("reading", 3) as step:
+        step(1, "first")
+        step(3)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines()[0] == "reading ..."
+    assert told.err.splitlines()[1].startswith("reading: 1 of 3, ")
+    assert "s left (first)" in told.err.splitlines()[1]
+    assert told.err.splitlines()[2] == "reading: 3 of 3"
+
+
+def test_lines_are_not_many(capsys):
+    with progress("reading", 1000) as step:
+        for done in range(1, 1001):
+            step(done)
+    assert capsys.readouterr().err.splitlines() == ["reading ...", "reading: 1000 of 1000"]
+
+
+def test_a_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress("reading", 2) as step:
+        step(2, "done")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "reading" in told.err
+    assert "2/2" in told.err
+
+
+def test_checks_accept_what_is_right():
+    import numpy as np
+
+    assert check_whole("n", np.int64(3), least=1) == 3
+    assert check_number("x", np.float32(0.5), "", low=0) == 0.5
+    assert check_numbers("x", [1, 2.5], "") == [1.0, 2.5]
+    assert check_choice("c", "a", {"a": 1}) == "a"
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "3", None, 0])
+def test_whole_numbers(value):
+    with pytest.raises(ValueError, match="`n`: expected a whole number not below 1, got"):
+        check_whole("n", value, least=1)
