@@ -51,7 +51,7 @@ def _plain(message: str, verb: str) -> str:
     r"""A parser's message on one line, in the words of the command line, with where to look.
 
     Example:
-        >>> _plain("Parser key \\"seeds\\":\\n  Expected a <class 'int'>. Got value: many", "demo")
+        >>> _plain("Parser key \"seeds\":\n  Expected a <class 'int'>. Got value: many", "demo")
         '--seeds: Expected a int. Got value: many; see `bcls demo --help`'
     """
     text = re.sub(r'Parser key "([\w.]+)":', r"--\1:", " ".join(message.split()))
