@@ -32,9 +32,10 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$package"
 fi
 
-[ -x "$venv/bin/python" ] || {
+# Asked for pip, not for the folder: a set-up that was cut short is made again.
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || {
     echo "setup: making the virtual environment $venv"
-    "$python" -m venv "$venv"
+    "$python" -m venv --clear "$venv"
 }
 echo "setup: installing bcls[$extra] at the versions in constraints.txt (a minute or two the first time)"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extra]"
