@@ -13,7 +13,7 @@ help:
 	@echo "make test      lint, types and the default tests with the coverage gate (under 12 minutes on 2 cores)"
 	@echo "make test-all  the default tests and those marked slow"
 	@echo "make lint      ruff and mypy alone"
-	@echo "make bench     speed and memory of the losses, as ratios measured in one run"
+	@echo "make bench     speed and memory of losses and evaluation, as ratios measured in one run"
 	@echo "make docs      the documentation site in docs/_build"
 	@echo "make clean     remove what the other targets made"
 
@@ -41,6 +41,7 @@ test-all: lint
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks.evaluation
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build

@@ -17,7 +17,7 @@ ALLOWED = {
     "losses": set(),
     "evaluation": set(),
     "demo": {"data", "labels", "losses", "evaluation"},
-    "cli": {"demo", "data"},
+    "cli": {"demo", "data", "labels"},
 }
 #: Small helpers that know nothing of images, captions or losses.
 HELPERS = {"_checks", "_extras", "_files", "_progress"}

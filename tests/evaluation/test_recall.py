@@ -45,7 +45,7 @@ def test_blocks_give_the_same_figures(monkeypatch, width):
     similarity = rng.integers(0, 50, (301, 612)).astype(np.float32)
     owner = rng.integers(0, 301, 612)
     expected = by_sorting(similarity, owner, (1, 5, 10))
-    monkeypatch.setattr("bcls.evaluation.recall._BLOCK", width * 612)
+    monkeypatch.setattr("bcls.evaluation._ranks._BLOCK", width * 612)
     assert recalls(similarity, owner) == pytest.approx(expected)
 
 
@@ -87,6 +87,25 @@ def test_folds_are_the_mean_of_the_parts():
     assert folded == pytest.approx({key: np.mean([part[key] for part in parts]) for key in parts[0]})
     assert folded != recalls(similarity, owner)
     assert list(folded) == ["i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum"]
+
+
+def test_rsum_of_folds_is_the_sum_of_six_mean_recalls_and_not_what_scan_prints():
+    """SCAN's 5-fold line takes six times the mean of the image-to-text recalls; issue 23 of kuanghuei/SCAN."""
+    rng = np.random.default_rng(4)
+    owner = np.repeat(np.arange(50), 5)
+    similarity = 2 * (owner == np.arange(50)[:, None]) + rng.standard_normal((50, 250))
+    folds = [
+        recalls(similarity[first : first + 10, 5 * first : 5 * first + 50], owner[:50]) for first in range(0, 50, 10)
+    ]
+    # One row a fold, as that code collects it: the recalls, their two means and their sum.
+    names = ["i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10"]
+    rows = [[fold[name] for name in names] for fold in folds]
+    rows = [[*row, sum(row[:3]) / 3, sum(row[3:]) / 3, sum(row)] for row in rows]
+    means = np.mean(rows, axis=0)
+    ours = recalls(similarity, owner, folds=5)
+    assert ours["rsum"] == pytest.approx(means[:6].sum())
+    assert ours["rsum"] == pytest.approx(means[8])
+    assert abs(means[6] * 6 - ours["rsum"]) > 5.0
 
 
 def test_captions_in_any_order_within_a_fold():

@@ -78,7 +78,7 @@ def test_a_folder(encoder, capfd):
 def test_an_unknown_name_lists_what_is_known(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ValueError, match=r"`name`: expected 'minilm', the folder of .* or its hub name .*got"
+        ValueError, match=r"`name`: expected 'minilm', 'wordllama', the folder of .* or its hub name .*got"
     ) as caught:
         load_text_encoder(name)
     assert repr(name) in str(caught.value)

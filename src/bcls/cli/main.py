@@ -13,7 +13,12 @@ from bcls._extras import MissingExtraError
 
 #: Verb, the module whose ``main(arguments)`` does it, and what it does. Modules are loaded when asked for.
 VERBS = {
-    "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about four minutes"),
+    "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about two minutes"),
+    "data": ("bcls.cli.data", "import a dataset, check it, count it (import, check, stats)"),
+    "labels": (
+        "bcls.cli.labels",
+        "how well labels agree with what people say (quality), how wide a window should be (alpha)",
+    ),
 }
 
 

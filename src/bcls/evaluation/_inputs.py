@@ -124,6 +124,21 @@ def read_rows(argument: str, matrix: Matrix, rows: slice) -> Floats:
     return block
 
 
+def take(matrix: Matrix, ids: NDArray[np.int64], axis: int) -> Floats:
+    """Read some rows (axis 0) or columns (axis 1) as floats, without a check of the values.
+
+    Example:
+        >>> take(np.array([[1, 2, 3], [4, 5, 6]]), np.array([2, 0]), axis=1)
+        array([[3., 1.],
+               [6., 4.]])
+    """
+    if is_tensor(matrix):
+        import torch
+
+        return to_floats(matrix.detach().index_select(axis, torch.from_numpy(ids).to(matrix.device)))
+    return to_floats(matrix[ids] if axis == 0 else matrix[:, ids])
+
+
 def blocks(length: int, step: int) -> Iterator[slice]:
     """Cut ``range(length)`` into consecutive slices of at most ``step``.
 

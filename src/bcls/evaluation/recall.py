@@ -6,21 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
-from bcls.evaluation._inputs import (
-    Floats,
-    Matrix,
-    blocks,
-    check_image_of_caption,
-    check_matrix,
-    is_tensor,
-    read_rows,
-    to_floats,
-)
-
-# Elements read at once: a megabyte of float32, which stays in the cache for the passes over it.
-_BLOCK = 1 << 18
-# Rows in a block, so that a count of them fits the uint8 that makes the column sums fast.
-_ROWS = 255
+from bcls.evaluation._inputs import Matrix, check_image_of_caption, check_matrix
+from bcls.evaluation._ranks import count_above, gold_targets
 
 
 def recalls(
@@ -57,9 +44,14 @@ def recalls(
     check_matrix("similarity", similarity)
     images, captions = similarity.shape
     owner = check_image_of_caption(image_of_caption, images, captions)
-    _check_ks(ks)
+    check_ks(ks)
     cuts = _cut_folds(owner, images, folds)
-    ranks = [_gold_ranks(similarity, owner, rows, columns) for rows, columns in cuts]
+    of_images = gold_targets(similarity, owner, np.arange(captions), query="image")
+    of_captions = gold_targets(similarity, owner, np.arange(captions), query="caption")
+    ranks = []
+    for rows, columns in cuts:
+        (by_image,), (by_caption,) = count_above(similarity, rows, columns, [of_images], [of_captions])
+        ranks.append((by_image[of_images.asked()[rows]], by_caption))
     figures = {}
     for direction, name in enumerate(("i2t", "t2i")):
         for k in ks:
@@ -68,7 +60,8 @@ def recalls(
     return figures | {"rsum": sum(figures.values())}
 
 
-def _check_ks(ks: Sequence[int]) -> None:
+def check_ks(ks: Sequence[int]) -> None:
+    """Check that the cut-offs are different whole numbers above 0."""
     good = len(ks) > 0 and all(isinstance(k, int | np.integer) and k > 0 for k in ks) and len(set(ks)) == len(ks)
     if not good:
         fail("ks", "different whole numbers above 0", repr(ks), "the field prints (1, 5, 10)")
@@ -90,54 +83,3 @@ def _cut_folds(owner: NDArray[np.int64], images: int, folds: int) -> list[tuple[
     if empty.size:
         fail("folds", "folds with captions in each", f"fold {empty[0]} without any", "use fewer folds")
     return [(slice(f * size, (f + 1) * size), slice(int(starts[f]), int(starts[f + 1]))) for f in range(folds)]
-
-
-def _gold_ranks(
-    similarity: Matrix, owner: NDArray[np.int64], rows: slice, columns: slice
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the items that rank above the best gold item of each query, in the given part of the matrix.
-
-    Returns:
-        The counts of the images that have captions, and the counts of the captions, 0 for a gold item in front.
-    """
-    images, captions = rows.stop - rows.start, columns.stop - columns.start
-    owner = owner[columns] - rows.start
-    gold = _pick(similarity, owner + rows.start, np.arange(columns.start, columns.stop))
-    # The best caption of an image is its highest, and of equals the first.
-    best = np.full(images, -np.inf, dtype=gold.dtype)
-    np.maximum.at(best, owner, gold)
-    leading = np.flatnonzero(gold == best[owner])
-    best_column = np.full(images, captions)
-    np.minimum.at(best_column, owner[leading], leading)
-    asked = best_column < captions
-
-    image_rank, caption_rank = np.zeros(images, dtype=np.int64), np.zeros(captions, dtype=np.int64)
-    for part in blocks(images, max(1, min(_ROWS, _BLOCK // similarity.shape[1]))):
-        # Whole rows are read, also outside the fold's columns, so that a bad value anywhere is reported.
-        here = slice(rows.start + part.start, rows.start + part.stop)
-        block = read_rows("similarity", similarity, here)[:, columns]
-        above = block > best[part, None]
-        image_rank[part] = [np.count_nonzero(line) for line in above]
-        np.greater(block, gold, out=above)
-        caption_rank += above.view(np.uint8).sum(axis=0, dtype=np.uint8)
-        line, column = _equal(block, best[part, None])
-        np.add.at(image_rank, part.start + line[column < best_column[part][line]], 1)
-        line, column = _equal(block, gold)
-        np.add.at(caption_rank, column[part.start + line < owner[column]], 1)
-    return image_rank[asked], caption_rank
-
-
-def _equal(block: Floats, gold: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Find where the block equals the gold scores: few places, so that their order is cheap to look at."""
-    line, column = np.divmod(np.flatnonzero(block == gold), block.shape[1])
-    return line, column
-
-
-def _pick(matrix: Matrix, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
-    """Read single elements."""
-    if is_tensor(matrix):
-        import torch
-
-        place = matrix.device
-        return to_floats(matrix[torch.from_numpy(rows).to(place), torch.from_numpy(columns).to(place)])
-    return to_floats(matrix[rows, columns])

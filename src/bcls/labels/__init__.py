@@ -9,7 +9,8 @@ array([[1., 1., 0.],
        [0., 0., 1.]], dtype=float32)
 """
 
+from bcls.labels.alpha import CaptionSpread, suggest_alpha
 from bcls.labels.encoder import TextEncoder, load_text_encoder
 from bcls.labels.relevance import relevance
 
-__all__ = ["TextEncoder", "load_text_encoder", "relevance"]
+__all__ = ["CaptionSpread", "TextEncoder", "load_text_encoder", "relevance", "suggest_alpha"]

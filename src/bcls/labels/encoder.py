@@ -44,8 +44,9 @@ def load_text_encoder(name: str | Path) -> TextEncoder:
     """Load a text encoder.
 
     Args:
-        name: ``"minilm"`` (all-MiniLM-L6-v2 from the installed package, without any download), the folder of a
-            sentence-transformers model, or its name on the hub, ``organisation/model``.
+        name: ``"minilm"`` (all-MiniLM-L6-v2) or ``"wordllama"`` (static word vectors: faster, less good), both from
+            installed packages without any download; the folder of a sentence-transformers model, or its name on the
+            hub, ``organisation/model``.
 
     Returns:
         The encoder.
@@ -86,6 +87,12 @@ def _minilm() -> TextEncoder:
     return load_minilm()
 
 
+def _wordllama() -> TextEncoder:
+    from bcls.labels.wordllama import WordLlamaEncoder
+
+    return WordLlamaEncoder()
+
+
 def _sentence_transformer(name: str, source: str | Path) -> TextEncoder:
     from bcls.labels.sentence import SentenceEncoder
 
@@ -97,4 +104,4 @@ def _sentence_transformer(name: str, source: str | Path) -> TextEncoder:
         raise ValueError(f"`name`: expected {_expected()}, got {name!r}, which did not load: {reason}") from error
 
 
-_PACKAGED: dict[str, Callable[[], TextEncoder]] = {"minilm": _minilm}
+_PACKAGED: dict[str, Callable[[], TextEncoder]] = {"minilm": _minilm, "wordllama": _wordllama}

@@ -37,7 +37,7 @@ class SentenceEncoder:
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode texts into unit rows, each different text once; see :meth:`bcls.labels.TextEncoder.encode`."""
-        _check_texts(texts)
+        check_texts(texts)
         # Texts of like length share a batch, so that little of it is padding; the longest come first, so that too
         # little memory shows at once.
         distinct = sorted(set(texts), key=lambda text: (-len(text), text))
@@ -48,11 +48,8 @@ class SentenceEncoder:
             vectors[start : start + len(batch)] = rows
             if progress is not None:
                 progress(start + len(batch), len(distinct))
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        # Some models give an empty text the zero vector; it has no direction and stays as it is.
-        np.divide(vectors, lengths, out=vectors, where=lengths > 0)
         place = {text: row for row, text in enumerate(distinct)}
-        return vectors[[place[text] for text in texts]] if len(texts) else vectors
+        return unit_or_zero(vectors)[[place[text] for text in texts]] if len(texts) else vectors
 
 
 @contextmanager
@@ -67,10 +64,18 @@ def _no_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _check_texts(texts: Sequence[str]) -> None:
+def check_texts(texts: Sequence[str]) -> None:
+    """Check that there are texts to encode, and not one text or something else."""
     expected = "a list of strings"
     if isinstance(texts, str):
         fail("texts", expected, "one string", "put it into a list")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             fail("texts", expected, f"{type(text).__name__} at index {index}", "drop it, or make it a string")
+
+
+def unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of unit length, in place; what some models give an empty text, the zero vector, stays as it is."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.divide(vectors, lengths, out=vectors, where=lengths > 0)
+    return vectors

@@ -1,0 +1,124 @@
+"""``bcls data``: import a dataset, check it, count it."""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcls._checks import check_choice, fail
+from bcls.cli.arguments import parse
+from bcls.data import open_dataset
+from bcls.data.check import CheckSettings, check_dataset
+from bcls.data.importers import KINDS, ImportSettings, run_import
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb; see :func:`bcls.cli.main.main`."""
+    words = list(arguments)
+    if not words or words[0] in {"-h", "--help"}:
+        print(usage(), end="")
+        return 0 if words else 2
+    check_choice("data", words[0], _JOBS)
+    # A picture above the pixel limit is refused and listed; Pillow's own warning about it would only repeat that.
+    from PIL import Image
+
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    return _JOBS[words[0]][0](words[1:])
+
+
+def usage() -> str:
+    """What ``bcls data --help`` prints."""
+    jobs = "\n".join(f"  {line:<36} {what}" for _, line, what in _JOBS.values())
+    return f"usage: bcls data JOB ...\n\nDatasets of images and captions in a folder.\n\njobs:\n{jobs}\n"
+
+
+def _import(words: list[str]) -> int:
+    kinds = "; ".join(f"{kind}: {what}" for kind, (_, what, _) in KINDS.items())
+    about = f"Reads images and captions into a dataset folder. Kinds of source: {kinds}."
+    (kind, source), flags = _places(words, ("KIND", "SOURCE"), "import karpathy dataset_flickr8k.json")
+    settings = parse("data import KIND SOURCE", about, ImportSettings, flags)
+    imported = run_import(kind, source, settings)
+    for note in imported.notes:
+        print(f"note: {note}", file=sys.stderr)
+    splits = {split: {"images": n, "captions": c} for split, (n, c) in imported.manifest.splits.items()}
+    if settings.json:
+        print(json.dumps({"out": settings.out, "name": imported.manifest.name, "splits": splits}))
+    else:
+        from bcls.data.report import print_splits
+
+        print_splits(imported.manifest)
+        print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
+    return 0
+
+
+def _check(words: list[str]) -> int:
+    about = (
+        "Reads every picture, caption and feature of a dataset once, lists what is wrong, and writes quarantine.json, "
+        "which training can skip. Exits with 1 where there are problems."
+    )
+    (folder,), flags = _places(words, ("DIR",), "check DIR")
+    settings = parse("data check DIR", about, CheckSettings, flags)
+    report = check_dataset(folder, settings)
+    if settings.json:
+        print(json.dumps(report.as_json()))
+    else:
+        from bcls.data.check.table import print_report
+
+        print_report(report)
+    return 0 if report.is_clean and not (settings.strict and report.findings) else 1
+
+
+def _stats(words: list[str]) -> int:
+    about = "Counts a dataset: captions an image, words a caption, sizes of pictures."
+    (folder,), flags = _places(words, ("DIR",), "stats DIR")
+    settings = parse("data stats DIR", about, StatsSettings, flags)
+    from bcls.data.stats import count, plot
+
+    dataset = open_dataset(folder)
+    stats = count(dataset, sizes=settings.sizes)
+    if settings.plot is not None:
+        plot(stats, Path(settings.plot), dataset.name)
+    if settings.json:
+        print(json.dumps({"name": dataset.name, "splits": [one.as_json() for one in stats]}))
+    else:
+        from bcls.data.report import print_stats
+
+        print_stats(dataset.name, stats)
+    return 0
+
+
+@dataclass(frozen=True)
+class StatsSettings:
+    """Flags of ``bcls data stats``."""
+
+    sizes: bool = True
+    """Read the sizes of the pictures."""
+    plot: str | None = None
+    """File for a drawing, such as stats.png."""
+    json: bool = False
+    """Print the numbers as JSON."""
+
+
+def _places(words: list[str], names: tuple[str, ...], example: str) -> tuple[list[str], list[str]]:
+    """The leading words that are no flags, one for each name, and the flags after them."""
+    given: list[str] = []
+    rest = list(words)
+    while rest and not rest[0].startswith("-") and len(given) < len(names):
+        given.append(rest.pop(0))
+    if len(given) < len(names) and not {"-h", "--help", "--print_config"} & set(rest):
+        fail(
+            f"bcls data: {names[len(given)]}",
+            f"{' '.join(names)}, then flags",
+            " ".join(words) or "nothing",
+            f"for example `bcls data {example}`",
+        )
+    return given + [""] * (len(names) - len(given)), rest
+
+
+_JOBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
+    "import": (_import, "import KIND SOURCE --out DIR", "read another layout into a dataset folder"),
+    "check": (_check, "check DIR", "read everything once and list what is wrong"),
+    "stats": (_stats, "stats DIR", "count captions, words and sizes"),
+}

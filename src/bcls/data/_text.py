@@ -1,0 +1,109 @@
+"""Text files as they come: plain or gzip, with errors that name the file and the line."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bcls._checks import fail
+
+#: A text file that unpacks to more than this is refused: it is a mistake or a trap.
+MAX_BYTES = 8 * 2**30
+_GZIP = b"\x1f\x8b"
+_CHUNK = 2**20
+
+
+def find_file(path: Path) -> Path:
+    """The file itself, or its gzip twin where only ``PATH.gz`` is there."""
+    twin = path.with_name(path.name + ".gz")
+    return twin if not path.exists() and twin.exists() else path
+
+
+def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
+    """Contents of a file, unpacked where it is gzip.
+
+    Args:
+        path: The file; ``PATH.gz`` is read where only that exists.
+        limit: Most bytes it may have when unpacked.
+
+    Raises:
+        ValueError: The file is a broken gzip file, or unpacks to more than ``limit``.
+    """
+    path = find_file(path)
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP
+    if not packed:
+        return path.read_bytes()
+    parts = []
+    size = 0
+    try:
+        with gzip.open(path, "rb") as unpacked:
+            while part := unpacked.read(_CHUNK):
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    fail(str(path), f"at most {limit} bytes when unpacked", "more", "check where the file comes from")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        fail(str(path), "a whole gzip file", f"a broken one ({error})", "copy or download it again")
+    return b"".join(parts)
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    r"""Text of a file, plain or gzip, without a byte order mark.
+
+    Raises:
+        ValueError: The text is not in ``encoding``; the message names the line.
+    """
+    content = read_bytes(path)
+    name = "utf-8-sig" if encoding.lower().replace("_", "-") in {"utf-8", "utf8"} else encoding
+    try:
+        return content.decode(name)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        got = f"the byte 0x{content[error.start]:02x}"
+        fail(f"{path}, line {line}", f"{encoding} text", got, "convert the file, or name its encoding with --encoding")
+    except LookupError:
+        fail("encoding", "the name of a text encoding", repr(encoding), "use utf-8, latin-1 or cp1252, say")
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
+    r"""Lines of a file; only ``\n`` and ``\r\n`` end one, since captions may hold other separators."""
+    lines = [line.removesuffix("\r") for line in read_text(path, encoding).split("\n")]
+    if lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file, plain or gzip.
+
+    Raises:
+        ValueError: The file is not JSON; the message names the line.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f"{path}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
+        fail(where, "JSON", getattr(error, "msg", "brackets nested too deep"), "make or download the file again")
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and contents of each line of a JSONL file; empty lines are passed over.
+
+    Raises:
+        ValueError: A line is not a JSON object; the message names it.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            got = getattr(error, "msg", "brackets nested too deep")
+            fail(f"{path}, line {number}", "a JSON object", got, "write one object a line")
+        if not isinstance(value, dict):
+            fail(f"{path}, line {number}", "a JSON object", type(value).__name__, "write one object a line")
+        yield number, value

@@ -1,0 +1,185 @@
+"""A dataset of images and captions in a folder."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from bcls._checks import check_choice, fail
+from bcls.data.features import Features, open_features
+from bcls.data.images import MAX_PIXELS, decode
+from bcls.data.library import Library
+from bcls.data.manifest import Manifest, read_manifest
+from bcls.data.quarantine import read_quarantine
+from bcls.data.records import CAPTIONS, Caption, ImageRecord, images_of, read_captions, read_images
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images and captions, all of a folder's or some of them; made by :func:`open_dataset`.
+
+    Attributes:
+        folder: Where it lies.
+        manifest: What its manifest says.
+        images: The images, in the order that rows of a similarity matrix have.
+        captions: The captions, in the order that its columns have.
+    """
+
+    folder: Path
+    manifest: Manifest
+    images: tuple[ImageRecord, ...]
+    captions: tuple[Caption, ...]
+    _library: Library = field(repr=False, compare=False)
+    _places: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the dataset."""
+        return self.manifest.name
+
+    @cached_property
+    def image_ids(self) -> tuple[str, ...]:
+        """Ids of the images, in order."""
+        return tuple(image.image_id for image in self.images)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Texts of the captions, in order."""
+        return [caption.text for caption in self.captions]
+
+    @cached_property
+    def image_of_caption(self) -> npt.NDArray[np.int64]:
+        """``(C,)``: for each caption the number of its image, as in :attr:`image_ids`."""
+        number = {image: index for index, image in enumerate(self.image_ids)}
+        return np.array([number[caption.image_id] for caption in self.captions], dtype=np.int64)
+
+    @cached_property
+    def splits(self) -> dict[str, tuple[int, int]]:
+        """Number of images and of captions in each split."""
+        captions = Counter(caption.split for caption in self.captions)
+        return {split: (count, captions[split]) for split, count in Counter(one.split for one in self.images).items()}
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names that :meth:`features` knows."""
+        return tuple(self.manifest.features)
+
+    def split(self, name: str) -> "Dataset":
+        """The images and captions of one split.
+
+        Raises:
+            ValueError: There is no such split.
+        """
+        check_choice("split", name, self.splits)
+        return self._keep(lambda image: image.split == name)
+
+    def without_quarantined(self) -> "Dataset":
+        """The dataset without what ``bcls data check`` found bad; all of it where no check was run."""
+        bad = read_quarantine(self.folder)
+        kept = self._keep(lambda image: image.image_id not in bad.images)
+        return replace(kept, captions=tuple(one for one in kept.captions if one.caption_id not in bad.captions))
+
+    def read_image(self, image_id: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+        """Read a picture, in mode RGB. Several threads may do so at once.
+
+        Args:
+            image_id: Its id.
+            max_pixels: Pictures with more pixels are refused.
+
+        Raises:
+            ValueError: There is no such image, or its file is damaged.
+            FileNotFoundError: Its file is not there.
+        """
+        return decode(self.read_bytes(image_id), self.file_of(image_id), max_pixels=max_pixels)
+
+    def read_bytes(self, image_id: str) -> bytes:
+        """Read a picture's file as it is."""
+        return self._library.read(self._record(image_id))
+
+    def file_of(self, image_id: str) -> str:
+        """Name of a picture's file, inside the folder or archive that holds it."""
+        return self._library.file_of(self._record(image_id))
+
+    def features(self, name: str) -> Features:
+        """Features of the images, mapped into memory; row ``i`` is that of image ``i``.
+
+        Args:
+            name: Which, of :attr:`feature_names`.
+
+        Raises:
+            ValueError: There are none of that name for these images, or their number disagrees with the images.
+        """
+        check_choice("name", name, self.feature_names)
+        sizes = Counter(split for split, _ in self._places.values())
+        places = [self._places[image] for image in self.image_ids]
+        return open_features(self.folder, name, dict(self.manifest.features[name]), dict(sizes), places)
+
+    @cached_property
+    def _records(self) -> dict[str, ImageRecord]:
+        return {image.image_id: image for image in self.images}
+
+    def _record(self, image_id: str) -> ImageRecord:
+        if image_id not in self._records:
+            fail("image_id", f"one of the {len(self.images)} images", repr(image_id), "see `image_ids`")
+        return self._records[image_id]
+
+    def _keep(self, wanted: Callable[[ImageRecord], bool]) -> "Dataset":
+        images = tuple(image for image in self.images if wanted(image))
+        kept = {image.image_id for image in images}
+        return replace(self, images=images, captions=tuple(one for one in self.captions if one.image_id in kept))
+
+
+def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> Dataset:
+    """Open a dataset folder. Captions are read; pictures and features are opened when asked for.
+
+    Args:
+        folder: A folder with a ``manifest.json``, as ``bcls data import`` writes it.
+        images: Where the pictures are now, if they have moved since the import.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        ValueError: The folder is not a complete dataset; the message names the file and line and what to do.
+        OSError: A file cannot be read.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    captions = read_captions(folder)
+    listed = read_images(folder)
+    records = images_of(captions) if listed is None else listed
+    _check_captions(folder, captions, records)
+    seen: Counter[str] = Counter()
+    places = {}
+    for record in records:
+        places[record.image_id] = record.split, seen[record.split]
+        seen[record.split] += 1
+    library = Library(tuple(folder / one.path for one in manifest.images), records, images)
+    dataset = Dataset(folder, manifest, records, captions, library, places)
+    for split, stated in manifest.splits.items():
+        if dataset.splits.get(split, (0, 0)) != stated:
+            got = "{} and {}".format(*dataset.splits.get(split, (0, 0)))
+            fail(
+                str(folder), "{} images and {} captions in {!r}".format(*stated, split), got, "import the dataset again"
+            )
+    return dataset
+
+
+def _check_captions(folder: Path, captions: tuple[Caption, ...], images: tuple[ImageRecord, ...]) -> None:
+    splits = {image.image_id: image.split for image in images}
+    for caption in captions:
+        split = splits.get(caption.image_id)
+        if split != caption.split:
+            got = "no such image" if split is None else f"an image of split {split!r}"
+            where = f"{folder / CAPTIONS}, caption {caption.caption_id!r}"
+            fail(
+                where,
+                f"its image {caption.image_id!r} in split {caption.split!r}",
+                got,
+                "mend captions.jsonl or images.jsonl",
+            )

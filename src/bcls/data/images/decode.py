@@ -1,0 +1,97 @@
+"""Bytes of a picture file to an RGB picture, or one line that says what is wrong with them."""
+
+import io
+import struct
+import zlib
+from typing import NoReturn
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from bcls._checks import fail
+
+#: Most pixels that a picture may have. Small files can unpack to gigabytes.
+MAX_PIXELS = 80_000_000
+#: What Pillow's readers raise on damaged files, each in its own way.
+_DAMAGE = (
+    OSError,
+    SyntaxError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    struct.error,
+    zlib.error,
+)
+
+
+def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Decode a picture completely.
+
+    Every kind becomes RGB: 16-bit values are scaled down, transparent parts become white, CMYK is converted, the first
+    frame stands for an animation, and the orientation that a camera noted is applied.
+
+    Args:
+        content: The file's bytes.
+        where: Name of the file, for messages.
+        max_pixels: Pictures with more pixels are refused before they are unpacked.
+
+    Returns:
+        The picture, in mode RGB.
+
+    Raises:
+        ValueError: The bytes are no picture, are cut short or damaged, or the picture is too large.
+
+    Example:
+        >>> decode(b"", "a.jpg")
+        Traceback (most recent call last):
+        ...
+        ValueError: `a.jpg`: expected a picture, got an empty file; copy it again or leave it out
+    """
+    return _to_rgb(_load(content, where, max_pixels)[0])
+
+
+def decode_with_format(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, str, int]:
+    """The RGB picture, the name of its file format such as ``"JPEG"``, and its number of frames."""
+    image, file_format, frames = _load(content, where, max_pixels)
+    return _to_rgb(image), file_format, frames
+
+
+def _load(content: bytes, where: str, max_pixels: int) -> tuple[Image.Image, str, int]:
+    if not content:
+        fail(where, "a picture", "an empty file", "copy it again or leave it out")
+    try:
+        image = Image.open(io.BytesIO(content))
+    except Image.DecompressionBombError:
+        _too_large(where, "many more", max_pixels)
+    except UnidentifiedImageError:
+        fail(where, "a picture", f"{len(content)} bytes of something else", "copy it again or leave it out")
+    except _DAMAGE as error:
+        fail(where, "a whole picture", f"a damaged one ({error})", "copy it again or leave it out")
+    if image.width * image.height > max_pixels:
+        _too_large(where, f"{image.width} x {image.height}", max_pixels)
+    try:
+        image.load()
+        # Reads the notes of the camera, which may be damaged as well.
+        return ImageOps.exif_transpose(image), image.format or "", int(getattr(image, "n_frames", 1))
+    except _DAMAGE as error:
+        fail(where, "a whole picture", f"a damaged one ({error})", "copy it again or leave it out")
+
+
+def _too_large(where: str, got: str, max_pixels: int) -> NoReturn:
+    fail(where, f"at most {max_pixels} pixels", got, "shrink the picture, or raise the limit if you trust it")
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I"):  # Pillow would clip 16-bit values to white
+        values = np.asarray(image, dtype=np.float64)
+        scale = 257.0 if values.max(initial=0) > 255 else 1.0
+        return Image.fromarray(np.clip(values / scale, 0, 255).astype(np.uint8)).convert("RGB")
+    if "A" in image.mode or "transparency" in image.info:
+        clear = image.convert("RGBA")
+        paper = Image.new("RGBA", clear.size, "white")
+        return Image.alpha_composite(paper, clear).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,189 @@
+"""Writes a dataset folder: records, pictures where asked for, and the manifest last."""
+
+import os
+import shutil
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bcls._checks import fail
+from bcls._progress import progress
+from bcls.data.images import open_store
+from bcls.data.manifest import FILE, FeatureFile, ImageFiles, Manifest, checksum, write_manifest
+from bcls.data.records import CAPTIONS, IMAGES, Caption, ImageRecord, write_records
+
+#: Lies in the folder while a dataset is written, so that another import may take up what a broken-off one left.
+_UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True)
+class Content:
+    """What an importer found.
+
+    Attributes:
+        name: Name of the dataset.
+        images: Its images, in order.
+        captions: Its captions, in order.
+        sources: Folders and archives that the images' files are in.
+        features: Feature files by name and split, with absolute paths.
+        pictures: Names and bytes of pictures that lie in no file yet; they are written to ``images.zip``.
+        notes: What the user should be told.
+    """
+
+    name: str
+    images: tuple[ImageRecord, ...]
+    captions: tuple[Caption, ...]
+    sources: tuple[Path, ...] = ()
+    features: Mapping[str, Mapping[str, FeatureFile]] = field(default_factory=dict)
+    pictures: Iterable[tuple[str, bytes]] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -> Manifest:
+    """Write a dataset folder.
+
+    Args:
+        folder: Where to; new or empty. What a broken-off import left there is replaced.
+        content: The dataset.
+        copy: Copy pictures and features into the folder. Without it they stay where they are, and the manifest says
+            where that is. Archives stay archives either way.
+
+    Returns:
+        The manifest, which was written last.
+
+    Raises:
+        ValueError: The folder is not empty, or there is nothing to write.
+        OSError: Something cannot be written.
+    """
+    folder = Path(folder)
+    check_free(folder)
+    if not content.captions:
+        fail("source", "at least one caption", "none", "check that the captions are in the file")
+    _check_ids(content)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _UNFINISHED).touch()
+    write_records(folder, content.images, content.captions)
+    images = tuple(_place_images(folder, number, content, copy) for number in range(len(content.sources)))
+    if content.pictures is not None:
+        images = (_pack(folder, content.pictures, len(content.images)),)
+    manifest = Manifest(
+        content.name,
+        _count(content),
+        images,
+        {
+            name: {split: _place_features(folder, name, file, copy) for split, file in files.items()}
+            for name, files in content.features.items()
+        },
+        {name: checksum(folder / name) for name in (CAPTIONS, IMAGES)},
+    )
+    write_manifest(folder, manifest)
+    (folder / _UNFINISHED).unlink()
+    return manifest
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that holds something, before any work is done; what a broken-off import left may be replaced.
+
+    Raises:
+        ValueError: It is not empty.
+    """
+    if (folder / FILE).exists():
+        fail("out", "a new folder", f"{folder} with a dataset in it", "choose another, or remove that one first")
+    if folder.is_dir() and not (folder / _UNFINISHED).exists() and any(folder.iterdir()):
+        fail("out", "a new or empty folder", f"{folder} with files in it", "choose another")
+
+
+def _check_ids(content: Content) -> None:
+    splits: dict[str, str] = {}
+    for image in content.images:
+        if image.image_id in splits:
+            fail("source", "each image once", f"{image.image_id!r} twice", "give the images ids of their own")
+        splits[image.image_id] = image.split
+    seen = set()
+    for caption in content.captions:
+        if caption.caption_id in seen:
+            fail(
+                "source", "each caption id once", f"{caption.caption_id!r} twice", "give the captions ids of their own"
+            )
+        seen.add(caption.caption_id)
+        if splits.get(caption.image_id) != caption.split:
+            got = f"{caption.image_id!r} in {splits.get(caption.image_id, 'none')!r}"
+            fail("source", f"caption {caption.caption_id!r} and its image in one split", got, "mend the source")
+
+
+def _count(content: Content) -> dict[str, tuple[int, int]]:
+    counts = {image.split: [0, 0] for image in content.images}
+    for image in content.images:
+        counts[image.split][0] += 1
+    for caption in content.captions:
+        counts[caption.split][1] += 1
+    return {split: (images, captions) for split, (images, captions) in counts.items()}
+
+
+def _place_images(folder: Path, number: int, content: Content, copy: bool) -> ImageFiles:
+    source = content.sources[number]
+    if source.is_dir():
+        if not copy:
+            return ImageFiles(_reference(folder, source))
+        _copy_pictures(folder, number, content)
+        return ImageFiles(_images_folder(number))
+    if not copy:
+        return ImageFiles(_reference(folder, source), source.stat().st_size, checksum(source))
+    name = source.name if len(content.sources) > 1 else f"images{source.suffix}"
+    _copy_file(source, folder / name)
+    return ImageFiles(name, source.stat().st_size, checksum(folder / name))
+
+
+def _copy_pictures(folder: Path, number: int, content: Content) -> None:
+    store = open_store(content.sources[number])
+    files = [image.file for image in content.images if image.file is not None and image.source == number]
+    with progress("copying images", len(files)) as step:
+        for done, file in enumerate(files, start=1):
+            to = folder / _images_folder(number) / file
+            to.parent.mkdir(parents=True, exist_ok=True)
+            _copy_file(store.path / file, to)
+            step(done)
+
+
+def _images_folder(number: int) -> str:
+    return f"images{number or ''}"
+
+
+def _pack(folder: Path, pictures: Iterable[tuple[str, bytes]], total: int) -> ImageFiles:
+    path = folder / "images.zip"
+    temporary = folder / ".images.zip.tmp"
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive, progress("packing images", total) as step:
+            for done, (name, picture) in enumerate(pictures, start=1):
+                archive.writestr(name, picture)
+                step(done)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return ImageFiles(path.name, path.stat().st_size, checksum(path))
+
+
+def _place_features(folder: Path, name: str, file: FeatureFile, copy: bool) -> FeatureFile:
+    source = Path(file.path)
+    if not copy:
+        return FeatureFile(_reference(folder, source), file.every, file.counts)
+    to = Path("features") / name / source.name
+    (folder / to).parent.mkdir(parents=True, exist_ok=True)
+    _copy_file(source, folder / to)
+    return FeatureFile(to.as_posix(), file.every, file.counts)
+
+
+def _copy_file(source: Path, to: Path) -> None:
+    temporary = to.with_name(f".{to.name}.{os.getpid()}.tmp")
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.replace(to)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _reference(folder: Path, path: Path) -> str:
+    """The path relative to the folder where it lies inside, so that the folder can be moved; else absolute."""
+    path, folder = path.resolve(), folder.resolve()
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)

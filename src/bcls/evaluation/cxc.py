@@ -1,0 +1,170 @@
+"""Recalls between captions and between images, after the judgements of Crisscrossed Captions (CxC)."""
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._checks import fail
+from bcls.evaluation._coco_truth import as_ids
+from bcls.evaluation._files import read_lines
+from bcls.evaluation._inputs import Matrix, check_matrix
+from bcls.evaluation._ranks import Ids, count_above, gold_targets, pick
+from bcls.evaluation.recall import check_ks
+
+# What counts as the same, on the scale from 0 to 5 (Parekh et al., 2021).
+_TEXT, _IMAGE = 3.0, 2.5
+_ID = re.compile(r"(\d+)(?:\.\w+)?$")
+
+
+class CxCPairs(NamedTuple):
+    """Rows of a CxC table: two ids and the mean mark that people gave the pair."""
+
+    first: Ids
+    second: Ids
+    score: NDArray[np.float64]
+
+
+def read_cxc(path: str | Path) -> CxCPairs:
+    """Read a table of CxC: ``sts_*.csv`` (captions), ``sis_*.csv`` (images) or ``sits_*.csv``, also as ``.gz``.
+
+    Args:
+        path: The table; two columns with COCO's names, then ``agg_score``.
+
+    Returns:
+        The pairs with COCO's numbers as ids, and their scores.
+
+    Raises:
+        ValueError: If a line is not of that form; the line is named.
+    """
+    reader = csv.reader(read_lines(path))
+    head = next(reader, [])
+    if head[2:3] != ["agg_score"]:
+        fail("path", "a table of CxC with agg_score as third column", f"{head} in {path}", "give sts_test.csv")
+    pairs, scores = [], []
+    for row in reader:
+        found = [match for match in map(_ID.search, row[:2]) if match]
+        try:
+            scores.append(float(row[2]))
+            pairs.append((int(found[0][1]), int(found[1][1])))
+        except (IndexError, ValueError):
+            got = f"{row} in line {reader.line_num} of {path}"
+            fail("path", "two names with a number and a score in each line", got, "download the table again")
+    ids = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return CxCPairs(ids[:, 0], ids[:, 1], np.array(scores))
+
+
+def cxc_text_text(
+    similarity: Matrix,
+    caption_ids: object,
+    image_of_caption: object,
+    judgements: CxCPairs,
+    ks: Sequence[int] = (1, 5, 10),
+) -> dict[str, float]:
+    r"""Compute the recalls at K from caption to caption.
+
+    .. math::
+        R@K = \frac{100}{|Q|} \sum_{q \in Q} [\min_{g \in G_q} \mathrm{rank}_q(g) \le K]
+
+    where :math:`G_q` are the other captions of the same image and the captions judged 3 or more with q, whichever of
+    the two the table names first. The query itself is not in its gallery. Equal scores rank the lower index first.
+
+    Args:
+        similarity: ``(C, C)`` scores, queries in rows, array or tensor.
+        caption_ids: ``(C,)`` COCO's ids of the captions.
+        image_of_caption: ``(C,)`` integers that are equal for captions of one image.
+        judgements: What :func:`read_cxc` reads from ``sts_test.csv``.
+        ks: The cut-offs K.
+
+    Returns:
+        Percentages ``cxc_r{k}_t2t``, and the number of queries without gold item, left out, ``cxc_empty_t2t``.
+
+    Raises:
+        ValueError: If the matrix is not square, ids are missing, or a score is not finite.
+
+    Example:
+        >>> judged = CxCPairs(np.array([7]), np.array([9]), np.array([4.0]))
+        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
+        >>> cxc_text_text(similarity, [7, 8, 9], [0, 0, 1], judged, ks=(1,))
+        {'cxc_r1_t2t': 33.3..., 'cxc_empty_t2t': 0.0}
+    """
+    owner = as_ids("image_of_caption", image_of_caption)
+    ids = as_ids("caption_ids", caption_ids)
+    if len(owner) != len(ids):
+        fail("image_of_caption", f"{len(ids)} integers, one a caption", len(owner), "give the image of each caption")
+    order = np.argsort(owner, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(owner[order])) + 1)
+    siblings = [(int(a), int(b)) for group in groups for a in group for b in group if a != b]
+    gold = _gold("caption_ids", ids, judgements, _TEXT)
+    return _recalls(similarity, ids, [*gold, *siblings], ks, "t2t")
+
+
+def cxc_image_image(
+    similarity: Matrix, image_ids: object, judgements: CxCPairs, ks: Sequence[int] = (1, 5, 10)
+) -> dict[str, float]:
+    """Compute the recalls at K from image to image, as :func:`cxc_text_text` does from caption to caption.
+
+    Gold items are the images judged 2.5 or more with the query, whichever of the two the table names first.
+
+    Args:
+        similarity: ``(N, N)`` scores, queries in rows, array or tensor.
+        image_ids: ``(N,)`` COCO's ids of the images.
+        judgements: What :func:`read_cxc` reads from ``sis_test.csv``.
+        ks: The cut-offs K.
+
+    Returns:
+        Percentages ``cxc_r{k}_i2i``, and the number of queries without gold item, left out, ``cxc_empty_i2i``.
+
+    Raises:
+        ValueError: If the matrix is not square, ids are missing, or a score is not finite.
+
+    Example:
+        >>> judged = CxCPairs(np.array([7, 7]), np.array([9, 8]), np.array([4.0, 1.0]))
+        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
+        >>> cxc_image_image(similarity, [7, 8, 9], judged, ks=(1,))
+        {'cxc_r1_i2i': 50.0, 'cxc_empty_i2i': 1.0}
+    """
+    ids = as_ids("image_ids", image_ids)
+    return _recalls(similarity, ids, _gold("image_ids", ids, judgements, _IMAGE), ks, "i2i")
+
+
+def _gold(argument: str, ids: Ids, judgements: CxCPairs, threshold: float) -> list[tuple[int, int]]:
+    """List the pairs that were judged alike, both ways round, by their places."""
+    place = {int(one): index for index, one in enumerate(ids)}
+    if len(place) != len(ids):
+        fail(argument, "each id once", f"{len(ids) - len(place)} repeated", "keep one of each")
+    named = np.union1d(judgements.first, judgements.second)
+    missing = named[~np.isin(named, ids)]
+    if missing.size:
+        expected = f"the {len(named)} ids that the table names"
+        fail(argument, expected, f"{len(missing)} missing, such as {missing[0]}", "evaluate the whole split")
+    alike = judgements.score >= threshold
+    pairs = zip(judgements.first[alike].tolist(), judgements.second[alike].tolist(), strict=True)
+    return [ends for a, b in pairs for ends in ((place[a], place[b]), (place[b], place[a])) if a != b]
+
+
+def _recalls(
+    similarity: Matrix, ids: Ids, gold: Iterable[tuple[int, int]], ks: Sequence[int], name: str
+) -> dict[str, float]:
+    check_matrix("similarity", similarity)
+    check_ks(ks)
+    if tuple(similarity.shape) != (len(ids), len(ids)):
+        fail(
+            "similarity", f"shape {(len(ids), len(ids))}", tuple(similarity.shape), "give every item against every item"
+        )
+    pairs = np.array(sorted(set(gold)), dtype=np.int64).reshape(-1, 2)
+    target = gold_targets(similarity, pairs[:, 0], pairs[:, 1], query="image")
+    (above,), _ = count_above(similarity, slice(None), slice(None), [target], [])
+    # The query stands in its own row, and is taken out of the count where it is above the gold item.
+    places = np.arange(len(ids))
+    own = pick(similarity, places, places)
+    ranks = above - ((own > target.score) | ((own == target.score) & (places < target.item)))
+    ranks = ranks[target.asked()]
+    shares = {k: 100.0 * int(np.count_nonzero(ranks < k)) / len(ranks) if len(ranks) else float("nan") for k in ks}
+    return {f"cxc_r{k}_{name}": share for k, share in shares.items()} | {
+        f"cxc_empty_{name}": float(len(ids) - len(ranks))
+    }

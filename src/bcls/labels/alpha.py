@@ -1,0 +1,104 @@
+"""How wide a window should be: the spread of similarities between captions of one image."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._checks import fail
+from bcls._progress import progress
+from bcls.labels.encoder import load_text_encoder
+
+
+class Captioned(Protocol):
+    """Anything with captions of images: :class:`bcls.data.Dataset`, the drawn scenes, or your own."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The captions."""
+        ...
+
+    @property
+    def image_of_caption(self) -> NDArray[np.int64]:
+        """Whose caption each is."""
+        ...
+
+
+@dataclass(frozen=True)
+class CaptionSpread:
+    """Similarities between captions of one image, over all images."""
+
+    alpha: float
+    """Pooled standard deviation over all pairs of captions of one image, the paper's choice of alpha."""
+    per_image: float
+    """Mean over images of the standard deviation within one; smaller, for images differ in how alike theirs are."""
+    mean: float
+    """Mean similarity."""
+    quantiles: tuple[float, ...]
+    """Similarity at 5, 25, 50, 75 and 95 percent of the pairs."""
+    images: int
+    """Images with two captions or more; the others say nothing."""
+    pairs: int
+    """Pairs of captions."""
+
+
+def suggest_alpha(dataset: Captioned, encoder: str = "minilm") -> CaptionSpread:
+    """Relaxation alpha for a dataset: how far labels of one meaning lie apart.
+
+    Args:
+        dataset: Captions and whose they are; use the training split.
+        encoder: Name for :func:`bcls.labels.load_text_encoder`; the one that makes the labels.
+
+    Returns:
+        The statistic with its surroundings; ``alpha`` goes into :class:`bcls.losses.KendallWindowLoss`.
+
+    Raises:
+        ValueError: If no image has two captions.
+    """
+    model = load_text_encoder(encoder)
+    with progress(f"captions by {encoder}", len(set(dataset.texts))) as step:
+        vectors = model.encode(dataset.texts, lambda done, _: step(done))
+    return caption_spread(vectors, dataset.image_of_caption)
+
+
+def caption_spread(vectors: NDArray[np.float32], image_of_caption: NDArray[np.int64]) -> CaptionSpread:
+    r"""Spread of the cosines between captions of one image.
+
+    .. math::
+        \alpha = \mathrm{std} \{ \cos(x_k, x_l) : k < l, \mathrm{image}(k) = \mathrm{image}(l) \}
+
+    Args:
+        vectors: ``(C, d)`` unit rows.
+        image_of_caption: ``(C,)`` integers.
+
+    Raises:
+        ValueError: If no image has two captions.
+
+    Example:
+        >>> vectors = np.array([[1, 0], [0.6, 0.8], [1, 0], [1, 0], [0, 1]], dtype=np.float32)
+        >>> caption_spread(vectors, np.array([0, 0, 1, 1, 2])).alpha  # cosines 0.6 and 1
+        0.2
+    """
+    order = np.argsort(image_of_caption, kind="stable")
+    _, counts = np.unique(image_of_caption, return_counts=True)
+    starts = np.cumsum(counts) - counts
+    cosines, deviations = [], []
+    for count in np.unique(counts[counts > 1]):  # images with as many captions, together
+        rows = order[starts[counts == count][:, None] + np.arange(count)]
+        all_pairs = np.einsum("ikd,ild->ikl", vectors[rows], vectors[rows], dtype=np.float64)
+        upper = all_pairs[:, *np.triu_indices(count, k=1)]
+        cosines.append(upper.ravel())
+        deviations.append(upper.std(axis=1))
+    if not cosines:
+        fail("dataset", "images with two captions or more", f"{len(counts)} images with one", "keep the paper's 0.2")
+    every = np.concatenate(cosines)
+    quantiles = tuple(float(value) for value in np.quantile(every, (0.05, 0.25, 0.5, 0.75, 0.95)))
+    return CaptionSpread(
+        alpha=round(float(every.std()), 6),
+        per_image=float(np.concatenate(deviations).mean()),
+        mean=float(every.mean()),
+        quantiles=quantiles,
+        images=int((counts > 1).sum()),
+        pairs=len(every),
+    )

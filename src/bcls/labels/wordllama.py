@@ -1,0 +1,63 @@
+"""WordLlama out of an installed package: static word vectors, small and fast, for when MiniLM takes too long."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._checks import fail
+from bcls._extras import require
+from bcls.labels.encoder import Progress
+from bcls.labels.sentence import check_texts, unit_or_zero
+
+_BATCH = 4096
+_WEIGHTS = "weights/l2_supercat_256.safetensors"
+#: Of the weights in wordllama 0.4.0.post1.
+WEIGHTS_SHA256 = "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5"
+
+
+class WordLlamaEncoder:
+    """Mean of static word vectors, 256 dimensions; see :class:`bcls.labels.TextEncoder`.
+
+    Raises:
+        ValueError: If the weights are missing or not the published ones.
+        MissingExtraError: If the package is not installed.
+
+    Example:
+        >>> WordLlamaEncoder().encode(["a dog runs", "a dog runs"]).shape
+        (2, 256)
+    """
+
+    name = "wordllama"
+    dimension = 256
+
+    def __init__(self) -> None:
+        library = require("wordllama", "text", "the text encoder 'wordllama'")
+        folder = Path(library.__file__ or "").parent
+        _check(folder / _WEIGHTS)
+        self._model = library.WordLlama.load(cache_dir=folder, disable_download=True)
+
+    def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
+        """Encode texts into unit rows, each different text once; see :meth:`bcls.labels.TextEncoder.encode`."""
+        check_texts(texts)
+        distinct = sorted(set(texts))
+        vectors = np.empty((len(distinct), self.dimension), dtype=np.float32)
+        for start in range(0, len(distinct), _BATCH):
+            batch = distinct[start : start + _BATCH]
+            vectors[start : start + len(batch)] = self._model.embed(batch)
+            if progress is not None:
+                progress(start + len(batch), len(distinct))
+        place = {text: row for row, text in enumerate(distinct)}
+        return unit_or_zero(vectors)[[place[text] for text in texts]] if len(texts) else vectors
+
+
+def _check(path: Path) -> None:
+    remedy = 'pip install --force-reinstall --no-deps "wordllama==0.4.0.post1"'
+    if not path.is_file():
+        fail("wordllama", f"the weights {path}", "no such file", remedy)
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != WEIGHTS_SHA256:
+        fail("wordllama", f"{path} with sha256 {WEIGHTS_SHA256}", found, remedy)

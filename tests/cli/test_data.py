@@ -1,0 +1,147 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bcls.cli import data
+from bcls.cli import main as cli
+from tests.data.made import REAL, make_dataset, make_pictures, needs_real
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs ``bcls data ...`` as a user would; the exit code, standard output and standard error."""
+    monkeypatch.setitem(cli.VERBS, "data", ("bcls.cli.data", "datasets"))
+
+    def call(*words):
+        code = cli.main(["data", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def source(tmp_path):
+    make_pictures(tmp_path / "mine", ["a.webp", "b.webp"])
+    (tmp_path / "mine" / "captions.csv").write_text("image,caption,split\na.jpg,one,train\nb.jpg,two,test\n")
+    return tmp_path / "mine"
+
+
+def test_help(run, capsys):
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(job in out for job in ("import KIND SOURCE --out DIR", "check DIR", "stats DIR"))
+    assert run()[0] == 2
+    for job in ("import", "check", "stats"):
+        with pytest.raises(SystemExit) as left:
+            run(job, "--help")
+        assert left.value.code == 0
+        assert f"usage: bcls data {job}" in capsys.readouterr().out
+
+
+def test_import_check_stats(run, source, tmp_path):
+    out = tmp_path / "out"
+    code, said, notes = run("import", "folder", source, "--out", out)
+    assert code == 0
+    assert "train" in said
+    assert notes == "note: 2 images have another file ending than in the captions (.webp for .jpg)\n"
+    code, said, _ = run("check", out)
+    assert code == 0
+    assert "no problems" in said
+    code, said, _ = run("stats", out)
+    assert code == 0
+    assert "1" in said
+
+
+def test_json_alone_on_standard_output(run, source, tmp_path):
+    out = tmp_path / "out"
+    assert json.loads(run("import", "folder", source, "--out", out, "--json", "--name", "x")[1]) == {
+        "out": str(out),
+        "name": "x",
+        "splits": {"train": {"images": 1, "captions": 1}, "test": {"images": 1, "captions": 1}},
+    }
+    (source / "a.webp").write_bytes(b"")
+    code, said, _ = run("check", out, "--json", "--workers", "1")
+    report = json.loads(said)
+    assert code == 1
+    assert report["counts"] == {"damaged-image": 1, "wrong-ending": 1}  # the others are PNG files named .webp
+    assert report["quarantined"] == {"images": 1, "captions": 0}
+    damaged = next(one for one in report["findings"] if one["kind"] == "damaged-image")
+    assert (damaged["subject"], damaged["problem"]) == ("a.jpg", True)
+    stats = json.loads(run("stats", out, "--json", "--plot", tmp_path / "s.png")[1])
+    assert [split["captions"] for split in stats["splits"]] == [1, 1]
+    assert (tmp_path / "s.png").exists()
+
+
+def test_problems_and_notes(run, tmp_path):
+    rows = [
+        {"image_id": name, "caption_id": name, "text": "the same [red] words", "split": split}
+        for name, split in (("i0", "train"), ("i1", "test"))
+    ]
+    folder = make_dataset(tmp_path / "made", rows=rows)
+    code, out, _ = run("check", folder)
+    assert code == 0
+    assert "note" in out
+    assert run("check", folder, "--strict")[0] == 1
+    assert run("check", folder, "--near", "-1")[0] == 0
+    (folder / "images" / "i0.png").write_bytes(b"")
+    code, out, _ = run("check", folder)
+    assert code == 1
+    assert "problems were found" in out
+    assert "1 images and 0 captions are in quarantine.json" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("chek",), "did you mean 'check'?"),
+        (("import",), "expected KIND SOURCE, then flags, got nothing"),
+        (("import", "folder"), "SOURCE`: expected KIND SOURCE, then flags, got folder"),
+        (("import", "fodler", "x", "--out", "y"), "did you mean 'folder'?"),
+        (("import", "folder", "x"), "out"),
+        (("import", "folder", "x", "--out", "y", "--imgaes", "z"), "--imgaes"),
+        (("import", "karpathy", "nothing.json", "--out", "y"), "nothing.json: No such file"),
+        (("import", "karpathy", "nothing.json", "--out", "y", "--captions", "x"), "not with karpathy"),
+        (("check", "nothing"), "nothing: no such dataset folder"),
+        (("check",), "DIR`: expected DIR, then flags, got nothing"),
+        (("stats", ".", "--plot"), "plot"),
+    ],
+)
+def test_mistakes_are_one_line(run, monkeypatch, tmp_path, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+    assert err.startswith("bcls data:")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_place(run, source, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    code, _, err = run("import", "folder", source, "--out", tmp_path / "locked" / "out")
+    assert code == 2
+    assert "Permission denied" in err
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, bcls.cli.data; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@needs_real
+def test_the_fixed_call(run, tmp_path):
+    folder = REAL / "flickr8k"
+    pictures = ("--images", folder / "images_224.zip")
+    code, out, err = run("import", "karpathy", folder / "dataset_flickr8k.json", *pictures, "--out", tmp_path / "d")
+    assert code == 0
+    assert err.count("note: 8000 images have another file ending") == 1
+    assert "6,000" in out
+
+
+def test_every_job_is_listed():
+    assert list(data._JOBS) == ["import", "check", "stats"]

@@ -1,0 +1,275 @@
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from bcls.data import open_dataset
+from bcls.data.check import CheckSettings, check_dataset
+from bcls.data.check.leaks import near_pairs
+from bcls.data.check.pictures import difference_hash
+from bcls.data.importers import ImportSettings, run_import
+from bcls.data.manifest import FeatureFile, Manifest, write_manifest
+from tests.data.made import REAL, caption_rows, make_dataset, make_pictures, needs_real, picture, write_lines
+
+pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_dataset(tmp_path / "made")
+
+
+def found(folder, **settings):
+    """What a check finds, as ``kind: subjects``, and the report."""
+    report = check_dataset(folder, CheckSettings(**settings))
+    kinds = {}
+    for one in report.findings:
+        kinds.setdefault(one.kind, []).append(one.subject)
+    return kinds, report
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+def test_a_clean_dataset(tmp_path, kind):
+    folder = make_dataset(tmp_path / "made", kind)
+    kinds, report = found(folder)
+    assert kinds == {}
+    assert report.is_clean
+    assert json.loads((folder / "quarantine.json").read_text()) == {"images": {}, "captions": {}}
+
+
+class TestPictures:
+    def put(self, folder, content, name="i1.png"):
+        (folder / "images" / name).write_bytes(content)
+
+    @pytest.mark.parametrize(
+        ("content", "detail"),
+        [
+            (b"", "an empty file"),
+            (b"hello", "5 bytes of something else"),
+            (picture(1, (300, 300), "JPEG")[:2000], "damaged"),
+            (picture(1, (300, 300), "PNG")[:500], "damaged"),
+        ],
+    )
+    def test_damaged_ones_go_into_quarantine(self, folder, content, detail):
+        self.put(folder, content)
+        kinds, report = found(folder)
+        assert kinds == {"damaged-image": ["i1"]}
+        assert detail in report.quarantine.images["i1"]
+        assert not report.is_clean
+        data = open_dataset(folder).without_quarantined()
+        assert data.image_ids == ("i0", "i2", "i3")
+        assert len(data.captions) == 6
+
+    def test_missing_ones(self, folder):
+        (folder / "images" / "i2.png").unlink()
+        kinds, report = found(folder)
+        assert kinds == {"missing-image": ["i2"]}
+        assert "i2" in report.quarantine.images
+
+    def test_bombs(self, folder):
+        self.put(folder, picture(1, (40, 40)))
+        kinds, report = found(folder, max_pixels=1000)
+        assert kinds == {"damaged-image": ["i1"]}
+        assert "at most 1000 pixels, got 40 x 40" in report.quarantine.images["i1"]
+
+    def test_oddities_are_notes(self, folder):
+        self.put(folder, picture(1, file_format="JPEG", mode="CMYK"))
+        frames = [Image.open(io.BytesIO(picture(seed))) for seed in (2, 9)]
+        frames[0].save(folder / "images" / "i2.png", save_all=True, append_images=frames[1:])
+        depth = np.linspace(0, 65535, 400, dtype=np.uint16).reshape(20, 20)
+        Image.fromarray(depth).save(folder / "images" / "i3.png")
+        kinds, report = found(folder)
+        assert kinds == {"wrong-ending": ["i1"], "animated": ["i2"]}
+        assert report.is_clean
+        assert report.quarantine.images == {}
+
+    def test_a_damaged_member_of_a_zip(self, tmp_path):
+        folder = make_dataset(tmp_path / "made", "zip")
+        content = bytearray((folder / "images.zip").read_bytes())
+        content[60] ^= 255
+        (folder / "images.zip").write_bytes(content)
+        assert found(folder)[0] == {"damaged-image": ["i0"]}
+
+    def test_images_that_are_gone_are_one_error(self, folder, tmp_path):
+        write_manifest(folder, Manifest("made", images=open_dataset(folder).manifest.images))
+        moved = shutil.move(folder / "images", tmp_path / "there")
+        (folder / "manifest.json").write_text(
+            json.dumps({"format": "bcls-dataset", "version": 1, "images": [{"path": "images"}]})
+        )
+        with pytest.raises(FileNotFoundError):
+            check_dataset(folder)
+        assert found(folder, images=str(moved))[0] == {}
+
+    def test_no_pictures_at_all(self, folder):
+        shutil.rmtree(folder / "images")
+        assert found(folder)[0] == {"not-checked": ["pictures"]}
+
+
+class TestLeaks:
+    def test_the_same_file_in_two_splits(self, folder):
+        shutil.copy(folder / "images" / "i3.png", folder / "images" / "i0.png")
+        kinds, report = found(folder)
+        assert kinds == {"same-picture": ["i0"]}
+        assert report.quarantine.images == {"i0": "same-picture: in train, the same file as i3 in test"}
+
+    def test_the_same_file_in_one_split(self, folder):
+        shutil.copy(folder / "images" / "i1.png", folder / "images" / "i0.png")
+        kinds, report = found(folder)
+        assert kinds == {"repeated-picture": ["i1"]}
+        assert report.is_clean
+
+    def test_copies_that_were_saved_again(self, folder):
+        original = Image.open(io.BytesIO(picture(5, (320, 240))))
+        original.save(folder / "images" / "i3.png")
+        original.resize((200, 150)).save(folder / "images" / "i2.png", "JPEG", quality=50)
+        kinds, report = found(folder)
+        assert kinds["near-picture"] == ["i2"]
+        assert report.quarantine.images["i2"].startswith("near-picture: in val, looks like i3 in test")
+        assert "near-picture" not in found(folder, near=-1)[0]
+
+    def test_flat_pictures_have_nothing_to_compare(self, folder):
+        for name, colour in (("i0", "red"), ("i3", "blue")):
+            Image.new("RGB", (32, 24), colour).save(folder / "images" / f"{name}.png")
+        assert found(folder)[0] == {}
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2)), min_size=1, max_size=25),
+        st.lists(st.integers(0, 63), max_size=5),
+        st.integers(0, 8),
+    )
+    def test_bands_find_every_pair(self, items, flips, most):
+        base = items[0][0]
+        for flip in flips:  # make some that are near
+            base ^= 1 << flip
+            items = [*items, (base, flip % 3)]
+        hashes = np.array([one for one, _ in items], dtype=np.uint64)
+        groups = np.array([group for _, group in items])
+        slow = [
+            (one, other)
+            for one in range(len(items))
+            for other in range(one + 1, len(items))
+            if groups[one] != groups[other] and (items[one][0] ^ items[other][0]).bit_count() <= most
+        ]
+        assert near_pairs(hashes, groups, most) == slow
+
+    def test_the_hash_reads_from_left_to_right(self):
+        ramp = Image.fromarray(np.tile(np.arange(0, 180, 2, dtype=np.uint8), (40, 1)))
+        assert difference_hash(ramp) == 2**64 - 1
+        assert difference_hash(ramp.transpose(Image.Transpose.FLIP_LEFT_RIGHT)) == 0
+
+
+class TestTexts:
+    def test_empty_repeated_shared_and_long(self, tmp_path):
+        rows = caption_rows()
+        rows[0]["text"] = " . "
+        rows[3]["text"] = "Picture  1, take 0."
+        rows[4]["text"] = "picture 1, take 0"
+        rows[5]["text"] = "word " * 300
+        kinds, report = found(make_dataset(tmp_path / "made", rows=rows))
+        assert kinds == {
+            "empty-caption": ["i0#0"],
+            "repeated-caption": ["i1#1"],
+            "shared-caption": ["i2#0"],
+            "long-caption": ["i2#1"],
+        }
+        assert list(report.quarantine.captions) == ["i0#0"]
+
+    def test_images_without_captions(self, folder):
+        images = [
+            {"image_id": f"i{n}", "split": split} for n, split in enumerate(["train", "train", "val", "test", "test"])
+        ]
+        write_lines(folder / "images.jsonl", images)
+        (folder / "images" / "i4.png").write_bytes(picture(9))
+        kinds, report = found(folder)
+        assert kinds == {"image-without-captions": ["i4"]}
+        assert list(report.quarantine.images) == ["i4"]
+
+
+class TestFeatures:
+    def add(self, folder, values, **more):
+        np.save(folder / "f.npy", values)
+        write_manifest(
+            folder,
+            Manifest(
+                "made",
+                images=open_dataset(folder).manifest.images,
+                features={"grid": {"train": FeatureFile("f.npy", **more)}},
+            ),
+        )
+
+    def test_bad_rows(self, folder):
+        values = np.ones((2, 3, 4), dtype=np.float32)
+        values[0, 1, 2] = np.nan
+        values[1] = 0
+        self.add(folder, values)
+        kinds, report = found(folder)
+        assert kinds == {"bad-features": ["i0", "i1"], "not-checked": ["grid/val", "grid/test"]}
+        assert report.quarantine.images == {
+            "i0": "bad-features: grid are not finite",
+            "i1": "bad-features: grid are all zero",
+        }
+
+    def test_padding_is_fine_where_it_is_said(self, folder):
+        values = np.ones((2, 3, 4), dtype=np.float32)
+        values[1, 2] = 0
+        self.add(folder, values)
+        assert found(folder)[0]["empty-regions"] == ["i1"]
+        np.save(folder / "counts.npy", np.array([3, 2]))
+        self.add(folder, values, counts="counts.npy")
+        assert "empty-regions" not in found(folder)[0]
+
+    def test_one_vector_an_image(self, folder):
+        self.add(folder, np.array([[1.0, 0.0], [0.0, 0.0]]))
+        assert found(folder)[0]["bad-features"] == ["i1"]
+
+    def test_counts_that_disagree(self, folder):
+        self.add(folder, np.ones((3, 4)))
+        kinds, report = found(folder)
+        assert kinds["bad-features"] == ["grid/train"]
+        assert report.quarantine.images == {}
+
+
+class TestFiles:
+    def test_changed_files(self, tmp_path):
+        source = tmp_path / "mine"
+        archive = make_pictures(tmp_path / "photos", ["a.png"], "zip")
+        source.mkdir()
+        (source / "captions.csv").write_text("image,caption\na.png,one\n")
+        run_import("folder", source, ImportSettings(str(tmp_path / "out"), images=str(archive)))
+        assert found(tmp_path / "out")[0] == {}
+        moved = shutil.copy(archive, tmp_path / "moved.zip")
+        make_pictures(tmp_path / "photos", ["a.png", "b.png"], "zip")
+        assert found(tmp_path / "out", images=str(moved))[0] == {}
+        captions = tmp_path / "out" / "captions.jsonl"
+        captions.write_text(captions.read_text().replace("one", "two"))
+        assert found(tmp_path / "out")[0] == {"changed-file": ["captions.jsonl", str(archive)]}
+
+    def test_a_folder_that_cannot_be_written(self, folder, monkeypatch):
+        def refuse(*_):
+            raise PermissionError(13, "Permission denied", "quarantine.json")
+
+        monkeypatch.setattr("bcls.data.check.run.write_quarantine", refuse)
+        kinds, report = found(folder)
+        assert kinds == {"not-checked": ["quarantine.json"]}
+        assert report.is_clean
+
+    @pytest.mark.parametrize("settings", [{"workers": -1}, {"max_pixels": 0}, {"near": -2}])
+    def test_settings(self, folder, settings):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            check_dataset(folder, CheckSettings(**settings))
+
+
+@needs_real
+@pytest.mark.slow
+def test_flickr8k(tmp_path):
+    source = REAL / "flickr8k"
+    settings = ImportSettings(str(tmp_path / "out"), images=str(source / "images_224.zip"))
+    run_import("karpathy", source / "dataset_flickr8k.json.gz", settings)
+    report = check_dataset(tmp_path / "out")
+    assert report.is_clean
+    assert report.counts() == {"repeated-picture": 1, "repeated-caption": 19, "shared-caption": 105}

@@ -1,0 +1,252 @@
+import gzip
+import io
+import json
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bcls.data import open_dataset
+from bcls.data.manifest import FeatureFile, Manifest, write_manifest
+from bcls.data.quarantine import Quarantine, write_quarantine
+from tests.data.made import caption_rows, make_dataset, picture, write_lines
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_dataset(tmp_path / "made")
+
+
+class TestMadeByHand:
+    @pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+    def test_two_files_and_pictures_are_enough(self, tmp_path, kind):
+        data = open_dataset(make_dataset(tmp_path / "made", kind))
+        assert data.name == "made"
+        assert data.image_ids == ("i0", "i1", "i2", "i3")
+        assert data.splits == {"train": (2, 4), "val": (1, 2), "test": (1, 2)}
+        assert data.texts[:2] == ["picture 0, take 0", "picture 0, take 1"]
+        assert data.image_of_caption.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        with ThreadPoolExecutor(4) as pool:
+            pictures = list(pool.map(data.read_image, data.image_ids * 3))
+        for number, image in enumerate(pictures):
+            with Image.open(io.BytesIO(picture(number % 4))) as expected:
+                assert np.array_equal(np.asarray(image), np.asarray(expected))
+
+    def test_splits_are_datasets(self, folder):
+        test = open_dataset(folder).split("test")
+        assert test.image_ids == ("i3",)
+        assert test.image_of_caption.tolist() == [0, 0]
+        assert test.splits == {"test": (1, 2)}
+        assert test.read_image("i3").size == (32, 24)
+        with pytest.raises(ValueError, match="expected one of the 1 images, got 'i0'"):
+            test.read_image("i0")
+        with pytest.raises(ValueError, match="did you mean 'test'"):
+            open_dataset(folder).split("tset")
+
+    def test_numbers_are_ids_too(self, tmp_path):
+        rows = [{"image_id": 7, "caption_id": 9, "text": "seven", "split": "train"}]
+        data = open_dataset(make_dataset(tmp_path / "made", rows=rows))
+        assert (data.image_ids, data.captions[0].caption_id) == (("7",), "9")
+        assert data.read_image("7").mode == "RGB"
+
+    def test_it_is_frozen_and_travels(self, folder):
+        data = open_dataset(folder)
+        with pytest.raises(AttributeError):
+            data.images = ()
+        there = pickle.loads(pickle.dumps(data))  # noqa: S301
+        assert there == data
+        assert there.read_bytes("i1") == picture(1)
+
+    def test_images_that_moved(self, folder, tmp_path):
+        (folder / "images").rename(tmp_path / "elsewhere")
+        write_manifest(folder, Manifest("made", images=open_dataset(folder).manifest.images))
+        data = open_dataset(folder)
+        with pytest.raises(ValueError, match="import the dataset with --images, or open it with images"):
+            data.read_image("i0")
+        assert open_dataset(folder, images=tmp_path / "elsewhere").read_bytes("i0") == picture(0)
+
+    def test_a_picture_that_is_not_there(self, folder):
+        (folder / "images" / "i2.png").unlink()
+        with pytest.raises(FileNotFoundError, match="no file for image 'i2'"):
+            open_dataset(folder).read_image("i2")
+
+    def test_captions_in_gzip(self, folder):
+        path = folder / "captions.jsonl"
+        path.with_name("captions.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        assert len(open_dataset(folder).captions) == 8
+
+    def test_captions_in_parquet(self, folder):
+        pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+        expected = open_dataset(folder).captions
+        (folder / "captions.jsonl").unlink()
+        parquet.write_table(pa.Table.from_pylist(caption_rows()), folder / "captions.parquet")
+        assert open_dataset(folder).captions == expected
+
+    def test_parquet_without_pyarrow(self, folder, monkeypatch):
+        (folder / "captions.jsonl").rename(folder / "captions.parquet")
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+        with pytest.raises(ImportError, match=r"reading captions\.parquet needs pyarrow"):
+            open_dataset(folder)
+
+
+def row(**changes):
+    return {"image_id": "i0", "caption_id": "x", "text": "words", "split": "train", **changes}
+
+
+class TestErrorsNameTheLine:
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ("no json", "captions.jsonl, line 9`: expected a JSON object, got Expecting value"),
+            ("[" * 100_000, "captions.jsonl, line 9`: expected a JSON object, got brackets nested too deep"),
+            ("[1]", "line 9`: expected a JSON object, got list"),
+            (json.dumps(row(text=None)), "line 9`: expected 'text' to be a string, got None"),
+            (json.dumps({"image_id": "i0"}), "line 9`: expected 'text' to be a string, got only image_id"),
+            (json.dumps(row(image_id=1.5)), "line 9`: expected 'image_id' to be a string or whole number, got 1.5"),
+            (json.dumps(row(caption_id="")), "line 9`: expected 'caption_id' to be"),
+            (json.dumps(row(caption_id=True)), "line 9`: expected 'caption_id' to be"),
+            (json.dumps(row(split="")), "line 9`: expected 'split' to be a name such as 'train', got ''"),
+            (json.dumps(row(caption_id="i1#1")), "line 9`: expected a caption_id of its own, got 'i1#1' as in line 4"),
+            (json.dumps(row(split="test")), "captions of image 'i0'`: expected one split, got 'x' in 'test'"),
+        ],
+    )
+    def test_captions(self, folder, line, message):
+        with (folder / "captions.jsonl").open("a") as file:
+            file.write(line + "\n")
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            open_dataset(folder)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [
+            ([{"image_id": "i0", "split": "train", "file": 3}], "'file' to be a string, got 3"),
+            ([{"image_id": "i0", "split": "train", "source": -1}], "'source' to be a whole number from 0 up, got -1"),
+            ([{"image_id": "i0", "split": "train"}] * 2, "images.jsonl, line 2`: expected an image_id of its own"),
+            ([{"image_id": "i0", "split": "train"}], "its image 'i1' in split 'train', got no such image"),
+            ([{"image_id": "i0", "split": "val"}], "its image 'i0' in split 'train', got an image of split 'val'"),
+        ],
+    )
+    def test_images(self, folder, rows, message):
+        write_lines(folder / "images.jsonl", rows)
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            open_dataset(folder)
+        assert message in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("{", "manifest.json, line 1`: expected JSON"),
+            ("[]", '"format": "bcls-dataset"'),
+            ('{"format": "bcls-dataset", "version": 2}', 'expected "version": 1, got 2'),
+            ('{"format": "bcls-dataset", "version": 1, "images": [{"where": "x"}]}', "fields as bcls writes them"),
+            (
+                '{"format": "bcls-dataset", "version": 1, "splits": {"train": {"images": 3, "captions": 9}}}',
+                "expected 3 images and 9 captions in 'train', got 2 and 4; import the dataset again",
+            ),
+        ],
+    )
+    def test_manifest(self, folder, content, message):
+        (folder / "manifest.json").write_text(content)
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            open_dataset(folder)
+        assert message in str(caught.value)
+
+    def test_bytes_of_another_encoding(self, folder):
+        with (folder / "captions.jsonl").open("ab") as file:
+            file.write(json.dumps(row(text="caf?")).encode().replace(b"?", b"\xe9"))
+        with pytest.raises(ValueError, match=r"line 9`: expected utf-8 text, got the byte 0xe9; convert"):
+            open_dataset(folder)
+
+    def test_broken_gzip(self, folder):
+        path = folder / "captions.jsonl"
+        path.write_bytes(gzip.compress(path.read_bytes())[:-20])
+        with pytest.raises(ValueError, match="expected a whole gzip file"):
+            open_dataset(folder)
+
+    def test_a_folder_that_is_no_dataset(self, tmp_path):
+        with pytest.raises(ValueError, match=r"a dataset with a manifest\.json, got none; import it first"):
+            open_dataset(tmp_path)
+        with pytest.raises(FileNotFoundError, match="no such dataset folder"):
+            open_dataset(tmp_path / "nothing")
+
+
+class TestQuarantine:
+    def test_bad_ones_are_left_out(self, folder):
+        write_quarantine(folder, Quarantine({"i1": "damaged"}, {"i2#0": "empty"}))
+        data = open_dataset(folder).without_quarantined()
+        assert data.image_ids == ("i0", "i2", "i3")
+        assert [caption.caption_id for caption in data.captions] == ["i0#0", "i0#1", "i2#1", "i3#0", "i3#1"]
+        assert data.image_of_caption.tolist() == [0, 0, 1, 2, 2]
+
+    def test_without_a_check_everything_stays(self, folder):
+        data = open_dataset(folder)
+        assert data.without_quarantined() == data
+
+    def test_a_broken_file(self, folder):
+        (folder / "quarantine.json").write_text("[]")
+        with pytest.raises(ValueError, match="run `bcls data check` again"):
+            open_dataset(folder).without_quarantined()
+
+
+class TestFeatures:
+    @pytest.fixture
+    def data(self, folder):
+        values = np.arange(4 * 3 * 2, dtype=np.float32).reshape(4, 3, 2)
+        (folder / "features").mkdir()
+        np.save(folder / "features" / "train.npy", np.repeat(values[:2], 5, axis=0))
+        np.save(folder / "features" / "val.npy", values[2:3])
+        np.save(folder / "features" / "test.npy", values[3:])
+        np.save(folder / "features" / "counts.npy", np.array([2]))
+        files = {
+            "train": FeatureFile("features/train.npy", every=5),
+            "val": FeatureFile("features/val.npy", counts="features/counts.npy"),
+            "test": FeatureFile("features/test.npy"),
+        }
+        write_manifest(folder, Manifest("made", features={"regions": files}))
+        return open_dataset(folder)
+
+    def test_rows_follow_the_images(self, data):
+        features = data.features("regions")
+        assert features.shape == (4, 3, 2)
+        assert len(features) == 4
+        assert [int(features[number][0, 0]) for number in range(4)] == [0, 6, 12, 18]
+        assert features.take([3, 0, 0])[:, 0, 0].tolist() == [18, 0, 0]
+        assert [features.regions(number) for number in range(4)] == [None, None, 2, None]
+        assert isinstance(features.arrays[0], np.memmap)
+        assert data.split("val").features("regions")[0][0, 0] == 12
+
+    def test_the_rest_after_a_quarantine(self, data):
+        write_quarantine(data.folder, Quarantine({"i0": "bad"}))
+        assert data.without_quarantined().features("regions").take([0, 2])[:, 0, 0].tolist() == [6, 18]
+
+    def test_unknown_names(self, data):
+        with pytest.raises(ValueError, match="did you mean 'regions'"):
+            data.features("region")
+
+    def test_counts_that_disagree(self, data):
+        np.save(data.folder / "features" / "test.npy", np.zeros((3, 3, 2)))
+        with pytest.raises(ValueError, match=r"one row for each of 1 images, got shape \(3, 3, 2\)"):
+            data.features("regions")
+
+    def test_shapes_that_disagree(self, data):
+        np.save(data.folder / "features" / "test.npy", np.zeros((1, 2, 2)))
+        with pytest.raises(ValueError, match="one shape for an image"):
+            data.features("regions")
+
+    def test_no_array(self, data):
+        (data.folder / "features" / "test.npy").write_bytes(b"no array")
+        with pytest.raises(ValueError, match=r"an \.npy file with numbers"):
+            data.features("regions")
+
+    def test_a_split_without_features(self, folder):
+        write_manifest(folder, Manifest("made", features={"grid": {}}))
+        with pytest.raises(ValueError, match="a file for split 'train', got files for none"):
+            open_dataset(folder).features("grid")

@@ -1,0 +1,35 @@
+import pytest
+
+from bcls.data import open_dataset
+from bcls.data.report import print_stats
+from bcls.data.stats import count, plot
+from tests.data.made import make_dataset
+
+
+@pytest.fixture
+def data(tmp_path):
+    return open_dataset(make_dataset(tmp_path / "made"))
+
+
+def test_numbers(data, capsys):
+    stats = count(data)
+    assert [one.split for one in stats] == ["train", "val", "test"]
+    row = stats[0].as_json()
+    assert (row["images"], row["captions"]) == (2, 4)
+    assert row["words_per_caption"] == {"min": 4, "p5": 4.0, "median": 4.0, "mean": 4.0, "p95": 4.0, "max": 4}
+    assert (row["width"]["max"], row["height"]["min"]) == (32, 24)
+    print_stats("made", stats)
+    assert "5th / 50th / 95th percentile" in capsys.readouterr().out
+
+
+def test_pictures_that_cannot_be_read_are_passed_over(data):
+    (data.folder / "images" / "i0.png").write_bytes(b"")
+    (data.folder / "images" / "i1.png").write_bytes(b"no picture")
+    assert count(data)[0].as_json()["width"] is None
+    assert count(data, sizes=False)[2].as_json()["width"] is None
+
+
+def test_a_drawing(data, tmp_path):
+    pytest.importorskip("matplotlib", reason='needs pip install "bcls[plots]"')
+    plot(count(data), tmp_path / "stats.svg", "made")
+    assert (tmp_path / "stats.svg").read_text().rstrip().endswith("</svg>")

@@ -1,0 +1,91 @@
+import os
+
+import pytest
+
+from bcls.data import Caption, Content, ImageRecord, open_dataset, write_dataset
+from tests.data.made import make_pictures, picture
+
+ODD = [
+    "tab\there",
+    'say "cheese"',
+    "\U0001f436 dog",
+    "x" * 10_000,
+    "two\nlines",
+    "a\u2028b\x0cc\x85d",
+    "",
+    "naïve café",
+]
+
+
+def content(texts=ODD, **more):
+    images = (ImageRecord("i0", "train", "i0.png"), ImageRecord("i1", "test", "i1.png"))
+    captions = tuple(Caption(f"c{n}", "i0", text, "train") for n, text in enumerate(texts))
+    return Content("odd", images, captions, **more)
+
+
+class TestWriting:
+    def test_odd_texts_come_back(self, tmp_path):
+        write_dataset(tmp_path / "out", content())
+        data = open_dataset(tmp_path / "out")
+        assert data.texts == ODD
+        assert data.images == content().images
+        assert data.splits == {"train": (1, len(ODD)), "test": (1, 0)}
+        assert "\U0001f436" in (tmp_path / "out" / "captions.jsonl").read_text(encoding="utf-8")
+
+    @pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+    @pytest.mark.parametrize("copy", [False, True])
+    def test_images_stay_or_are_copied(self, tmp_path, kind, copy):
+        source = make_pictures(tmp_path / "source" / "pictures", ["i0.png", "i1.png", "other.png"], kind)
+        write_dataset(tmp_path / "out", content(sources=(source,)), copy=copy)
+        data = open_dataset(tmp_path / "out")
+        assert data.read_bytes("i1") == picture(1)
+        expected = str(source) if not copy else "images" if kind == "folder" else f"images.{kind}"
+        assert data.manifest.images[0].path == expected
+        assert not list((tmp_path / "out").rglob("other.png"))
+        if copy:
+            (tmp_path / "out").rename(tmp_path / "moved")
+            assert open_dataset(tmp_path / "moved").read_bytes("i0") == picture(0)
+        else:
+            (tmp_path / "source").rename(tmp_path / "moved")
+            with pytest.raises(FileNotFoundError, match="the images are gone; if they moved"):
+                open_dataset(tmp_path / "out").read_bytes("i0")
+
+    def test_an_unfinished_folder_is_no_dataset_and_may_be_taken_up(self, tmp_path, monkeypatch):
+        with monkeypatch.context() as broken:
+            broken.setattr("bcls.data.write.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                write_dataset(tmp_path / "out", content())
+        with pytest.raises(ValueError, match="again if an import was broken off"):
+            open_dataset(tmp_path / "out")
+        write_dataset(tmp_path / "out", content())
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+            "captions.jsonl", "images.jsonl", "manifest.json"
+        ]  # fmt: skip
+        with pytest.raises(ValueError, match="`out`: expected a new folder"):
+            write_dataset(tmp_path / "out", content())
+
+    def test_a_folder_with_other_files_is_left_alone(self, tmp_path):
+        (tmp_path / "captions.jsonl").write_text("mine")
+        with pytest.raises(ValueError, match="expected a new or empty folder"):
+            write_dataset(tmp_path, content())
+        assert (tmp_path / "captions.jsonl").read_text() == "mine"
+
+    def test_nothing_to_write(self, tmp_path):
+        with pytest.raises(ValueError, match="expected at least one caption, got none"):
+            write_dataset(tmp_path / "out", content([]))
+        assert not (tmp_path / "out").exists()
+
+    def test_half_of_a_surrogate_pair(self, tmp_path):
+        with pytest.raises(ValueError, match="`captions`: expected valid Unicode"):
+            write_dataset(tmp_path / "out", content(["fine", "\ud83d"]))
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_read_only_folder(self, tmp_path):
+        tmp_path.chmod(0o500)
+        with pytest.raises(PermissionError):
+            write_dataset(tmp_path / "out", content())
+
+    def test_a_file_in_the_way(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OSError, match="file"):
+            write_dataset(tmp_path / "file" / "out", content())

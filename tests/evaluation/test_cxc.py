@@ -1,0 +1,134 @@
+import gzip
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bcls.evaluation import CxCPairs, cxc_image_image, cxc_text_text, read_cxc
+from bcls.evaluation._coco_truth import load_truth
+from tests.reference.within import recall
+
+needs_data = pytest.mark.skipif(
+    "BCLS_DATA" not in os.environ, reason="BCLS_DATA does not name the folder of the datasets"
+)
+
+
+@st.composite
+def problems(draw):
+    size = draw(st.integers(1, 9))
+    similarity = draw(arrays(np.float32, (size, size), elements=st.sampled_from([-0.5, 0.0, 0.25, 1.0])))
+    ids = draw(st.permutations(range(50, 50 + size)))
+    place = st.integers(0, size - 1)
+    rows = draw(st.lists(st.tuples(place, place, st.sampled_from([0.0, 2.4, 2.5, 2.9, 3.0, 5.0])), max_size=12))
+    owner = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    return similarity, ids, owner, rows
+
+
+def as_table(ids, rows):
+    first, second = ([ids[row[end]] for row in rows] for end in (0, 1))
+    return CxCPairs(np.array(first, dtype=int), np.array(second, dtype=int), np.array([row[2] for row in rows]))
+
+
+def gold_sets(size, rows, threshold, owner=None):
+    gold = [set() for _ in range(size)]
+    for a, b, score in rows:
+        if score >= threshold and a != b:
+            gold[a].add(b)
+            gold[b].add(a)
+    for a in range(size if owner else 0):
+        gold[a] |= {b for b in range(size) if b != a and owner[a] == owner[b]}
+    return gold
+
+
+@given(problems())
+def test_the_definition_with_ties_and_queries_without_gold(problem):
+    similarity, ids, owner, rows = problem
+    table = as_table(ids, rows)
+    i2i = cxc_image_image(similarity, ids, table, ks=(1, 3))
+    t2t = cxc_text_text(torch.from_numpy(similarity), ids, owner, table, ks=(1, 3))
+    for k in (1, 3):
+        share, empty = recall(similarity.tolist(), gold_sets(len(ids), rows, 2.5), k)
+        assert (i2i[f"cxc_r{k}_i2i"], i2i["cxc_empty_i2i"]) == pytest.approx((share, empty), nan_ok=True)
+        share, empty = recall(similarity.tolist(), gold_sets(len(ids), rows, 3.0, owner), k)
+        assert (t2t[f"cxc_r{k}_t2t"], t2t["cxc_empty_t2t"]) == pytest.approx((share, empty), nan_ok=True)
+
+
+def test_one_item_alone():
+    figures = cxc_image_image(np.ones((1, 1)), [4], as_table([4], []))
+    assert math.isnan(figures["cxc_r1_i2i"])
+    assert figures["cxc_empty_i2i"] == 1.0
+
+
+TABLE = "caption1,caption2,agg_score,sampling_method\nCOCO_val2014:sentid:12,COCO_val2014:sentid:7,3.5,c2c_isim\n"
+
+
+def test_tables_are_read_plain_and_compressed(tmp_path):
+    plain, packed = tmp_path / "sts_test.csv", tmp_path / "sts_test.csv.gz"
+    plain.write_text(TABLE, encoding="utf-8")
+    packed.write_bytes(gzip.compress(TABLE.encode()))
+    for path in (plain, str(packed)):
+        pairs = read_cxc(path)
+        assert (pairs.first.tolist(), pairs.second.tolist(), pairs.score.tolist()) == ([12], [7], [3.5])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "agg_score as third column"),
+        ("a,b,c\n", "agg_score as third column"),
+        (TABLE + "x1,y2,\n", "in line 3 of"),
+        (TABLE + "x1,y,3\n", "in line 3 of"),
+        (TABLE + "x1\n", "in line 3 of"),
+    ],
+)
+def test_other_files_are_refused_with_the_line(tmp_path, text, message):
+    path = tmp_path / "table.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_cxc(path)
+    with pytest.raises(ValueError, match="nothing at"):
+        read_cxc(tmp_path / "none.csv")
+
+
+def test_bad_arguments():
+    table = as_table([1, 2, 3], [(0, 1, 4.0)])
+    with pytest.raises(ValueError, match=r"`similarity`: expected shape \(3, 3\), got \(3, 4\)"):
+        cxc_image_image(np.zeros((3, 4)), [1, 2, 3], table)
+    with pytest.raises(
+        ValueError, match="`image_ids`: expected the 2 ids that the table names, got 1 missing, such as 2"
+    ):
+        cxc_image_image(np.zeros((2, 2)), [1, 3], table)
+    with pytest.raises(ValueError, match="`caption_ids`: expected each id once, got 1 repeated"):
+        cxc_text_text(np.zeros((3, 3)), [1, 2, 2], [0, 0, 1], table)
+    with pytest.raises(ValueError, match="`image_of_caption`: expected 3 integers"):
+        cxc_text_text(np.zeros((3, 3)), [1, 2, 3], [0, 0], table)
+    with pytest.raises(ValueError, match="got nan in row 0"):
+        cxc_image_image(np.full((3, 3), np.nan), [1, 2, 3], table)
+
+
+@needs_data
+def test_the_published_tables():
+    folder = Path(os.environ["BCLS_DATA"]) / "cxc"
+    images, texts = read_cxc(folder / "sis_test.csv.gz"), read_cxc(folder / "sts_test.csv.gz")
+    assert (len(images.first), len(texts.first)) == (46719, 44045)
+    ids = np.union1d(images.first, images.second)
+    similarity = np.random.default_rng(0).random((len(ids), len(ids)), dtype=np.float32)
+    figures = cxc_image_image(similarity, ids, images)
+    # 4,791 images were judged 2.5 or more with some other image.
+    assert figures["cxc_empty_i2i"] == len(ids) - 4791
+    assert 0.0 < figures["cxc_r10_i2i"] < 5.0
+
+
+@needs_data
+def test_the_table_of_images_and_captions_is_the_ground_truth_of_eccv_caption():
+    pytest.importorskip("eccv_caption", reason='needs pip install "bcls[eval]"')
+    judged = read_cxc(Path(os.environ["BCLS_DATA"]) / "cxc" / "sits_test.csv.gz")
+    alike = judged.score >= 3.0
+    pairs = np.column_stack([judged.second[alike], judged.first[alike]])
+    assert set(map(tuple, pairs.tolist())) == set(map(tuple, load_truth().pairs["cxc", "i2t"].tolist()))

@@ -1,0 +1,214 @@
+import contextlib
+import io
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bcls._extras import MissingExtraError
+from bcls.evaluation import _coco_truth, eccv, recalls
+from bcls.evaluation._coco_truth import Truth, load_truth
+from tests.reference.eccv import figures as by_lists
+
+pytest.importorskip("eccv_caption", reason='needs pip install "bcls[eval]"')
+
+
+def ranked_lists(similarity, image_ids, caption_ids):
+    """Rankings by id, as the outside package wants them."""
+    rows, columns = (np.argsort(-side, axis=1, kind="stable") for side in (similarity, similarity.T))
+    i2t = {int(one): caption_ids[row].tolist() for one, row in zip(image_ids, rows, strict=True)}
+    t2i = {int(one): image_ids[column].tolist() for one, column in zip(caption_ids, columns, strict=True)}
+    return {"i2t": i2t, "t2i": t2i}
+
+
+def outside_figures(metrics, ranked):
+    """The figures of ``eccv_caption``, flattened, in percent."""
+    wanted = ("coco_1k_recalls", "coco_5k_recalls", "cxc_recalls", "eccv_map_at_r", "eccv_rprecision", "eccv_r1")
+    with contextlib.redirect_stderr(io.StringIO()):
+        nested = metrics.compute_all_metrics(ranked["i2t"], ranked["t2i"], target_metrics=wanted)
+    return {f"{name}_{side}": 100 * value for name, sides in nested.items() for side, value in sides.items()}
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import eccv_caption
+    return eccv_caption.Metrics()
+
+
+@st.composite
+def small_worlds(draw):
+    """Ten images with three captions each, gold items of three kinds, scores full of ties, ids in any order."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    images, captions = rng.permutation(100)[:10] + 500, rng.permutation(1000)[:30]
+    owner = np.repeat(images, 3)
+    gold = {("coco", "t2i"): {int(c): [int(i)] for c, i in zip(captions, owner, strict=True)}}
+    gold["coco", "i2t"] = {int(i): captions[owner == i].tolist() for i in images}
+    for name, share in (("cxc", 0.9), ("eccv", 0.4)):
+        for direction, queries, items in (("i2t", images, captions), ("t2i", captions, images)):
+            asked = [int(query) for query in queries if rng.random() < share] or [int(queries[0])]
+            most = min(12, len(items))
+            gold[name, direction] = {q: rng.permutation(items)[: rng.integers(1, most + 1)].tolist() for q in asked}
+    few = st.integers(-2, 2).map(lambda value: value / 4)
+    similarity = draw(arrays(np.float32, (10, 30), elements=few))
+    if draw(st.booleans()):
+        similarity += rng.standard_normal((10, 30)).astype(np.float32)
+    # A model that knows nothing, one that knows all, and one that knows all and says the opposite.
+    similarity += draw(st.sampled_from([0.0, 9.0, -9.0])) * (owner == images[:, None]).astype(np.float32)
+    if draw(st.booleans()):
+        return similarity, images, captions, gold, captions
+    return similarity, rng.permutation(images), rng.permutation(captions), gold, captions
+
+
+@given(small_worlds())
+@settings(deadline=None)
+def test_small_worlds_agree_with_the_definition_and_with_the_outside_package(metrics, world):
+    similarity, image_ids, caption_ids, gold, order = world
+    metrics.coco_gts, metrics.cxc_gts, metrics.eccv_gts = (
+        {side: gold[name, side] for side in ("i2t", "t2i")} for name in ("coco", "cxc", "eccv")
+    )
+    metrics.coco_ids = order
+    ranked = ranked_lists(similarity, image_ids, caption_ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(eccv.__globals__, "load_truth", lambda: Truth.build(gold, order))
+        patch.setitem(eccv.__globals__, "_BLOCK", 100)
+        figures = eccv(similarity, image_ids, torch.from_numpy(caption_ids))
+        assert eccv(torch.from_numpy(similarity).requires_grad_(), image_ids.tolist(), caption_ids) == figures
+    assert figures == pytest.approx(by_lists(ranked, gold, order), abs=1e-9)
+    assert figures == pytest.approx(outside_figures(metrics, ranked), abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def split():
+    """Ids of the real split: images in the order of the file, captions, and the row of each caption's image."""
+    truth = load_truth()
+    image_ids = truth.image_of_caption[::5]
+    assert len(np.unique(image_ids)) == 5000
+    return image_ids, truth.captions, np.repeat(np.arange(5000), 5)
+
+
+@pytest.fixture(scope="module")
+def noisy(split):
+    """A model that knows something, with ties: scores of a quarter of a unit."""
+    scores = np.random.default_rng(0).standard_normal((5000, 25000), dtype=np.float32)
+    scores[split[2], np.arange(25000)] += 3.0
+    return np.round(scores * 4, out=scores)
+
+
+@pytest.mark.slow
+def test_the_real_ground_truth_against_the_outside_package(split, noisy):
+    import eccv_caption
+
+    image_ids, caption_ids, owner = split
+    figures = eccv(noisy, image_ids, caption_ids)
+    assert len(figures) == 24
+    plain, folded = recalls(noisy, owner), recalls(noisy, owner, folds=5)
+    for k in (1, 5, 10):
+        for side in ("i2t", "t2i"):
+            assert figures[f"coco_5k_r{k}_{side}"] == pytest.approx(plain[f"{side}_r{k}"], abs=1e-9)
+            assert figures[f"coco_1k_r{k}_{side}"] == pytest.approx(folded[f"{side}_r{k}"], abs=1e-9)
+    # Fifty items are all that the other figures look at, and quick to find.
+    i2t = {int(one): caption_ids[_top(noisy[row])].tolist() for row, one in enumerate(image_ids)}
+    columns = np.ascontiguousarray(noisy.T)
+    t2i = {int(one): image_ids[_top(columns[row])].tolist() for row, one in enumerate(caption_ids)}
+    wanted = ("coco_5k_recalls", "cxc_recalls", "eccv_map_at_r", "eccv_rprecision", "eccv_r1")
+    with contextlib.redirect_stderr(io.StringIO()):
+        nested = eccv_caption.Metrics().compute_all_metrics(i2t, t2i, target_metrics=wanted)
+    for name, sides in nested.items():
+        for side, value in sides.items():
+            assert figures[f"{name}_{side}"] == pytest.approx(100 * value, abs=1e-9)
+    # In another order of rows and columns there are other ties, but scores without ties know no order.
+    rng = np.random.default_rng(1)
+    noisy += rng.random(noisy.shape, dtype=np.float32) / 4
+    rows, places = rng.permutation(5000), rng.permutation(25000)
+    shuffled = eccv(noisy[rows][:, places], image_ids[rows], caption_ids[places])
+    assert shuffled == pytest.approx(eccv(noisy, image_ids, caption_ids), abs=0.02)
+
+
+def _top(row):
+    first = np.flatnonzero(row >= np.partition(row, -50)[-50])
+    return first[np.argsort(-row[first], kind="stable")][:50]
+
+
+def test_counts_of_the_real_ground_truth():
+    truth = load_truth()
+    queries = {name: len(np.unique(pairs[:, 0])) for name, pairs in truth.pairs.items()}
+    assert queries == {
+        ("coco", "i2t"): 5000,
+        ("coco", "t2i"): 25000,
+        ("cxc", "i2t"): 5000,
+        ("cxc", "t2i"): 24972,
+        ("eccv", "i2t"): 1261,
+        ("eccv", "t2i"): 1332,
+    }
+    assert (len(truth.pairs["eccv", "i2t"]), len(truth.pairs["eccv", "t2i"])) == (22550, 11279)
+    assert len(truth.pairs["cxc", "i2t"]) == 35585
+
+
+def test_map_at_r_of_a_list_done_by_hand():
+    gold = {("coco", "t2i"): {c: [c] for c in range(5)}, ("coco", "i2t"): {c: [c] for c in range(5)}}
+    gold |= {("cxc", side): gold["coco", side] for side in ("i2t", "t2i")}
+    gold |= {("eccv", "i2t"): {0: [0, 2, 3, 4]}, ("eccv", "t2i"): {0: [0]}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(eccv.__globals__, "load_truth", lambda: Truth.build(gold, range(5)))
+        figures = eccv(np.zeros((5, 5)), range(5), range(5))
+    # The list is 0, 1, 2, 3: a hit, a miss and two hits.
+    assert figures["eccv_map_at_r_i2t"] == pytest.approx(100 * (1 + 2 / 3 + 3 / 4) / 4)
+    assert figures["eccv_rprecision_i2t"] == 75.0
+    assert figures["eccv_r1_i2t"] == 100.0
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Five images with a caption each, ids 0 to 4 and 10 to 14."""
+    gold = {(name, "t2i"): {10 + c: [c] for c in range(5)} for name in ("coco", "cxc", "eccv")}
+    gold |= {(name, "i2t"): {c: [10 + c] for c in range(5)} for name in ("coco", "cxc", "eccv")}
+    monkeypatch.setitem(eccv.__globals__, "load_truth", lambda: Truth.build(gold, range(10, 15)))
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"image_ids": [0, 1, 2, 3, 9]},
+            r"`image_ids`: expected the 5 image ids .* got 1 unknown \(9\), 1 missing \(4\)",
+        ),
+        ({"image_ids": [0, 1, 2, 3, 3]}, r"got 1 missing \(4\), 1 repeated \(3\)"),
+        ({"caption_ids": [95, 96, 97, 98, 99]}, r"got 5 unknown \(95, 96, 97, ...\), 5 missing \(10, 11, 12, ...\)"),
+        ({"caption_ids": range(5)}, "`caption_ids`: expected .* got 5 ids of the other kind; rows are images"),
+        (
+            {"image_ids": [0, 1, 2, 3]},
+            r"`similarity`: expected shape \(4, 5\) of 4 images .* got \(5, 5\); give one id",
+        ),
+        ({"image_ids": [0.0, 1.0, 2.0, 3.0, 4.0]}, "`image_ids`: expected a list of integers, got .* float64"),
+        ({"image_ids": np.zeros((5, 2), dtype=int)}, r"`image_ids`.*shape \(5, 2\)"),
+        ({"image_ids": 3}, "`image_ids`: expected a list"),
+        ({"similarity": np.full((5, 5), np.nan)}, "`similarity`: expected finite numbers, got nan in row 0"),
+        ({"similarity": np.zeros((5, 2)), "image_ids": [1, 2]}, r"got \(5, 2\); it is transposed: give similarity.T"),
+    ],
+)
+def test_bad_arguments(changes, message):
+    arguments = {"similarity": np.eye(5), "image_ids": range(5), "caption_ids": range(10, 15)} | changes
+    with pytest.raises(ValueError, match=message):
+        eccv(**arguments)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_perfect_model_and_one_with_constant_scores():
+    assert set(eccv(np.eye(5), range(5), range(10, 15)).values()) == {100.0}
+    figures = eccv(np.zeros((5, 5)), range(5), range(10, 15))
+    assert (figures["coco_5k_r1_i2t"], figures["coco_1k_r1_i2t"], figures["eccv_map_at_r_t2i"]) == (20.0, 100.0, 20.0)
+
+
+def test_without_the_package_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "eccv_caption", None)
+    _coco_truth.load_truth.cache_clear()
+    with pytest.raises(MissingExtraError, match=r'needs eccv_caption: pip install "bcls\[eval\]"'):
+        eccv(np.zeros((1, 1)), [1], [1])

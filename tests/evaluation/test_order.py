@@ -1,0 +1,24 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bcls.evaluation._order import top_items
+
+FEW = st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 0.5])
+
+
+@given(arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 40)), elements=FEW), st.integers(1, 40))
+def test_top_items_are_those_of_a_stable_sort(scores, k):
+    k = min(k, scores.shape[1])
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    assert (top_items(scores, k) == expected).all()
+    assert (top_items(scores.astype(np.float64), k) == expected).all()
+    assert (top_items(np.asfortranarray(scores), k) == expected).all()
+
+
+@pytest.mark.parametrize("k", [1, 3, 100, 400])
+def test_many_items(k):
+    scores = np.random.default_rng(0).standard_normal((5, 400)).astype(np.float32)
+    assert (top_items(scores, k) == np.argsort(-scores, axis=1, kind="stable")[:, :k]).all()

@@ -1,0 +1,43 @@
+"""The paper's statistic for alpha."""
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bcls.data.synthetic import make_scenes
+from bcls.labels import load_text_encoder, suggest_alpha
+from bcls.labels.alpha import caption_spread
+
+
+@given(owners=st.lists(st.integers(0, 4), min_size=2, max_size=14), seed=st.integers(0, 2**31))
+@settings(max_examples=50, deadline=None)
+def test_equals_the_plain_loop(owners, seed):
+    vectors = np.random.default_rng(seed).normal(size=(len(owners), 5)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    by_image = {}
+    for k in range(len(owners)):
+        for other in range(k + 1, len(owners)):
+            if owners[k] == owners[other]:
+                by_image.setdefault(owners[k], []).append(
+                    float(vectors[k].astype(float) @ vectors[other].astype(float))
+                )
+    if not by_image:
+        with pytest.raises(ValueError, match="`dataset`: expected images with two captions or more"):
+            caption_spread(vectors, np.array(owners))
+        return
+    spread = caption_spread(vectors, np.array(owners))
+    pooled = [cosine for cosines in by_image.values() for cosine in cosines]
+    assert spread.alpha == pytest.approx(statistics.pstdev(pooled), abs=2e-6)
+    assert spread.mean == pytest.approx(statistics.fmean(pooled))
+    assert spread.per_image == pytest.approx(statistics.fmean(statistics.pstdev(c) for c in by_image.values()))
+    assert (spread.images, spread.pairs) == (len(by_image), len(pooled))
+    assert spread.quantiles == tuple(sorted(spread.quantiles))
+
+
+def test_any_object_with_captions_will_do():
+    scenes = make_scenes(6)
+    vectors = load_text_encoder("wordllama").encode(scenes.texts)
+    assert suggest_alpha(scenes, "wordllama") == caption_spread(vectors, scenes.image_of_caption)
