@@ -96,7 +96,7 @@ def compare_objectives(rows):
 
 
 def compare_dense(rows):
-    for size, repeats in ((64, 9), (128, 9), (256, 7), (512, 3)):
+    for size, repeats in ((128, 9), (256, 7), (384, 5), (512, 3), (768, 3)):
         similarity, relevance = inputs(size)
         rivals = {}
         for name, prefix_from in (("prefix", 1), ("blocks", 10**9)):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bcls.losses._windows import wide
 
-#: Cells of the (block, B, B) cube held at once; 2^24 booleans and integers stay well under 1 GB.
-_CELLS = 1 << 24
+#: Cells of the (block, B, B) cube held at once: what a CPU's cache holds, and megabytes where the whole has gigabytes.
+_CELLS = 1 << 20
 
 
 class Active(NamedTuple):
