@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
     Args:
         verb: Name of the verb.
         about: What it does, for ``--help``.
-        settings: A dataclass; the docstring under each field is the flag's help.
+        settings: A dataclass; the docstring under each field is the flag's help. A ``bool`` is a switch, a
+            ``list[str]`` takes one word or more.
         arguments: Words after the verb.
 
     Returns:
@@ -34,12 +35,16 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
     parser = jsonargparse.ArgumentParser(prog=f"bcls {verb}", description=about, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file with settings; flags after it win")
     switches = {field.name: field.default for field in fields(settings) if field.type is bool}
-    parser.add_class_arguments(settings, skip=set(switches))
+    lists = {field.name: field.default_factory for field in fields(settings) if field.type == list[str]}
+    parser.add_class_arguments(settings, skip=set(switches) | set(lists))
     described = {one.arg_name: one.description for one in docstring_parser.parse_from_object(settings).params}
     for switch, default in switches.items():  # `--json` alone, not `--json true`
         parser.add_argument(
             f"--{switch}", action=jsonargparse.ActionYesNo, default=default, help=described.get(switch, "")
         )
+    for name, default_factory in lists.items():  # `--name a b`, not `--name [a, b]`
+        default = {"required": True} if default_factory is MISSING else {"default": default_factory()}
+        parser.add_argument(f"--{name}", nargs="+", type=str, help=described.get(name, ""), **default)
     try:
         given = parser.parse_args(list(arguments))
     except jsonargparse.ArgumentError as error:
