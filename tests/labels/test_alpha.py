@@ -1,12 +1,15 @@
 """The paper's statistic for alpha."""
 
+import json
 import statistics
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from bcls.cli import main as cli
 from bcls.data.synthetic import make_scenes
 from bcls.labels import load_text_encoder, suggest_alpha
 from bcls.labels.alpha import caption_spread
@@ -41,3 +44,23 @@ def test_any_object_with_captions_will_do():
     scenes = make_scenes(6)
     vectors = load_text_encoder("wordllama").encode(scenes.texts)
     assert suggest_alpha(scenes, "wordllama") == caption_spread(vectors, scenes.image_of_caption)
+
+
+def test_command(tmp_path, capsys):
+    (tmp_path / "photos").mkdir()
+    lines = ["image,caption,split"]
+    for image in range(3):
+        Image.new("RGB", (8, 8), (image * 80, 0, 0)).save(tmp_path / "photos" / f"{image}.png")
+        lines += [f"{image}.png,{text},train" for text in (f"a dog number {image}", "a puppy runs")]
+    (tmp_path / "captions.csv").write_text("\n".join(lines) + "\n")
+    out = str(tmp_path / "data")
+    words = ["data", "import", "folder", str(tmp_path / "photos"), "--captions", str(tmp_path / "captions.csv")]
+    assert cli.main([*words, "--out", out]) == 0
+    capsys.readouterr()
+    assert cli.main(["labels", "alpha", out, "--encoder", "wordllama", "--json"]) == 0
+    spread = json.loads(capsys.readouterr().out)
+    assert (spread["images"], spread["pairs"]) == (3, 3)
+    assert cli.main(["labels", "alpha", out, "--encoder", "wordllama"]) == 0
+    assert capsys.readouterr().out.startswith(f"alpha {spread['alpha']:.3f}: ")
+    assert cli.main(["labels", "alpha"]) == 2
+    assert "for example `bcls labels alpha flickr8k`" in capsys.readouterr().err

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcls._checks import check_choice, fail
+from bcls._checks import check_choice
 from bcls.cli.arguments import parse
+from bcls.cli.places import places
 from bcls.data import open_dataset
 from bcls.data.check import CheckSettings, check_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
@@ -37,7 +38,7 @@ def usage() -> str:
 def _import(words: list[str]) -> int:
     kinds = "; ".join(f"{kind}: {what}" for kind, (_, what, _) in KINDS.items())
     about = f"Reads images and captions into a dataset folder. Kinds of source: {kinds}."
-    (kind, source), flags = _places(words, ("KIND", "SOURCE"), "import karpathy dataset_flickr8k.json")
+    (kind, source), flags = places("data", words, ("KIND", "SOURCE"), "data import karpathy dataset_flickr8k.json")
     settings = parse("data import KIND SOURCE", about, ImportSettings, flags)
     imported = run_import(kind, source, settings)
     for note in imported.notes:
@@ -58,7 +59,7 @@ def _check(words: list[str]) -> int:
         "Reads every picture, caption and feature of a dataset once, lists what is wrong, and writes quarantine.json, "
         "which training can skip. Exits with 1 where there are problems."
     )
-    (folder,), flags = _places(words, ("DIR",), "check DIR")
+    (folder,), flags = places("data", words, ("DIR",), "data check DIR")
     settings = parse("data check DIR", about, CheckSettings, flags)
     report = check_dataset(folder, settings)
     if settings.json:
@@ -72,7 +73,7 @@ def _check(words: list[str]) -> int:
 
 def _stats(words: list[str]) -> int:
     about = "Counts a dataset: captions an image, words a caption, sizes of pictures."
-    (folder,), flags = _places(words, ("DIR",), "stats DIR")
+    (folder,), flags = places("data", words, ("DIR",), "data stats DIR")
     settings = parse("data stats DIR", about, StatsSettings, flags)
     from bcls.data.stats import count, plot
 
@@ -99,22 +100,6 @@ class StatsSettings:
     """File for a drawing, such as stats.png."""
     json: bool = False
     """Print the numbers as JSON."""
-
-
-def _places(words: list[str], names: tuple[str, ...], example: str) -> tuple[list[str], list[str]]:
-    """The leading words that are no flags, one for each name, and the flags after them."""
-    given: list[str] = []
-    rest = list(words)
-    while rest and not rest[0].startswith("-") and len(given) < len(names):
-        given.append(rest.pop(0))
-    if len(given) < len(names) and not {"-h", "--help", "--print_config"} & set(rest):
-        fail(
-            f"bcls data: {names[len(given)]}",
-            f"{' '.join(names)}, then flags",
-            " ".join(words) or "nothing",
-            f"for example `bcls data {example}`",
-        )
-    return given + [""] * (len(names) - len(given)), rest
 
 
 _JOBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {

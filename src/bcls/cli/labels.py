@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bcls._checks import check_choice, fail
 from bcls.cli.arguments import parse
+from bcls.cli.places import places
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,6 @@ class QualitySettings:
 class AlphaSettings:
     """Settings of ``bcls labels alpha``."""
 
-    data: str
-    """Folder of the dataset."""
     split: str = "train"
     """Split to look at."""
     encoder: str = "minilm"
@@ -39,10 +38,10 @@ class AlphaSettings:
     """Print JSON instead of a table."""
 
 
-USAGE = """usage: bcls labels KIND [options]
+USAGE = """usage: bcls labels JOB ...
 
-  quality  agreement of labels with what people say of image-caption pairs (CxC)
-  alpha    spread of similarities between captions of one image: how wide a window should be
+  quality    agreement of labels with what people say of image-caption pairs (CxC)
+  alpha DIR  spread of similarities between captions of one image: how wide a window should be
 """
 
 
@@ -57,11 +56,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _alpha(arguments: Sequence[str]) -> int:
     about = "Prints the standard deviation of similarities between captions of one image, the paper's choice of alpha."
-    settings = parse("labels alpha", about, AlphaSettings, arguments)
+    (folder,), flags = places("labels", arguments, ("DIR",), "labels alpha flickr8k")
+    settings = parse("labels alpha DIR", about, AlphaSettings, flags)
     from bcls.data import open_dataset
     from bcls.labels.alpha import suggest_alpha
 
-    spread = suggest_alpha(open_dataset(Path(settings.data)).split(settings.split), settings.encoder)
+    spread = suggest_alpha(open_dataset(Path(folder)).split(settings.split), settings.encoder)
     if settings.json:
         print(json.dumps(asdict(spread)))
         return 0
