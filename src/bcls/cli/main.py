@@ -15,6 +15,8 @@ from bcls._extras import MissingExtraError
 VERBS = {
     "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about two minutes"),
     "data": ("bcls.cli.data", "import a dataset, check it, count it (import, check, stats)"),
+    "evaluate": ("bcls.cli.evaluate", "the figures of a model on a split, from its scores"),
+    "compare": ("bcls.cli.compare", "whether two models differ, on the same queries"),
     "labels": (
         "bcls.cli.labels",
         "how well labels agree with what people say (quality), how wide a window should be (alpha)",

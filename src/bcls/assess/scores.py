@@ -1,0 +1,125 @@
+"""The scores of a model on a split: from similarity files, averaged where there are several, or from embeddings."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._checks import fail
+from bcls.assess.arrays import Stored, open_matrix
+from bcls.assess.fits import (
+    check_captions,
+    check_finite,
+    check_ids,
+    check_similarity_shape,
+    row_blocks,
+)
+
+if TYPE_CHECKING:
+    from bcls.data import Dataset
+
+
+def load_similarity(files: Sequence[str], split: "Dataset", flag: str = "--similarity") -> NDArray[Any]:
+    """Read a similarity matrix, or the mean of several: the ensemble.
+
+    One file is used as it is, mapped into memory where it can be. Of several, one after another is added up in blocks.
+
+    Args:
+        files: Names for :func:`bcls.assess.arrays.open_matrix`.
+        split: Whose images are the rows and whose captions the columns.
+        flag: What the caller calls ``files``.
+
+    Returns:
+        ``(N, C)``; the mean is float32 where all matrices fit into it, else float64.
+
+    Raises:
+        ValueError: If a file is no such matrix; the message names it.
+        OSError: If it cannot be read.
+    """
+    check_captions(split)
+    if not files:
+        fail(flag, "at least one file", "none", "give a matrix of images x captions")
+    if len(set(files)) < len(files):
+        twice = next(file for file in files if files.count(file) > 1)
+        fail(flag, "different files", f"{twice} more than once", "name each model of an ensemble once")
+    if len(files) == 1:
+        return _open(files[0], split).array
+    total: NDArray[Any] = np.zeros((len(split.images), len(split.captions)), dtype=np.float32)
+    for file in files:
+        total = _add(total, _open(file, split).array)
+    total /= len(files)
+    return total
+
+
+def _open(file: str, split: "Dataset") -> Stored:
+    stored = open_matrix(file)
+    check_ids(stored, split)
+    check_similarity_shape(stored, split)
+    check_finite(stored)
+    return stored
+
+
+def _add(total: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
+    if not np.can_cast(matrix.dtype, total.dtype):
+        total = total.astype(np.float64)
+    for rows in row_blocks(*matrix.shape):
+        total[rows] += matrix[rows]
+    return total
+
+
+def load_embeddings(images: str, texts: str, split: "Dataset") -> NDArray[np.float32]:
+    """Compute the cosines of two files of embeddings, block by block.
+
+    Args:
+        images: Name for :func:`bcls.assess.arrays.open_matrix`, one row an image; of any length, not zero.
+        texts: The same, one row a caption.
+        split: Whose images and captions these are.
+
+    Returns:
+        ``(N, C)`` float32.
+
+    Raises:
+        ValueError: If a file does not fit the split or the other file, or a row is zero or not finite.
+        OSError: If one cannot be read.
+    """
+    check_captions(split)
+    rows, columns = open_matrix(images), open_matrix(texts)
+    counts, came = (len(split.images), len(split.captions)), (len(rows.array), len(columns.array))
+    for stored in (rows, columns):
+        check_ids(stored, split)
+    if came != counts:
+        _refuse_counts(rows.name, columns.name, counts, came)
+    if rows.array.shape[1] != columns.array.shape[1]:
+        expected = f"vectors of length {rows.array.shape[1]}, as those of the images"
+        fail(columns.name, expected, columns.array.shape[1], "use the two encoders of one model")
+    check_finite(rows)
+    check_finite(columns)
+    candidates = _unit(columns, slice(0, counts[1])).T
+    cosines = np.empty(counts, dtype=np.float32)
+    for part in row_blocks(*counts):
+        np.matmul(_unit(rows, part), candidates, out=cosines[part])
+    return cosines
+
+
+def _refuse_counts(images: str, texts: str, counts: tuple[int, int], came: tuple[int, int]) -> None:
+    which = 0 if came[0] != counts[0] else 1
+    remedy = "give one row for each, in the order of the split"
+    if came == counts[::-1]:
+        remedy = "the two files are exchanged"
+    elif which == 0 and came[0] == counts[1]:
+        remedy = "it repeats each image for its captions: keep one row an image"
+    expected = f"{counts[which]} rows, the split's {('images', 'captions')[which]}"
+    fail((images, texts)[which], expected, came[which], remedy)
+
+
+def _unit(stored: Stored, rows: slice) -> NDArray[np.float32]:
+    block = np.array(stored.array[rows], dtype=np.float64)  # a copy: mapped files are not written to
+    # Divided by the largest first, so that the squares of very large or small numbers stay in range.
+    largest = np.abs(block).max(axis=1, keepdims=True)
+    zero = np.flatnonzero(largest == 0)
+    if zero.size:
+        fail(stored.name, "vectors with a direction", f"a zero vector in row {rows.start + zero[0]}", "encode it again")
+    block /= largest
+    block /= np.linalg.norm(block, axis=1, keepdims=True)
+    return block.astype(np.float32)

@@ -1,0 +1,99 @@
+"""``bcls evaluate``: the figures of a model, from its scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bcls._checks import check_choice, fail
+from bcls.cli.arguments import parse
+
+ABOUT = (
+    "Computes the figures of a model on a split, from similarity matrices (images x captions; several are averaged) or "
+    "from embeddings of images and captions. Files are .npy, .npz or .safetensors; file.npz:key chooses an array."
+)
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Settings of ``bcls evaluate``."""
+
+    data: str
+    """Folder of the dataset."""
+    split: str = "test"
+    """Split that the scores are of."""
+    similarity: list[str] = field(default_factory=list)
+    """Similarity matrices, images x captions; several are averaged."""
+    images: str | None = None
+    """Embeddings of the images, with --texts instead of --similarity."""
+    texts: str | None = None
+    """Embeddings of the captions."""
+    folds: int = 1
+    """Average over this many consecutive folds of the images; 5 on COCO 5K is the 1K protocol."""
+    labels: str | None = None
+    """Text encoder, such as minilm: adds tau, nDCG and the coherent score against labels from captions."""
+    cs: int | None = None
+    """K of the coherent score, with --labels; 100, or all images of a smaller split."""
+    eccv: bool = False
+    """Add the figures of ECCV Caption, CxC and COCO; for the COCO 5K test split with COCO's ids."""
+    intervals: bool = False
+    """Add 95 % intervals of the recalls, by resampling images."""
+    hubness: bool = False
+    """Add how uneven the first 10 places are."""
+    qbnorm: bool = False
+    """Add recalls after QB-Norm with the test queries as their own bank, under names of their own."""
+    name: str | None = None
+    """What the model is called; the files' names when left out."""
+    row: str | None = None
+    """Print one row of a table, markdown or latex."""
+    json: bool = False
+    """Print one flat JSON object."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb; see :func:`bcls.cli.main.main`."""
+    settings = parse("evaluate", ABOUT, EvaluateSettings, arguments)
+    _check(settings)
+    # Here, not above: `--help` need not wait for them.
+    from bcls.assess import Options, evaluate, load_embeddings, load_similarity
+    from bcls.assess.show import as_json, as_row, print_figures
+    from bcls.data import open_dataset
+
+    split = open_dataset(Path(settings.data)).split(settings.split)
+    if settings.images is not None and settings.texts is not None:
+        similarity = load_embeddings(settings.images, settings.texts, split)
+    else:
+        similarity = load_similarity(settings.similarity, split)
+    chosen = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
+    figures = evaluate(split, similarity, Options(**{key: getattr(settings, key) for key in chosen}))
+    name = settings.name if settings.name is not None else _name(settings)
+    if settings.json:
+        about = {"name": name, "dataset": split.name, "split": settings.split}
+        sizes = {"images": len(split.images), "captions": len(split.captions)}
+        print(as_json({**about, **sizes, **figures}))
+    elif settings.row is not None:
+        print(as_row(settings.row, name, figures))
+    else:
+        count = f"{len(split.images):,} images, {len(split.captions):,} captions"
+        folds = f", mean of {settings.folds} folds" if settings.folds > 1 else ""
+        print_figures(f"{name} on {split.name}, {settings.split}: {count}{folds}", figures)
+    return 0
+
+
+def _check(settings: EvaluateSettings) -> None:
+    embeddings = [flag for flag in ("images", "texts") if getattr(settings, flag) is not None]
+    if settings.similarity and embeddings:
+        fail("--similarity", "it without --images and --texts", f"--{embeddings[0]} as well", "leave one of them out")
+    if len(embeddings) == 1:
+        other = "texts" if embeddings == ["images"] else "images"
+        fail(f"--{other}", "it together with the other embeddings", f"--{embeddings[0]} alone", "give both")
+    if not settings.similarity and not embeddings:
+        fail("--similarity", "files with scores", "none", "give matrices, or embeddings by --images and --texts")
+    if settings.row is not None:
+        check_choice("--row", settings.row, ("markdown", "latex"))
+        if settings.json:
+            fail("--row", "it without --json", "both", "leave one of them out")
+
+
+def _name(settings: EvaluateSettings) -> str:
+    files = settings.similarity or [str(settings.images)]
+    return " + ".join(Path(file).name for file in files)

@@ -1,0 +1,151 @@
+"""Files with arrays: what is read, what is chosen, and what is refused in one line."""
+
+import gzip
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+
+from bcls.assess.arrays import open_matrix
+from tests.assess.made import make_scores
+
+SCORES = make_scores()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_npy_is_mapped(folder):
+    np.save("a.npy", SCORES)
+    stored = open_matrix("a.npy")
+    assert isinstance(stored.array, np.memmap)
+    assert np.array_equal(stored.array, SCORES)
+    assert stored.ids == {}
+
+
+def test_npy_gz(folder):
+    with gzip.open("a.npy.gz", "wb") as file:
+        np.save(file, SCORES)
+    assert np.array_equal(open_matrix("a.npy.gz").array, SCORES)
+
+
+def test_npz_with_one_array_and_with_several(folder):
+    np.savez_compressed("one.npz", x=SCORES, image_ids=np.arange(6), caption_ids=np.array(["a", "ü"]))
+    stored = open_matrix("one.npz")
+    assert np.array_equal(stored.array, SCORES)
+    assert stored.ids == {"image_ids": ["0", "1", "2", "3", "4", "5"], "caption_ids": ["a", "ü"]}
+    np.savez("two.npz", x=SCORES, y=2 * SCORES)
+    assert np.array_equal(open_matrix("two.npz:y").array, 2 * SCORES)
+    with pytest.raises(ValueError, match=r"expected one array, got 2: 'x', 'y'; choose one, as in two.npz:x"):
+        open_matrix("two.npz")
+    with pytest.raises(ValueError, match=r"`two.npz:z`: expected one of the arrays 'x', 'y', got 'z'"):
+        open_matrix("two.npz:z")
+    np.savez("none.npz", image_ids=np.arange(6))
+    with pytest.raises(ValueError, match="expected one array, got 0: none"):
+        open_matrix("none.npz")
+
+
+def test_safetensors(folder):
+    import torch
+
+    scores = torch.from_numpy(SCORES)
+    save_file({"x": scores, "half": scores.bfloat16(), "image_ids": torch.arange(6)}, "a.safetensors")
+    assert np.array_equal(open_matrix("a.safetensors:x").array, SCORES)
+    assert np.array_equal(open_matrix("a.safetensors:half").array, scores.bfloat16().float().numpy())
+    assert open_matrix("a.safetensors:x").ids["image_ids"] == ["0", "1", "2", "3", "4", "5"]
+    with pytest.raises(ValueError, match="expected one array, got 2"):
+        open_matrix("a.safetensors")
+
+
+def test_a_colon_in_a_file_name_is_no_key(folder):
+    np.savez("a.npz:b.npz", SCORES)
+    assert np.array_equal(open_matrix("a.npz:b.npz").array, SCORES)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npy.gz", "a.npz", "a.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"not numbers", b"\x93NUMPY\x01\x00", b"PK\x03\x04rest"])
+def test_damaged_files(folder, name, content):
+    (folder / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"expected an undamaged file of numbers, got something else .*again$"
+    ) as error:
+        open_matrix(name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_header(folder):
+    np.save("a.npy", SCORES)
+    content = (folder / "a.npy").read_bytes()
+    (folder / "a.npy").write_bytes(content.replace(b"}", b"(", 1))
+    with pytest.raises(ValueError, match=r"a\.npy`: expected an undamaged file"):
+        open_matrix("a.npy")
+
+
+def test_an_archive_of_an_unknown_kind(folder):
+    np.savez("a.npz", SCORES)
+    content = (folder / "a.npz").read_bytes()
+    (folder / "a.npz").write_bytes(content.replace(b"PK\x01\x02-\x03-\x00", b"PK\x01\x02-\x03\xff\x00", 1))
+    with pytest.raises(ValueError, match=r"a\.npz`: expected an undamaged file"):
+        open_matrix("a.npz")
+
+
+def test_truncated_files(folder):
+    np.save("a.npy", SCORES)
+    np.savez_compressed("a.npz", SCORES)
+    for name in ("a.npy", "a.npz"):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) - 40])
+        with pytest.raises(ValueError, match="undamaged"):
+            open_matrix(name)
+
+
+def test_no_code_is_run_from_a_file(folder):
+    class Trap:
+        def __reduce__(self):
+            return (folder.joinpath("ran").touch, ())
+
+    np.save("a.npy", np.array([[Trap()]], dtype=object), allow_pickle=True)
+    np.savez("a.npz", np.array([[Trap()]], dtype=object))
+    (folder / "b.npy").write_bytes(np.array([[Trap()]], dtype=object).dumps())
+    for name in ("a.npy", "a.npz", "b.npy"):
+        with pytest.raises(ValueError, match="undamaged"):
+            open_matrix(name)
+    assert not (folder / "ran").exists()
+
+
+def test_a_plain_array_called_npz(folder):
+    with open("a.npz", "wb") as file:
+        np.save(file, SCORES)
+    with pytest.raises(ValueError, match=r"one plain array; give it the ending \.npy"):
+        open_matrix("a.npz")
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros(3), r"shape \(3,\)"),
+        (np.zeros((2, 3, 4)), r"shape \(2, 3, 4\)"),
+        (np.zeros((3, 2), dtype=complex), "dtype complex128"),
+        (np.array([["a"]]), "dtype <U1"),
+    ],
+)
+def test_what_is_no_matrix_of_numbers(folder, array, message):
+    np.save("a.npy", array)
+    with pytest.raises(ValueError, match=message):
+        open_matrix("a.npy")
+
+
+def test_an_empty_matrix(folder):
+    np.save("a.npy", np.zeros((0, 3)))
+    with pytest.raises(ValueError, match=r"a\.npy"):
+        open_matrix("a.npy")
+
+
+def test_other_endings_and_missing_files(folder):
+    with pytest.raises(ValueError, match=r"`a\.pth`: expected a file that ends in .*, got \.pth; save it with numpy"):
+        open_matrix("a.pth")
+    with pytest.raises(FileNotFoundError, match=r"a\.npz"):
+        open_matrix("a.npz:x")

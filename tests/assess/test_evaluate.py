@@ -1,0 +1,144 @@
+"""The figures of one model: which are computed, and that they are those of ``bcls.evaluation``."""
+
+import numpy as np
+import pytest
+
+from bcls import evaluation
+from bcls.assess import Options, evaluate, graded
+from bcls.data import open_dataset
+from bcls.labels import load_text_encoder, relevance
+from tests.assess.made import add_image_without_captions, make_data, make_scores, make_split
+
+
+@pytest.fixture
+def split(tmp_path):
+    return make_split(tmp_path / "data", images=20, each=3)
+
+
+SCORES = make_scores(images=20, each=3)
+OWNER = np.repeat(np.arange(20), 3)
+
+
+def test_always(split):
+    figures = evaluate(split, SCORES)
+    ranks = evaluation.median_rank(SCORES, OWNER)
+    expected = evaluation.recalls(SCORES, OWNER)
+    expected |= {key: ranks[key] for key in ("i2t_median_rank", "t2i_median_rank")}
+    assert figures == expected
+    assert 0 < figures["rsum"] < 600
+
+
+def test_folds(split):
+    figures = evaluate(split, SCORES, Options(folds=4))
+    parts = [SCORES[5 * fold : 5 * fold + 5, 15 * fold : 15 * fold + 15] for fold in range(4)]
+    for key in ("i2t_r1", "t2i_r1"):
+        assert figures[key] == pytest.approx(np.mean([evaluation.recalls(one, OWNER[:15])[key] for one in parts]))
+    for key in ("i2t_median_rank", "t2i_median_rank"):
+        assert figures[key] == np.mean([evaluation.median_rank(one, OWNER[:15])[key] for one in parts])
+    assert figures["t2i_r1"] > evaluate(split, SCORES)["t2i_r1"], "a smaller gallery is easier"
+
+
+def test_every_other_family_has_keys_of_its_own(split):
+    plain = evaluate(split, SCORES)
+    for options, key in [
+        (Options(intervals=True), "i2t_r1_low"),
+        (Options(hubness=True), "t2i_skew10"),
+        (Options(qbnorm=True), "t2i_qbnorm_r1"),
+    ]:
+        figures = evaluate(split, SCORES, options)
+        assert key in figures
+        assert key not in plain
+        assert plain == pytest.approx({one: figures[one] for one in plain})
+
+
+@pytest.mark.parametrize("in_memory", [0, 1 << 30], ids=["file", "memory"])
+@pytest.mark.parametrize("at_once", [1, 4 * 20 * 7, 1 << 27])
+def test_graded_figures(split, monkeypatch, in_memory, at_once):
+    monkeypatch.setattr(graded, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(graded, "_AT_ONCE", at_once)
+    figures = evaluate(split, SCORES, Options(labels="wordllama", cs=5))
+    vectors = load_text_encoder("wordllama").encode(split.texts)
+    labels = relevance(vectors, vectors, OWNER, caption_image=OWNER)
+    first = slice(0, None, 3)
+    expected = evaluation.kendall(SCORES, labels) | evaluation.ndcg(SCORES, labels, negative="clip")
+    expected |= evaluation.coherent_score(SCORES[:, first], labels[:, first], 5)
+    assert expected == pytest.approx({key: figures[key] for key in expected}, abs=1e-3)
+    assert "i2t_tau_b" in expected
+
+
+def test_labels_do_not_stay_on_the_disk(split, monkeypatch, tmp_path):
+    import tempfile
+
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(graded, "IN_MEMORY", 0)
+    with graded.pseudo_labels(split, "wordllama") as labels:
+        assert isinstance(labels, np.memmap)
+        assert (labels[OWNER, np.arange(60)] == 1.0).all()
+        assert len(list((tmp_path / "temporary").iterdir())) == 1
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_the_usual_k(split, tmp_path):
+    assert "i2t_cs20" in evaluate(split, SCORES, Options(labels="wordllama"))
+    large = make_split(tmp_path / "large", images=110, each=1)
+    assert "i2t_cs100" in evaluate(large, make_scores(images=110, each=1), Options(labels="wordllama"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(folds=0), "`--folds`: expected a whole number not below 1"),
+        (Options(folds=3), "`--folds`: expected a divisor of the 20 images"),
+        (Options(folds=5, intervals=True), "`--intervals`: expected it without --folds"),
+        (Options(cs=5), "`--cs`: expected it with --labels"),
+        (Options(labels="wordllama", cs=21), "`--cs`: expected a number from 2 to 20"),
+        (Options(labels="wordllama", cs=1), "`--cs`: expected a number from 2 to 20"),
+        (Options(labels="wordlama"), "`--labels`: expected 'minilm', 'wordllama'"),
+    ],
+)
+def test_options_that_do_not_fit(split, options, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(split, SCORES, options)
+
+
+def test_an_image_without_captions(tmp_path):
+    add_image_without_captions(make_data(tmp_path))
+    split = open_dataset(tmp_path).split("test")
+    scores = np.vstack([make_scores(), np.zeros(12)])
+    assert evaluate(split, scores)["i2t_r10"] == 100.0
+    with pytest.raises(ValueError, match=r"a caption for every image of the split, got 1 without \(silent\)"):
+        evaluate(split, scores, Options(labels="wordllama"))
+
+
+def test_a_tiny_split(tmp_path):
+    split = make_split(tmp_path, images=1, each=1)
+    figures = evaluate(split, np.zeros((1, 1)), Options(intervals=True, hubness=True, qbnorm=True))
+    assert figures["rsum"] == 600.0
+    assert np.isnan(figures["i2t_skew1"])
+
+
+def test_eccv_needs_numbers_that_coco_has(split, tmp_path):
+    pytest.importorskip("eccv_caption", reason='needs pip install "bcls[eval]"')
+    with pytest.raises(ValueError, match=r"COCO 5K test split, each once, got 20 unknown \(0, 1, 2, \.\.\.\)"):
+        evaluate(split, SCORES, Options(eccv=True))
+
+
+def test_eccv_names_ids_that_are_no_numbers(tmp_path):
+    add_image_without_captions(make_data(tmp_path))
+    split = open_dataset(tmp_path).split("test")
+    with pytest.raises(ValueError, match=r"`--eccv`: .* got 1 of 7 image ids that are no numbers \(silent\)"):
+        evaluate(split, np.vstack([make_scores(), np.zeros(12)]), Options(eccv=True))
+
+
+def test_eccv_gets_the_ids_of_rows_and_columns(split, monkeypatch):
+    seen = {}
+
+    def record(similarity, image_ids, caption_ids):
+        seen.update(images=image_ids, captions=caption_ids)
+        return {"eccv_r1_i2t": 12.5}
+
+    monkeypatch.setattr(evaluation, "eccv", record)
+    assert evaluate(split, SCORES, Options(eccv=True))["eccv_r1_i2t"] == 12.5
+    assert seen["images"].tolist() == list(range(20))
+    assert seen["captions"].tolist() == [100 * n + k for n in range(20) for k in range(3)]

@@ -1,0 +1,48 @@
+"""What is printed: rows for a paper, JSON, tables."""
+
+import json
+
+import pytest
+
+from bcls.assess.show import ROW, as_json, as_row, print_figures
+
+FIGURES = dict(zip(ROW, (71.25, 92.0, 96.04, 52.96, 79.9, 86.0, 478.15), strict=True))
+
+
+def test_the_order_of_a_row():
+    assert as_row("markdown", "x", FIGURES) == "| x | 71.2 | 92.0 | 96.0 | 53.0 | 79.9 | 86.0 | 478.1 |"
+    assert as_row("latex", "x", FIGURES) == r"x & 71.2 & 92.0 & 96.0 & 53.0 & 79.9 & 86.0 & 478.1 \\"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cell"),
+    [
+        ("markdown", r"a|b\c", r"| a\|b\\c |"),
+        ("latex", "a_b & 50% {c}", r"a\_b \& 50\% \{c\} &"),
+        ("latex", "a\\b~c^d#$", r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\#\$ &"),
+    ],
+)
+def test_names_are_escaped(kind, name, cell):
+    assert as_row(kind, name, FIGURES).startswith(cell)
+
+
+def test_an_unknown_row():
+    with pytest.raises(ValueError, match="did you mean 'latex'"):
+        as_row("latx", "x", FIGURES)
+
+
+def test_json_has_no_nan():
+    found = json.loads(as_json({"a": float("nan"), "b": float("inf"), "c": 1.5, "d": "nan", "e": 3}))
+    assert found == {"a": None, "b": None, "c": 1.5, "d": "nan", "e": 3}
+
+
+def test_tables_show_both_directions_intervals_and_what_is_not_there(capsys):
+    more = {"i2t_r1_low": 70.0, "i2t_r1_high": 72.5, "i2t_skew10": float("nan"), "t2i_skew10": 2.0, "ndcg": 0.12345}
+    print_figures("a [b] c", FIGURES | more)
+    shown = capsys.readouterr().out
+    assert "a [b] c" in shown
+    line = next(one for one in shown.splitlines() if "R@1 " in one)
+    assert "71.2 (70.0 to 72.5)" in line
+    assert "53.0" in line
+    assert next(one for one in shown.splitlines() if "skewness" in one).split("│")[2].strip() == "-"
+    assert "0.1235" in shown or "0.1234" in shown

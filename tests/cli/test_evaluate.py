@@ -1,0 +1,145 @@
+"""``bcls evaluate`` and ``bcls compare`` as a user runs them."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bcls.cli import main as cli
+from bcls.evaluation import recalls
+from tests.assess.made import make_data, make_scores
+
+OWNER = np.repeat(np.arange(6), 2)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Runs ``bcls ...`` in a folder with a dataset and scores; the exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(cli.VERBS, "evaluate", ("bcls.cli.evaluate", "figures"))
+    monkeypatch.setitem(cli.VERBS, "compare", ("bcls.cli.compare", "two models"))
+    make_data(tmp_path / "data")
+    np.save("a.npy", make_scores(0))
+    np.save("b.npy", make_scores(1))
+    np.save("turned.npy", make_scores(0).T)
+    np.save("images.npy", np.random.default_rng(0).standard_normal((6, 4)))
+    np.save("texts.npy", np.random.default_rng(1).standard_normal((12, 4)))
+
+    def call(*words):
+        code = cli.main([str(word) for word in words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_the_fixed_call(run):
+    code, out, _ = run("evaluate", "--similarity", "a.npy", "b.npy", "--data", "data", "--split", "test", "--json")
+    assert code == 0
+    assert out.count("\n") == 1
+    found = json.loads(out)
+    expected = recalls((make_scores(0) + make_scores(1)) / 2, OWNER)
+    assert {key: found[key] for key in expected} == expected
+    about = ("a.npy + b.npy", "made", "test", 6, 12)
+    assert tuple(found[key] for key in ("name", "dataset", "split", "images", "captions")) == about
+    assert all(isinstance(value, str | int | float) for value in found.values())
+
+
+def test_json_is_alone_on_standard_output_with_everything_on(run):
+    flags = ("--labels", "wordllama", "--cs", "4", "--intervals", "--hubness", "--qbnorm", "--name", "mine", "--json")
+    code, out, err = run("evaluate", "--similarity", "a.npy", "--data", "data", *flags)
+    assert code == 0
+    found = json.loads(out)
+    assert found["name"] == "mine"
+    assert {"i2t_tau_a", "ndcg", "t2i_cs4", "rsum_low", "i2t_most6", "qbnorm_rsum"} <= set(found)
+    assert "captions by wordllama" in err
+
+
+def test_a_table(run):
+    code, out, err = run("evaluate", "--similarity", "a.npy", "--data", "data", "--folds", "2")
+    assert code == 0
+    assert err == ""
+    assert "a.npy on made, test: 6 images, 12 captions, mean of 2 folds" in " ".join(out.split())
+    assert all(word in out for word in ("R@1", "R@10", "RSUM", "median rank"))
+
+
+def test_rows(run):
+    base = ("evaluate", "--similarity", "a.npy", "--data", "data", "--name", "my_model")
+    expected = recalls(make_scores(0), OWNER)
+    code, out, _ = run(*base, "--row", "markdown")
+    assert code == 0
+    assert out.count("\n") == 1
+    cells = [cell.strip() for cell in out.strip().strip("|").split("|")]
+    assert cells == ["my_model", *(f"{value:.1f}" for value in expected.values())]
+    assert run(*base, "--row", "latex")[1].startswith(r"my\_model & ")
+
+
+def test_embeddings(run):
+    words = ("evaluate", "--images", "images.npy", "--texts", "texts.npy", "--data", "data", "--json")
+    code, out, _ = run(*words)
+    assert code == 0
+    images, texts = (np.load(f"{name}.npy") for name in ("images", "texts"))
+    images, texts = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (images, texts))
+    assert json.loads(out)["rsum"] == pytest.approx(recalls(images @ texts.T, OWNER)["rsum"])
+
+
+def test_compare(run):
+    code, out, err = run("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--json")
+    assert code == 0
+    assert err == ""
+    found = json.loads(out)
+    difference = recalls(make_scores(0), OWNER)["rsum"] - recalls(make_scores(1), OWNER)["rsum"]
+    assert found["difference_rsum"] == pytest.approx(difference)
+    assert 0 < found["p_rsum"] <= 1
+    assert (found["a"], found["b"]) == ("a.npy", "b.npy")
+    code, out, _ = run("compare", "--a", "a.npy", "b.npy", "--b", "b.npy", "--data", "data")
+    assert code == 0
+    assert "A: a.npy + b.npy, B: b.npy" in out
+    assert "captions that one alone puts right first" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("evaluate", "--data", "data"), "`--similarity`: expected files with scores, got none"),
+        (("evaluate", "--similarity", "a.npy"), "data"),
+        (("evaluate", "--similarity", "a.npy", "--data", "nowhere"), "nowhere: no such dataset folder"),
+        (("evaluate", "--similarity", "no.npy", "--data", "data"), "no.npy: no such file"),
+        (("evaluate", "--similarity", "a.npy", "--data", "data", "--split", "tset"), "did you mean 'test'?"),
+        (("evaluate", "--similarity", "a.npy", "--data", "data", "--split", "val"), "expected shape (1, 2)"),
+        (("evaluate", "--similarity", "turned.npy", "--data", "data"), "it is transposed"),
+        (("evaluate", "--similarity", "a.npy", "turned.npy", "--data", "data"), "`turned.npy`: expected shape (6, 12)"),
+        (("evaluate", "--similarity", "a.npy", "--texts", "texts.npy", "--data", "data"), "--texts as well"),
+        (("evaluate", "--images", "images.npy", "--data", "data"), "`--texts`: expected it together"),
+        (("evaluate", "--texts", "texts.npy", "--data", "data"), "`--images`: expected it together"),
+        (("evaluate", "--similarity", "a.npy", "--data", "data", "--row", "latx"), "did you mean 'latex'?"),
+        (("evaluate", "--similarity", "a.npy", "--data", "data", "--row", "latex", "--json"), "`--row`"),
+        (("evaluate", "--similarity", "a.npy", "--data", "data", "--folds", "4"), "`--folds`: expected a divisor"),
+        (("evaluate", "--similarity", "a.npy", "--data", "data", "--labels", "minlm"), "`--labels`"),
+        (("compare", "--a", "a.npy", "--data", "data"), "b"),
+        (("compare", "--a", "a.npy", "--b", "turned.npy", "--data", "data"), "`turned.npy`"),
+        (("compare", "--a", "a.npy", "a.npy", "--b", "b.npy", "--data", "data"), "`--a`: expected different files"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(run, words, message):
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"bcls {words[0]}: ")
+    assert message in err
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "compare"])
+def test_help_does_not_wait_for_heavy_packages(verb):
+    heavy = "{'torch', 'scipy', 'transformers', 'matplotlib', 'sentence_transformers'}"
+    code = (
+        f"import sys, bcls.cli.{verb} as verb\n"
+        "try: verb.main(['--help'])\n"
+        f"except SystemExit as left: sys.exit(left.code or len({heavy} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert run.returncode == 0
+    assert f"usage: bcls {verb}" in run.stdout
