@@ -58,13 +58,13 @@ def mine(similarity: Tensor, bins_of: Binner, windows: int) -> Iterator[HardPair
         keys = cell_keys(similarity, ranks, rows, columns)
         along_row, along_column = bins_of(rows, columns)
         hardest[rows].scatter_reduce_(1, along_row.negative, keys, "amax")
-        easiest[rows].scatter_reduce_(1, along_row.positive, keys, "amin")
+        easiest[rows].scatter_reduce_(1, along_row.beyond, keys, "amin")
         hardest[size:][columns].T.scatter_reduce_(0, along_column.negative, keys, "amax")
-        easiest[size:][columns].T.scatter_reduce_(0, along_column.positive, keys, "amin")
+        easiest[size:][columns].T.scatter_reduce_(0, along_column.beyond, keys, "amin")
     for anchors in blocks(2 * size, windows + 1, similarity):
-        # Negatives of a window: the bins up to its own. Positives: the bins after its own.
+        # Negatives of a window: the bins up to its own. Positives: likewise, counted from the last window back.
         negative = hardest[anchors, :-1].cummax(1).values
-        positive = easiest[anchors, 1:].flip(1).cummin(1).values.flip(1)
+        positive = easiest[anchors, :-1].cummin(1).values.flip(1)
         yield HardPairs(positive, negative)
 
 

@@ -37,15 +37,16 @@ def count_in_blocks(scores: Tensor, reach: Tensor, floor: Tensor, margin: float,
     """
     size = scores.shape[1]
     step = max(1, _CELLS * (1 if scores.device.type == "cpu" else _MORE) // size**2)
-    higher, lower = [], []
+    # One place for all counts: small results between large temporaries would keep the memory of all blocks taken.
+    # Like a sum of both inputs, so that vmap may batch either.
+    higher, lower = (torch.empty_like(scores + reach, dtype=torch.int64) for _ in range(2))
     for start in range(0, scores.shape[0], step):
         block = slice(start, start + step)
         low, high = scores[block, :, None], scores[block, None, :] + margin  # (block, j, 1), (block, 1, k)
         active = (reach[block, :, None] > floor[block, None, :]) & (low < high)
         weight = torch.where(active, reach[block, :, None] - floor[block, None, :], 0) if graded else active
-        higher.append(weight.sum(1))
-        lower.append(weight.sum(2))
-    return Active(torch.cat(higher), torch.cat(lower))
+        higher[block], lower[block] = weight.sum(1), weight.sum(2)
+    return Active(higher, lower)
 
 
 def hinge_sum(scores: Tensor, active: Active, margin: float) -> Tensor:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bcls.losses._extrema import CELL, HardPairs
 from bcls.losses._windows import wide
@@ -44,8 +45,8 @@ def runs(pairs: HardPairs, weight: Tensor) -> tuple[HardPairs, Tensor]:
     Running extrema over W windows change only O(log W) times, so for many windows few pairs are left.
     """
     windows = pairs.negative.shape[1]
-    ends = torch.ones_like(pairs.negative, dtype=torch.bool)
-    ends[:, :-1] = (pairs.negative[:, 1:] != pairs.negative[:, :-1]) | (pairs.positive[:, 1:] != pairs.positive[:, :-1])
+    changes = (pairs.negative[:, 1:] != pairs.negative[:, :-1]) | (pairs.positive[:, 1:] != pairs.positive[:, :-1])
+    ends = functional.pad(changes, (0, 1), value=True)
     last = ends.flatten().nonzero()[:, 0]
     if weight.shape[1] == 1:
         whole = last.diff(prepend=last.new_full((1,), -1))  # an anchor's last window always ends a run

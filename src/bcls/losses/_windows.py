@@ -16,9 +16,9 @@ EDGE = 1e-6
 
 
 class WindowBins(NamedTuple):
-    """Pair (i, j) is positive in windows ``0 .. positive - 1`` and negative in ``negative .. M - 1``; int64."""
+    """Of W windows, a pair is positive in all but the last ``beyond`` and negative from window ``negative`` on; int64."""
 
-    positive: Tensor
+    beyond: Tensor
     negative: Tensor
 
 
@@ -60,8 +60,8 @@ def sliding_bins(relevance: Tensor, alpha: float, beta: float, skipped: int = 0)
     """
     windows = window_count(alpha, beta) - skipped
     steps = relevance.to(wide(relevance), copy=True).add_(1 + EDGE - skipped * beta).div_(beta)
-    positive = (steps - alpha / beta).floor_().long().clamp(0, windows)
-    return WindowBins(positive, steps.floor_().long().clamp(0, windows))
+    beyond = (windows + alpha / beta - steps).ceil_().long().clamp(0, windows)
+    return WindowBins(beyond, steps.floor_().long().clamp(0, windows))
 
 
 def threshold_bins(relevance: Tensor, thresholds: Tensor) -> WindowBins:
@@ -72,4 +72,4 @@ def threshold_bins(relevance: Tensor, thresholds: Tensor) -> WindowBins:
         thresholds: ``(W,)`` ascending, or ``(A, W)`` for each anchor.
     """
     bins = torch.searchsorted(thresholds.contiguous(), relevance.contiguous(), right=True)
-    return WindowBins(bins, bins)
+    return WindowBins(thresholds.shape[-1] - bins, bins)

@@ -14,7 +14,7 @@ from bcls.losses._prefix import count_by_prefix
 Normalize = Literal["none", "active"]
 
 #: Batch size from which the sub-cubic count is the faster one, as `make bench` shows.
-PREFIX_FROM = {"cpu": 384, "cuda": 1024}
+PREFIX_FROM = {"cpu": 512, "cuda": 1024}
 
 
 class KendallLoss(RetrievalLoss):

@@ -150,10 +150,11 @@ def _every_position(batch: Batch, alpha: float, norm: WindowNorm) -> Tensor:
 
 def _all_pairs(batch: Batch, alpha: float, beta: float) -> Tensor:
     bins = sliding_bins(batch.labels, alpha, beta)
+    positive = window_count(alpha, beta) - bins.beyond
     value = batch.similarity.new_zeros(())
     for scores, reach, floor in (
-        (batch.similarity, bins.positive, bins.negative),
-        (batch.similarity.T, bins.positive.T, bins.negative.T),
+        (batch.similarity, positive, bins.negative),
+        (batch.similarity.T, positive.T, bins.negative.T),
     ):
         # j is positive and k negative together in `positive_j - negative_k` windows.
         value = value + hinge_sum(scores, count_active(scores, reach, floor, graded=True), 0.0)

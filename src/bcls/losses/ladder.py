@@ -110,7 +110,7 @@ def rungs(batch: Batch, by_image: Tensor, by_caption: Tensor, margins: Tensor, w
         along_column = along_row
         if by_caption is not by_image:
             bins = threshold_bins(tile.T, by_caption[columns])
-            along_column = WindowBins(bins.positive.T, bins.negative.T)
+            along_column = WindowBins(bins.beyond.T, bins.negative.T)
         # The bin after the last window: a negative of no window.
         return (
             along_row._replace(negative=along_row.negative.masked_fill(excluded, windows)),
