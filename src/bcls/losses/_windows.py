@@ -16,7 +16,7 @@ EDGE = 1e-6
 
 
 class WindowBins(NamedTuple):
-    """Of W windows, a pair is positive in all but the last ``beyond`` and negative from window ``negative`` on; int64."""
+    """Of W windows, a pair is positive in all but the last ``beyond``, and negative from ``negative`` on; int64."""
 
     beyond: Tensor
     negative: Tensor
