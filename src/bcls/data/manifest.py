@@ -9,7 +9,7 @@ from typing import Any
 
 from bcls._checks import fail
 from bcls._files import write_whole
-from bcls.data._text import read_json
+from bcls.data.text_files import read_json
 
 FILE = "manifest.json"
 FORMAT = "bcls-dataset"

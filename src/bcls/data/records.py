@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from bcls._checks import fail
 from bcls._extras import require
 from bcls._files import write_whole
-from bcls.data._text import read_json_lines
+from bcls.data.text_files import read_json_lines
 
 CAPTIONS = "captions.jsonl"
 PARQUET = "captions.parquet"

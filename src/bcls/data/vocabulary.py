@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bcls._checks import check_whole, fail
 from bcls._files import write_whole
-from bcls.data._text import read_json
+from bcls.data.text_files import read_json
 from bcls.data.tokens import tokenize
 
 PAD, START, END, UNKNOWN = range(4)

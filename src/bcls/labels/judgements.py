@@ -1,7 +1,6 @@
 """Readers of the files that hold people's judgements: Crisscrossed Captions (CxC) and its captions."""
 
 import csv
-import gzip
 import io
 import json
 import re
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
+from bcls.data.text_files import read_bytes
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,4 @@ def _last_number(name: str) -> int:
 
 
 def _text(path: Path) -> str:
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
-    return content.decode("utf-8-sig")
+    return read_bytes(path).decode("utf-8-sig")

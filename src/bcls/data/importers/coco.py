@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
-from bcls.data._text import find_file, read_json
 from bcls.data.importers.pictures import find_pictures
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.splits import split_of
 from bcls.data.records import Caption, ImageRecord
+from bcls.data.text_files import find_file, read_json
 from bcls.data.write import Content
 
 _SCHEMA = 'it should hold {"images": [{"id", "file_name"}], "annotations": [{"id", "image_id", "caption"}]}, or a list'

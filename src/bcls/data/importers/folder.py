@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from bcls._checks import fail
-from bcls.data._text import find_file
 from bcls.data.importers.pictures import find_pictures
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.table import read_table
 from bcls.data.records import Caption, ImageRecord
+from bcls.data.text_files import find_file
 from bcls.data.write import Content
 
 _USUAL = tuple(

@@ -6,10 +6,10 @@ from typing import Any
 
 from bcls._checks import fail
 from bcls._extras import require
-from bcls.data._text import read_json
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.table import IMAGE_NAMES, TEXT_NAMES
 from bcls.data.records import Caption, ImageRecord
+from bcls.data.text_files import read_json
 from bcls.data.write import Content
 
 

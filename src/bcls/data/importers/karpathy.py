@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
-from bcls.data._text import read_json
 from bcls.data.importers.pictures import find_pictures
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.records import Caption, ImageRecord
+from bcls.data.text_files import read_json
 from bcls.data.write import Content
 
 _SCHEMA = 'it should look like {"images": [{"filename", "split", "sentences": [{"raw"}]}]}'

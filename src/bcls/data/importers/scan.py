@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from bcls._checks import fail
-from bcls.data._text import find_file, read_lines
 from bcls.data.features import load_array
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.manifest import FeatureFile
 from bcls.data.records import Caption, ImageRecord
+from bcls.data.text_files import find_file, read_lines
 from bcls.data.write import Content
 
 #: Captions of an image in this layout, where nothing in the folder says otherwise.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bcls._checks import fail
-from bcls.data._text import read_json_lines, read_text
 from bcls.data.importers.settings import ImportSettings
+from bcls.data.text_files import read_json_lines, read_text
 
 IMAGE_NAMES = ("image", "image_id", "file_name", "filename", "image_name", "file", "path", "image_path", "name")
 TEXT_NAMES = ("text", "caption", "captions", "comment", "sentence", "raw", "description")
