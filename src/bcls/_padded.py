@@ -1,0 +1,64 @@
+"""Rows of different lengths in one tensor."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Items side by side: vectors, or sequences padded to the longest; what models take and give.
+
+    Attributes:
+        values: ``(N, ...)``: token numbers ``(N, W)``, vectors ``(N, D)``, regions or words ``(N, L, D)``, pixels
+            ``(N, 3, H, W)``.
+        lengths: ``(N,)`` int64, how many of an item's L entries are real; ``None`` where all are, or where an item is
+            one vector or one picture.
+
+    Example:
+        >>> words = Padded(torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1]))
+        >>> words.mask
+        tensor([[ True,  True,  True],
+                [ True, False, False]])
+        >>> words.take(torch.tensor([1])).values
+        tensor([[8, 0, 0]])
+    """
+
+    values: Tensor
+    lengths: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def mask(self) -> Tensor:
+        """``(N, L)`` bool, true where an entry is real."""
+        rows, longest = self.values.shape[:2]
+        if self.lengths is None:
+            return torch.ones(rows, longest, dtype=torch.bool, device=self.values.device)
+        return torch.arange(longest, device=self.values.device) < self.lengths[:, None]
+
+    def to(self, device: torch.device | str) -> "Padded":
+        """The same on another device."""
+        lengths = None if self.lengths is None else self.lengths.to(device, non_blocking=True)
+        return Padded(self.values.to(device, non_blocking=True), lengths)
+
+    def take(self, rows: Tensor | slice) -> "Padded":
+        """Some of the items."""
+        return Padded(self.values[rows], None if self.lengths is None else self.lengths[rows])
+
+
+def pad(rows: list[Tensor]) -> Padded:
+    """Put sequences of different lengths side by side, zeros behind the shorter ones.
+
+    Args:
+        rows: Each ``(L_i, ...)``, at least one.
+
+    Example:
+        >>> pad([torch.tensor([1, 2]), torch.tensor([3])]).values
+        tensor([[1, 2],
+                [3, 0]])
+    """
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    return Padded(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths)

@@ -1,0 +1,170 @@
+"""What every retrieval model is: two encoders and a score for each pair."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from bcls._checks import fail
+from bcls._padded import Padded
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+#: Pictures (files, or opened), or their features.
+ImageInputs: TypeAlias = "Sequence[str | Path | Image.Image] | Tensor | np.ndarray[Any, Any] | Padded"
+#: Captions, or ``(token numbers, lengths)``.
+TextInputs: TypeAlias = "Sequence[str] | tuple[Tensor, Tensor] | Padded"
+
+#: Items that go through an encoder at a time, outside of training.
+ENCODE_BATCH = 64
+
+
+class RetrievalModel(nn.Module, ABC):
+    """A model that scores images against captions; rows are images, columns are captions.
+
+    Training works with the first five methods on batches and keeps gradients; people use :meth:`encode_images`,
+    :meth:`encode_texts` and :meth:`similarity`, which take files and strings and give float32 CPU tensors.
+
+    Attributes:
+        config: The dataclass that :func:`bcls.models.build` makes the same model from.
+        frozen: Beginnings of the names of parameters that are never trained and come from an installed package;
+            :meth:`trained_state` leaves them out.
+    """
+
+    config: "DataclassInstance"
+    frozen: tuple[str, ...] = ()
+
+    @abstractmethod
+    def prepare_images(self, images: ImageInputs) -> Padded:
+        """Turn what a person has into what :meth:`image_codes` takes, on the CPU: one item after another."""
+
+    @abstractmethod
+    def prepare_texts(self, texts: TextInputs) -> Padded:
+        """Turn captions into what :meth:`text_codes` takes, token numbers with lengths, on the CPU."""
+
+    @abstractmethod
+    def image_codes(self, images: Padded) -> Padded:
+        """Encode images: ``(N, D)`` unit vectors, or ``(N, R, D)`` regions."""
+
+    @abstractmethod
+    def text_codes(self, texts: Padded) -> Padded:
+        """Encode captions: ``(C, D)`` unit vectors, or ``(C, W, D)`` words with lengths."""
+
+    @abstractmethod
+    def scores(self, images: Padded, texts: Padded) -> Tensor:
+        """Score all pairs of codes, ``(N, C)``, with gradients."""
+
+    def forward(self, images: Padded, texts: Padded) -> tuple[Padded, Padded]:
+        """Codes of both sides. Scores come after the codes of all processes have been gathered."""
+        return self.image_codes(images), self.text_codes(texts)
+
+    def image_vectors(self, codes: Padded) -> Tensor:
+        """``(N, D)`` unit vectors from image codes: the codes themselves, unless they are regions."""
+        return codes.values
+
+    def text_vectors(self, codes: Padded) -> Tensor:
+        """``(C, D)`` unit vectors from caption codes."""
+        return codes.values
+
+    def encode_images(self, images: ImageInputs) -> Tensor:
+        """Encode images into ``(N, D)`` float32 unit rows on the CPU, in eval mode and without gradient.
+
+        Args:
+            images: Paths or PIL images where the model sees pixels, else features as ``(N, d)`` or ``(N, R, d)``.
+        """
+        return self._in_batches(self.prepare_images, self.image_codes, self.image_vectors, images)
+
+    def encode_texts(self, texts: TextInputs) -> Tensor:
+        """Encode captions into ``(C, D)`` float32 unit rows on the CPU, in eval mode and without gradient.
+
+        Args:
+            texts: Strings, or ``(token numbers, lengths)``.
+        """
+        return self._in_batches(self.prepare_texts, self.text_codes, self.text_vectors, texts)
+
+    def similarity(self, images: ImageInputs, texts: TextInputs) -> Tensor:
+        """Score every image against every caption, ``(N, C)`` float32 on the CPU, without gradient.
+
+        Args:
+            images: As for :meth:`encode_images`.
+            texts: As for :meth:`encode_texts`.
+        """
+        return self.encode_images(images) @ self.encode_texts(texts).T
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, without those of frozen packaged parts."""
+        state: dict[str, Tensor] = self.state_dict()
+        return {name: value for name, value in state.items() if not name.startswith(self.frozen)}
+
+    def load_trained_state(self, state: dict[str, Tensor]) -> None:
+        """Take over what :meth:`trained_state` gave.
+
+        Raises:
+            ValueError: A name is missing or unknown, or a shape differs; the message says which.
+        """
+        own = self.trained_state()
+        for name in own.keys() - state.keys():
+            fail("state", f"a tensor {name!r}", "none", "the checkpoint is of another model or cut off")
+        for name, value in state.items():
+            if name not in own:
+                fail("state", f"the {len(own)} tensors of this model", f"{name!r} beside them", "use its own config")
+            if own[name].shape != value.shape:
+                expected, got = tuple(own[name].shape), tuple(value.shape)
+                fail("state", f"shape {expected} for {name!r}", got, "the config and the weights are of two models")
+        self.load_state_dict(state, strict=False)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """What is trained, by the name that a learning-rate factor is given for; one group unless a model says more."""
+        return {"all": [one for one in self.parameters() if one.requires_grad]}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The config as plain values, for JSON and YAML."""
+        return asdict(self.config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    def _in_batches(
+        self,
+        prepare: Callable[[Any], Padded],
+        encode: Callable[[Padded], Padded],
+        vectors: Callable[[Padded], Tensor],
+        items: Any,
+    ) -> Tensor:
+        with judging(self):
+            blocks = [
+                vectors(encode(prepare(part).to(self.device))).float().cpu() for part in parts(items, ENCODE_BATCH)
+            ]
+        return torch.cat(blocks)
+
+
+@contextmanager
+def judging(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; the model's own mode comes back afterwards, whatever happens."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+def parts(items: Any, size: int) -> Iterator[Any]:
+    """Cut inputs of any accepted kind into parts of at most ``size`` items; one empty part where there are none."""
+    if isinstance(items, Padded):
+        yield from (items.take(slice(start, start + size)) for start in range(0, max(1, len(items)), size))
+    elif isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
+        yield from parts(Padded(*items), size)
+    else:
+        yield from (items[start : start + size] for start in range(0, max(1, len(items)), size))
