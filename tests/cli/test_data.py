@@ -33,9 +33,9 @@ def source(tmp_path):
 def test_help(run, capsys):
     code, out, _ = run("--help")
     assert code == 0
-    assert all(job in out for job in ("import KIND SOURCE --out DIR", "check DIR", "stats DIR"))
+    assert all(job in out for job in ("import KIND SOURCE --out DIR", "check DIR", "stats DIR", "features DIR"))
     assert run()[0] == 2
-    for job in ("import", "check", "stats"):
+    for job in ("import", "check", "stats", "features"):
         with pytest.raises(SystemExit) as left:
             run(job, "--help")
         assert left.value.code == 0
@@ -144,4 +144,4 @@ def test_the_fixed_call(run, tmp_path):
 
 
 def test_every_job_is_listed():
-    assert list(data._JOBS) == ["import", "check", "stats"]
+    assert list(data._JOBS) == ["import", "check", "stats", "features"]

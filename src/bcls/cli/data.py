@@ -1,4 +1,4 @@
-"""``bcls data``: import a dataset, check it, count it."""
+"""``bcls data``: import a dataset, check it, count it, extract features."""
 
 import json
 import sys
@@ -90,6 +90,12 @@ def _stats(words: list[str]) -> int:
     return 0
 
 
+def _features(words: list[str]) -> int:
+    from bcls.cli.features import main as extract
+
+    return extract(words)
+
+
 @dataclass(frozen=True)
 class StatsSettings:
     """Flags of ``bcls data stats``."""
@@ -106,4 +112,5 @@ _JOBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     "import": (_import, "import KIND SOURCE --out DIR", "read another layout into a dataset folder"),
     "check": (_check, "check DIR", "read everything once and list what is wrong"),
     "stats": (_stats, "stats DIR", "count captions, words and sizes"),
+    "features": (_features, "features DIR", "features of every picture, by a pretrained network"),
 }

@@ -1,0 +1,144 @@
+"""Vision models of the ``transformers`` library: ViT, DINOv2, ConvNeXt, ResNet, the eyes of CLIP and SigLIP."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bcls._checks import fail
+from bcls._extras import require
+from bcls.backbones._processor import read_processing, square_side
+from bcls.backbones.base import Backbone
+
+_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+class VisionModel(Backbone):
+    """A vision model by folder or hub name; weights are read from safetensors files alone, and no code of theirs runs.
+
+    Convolutional models give their last feature map. Of transformers, the patch tokens of the last layer are laid out
+    as a grid; class, distillation and register tokens are left out. Of a model with two towers, such as CLIP, the
+    vision tower is used.
+
+    Args:
+        source: A folder, as a path, or a name on the hub, as a string.
+
+    Raises:
+        ValueError: There is no such model, it is not for square pictures, or its output is no grid.
+        MissingExtraError: transformers is not installed.
+    """
+
+    def __init__(self, source: str | Path) -> None:
+        name = str(source)
+        library = require("transformers", "photos", f"the backbone {name!r}")
+        options = {"trust_remote_code": False, "local_files_only": isinstance(source, Path)}
+        with _quiet(library), _one_line(name):
+            config = library.AutoConfig.from_pretrained(name, **options)
+            model = library.AutoModel.from_pretrained(
+                name, config=config, dtype=torch.float32, use_safetensors=True, **options
+            )
+            file = _processor_file(library, source)
+        model = getattr(model, "vision_model", model)
+        config = getattr(config, "vision_config", config)
+        processing = read_processing(file, getattr(config, "image_size", None))
+        side, patch = processing.side, getattr(config, "patch_size", None)
+        super().__init__(name, hash_state(model), side, processing.mean, processing.std, processing.resample)
+        self._cells_a_side = None if patch is None else side // square_side(f"{name}: patch_size", patch)
+        self.network: nn.Module = model.to(memory_format=torch.channels_last)
+        with _one_line(name):
+            self._look()
+            self._check_repeatable()
+
+    def cells(self, inputs: Tensor) -> Tensor:
+        """See :meth:`Backbone.cells`."""
+        output = self.network(pixel_values=inputs)
+        state: Tensor = output.last_hidden_state
+        return state if state.ndim == 4 else tokens_to_grid(state, self._cells_a_side)
+
+    def _check_repeatable(self) -> None:
+        """Refuse models that leave out patches by chance, as masked autoencoders do."""
+        pixels = torch.randint(0, 256, (1, 3, self.side, self.side), generator=torch.Generator().manual_seed(0))
+        with torch.inference_mode():
+            same = all(torch.equal(self(pixels), self(pixels)) for _ in range(2))
+        if not same:
+            fail("backbone", "one grid for one picture", "another each time", "use the model without its masking")
+
+
+def tokens_to_grid(tokens: Tensor, cells: int | None) -> Tensor:
+    """Lay patch tokens out as a square grid.
+
+    Args:
+        tokens: ``(N, L, D)``, patches row by row, after any class, distillation and register tokens.
+        cells: Patches along a side. Where it is unknown, or there are fewer tokens because the model has merged them,
+            all tokens must make up a square.
+
+    Returns:
+        ``(N, D, h, h)``.
+
+    Raises:
+        ValueError: The tokens make up no square.
+
+    Example:
+        >>> tokens_to_grid(torch.arange(5.0).reshape(1, 5, 1), 2)
+        tensor([[[[1., 2.],
+                  [3., 4.]]]])
+    """
+    length = tokens.shape[1]
+    side = cells if cells is not None and cells * cells <= length else math.isqrt(length)
+    if side * side != length and side != cells:
+        fail("backbone", "patch tokens that make up a square grid", f"{length} tokens", "use a model for square grids")
+    patches = tokens[:, length - side * side :]
+    return patches.transpose(1, 2).reshape(len(tokens), -1, side, side)
+
+
+def hash_state(module: nn.Module) -> str:
+    """sha256 over the names, shapes and values of a module's parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _processor_file(library: Any, source: str | Path) -> Path | None:
+    for file in _FILES:
+        if isinstance(source, Path):
+            found = str(source / file) if (source / file).is_file() else None
+        else:
+            found = library.utils.cached_file(source, file, _raise_exceptions_for_missing_entries=False)
+        if found is not None:
+            return Path(found)
+    return None
+
+
+@contextmanager
+def _quiet(library: Any) -> Iterator[None]:
+    """Keep the library's bars and notes about unused weights off the terminal."""
+    logging = library.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Turn what the library raises for a model that it cannot read or run into one line."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        if str(error).startswith("`backbone`"):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        remedy = "name a folder or hub model of transformers for square pictures, with weights as safetensors"
+        raise ValueError(f"`backbone`: expected a vision model {name!r}, got {reason}; {remedy}") from error

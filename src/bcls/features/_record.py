@@ -1,0 +1,81 @@
+"""``manifest.json`` beside the features: what they are, what made them, which splits are finished."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bcls._checks import fail
+from bcls._files import write_whole
+from bcls.data.manifest import FeatureFile, add_features
+from bcls.data.text_files import read_json
+
+FILE = "manifest.json"
+FORMAT = "bcls-features"
+
+
+def check_name(argument: str, name: str) -> str:
+    """A name that can be a folder or a file."""
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+        fail(argument, "letters, digits, '.', '+', '-' and '_'", repr(name), "choose a plain name")
+    return name
+
+
+def finished_splits(folder: Path, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The splits of these features that are finished, with what is recorded of each; none where there are none.
+
+    Raises:
+        ValueError: They were made with other settings, or the file is not what this library writes.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", "choose another name")
+    for key, value in settings.items():
+        if content["settings"].get(key) != json.loads(json.dumps(value)):
+            remedy = f"choose another name for these, or remove {folder}"
+            fail(key, f"{content['settings'].get(key)!r}, as in the finished features {folder.name!r}", value, remedy)
+    splits: dict[str, dict[str, Any]] = content["splits"]
+    return splits
+
+
+def record_split(dataset: Path, name: str, split: str, settings: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """Note that a split is finished, beside the features and then in the dataset's manifest."""
+    folder = dataset / "features" / name
+    splits = {**finished_splits(folder, settings), split: dict(made)}
+    # In one order, whichever was finished first.
+    content = {"format": FORMAT, "version": 1, "settings": dict(settings), "splits": dict(sorted(splits.items()))}
+    write_whole(folder / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    enter(dataset, name, split)
+
+
+def enter(dataset: Path, name: str, split: str) -> None:
+    """Enter a finished split in the dataset's manifest, where it is not there yet."""
+    with alone(dataset / "features", wait=True):
+        add_features(dataset, name, split, FeatureFile(f"features/{name}/{split}.npy"))
+
+
+@contextmanager
+def alone(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Keep other processes out of a folder of features.
+
+    Args:
+        folder: The folder; made if it is not there.
+        wait: Wait until the other one is done.
+
+    Raises:
+        ValueError: Another one is there, and we do not wait.
+    """
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            fail("name", "features that no other process makes now", str(folder), "wait for it, or end it")
+        yield  # the system lets go of the lock when the file is closed, or the process killed

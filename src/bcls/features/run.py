@@ -1,0 +1,137 @@
+"""Features of every picture of a dataset, in blocks that are done or not."""
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bcls._checks import fail
+from bcls._progress import progress
+from bcls.data import Dataset
+from bcls.features._plan import Plan, images_hash, make_plan
+from bcls.features._record import alone, enter, finished_splits
+from bcls.features._split import SplitWork
+from bcls.features.settings import FeatureSettings
+from bcls.jobs import run_blocks, torch_threads
+
+#: Pictures in a block: what is lost when the process is killed.
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What came of an extraction.
+
+    Attributes:
+        name: Name of the features, for :meth:`bcls.data.Dataset.features`.
+        folder: Where they lie.
+        shapes: Shape of the array of each split, those finished before included.
+        already: Splits that were finished before.
+        unreadable: Pictures that cannot be read, by id, with the reason. Their splits are not finished.
+        zero_rows: Ids of quarantined pictures that cannot be read, whose rows are zero.
+    """
+
+    name: str
+    folder: Path
+    shapes: dict[str, tuple[int, ...]]
+    already: tuple[str, ...]
+    unreadable: dict[str, str]
+    zero_rows: tuple[str, ...]
+
+
+def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extraction:
+    """Extract features of a dataset's pictures into its folder.
+
+    They are stored as ``features/<name>/<split>.npy``, float16, ``(N, R, D)`` or ``(N, D)``, beside a
+    ``manifest.json`` that says what made them, and are entered in the dataset's manifest: open the dataset again and
+    ask for ``features(name)``. An extraction that was broken off goes on where it was and ends with the same bytes.
+
+    A picture that cannot be read keeps its split from being finished, unless ``bcls data check`` has put it into
+    quarantine: then its row is zero, is listed as such in ``manifest.json``, and training skips it.
+
+    Args:
+        dataset: The dataset, with all images of its splits.
+        settings: How; the defaults of :class:`FeatureSettings` when left out.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ValueError: A setting is wrong, differs from that of a broken-off or finished extraction of this name, or no
+            picture at all can be read.
+        MissingExtraError: A package that the backbone or engine needs is not installed.
+        OSError: The features cannot be written.
+    """
+    settings = settings or FeatureSettings()
+    plan = make_plan(dataset, settings)
+    folder = dataset.folder / "features" / plan.name
+    shapes: dict[str, tuple[int, ...]] = {}
+    work: dict[str, SplitWork] = {}
+    zero: dict[str, list[str]] = {}
+    with alone(folder):
+        finished = finished_splits(folder, plan.settings)
+        for split in plan.splits:
+            part = dataset.split(split)
+            shapes[split] = (len(part.images), *plan.shape)
+            if split in finished and (folder / f"{split}.npy").exists():
+                _check_same(folder, split, finished[split], part)
+                enter(dataset.folder, plan.name, split)
+                zero[split] = finished[split]["zero_rows"]
+            else:
+                _check_free(dataset, plan.name, split)
+                work[split] = SplitWork(part, split, folder, plan, BLOCK)
+        _work(list(work.values()), plan, settings)
+    zero |= {split: one.zero_rows for split, one in work.items()}
+    return Extraction(
+        plan.name,
+        folder,
+        shapes,
+        tuple(split for split in plan.splits if split not in work),
+        {image_id: reason for one in work.values() for image_id, reason in one.unreadable.items()},
+        tuple(image_id for split in plan.splits for image_id in zero[split]),
+    )
+
+
+def _work(splits: list[SplitWork], plan: Plan, settings: FeatureSettings) -> None:
+    """Do the blocks that are left, and show how far they are."""
+    todo = [(split, number) for split in splits for number in split.left]
+    blocks = [split.block(number) for split, number in todo]
+    results = run_blocks(
+        blocks,
+        plan.start,
+        engine=settings.engine,
+        address=settings.address,
+        workers=settings.workers,
+        threads=1,
+        gpus=0.0 if plan.made_with["device"] == "cpu" else 1.0,
+    )
+    for split in splits:  # what was killed before it could say that it is finished
+        split.finish()
+    if not todo:
+        return
+    total, done, started = sum(map(len, blocks)), 0, time.monotonic()
+    # Lanes work on while a block is written, so the number of threads must hold for all that time.
+    with torch_threads(1), closing(results), progress(f"features {plan.name}", total) as step:
+        for place, rows in results:
+            split, number = todo[place]
+            split.take(number, rows)
+            split.finish()
+            done += len(blocks[place])
+            step(done, f"{done / (time.monotonic() - started):.1f} a second")
+
+
+def _check_same(folder: Path, split: str, made: dict[str, Any], part: Dataset) -> None:
+    if made["images"] != images_hash(part.image_ids):
+        fail(
+            str(folder),
+            f"features of the images that split {split!r} has now",
+            "features of others",
+            "remove that folder, or choose another name",
+        )
+
+
+def _check_free(dataset: Dataset, name: str, split: str) -> None:
+    file = dataset.manifest.features.get(name, {}).get(split)
+    if file is not None and file.path != f"features/{name}/{split}.npy":
+        fail("name", "a name of its own", f"{name!r}, which {file.path} has", "choose another")

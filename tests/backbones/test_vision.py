@@ -1,0 +1,159 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bcls.backbones import load_backbone
+from bcls.backbones._vision import tokens_to_grid
+from tests.backbones.models import save, square
+
+pytest.importorskip("transformers")
+
+
+def photo(side=32):
+    return torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def normalised(pixels, mean=0.5, std=0.25):
+    return (pixels.float() / 255 - mean) / std
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "dropped"),
+    [
+        ("vit", {}, 1),
+        ("deit", {}, 2),
+        ("dinov2", {}, 1),
+        ("dinov2_with_registers", {"num_register_tokens": 3}, 4),
+        ("clip_vision_model", {}, 1),
+        ("siglip_vision_model", {}, 0),
+    ],
+)
+def test_patch_tokens_become_the_grid(tmp_path, kind, changes, dropped):
+    folder, model = save(tmp_path / "m", kind, square(32), **changes)
+    backbone = load_backbone(folder)
+    assert (backbone.side, backbone.channels, backbone.grid, backbone.packaged) == (32, 16, (4, 4), False)
+    with torch.no_grad():
+        tokens = model(pixel_values=normalised(photo())).last_hidden_state
+        grid = backbone(photo())
+    assert tokens.shape[1] == dropped + 16
+    for y in range(4):
+        for x in range(4):
+            torch.testing.assert_close(grid[:, :, y, x], tokens[:, dropped + 4 * y + x], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_two_towers_give_the_eyes(tmp_path, kind):
+    folder, model = save(tmp_path / "m", kind, square(32))
+    backbone = load_backbone(str(folder))
+    with torch.no_grad():
+        tokens = model.vision_model(pixel_values=normalised(photo())).last_hidden_state[:, -16:]
+        grid = backbone(photo())
+    torch.testing.assert_close(grid.flatten(2).transpose(1, 2), tokens, atol=1e-5, rtol=1e-5)
+    assert not any("text" in name for name, _ in backbone.named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["resnet", "convnext"])
+def test_convolutional_models_give_their_last_map(tmp_path, kind):
+    processor = {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}, "do_center_crop": True}
+    folder, model = save(tmp_path / "m", kind, {**processor, "image_mean": [0.5] * 3, "image_std": [0.25] * 3})
+    backbone = load_backbone(folder)
+    with torch.no_grad():
+        expected = model(pixel_values=normalised(photo(64))).last_hidden_state
+        grid = backbone(photo(64))
+    assert backbone.grid == (2, 2)
+    assert backbone.channels == 24
+    torch.testing.assert_close(grid, expected, atol=1e-5, rtol=1e-5)
+    if kind == "resnet":  # its own pooled vector is the mean over the grid
+        with torch.no_grad():
+            pooled = model(pixel_values=normalised(photo(64))).pooler_output.flatten(1)
+        torch.testing.assert_close(grid.mean((2, 3)), pooled, atol=1e-5, rtol=1e-5)
+
+
+def test_without_a_processor_the_config_tells_the_side(tmp_path):
+    backbone = load_backbone(save(tmp_path / "m", "vit", image_size=48)[0])
+    assert (backbone.side, backbone.grid) == (48, (6, 6))
+    np.testing.assert_allclose(backbone.mean, [255 * value for value in (0.485, 0.456, 0.406)])
+
+
+def test_processor_settings_are_used(tmp_path):
+    settings = {"resample": 2, "do_normalize": False, "do_rescale": True, "rescale_factor": 1 / 128}
+    backbone = load_backbone(save(tmp_path / "m", "vit", square(32, **settings))[0])
+    assert backbone.resample is Image.Resampling.BILINEAR
+    assert (backbone.mean, backbone.std) == ((0.0,) * 3, (128.0,) * 3)
+
+
+def test_processor_inside_processor_config(tmp_path):
+    folder, _ = save(tmp_path / "m", "vit")
+    (folder / "processor_config.json").write_text(json.dumps({"image_processor": square(32)}))
+    assert load_backbone(folder).std == (0.25 * 255,) * 3
+
+
+def test_hash_knows_the_weights(tmp_path):
+    folder, model = save(tmp_path / "a", "vit")
+    first = load_backbone(folder).weights
+    assert first == load_backbone(folder).weights
+    with torch.no_grad():
+        model.embeddings.cls_token[0, 0, 0] += 1e-3
+    model.save_pretrained(tmp_path / "b")
+    assert load_backbone(tmp_path / "b").weights != first
+
+
+def test_half_precision_and_gradients(tmp_path):
+    backbone = load_backbone(save(tmp_path / "m", "vit", square(32))[0])
+    exact = backbone(photo())
+    exact.sum().backward()
+    assert all(value.grad is not None for name, value in backbone.named_parameters() if "pooler" not in name)
+    for dtype in (torch.bfloat16, torch.float16):
+        grid = backbone.to(dtype)(photo())
+        assert grid.dtype == dtype
+        torch.testing.assert_close(grid.float(), exact.detach(), atol=0.15, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "processor", "changes"),
+    [
+        ("vit", {"size": {"height": 32, "width": 48}}, {}),
+        ("vit", None, {"image_size": [32, 48]}),
+        ("vit", square(48), {}),  # the model itself is for 32
+        ("vit", square(32, rescale_offset=True), {}),
+        ("bert", None, {}),
+        ("vit_mae", square(32), {"mask_ratio": 0.8}),
+    ],
+)
+def test_what_is_no_square_grid_is_refused_in_one_line(tmp_path, kind, processor, changes):
+    folder, _ = save(tmp_path / "m", kind, processor, **changes)
+    with pytest.raises(ValueError, match=r"expected .* got .*; ") as caught:
+        load_backbone(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_pickled_weights_are_not_read(tmp_path):
+    folder, model = save(tmp_path / "m", "vit")
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="safetensors"):
+        load_backbone(folder)
+
+
+def test_own_code_of_a_model_is_not_run(tmp_path):
+    folder, _ = save(tmp_path / "m", "vit")
+    (folder / "mine.py").write_text("raise SystemExit('ran')\n")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModel": "mine.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="`backbone`: expected a vision model"):
+        load_backbone(folder)
+
+
+def test_folder_without_a_model(tmp_path):
+    with pytest.raises(ValueError, match="`backbone`: expected a vision model"):
+        load_backbone(tmp_path)
+
+
+def test_tokens_that_make_up_no_square():
+    with pytest.raises(ValueError, match="got 7 tokens"):
+        tokens_to_grid(torch.zeros(1, 7, 2), None)
+    assert tokens_to_grid(torch.zeros(2, 9, 4), 6).shape == (2, 4, 3, 3)  # merged patches, as in Swin

@@ -1,0 +1,261 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bcls.backbones import load_backbone
+from bcls.data import open_dataset
+from bcls.data.check import check_dataset
+from bcls.features import FeatureSettings, extract
+from tests.features.made import digests, draw, tiny
+from tests.reference.features import features as reference
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    return tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("bcls.features.run.BLOCK", 5)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return draw(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("view", "regions", "rows"), [("whole", "4", 2), ("whole", "global", None), ("ten-crop", "2x2", 2)]
+)
+def test_rows_are_the_reference(folder, backbone, view, regions, rows):
+    done = extract(open_dataset(folder), FeatureSettings(backbone, regions, view, name="mine"))
+    shape = (16,) if rows is None else (4, 16)
+    assert done.shapes == {"train": (16, *shape), "test": (4, *shape)}
+    assert (done.already, done.unreadable, done.zero_rows) == ((), {}, ())
+    dataset = open_dataset(folder)
+    found = dataset.features("mine")
+    assert found.shape == (20, *shape)
+    assert found.arrays[0].dtype == np.float16
+    assert isinstance(found.arrays[0], np.memmap)
+    network = load_backbone(backbone)
+    for number in (0, 4, 5, 15, 16, 19):
+        expected = reference(network, dataset.read_image(dataset.image_ids[number]), view, rows)
+        torch.testing.assert_close(torch.tensor(found[number]).float(), expected, atol=2e-3, rtol=2e-3)
+
+
+def test_manifest_tells_what_made_them(folder, backbone):
+    before = json.loads((folder / "manifest.json").read_text())
+    done = extract(open_dataset(folder), FeatureSettings(backbone, "global", "centre"))
+    assert done.name == f"{backbone.rpartition('/')[2]}-global-centre"
+    record = json.loads((done.folder / "manifest.json").read_text())
+    assert record["settings"]["weights"] == load_backbone(backbone).weights
+    assert record["settings"]["dtype"] == "float16"
+    assert record["splits"]["test"]["rows"] == 4
+    assert record["splits"]["test"]["software"]["torch"] == torch.__version__
+    assert sorted(path.name for path in done.folder.iterdir()) == [".lock", "manifest.json", "test.npy", "train.npy"]
+    after = json.loads((folder / "manifest.json").read_text())
+    assert after.pop("features") == {
+        done.name: {split: {"path": f"features/{done.name}/{split}.npy", "every": 1} for split in ("train", "test")}
+    }
+    assert after == before
+
+
+def test_a_finished_one_says_so(folder, backbone):
+    settings = FeatureSettings(backbone, "4", name="mine")
+    first = extract(open_dataset(folder), settings)
+    kept = digests(first.folder)
+    again = extract(open_dataset(folder), settings)
+    assert again.already == ("train", "test")
+    assert again.shapes == first.shapes
+    assert digests(again.folder) == kept
+
+
+def test_splits_one_after_the_other_give_the_same(folder, backbone):
+    whole = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="whole")).folder
+    for split in ("test", "train"):
+        done = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="parts", split=split))
+        assert done.already == ()
+    assert digests(done.folder) == digests(whole)
+
+
+@pytest.mark.parametrize("change", [{"regions": "16"}, {"view": "centre"}, {"precision": "bfloat16"}])
+def test_other_settings_under_a_finished_name_are_refused(folder, backbone, change):
+    settings = {"backbone": backbone, "regions": "4", "name": "mine"}
+    extract(open_dataset(folder), FeatureSettings(**settings))
+    with pytest.raises(ValueError, match=rf"`{next(iter(change))}`: expected .* as in the finished features 'mine'"):
+        extract(open_dataset(folder), FeatureSettings(**{**settings, **change}))
+
+
+def broken_off(folder, settings, monkeypatch, after=2):
+    """An extraction that ends after a few blocks, as if interrupted."""
+    from bcls.features._store import SplitFile
+
+    write = SplitFile.write
+
+    def limited(self, block, start, rows, zero):
+        if len(self.done) == after:
+            raise KeyboardInterrupt
+        write(self, block, start, rows, zero)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitFile, "write", limited)
+        with pytest.raises(KeyboardInterrupt):
+            extract(open_dataset(folder), settings)
+
+
+def test_goes_on_with_the_same_bytes(folder, backbone, monkeypatch):
+    whole = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="whole")).folder
+    settings = FeatureSettings(backbone, "4", name="parts")
+    broken_off(folder, settings, monkeypatch)
+    parts = folder / "features" / "parts"
+    assert not (parts / "manifest.json").exists()
+    assert "parts" not in open_dataset(folder).feature_names
+    with (parts / ".train.blocks").open("ab") as file:
+        file.write(b'{"block": 2, "ze')  # a line that was cut off
+    computed = []
+    from bcls.features._worker import PictureWorker
+
+    call = PictureWorker.__call__
+    monkeypatch.setattr(PictureWorker, "__call__", lambda self, ids: computed.append(len(ids)) or call(self, ids))
+    extract(open_dataset(folder), settings)
+    assert computed == [5, 1, 4]
+    for split in ("train", "test"):
+        assert (parts / f"{split}.npy").read_bytes() == (whole / f"{split}.npy").read_bytes()
+    assert (parts / "manifest.json").read_bytes() == (whole / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize("change", [{"regions": "16"}, {"view": "ten-crop"}, {"precision": "float16"}])
+def test_other_settings_than_the_broken_off_are_refused(folder, backbone, monkeypatch, change):
+    settings = {"backbone": backbone, "regions": "4", "name": "mine"}
+    broken_off(folder, FeatureSettings(**settings), monkeypatch)
+    with pytest.raises(ValueError, match=rf"`{next(iter(change))}`: expected .* as in the extraction that was broken"):
+        extract(open_dataset(folder), FeatureSettings(**{**settings, **change}))
+
+
+def test_killed_between_the_name_and_the_record(folder, backbone, monkeypatch):
+    settings = FeatureSettings(backbone, "4", name="mine", split="test")
+    with monkeypatch.context() as patch:
+        patch.setattr("bcls.features._split.record_split", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            extract(open_dataset(folder), settings)
+    assert (folder / "features" / "mine" / "test.npy").exists()
+    assert extract(open_dataset(folder), settings).already == ()
+    assert open_dataset(folder).split("test").features("mine").shape == (4, 4, 16)
+
+
+def test_unreadable_pictures_keep_the_split_unfinished_until_quarantined(folder, backbone, tmp_path):
+    dataset = open_dataset(folder)
+    bad = dataset.image_ids[6]
+    picture = folder / "images" / f"{bad}.png"
+    picture.write_bytes(picture.read_bytes()[:200])
+    settings = FeatureSettings(backbone, "4", name="mine")
+    done = extract(dataset, settings)
+    assert list(done.unreadable) == [bad]
+    assert "damaged" in done.unreadable[bad]
+    assert open_dataset(folder).manifest.features["mine"].keys() == {"test"}
+    assert not (done.folder / "train.npy").exists()
+    check_dataset(folder)
+    done = extract(open_dataset(folder), settings)
+    assert (done.unreadable, done.zero_rows, done.already) == ({}, (bad,), ("test",))
+    rows = open_dataset(folder).features("mine")
+    assert not rows[6].any()
+    assert all(rows[number].any() for number in range(20) if number != 6)
+    record = json.loads((done.folder / "manifest.json").read_text())
+    assert record["splits"]["train"]["zero_rows"] == [bad]
+    assert extract(open_dataset(folder), settings).zero_rows == (bad,)
+
+
+def test_readable_pictures_in_quarantine_have_features(folder, backbone):
+    image = open_dataset(folder).image_ids[0]
+    (folder / "quarantine.json").write_text(json.dumps({"images": {image: "a leak"}, "captions": {}}))
+    extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
+    assert open_dataset(folder).features("mine")[0].any()
+
+
+def test_all_pictures_gone_is_one_error(folder, backbone):
+    for picture in (folder / "images").iterdir():
+        picture.rename(folder / picture.name)
+    with pytest.raises(ValueError, match="`dataset`: expected pictures that can be read, got none of 5"):
+        extract(open_dataset(folder), FeatureSettings(backbone, "4"))
+
+
+def test_features_that_are_not_finite_are_refused(folder, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    path = tiny(tmp_path / "wild")
+    state = load_file(f"{path}/model.safetensors")
+    state["layernorm.weight"] *= 1e6
+    save_file(state, f"{path}/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="`precision`: expected features that are finite in float16"):
+        extract(open_dataset(folder), FeatureSettings(path, "4"))
+
+
+def test_parts_of_a_split_are_refused(folder, backbone):
+    image = open_dataset(folder).image_ids[0]
+    (folder / "quarantine.json").write_text(json.dumps({"images": {image: "a leak"}, "captions": {}}))
+    with pytest.raises(ValueError, match="`dataset`: expected all 16 images of split 'train', got 15"):
+        extract(open_dataset(folder).without_quarantined(), FeatureSettings(backbone, "4"))
+
+
+def test_a_changed_dataset_is_noticed(folder, backbone):
+    extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
+    lines = (folder / "captions.jsonl").read_text().splitlines()
+    (folder / "captions.jsonl").write_text("\n".join([*lines[5:80], *lines[:5], *lines[80:]]) + "\n")
+    with pytest.raises(ValueError, match="expected features of the images that split 'train' has now"):
+        extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
+
+
+def test_names_of_imported_features_are_kept(folder, backbone):
+    np.save(folder / "other.npy", np.ones((16, 3), np.float32))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["features"] = {"butd": {"train": {"path": "other.npy"}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="`name`: expected a name of its own"):
+        extract(open_dataset(folder), FeatureSettings(backbone, "4", name="butd"))
+
+
+def test_two_at_a_time_are_refused(folder, backbone):
+    from bcls.features._record import alone
+
+    with alone(folder / "features" / "mine"), pytest.raises(ValueError, match="no other process makes now"):
+        extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"engine": "spark"}, "engine"),
+        ({"precision": "int8"}, "precision"),
+        ({"view": "all"}, "view"),
+        ({"regions": "5"}, "regions"),
+        ({"regions": "36"}, "regions"),  # the grid is 4 x 4
+        ({"workers": 0}, "workers"),
+        ({"split": "dev"}, "split"),
+        ({"device": "tpu"}, "device"),
+        ({"name": "../up"}, "name"),
+        ({"backbone": "efficientnet"}, "backbone"),
+    ],
+)
+def test_wrong_settings_write_nothing(folder, backbone, change, named):
+    with pytest.raises(ValueError, match=f"^`{named}`: expected"):
+        extract(open_dataset(folder), FeatureSettings(**{"backbone": backbone, "regions": "4", **change}))
+    assert not (folder / "features").exists()
+
+
+def test_number_of_threads_does_not_show(folder, backbone):
+    made = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            done = extract(open_dataset(folder), FeatureSettings(backbone, "4", name=f"with{threads}"))
+            assert torch.get_num_threads() == threads
+            made.append(digests(done.folder))
+    finally:
+        torch.set_num_threads(before)
+    assert made[0] == made[1]

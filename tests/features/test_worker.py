@@ -1,0 +1,71 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from bcls.backbones import load_backbone
+from bcls.features._worker import PictureWorker, start_worker
+from tests.features.made import draw, opened, tiny
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    where = tmp_path_factory.mktemp("worker")
+    return opened(draw(where / "data", images=40)), load_backbone(tiny(where / "tiny"))
+
+
+def worker(parts, lanes=1, view="whole", regions=(2, 2)):
+    return PictureWorker(parts[1], parts[0], view, regions, "cpu", torch.float32, lanes)
+
+
+@pytest.mark.parametrize("view", ["whole", "ten-crop"])
+def test_lanes_and_what_was_begun_do_not_show(parts, view):
+    ids = parts[0].image_ids
+    plain = worker(parts, view=view)(ids)
+    early = worker(parts, lanes=3, view=view)
+    early.ahead(ids)
+    early.ahead(ids[:7])
+    assert early(ids).tobytes() == plain.tobytes()
+    assert early(ids[:7]).shape == (7, 4, 16)
+    early.close()
+
+
+def test_a_batch_alone_gives_its_rows(parts):
+    """Batches are cut from a block's beginning, so a block that begins with another gives the same rows."""
+    ids = parts[0].image_ids
+    one = worker(parts)
+    assert one(ids[:16]).tobytes() == one(ids)[:16].tobytes()
+
+
+def test_unreadable_pictures_are_nan_and_the_rest_is_not(parts, tmp_path):
+    dataset = opened(draw(tmp_path / "data"))
+    (tmp_path / "data" / "images" / f"{dataset.image_ids[2]}.png").unlink()
+    rows = worker((dataset, parts[1]), regions=None)(dataset.image_ids[:5])
+    assert np.isnan(rows[2]).all()
+    assert np.isfinite(rows[[0, 1, 3, 4]]).all()
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_lower_precision_is_near(parts, precision):
+    ids = parts[0].image_ids[:6]
+    exact = worker(parts)(ids).astype(np.float32)
+    low = PictureWorker(copy.deepcopy(parts[1]), parts[0], "whole", (2, 2), "cpu", precision, 1)(ids)
+    assert low.dtype == np.float16
+    assert 0 < np.abs(low - exact).max() < 0.1
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_same_but_for_rounding(parts):
+    ids = parts[0].image_ids
+    exact = worker(parts)(ids).astype(np.float32)
+    there = PictureWorker(copy.deepcopy(parts[1]), parts[0], "whole", (2, 2), "cuda", torch.float32, 3)(ids)
+    np.testing.assert_allclose(there, exact, atol=2e-2)
+
+
+def test_other_weights_elsewhere_are_refused(parts):
+    with pytest.raises(ValueError, match=r"`backbone`: expected .* with weights 00"):
+        start_worker(parts[1].name, "00")
