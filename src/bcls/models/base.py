@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from bcls._padded import Padded
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from bcls.data.vocabulary import Vocabulary
 
 #: Pictures (files, or opened), or their features.
 ImageInputs: TypeAlias = "Sequence[str | Path | Image.Image] | Tensor | np.ndarray[Any, Any] | Padded"
@@ -35,11 +37,13 @@ class RetrievalModel(nn.Module, ABC):
 
     Attributes:
         config: The dataclass that :func:`bcls.models.build` makes the same model from.
+        vocabulary: What turns strings into token numbers, where the model has such a one; saved with it.
         frozen: Beginnings of the names of parameters that are never trained and come from an installed package;
             :meth:`trained_state` leaves them out.
     """
 
     config: "DataclassInstance"
+    vocabulary: "Vocabulary | None" = None
     frozen: tuple[str, ...] = ()
 
     @abstractmethod
@@ -97,7 +101,9 @@ class RetrievalModel(nn.Module, ABC):
             images: As for :meth:`encode_images`.
             texts: As for :meth:`encode_texts`.
         """
-        return self.encode_images(images) @ self.encode_texts(texts).T
+        rows, columns = self.encode_images(images), self.encode_texts(texts)
+        with torch.autocast("cpu", enabled=False):
+            return rows @ columns.T
 
     def trained_state(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, without those of frozen packaged parts."""
@@ -111,9 +117,9 @@ class RetrievalModel(nn.Module, ABC):
             ValueError: A name is missing or unknown, or a shape differs; the message says which.
         """
         own = self.trained_state()
-        for name in own.keys() - state.keys():
+        for name in sorted(own.keys() - state.keys()):
             fail("state", f"a tensor {name!r}", "none", "the checkpoint is of another model or cut off")
-        for name, value in state.items():
+        for name, value in sorted(state.items()):
             if name not in own:
                 fail("state", f"the {len(own)} tensors of this model", f"{name!r} beside them", "use its own config")
             if own[name].shape != value.shape:
@@ -121,9 +127,37 @@ class RetrievalModel(nn.Module, ABC):
                 fail("state", f"shape {expected} for {name!r}", got, "the config and the weights are of two models")
         self.load_state_dict(state, strict=False)
 
+    def files(self) -> dict[str, bytes]:
+        """Files that a saved model needs beside config, weights and vocabulary, by name; none by default."""
+        return {}
+
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """What is trained, by the name that a learning-rate factor is given for; one group unless a model says more."""
         return {"all": [one for one in self.parameters() if one.requires_grad]}
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config, weights, vocabulary and a model card into a folder, which is replaced whole.
+
+        Raises:
+            ValueError: Something else than a saved model has that name.
+        """
+        from bcls.models.folder import save_folder
+
+        save_folder(self, folder)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """Read a model that :meth:`save_pretrained` wrote, in eval mode.
+
+        Raises:
+            ValueError: Its files are damaged, do not belong together, or hold another kind of model.
+        """
+        from bcls.models.folder import load_folder
+
+        model = load_folder(folder)
+        if not isinstance(model, cls):
+            fail(str(folder), f"a {cls.__name__}", f"a {type(model).__name__}", "`bcls.models.load` reads any model")
+        return model
 
     def as_dict(self) -> dict[str, Any]:
         """The config as plain values, for JSON and YAML."""

@@ -1,0 +1,109 @@
+"""One side of a dual encoder: encoder, pooling, head."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bcls._checks import fail
+from bcls._padded import Padded
+from bcls.models.dual.heads import Head
+from bcls.models.dual.images import as_padded
+from bcls.models.dual.pooling import GPO, pool
+from bcls.similarity import unit
+
+
+class Encoder(Protocol):
+    """What gives features to a branch; a module."""
+
+    width: int
+    packaged: bool
+
+    def prepare(self, items: Any) -> Padded:
+        """From what a person has to what the encoder takes."""
+        ...
+
+
+class Branch(nn.Module):
+    """An encoder, frozen or not, then pooling and a head; gives unit vectors ``(N, D)``.
+
+    Inputs are what the encoder takes (token numbers, pixels), or features that a frozen encoder gave before: floats
+    ``(N, d)`` or ``(N, L, d)``, which are told apart by their type and shape. Mean, max and the like come before the
+    head, so that the features of a frozen encoder are one vector an item; GPO comes after it, as in VSE-infinity.
+
+    Args:
+        side: ``"images"`` or ``"texts"``, for messages.
+        encoder: The encoder.
+        pooling: See :func:`pool`; ``"gpo"``; anything where the encoder gives vectors.
+        head: The head.
+        tuned: Whether the encoder is trained.
+    """
+
+    def __init__(self, side: str, encoder: Any, pooling: str, head: Head, *, tuned: bool) -> None:
+        super().__init__()
+        self.side, self.tuned, self.kind = side, tuned, pooling
+        self.encoder = encoder
+        self.head = head
+        self.gpo = GPO() if pooling == "gpo" else None
+        if not tuned:
+            self.encoder.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "Branch":
+        """Set the mode; a frozen encoder stays in eval mode, so that its dropout is off and its statistics stay."""
+        super().train(mode)
+        if not self.tuned:
+            self.encoder.eval()
+        return self
+
+    def prepare(self, items: Any) -> Padded:
+        """From what a person has to what the branch takes, on the CPU.
+
+        Raises:
+            ValueError: Features of another width or with NaN in them, or features where the encoder is trained.
+        """
+        features = as_padded(items)
+        if features is None or not self._is_features(features):
+            prepared: Padded = self.encoder.prepare(items)
+            return prepared
+        self._check(features)
+        finite = features.values.isfinite().flatten(1).all(1)
+        if not finite.all():
+            row = int((~finite).nonzero()[0])
+            fail(self.side, "finite features", f"NaN or infinity in row {row}", "make the features of this item again")
+        return features
+
+    def features(self, inputs: Padded) -> Padded:
+        """What the head takes: ``(N, d)``, or ``(N, L, d)`` with lengths under GPO."""
+        if not self._is_features(inputs):
+            if inputs.values.shape[0] == 0:  # transformers cannot encode nothing
+                return Padded(torch.zeros(0, self.encoder.width, device=inputs.values.device))
+            with torch.set_grad_enabled(self.tuned and torch.is_grad_enabled()):
+                inputs = self.encoder(inputs)
+        else:
+            self._check(inputs)
+        if inputs.values.ndim == 3 and self.gpo is None:
+            return Padded(pool(self.kind, inputs))
+        return inputs
+
+    def forward(self, inputs: Padded) -> Tensor:
+        """See the class."""
+        features = self.features(inputs)
+        vectors: Tensor = self.head(features.values)
+        if self.gpo is not None and vectors.ndim == 3:
+            vectors = self.gpo(Padded(vectors, features.lengths))
+        # In float32 also under autocast; a zero vector stays one and passes no gradient.
+        return unit(vectors.float())
+
+    @staticmethod
+    def _is_features(inputs: Padded) -> bool:
+        return inputs.values.is_floating_point() and inputs.values.ndim != 4
+
+    def _check(self, features: Padded) -> None:
+        width: int = self.encoder.width
+        if features.values.ndim not in (2, 3) or features.values.shape[-1] != width:
+            expected = f"features (N, {width}) or (N, L, {width})"
+            fail(self.side, expected, tuple(features.values.shape), "they are of another encoder")
+        if self.tuned:
+            got = "features that were made before"
+            fail(self.side, "what the encoder reads, since it is trained", got, "they would pass it by")

@@ -1,0 +1,133 @@
+"""What a dual encoder is made from."""
+
+from dataclasses import dataclass
+
+from bcls._checks import check_choice, check_number, check_whole, fail
+
+_HEADS = ("linear", "mlp", "none")
+
+
+@dataclass(frozen=True)
+class DualConfig:
+    """Any image side with any text side, a head for each, cosine.
+
+    Example:
+        >>> DualConfig().text
+        'minilm'
+        >>> DualConfig(image="clip", model="openai/clip-vit-base-patch32").text_head
+        'none'
+    """
+
+    name: str = "dual"
+    """The model's name in the registry."""
+    image: str = "efficientnet-lite2"
+    """Image side: a backbone by name, folder or hub name (pixels), ``features`` (precomputed vectors or regions), or
+    ``clip`` (both towers of the checkpoint that ``model`` names)."""
+    text: str = ""
+    """Text side: ``minilm`` (packaged), ``gru`` (words of a vocabulary), or a transformers text model by folder or hub
+    name. Left out: ``minilm``; with ``image: clip`` it is ``clip`` and nothing else."""
+    model: str | None = None
+    """With ``image: clip``: folder or hub name of a CLIP or SigLIP checkpoint of transformers."""
+    width: int = 512
+    """Width of the vectors of both sides; without heads it is the encoders', whatever is given here."""
+    image_head: str = ""
+    """From image features to vectors: ``linear``, ``mlp`` (linear and a two-layer perceptron, added up) or ``none``.
+    Left out: ``linear``, and ``none`` with ``image: clip``."""
+    text_head: str = ""
+    """The same for captions. Left out: ``mlp``, and ``none`` with ``image: clip``."""
+    image_pooling: str = "mean"
+    """How regions, or a backbone's grid, become one vector: ``mean`` or ``max`` before the head, ``gpo`` after it."""
+    text_pooling: str = ""
+    """How words become one vector: ``mean``, ``cls`` (the first, of a transformer) or ``last`` (the last state, of a
+    GRU) before the head, ``gpo`` after it. Left out: ``last`` for a GRU, else ``mean``."""
+    dropout_images: float = 0.5
+    """Share of the image features that training leaves out before the head; 0 without a head."""
+    dropout_texts: float = 0.2
+    """Share of the caption features that training leaves out before the head; 0 without a head."""
+    features: int | None = None
+    """With ``image: features``: their width."""
+    words: int | None = None
+    """With ``text: gru``: number of words; left out, that of the vocabulary."""
+    word_width: int = 300
+    """With ``text: gru``: width of a word's vector."""
+    states: int = 1024
+    """With ``text: gru``: width of the GRU's states."""
+    bidirectional: bool = True
+    """With ``text: gru``: read captions in both directions and take the mean of the two states."""
+    dropout_words: float = 0.0
+    """With ``text: gru``: share of the word vectors' entries that training leaves out."""
+    tune_image: bool = False
+    """Train the image encoder, not only the heads."""
+    tune_text: bool = False
+    """Train the text encoder, not only the heads. A GRU is always trained."""
+    lora_rank: int = 0
+    """Above 0: of the encoders that are trained, train LoRA adapters of this rank and keep the rest frozen."""
+    lora_alpha: float = 16.0
+    """What adapters add is scaled by this over the rank."""
+    lora_targets: tuple[str, ...] = ("q_proj", "v_proj")
+    """Ends of the names of the linear layers with adapters; ``query`` and ``value`` in BERT and MiniLM."""
+    base_sha256: str | None = None
+    """With LoRA: the encoders that the adapters belong to. Filled in when the model is built; others are refused."""
+
+    def __post_init__(self) -> None:
+        clip = self.image == "clip"
+        _fill(self, "text", "clip" if clip else "minilm")
+        _fill(self, "image_head", "none" if clip else "linear")
+        _fill(self, "text_head", "none" if clip else "mlp")
+        _fill(self, "text_pooling", "last" if self.text == "gru" else "mean")
+        _check_sides(self, clip)
+        _check_features(self)
+        for name in ("image_head", "text_head"):
+            check_choice(name, getattr(self, name), _HEADS)
+        check_choice("image_pooling", self.image_pooling, ("mean", "max", "gpo"))
+        check_choice("text_pooling", self.text_pooling, ("mean", "last" if self.text == "gru" else "cls", "gpo"))
+        for name in ("width", "word_width", "states"):
+            check_whole(name, getattr(self, name), least=1)
+        for name in ("dropout_images", "dropout_texts", "dropout_words"):
+            value = check_number(name, getattr(self, name), "0 switches dropout off", low=0)
+            if value >= 1:
+                fail(name, "a share below 1", value, "0 switches dropout off")
+        _check_adapters(self)
+
+
+def _fill(config: DualConfig, name: str, default: str) -> None:
+    # A config is written down with what it means, not with what was left out.
+    if getattr(config, name) == "":
+        object.__setattr__(config, name, default)
+
+
+def _check_sides(config: DualConfig, clip: bool) -> None:
+    if (config.text == "clip") != clip:
+        fail("text", "clip together with `image: clip`", f"{config.text} with {config.image}", "CLIP has two towers")
+    if clip and config.model is None:
+        fail("model", "a CLIP or SigLIP checkpoint", "none", "give its folder or hub name")
+    if not clip and config.model is not None:
+        fail("model", "none without `image: clip`", repr(config.model), "give encoders by `image` and `text`")
+    for name in ("image_pooling", "text_pooling"):
+        if clip and getattr(config, name) != "mean":
+            fail(name, "none with `image: clip`", getattr(config, name), "its towers pool by themselves; leave it out")
+
+
+def _check_features(config: DualConfig) -> None:
+    if config.image == "features":
+        if config.features is None:
+            fail("features", "the width of the image features", "none", "it is the last number of their shape")
+        check_whole("features", config.features, least=1)
+        if config.tune_image:
+            fail("tune_image", "false with `image: features`", True, "features have no encoder to train")
+    elif config.features is not None:
+        fail("features", "none without `image: features`", config.features, f"{config.image} knows its width")
+    if config.words is not None:
+        check_whole("words", config.words, least=1)
+
+
+def _check_adapters(config: DualConfig) -> None:
+    check_whole("lora_rank", config.lora_rank, least=0)
+    check_number("lora_alpha", config.lora_alpha, "16 is usual", above=0)
+    adapted = config.tune_image or (config.tune_text and config.text != "gru")
+    if config.lora_rank and not adapted:
+        fail("lora_rank", "an encoder to train", "none", "set `tune_image` or `tune_text`, or leave LoRA out")
+    if config.lora_rank and not config.lora_targets:
+        fail("lora_targets", "names of layers", "none", "such as q_proj and v_proj")
+    if config.base_sha256 is not None and not config.lora_rank:
+        fail("base_sha256", "none without LoRA", config.base_sha256, "leave it out")

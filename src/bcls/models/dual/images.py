@@ -1,0 +1,67 @@
+"""Image encoders: a backbone that sees pixels, and none for features that were made before."""
+
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bcls._checks import fail
+from bcls._padded import Padded
+from bcls.backbones.base import Backbone
+from bcls.models.pictures import pixel_batch
+
+
+class PixelImages(nn.Module):
+    """A backbone; gives the cells of its grid, ``(N, h * w, d)``.
+
+    Args:
+        backbone: See :func:`bcls.backbones.load_backbone`.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.width, self.packaged = backbone.channels, backbone.packaged
+
+    def prepare(self, images: Any) -> Padded:
+        """Pictures as the backbone wants them, ``(N, 3, S, S)`` uint8."""
+        return pixel_batch(images, self.backbone.prepare, self.backbone.side)
+
+    def forward(self, images: Padded) -> Padded:
+        """See the class."""
+        return Padded(self.backbone(images.values).flatten(2).transpose(1, 2))
+
+
+class FeatureImages(nn.Module):
+    """No encoder: images come as features, vectors ``(N, d)`` or regions ``(N, R, d)``, which pass by it.
+
+    Args:
+        width: Their width, d.
+    """
+
+    packaged = True
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def prepare(self, images: Any) -> NoReturn:
+        """Refuse what is no features."""
+        values = images.values if isinstance(images, Padded) else images
+        got = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor | np.ndarray) else "pictures"
+        remedy = "make features first, or name a backbone as `image` in the config"
+        fail("images", f"features (N, {self.width}) or (N, R, {self.width})", got, remedy)
+
+    forward = prepare
+
+
+def as_padded(items: Any) -> Padded | None:
+    """Arrays and tensors as :class:`Padded`, floats as float32; nothing for lists of other things."""
+    lengths = items.lengths if isinstance(items, Padded) else None
+    values = items.values if isinstance(items, Padded) else items
+    if isinstance(values, np.ndarray):
+        values = torch.from_numpy(np.ascontiguousarray(values))
+    if not isinstance(values, Tensor):
+        return None
+    return Padded(values.float() if values.is_floating_point() else values, lengths)

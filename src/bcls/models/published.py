@@ -1,0 +1,105 @@
+"""The authors' checkpoints, ``*.pth.tar``, as models of this library; no code in them is run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bcls._checks import fail
+from bcls.data.vocabulary import Vocabulary
+from bcls.models._published_keys import own_names
+from bcls.models.config import DETECTOR_REGIONS
+from bcls.models.registry import build
+
+if TYPE_CHECKING:
+    from bcls.models.base import RetrievalModel
+
+_LAYOUT = "it should hold `model`, a list of the state dicts of images, captions and, for SGR and SAF, similarity"
+
+
+def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path | None = None) -> "RetrievalModel":
+    """Read a checkpoint of VSE++, SGR or SAF as its authors' code writes it, on the CPU and in eval mode.
+
+    Sizes come from the weights. Tensors, plain containers, numbers and the options' ``argparse.Namespace`` are all that
+    is read from the file: anything else, code above all, is refused. Zip files and the format before them both work.
+
+    Args:
+        path: Such as ``model_best.pth.tar``.
+        vocabulary: The vocabulary the model was trained with, or its JSON file; without it the model takes token
+            numbers only.
+
+    Raises:
+        ValueError: The file is damaged, holds code, or is of a model with options that are not here; the message says
+            what.
+    """
+    from bcls.models._safe_pickle import read_tensors
+
+    path = Path(path)
+    content = read_tensors(path)
+    states = content.get("model") if isinstance(content, Mapping) else None
+    if not isinstance(states, list | tuple) or not all(isinstance(state, Mapping) for state in states):
+        fail(str(path), "a checkpoint of VSE++, SGR or SAF", "something else", _LAYOUT)
+    options = vars(content["opt"]) if hasattr(content.get("opt"), "__dict__") else {}
+    _check_options(path, options, states)
+    config, state = _translated(path, states)
+    words = vocabulary if vocabulary is None or isinstance(vocabulary, Vocabulary) else Vocabulary.read(vocabulary)
+    model = build(config, vocabulary=words)
+    # Old versions of torch did not count; the count is not used.
+    model.load_trained_state(
+        {name: value for name, value in model.trained_state().items() if name.endswith("num_batches_tracked")} | state
+    )
+    return model.eval()
+
+
+def _check_options(path: Path, options: Mapping[str, Any], states: Any) -> None:
+    """Refuse what would load and give other scores."""
+    off = {"no_imgnorm": False, "no_txtnorm": False, "use_abs": False, "measure": "cosine", "num_layers": 1}
+    for key, value in off.items():
+        if options.get(key, value) != value:
+            fail(str(path), f"`{key}` {value} among its options", options[key], "this variant is not in the library")
+    for state in states:
+        for name in state:
+            if name.startswith(("cnn.", "module.cnn.")):
+                fail(
+                    str(path), "a model on precomputed features", f"weights of a CNN ({name})", "only its heads differ"
+                )
+            if "_l1" in name:
+                fail(str(path), "a GRU of one layer", name, "this variant is not in the library")
+
+
+def _translated(path: Path, states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    name = _name(path, states)
+    try:
+        images, texts = states[0], states[1]
+        config: dict[str, Any] = {
+            "name": name,
+            "features": images["fc.weight"].shape[1],
+            "width": images["fc.weight"].shape[0],
+            "words": texts["embed.weight"].shape[0],
+            "word_width": texts["embed.weight"].shape[1],
+        }
+        if name == "vsepp":
+            return config, own_names(states)
+        similarity = states[2]
+        config["similarity_width"] = similarity["sim_tranloc_w.weight"].shape[0]
+        if name == "sgr":
+            config["steps"] = sum(key.endswith("graph_query_w.weight") for key in similarity)
+        regions = similarity["v_global_w.embedding_local.1.weight"].shape[0]
+    except KeyError as error:
+        fail(str(path), f"a tensor {error} of {name}", "none", "the checkpoint is of another model or cut off")
+    if regions != DETECTOR_REGIONS:
+        fail(str(path), f"{DETECTOR_REGIONS} regions", regions, "the authors' code has no other number")
+    return config, own_names(states)
+
+
+def _name(path: Path, states: Any) -> str:
+    names = {key for state in states for key in state}
+    heads = {"sgr": "SGR_module.", "saf": "SAF_module."}
+    for name, prefix in heads.items():
+        if len(states) == 3 and any(key.startswith(prefix) for key in names):
+            if "cap_rnn.weight_ih_l0_reverse" not in names:
+                fail(str(path), "a GRU in both directions", "one direction", "this variant is not in the library")
+            return name
+    if len(states) != 2 or "rnn.weight_ih_l0" not in names or "rnn.weight_ih_l0_reverse" in names:
+        got = ", ".join(sorted(names)[:4]) + ", ..." if names else "no tensors"
+        fail(str(path), "a checkpoint of VSE++, SGR or SAF", got, _LAYOUT)
+    return "vsepp"

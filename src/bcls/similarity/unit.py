@@ -1,0 +1,38 @@
+"""Unit vectors that are safe at zero."""
+
+import torch
+from torch import Tensor
+
+#: Added to a length, as the authors of SCAN and SGRAF do.
+EPS = 1e-8
+#: Shorter vectors count as zero.
+_TINY = 1e-10
+
+
+def unit(values: Tensor, dim: int = -1) -> Tensor:
+    r"""Divide vectors by their length: :math:`x / (\lVert x \rVert + 10^{-8})`.
+
+    A zero vector stays zero and passes no gradient, where the plain formula gives NaN. Lengths are taken in float32 or
+    wider; the result has the type of ``values``.
+
+    Args:
+        values: Floating point, of any shape.
+        dim: The axis of the vectors.
+
+    Example:
+        >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    length = torch.linalg.vector_norm(values, dim=dim, keepdim=True, dtype=wide(values.dtype))
+    return values * inverse(length).to(values.dtype)
+
+
+def wide(kind: torch.dtype) -> torch.dtype:
+    """The type that lengths, softmaxes and statistics are worked out in: float32, or float64 where that came."""
+    return torch.promote_types(kind, torch.float32)
+
+
+def inverse(length: Tensor) -> Tensor:
+    """``1 / (length + 1e-8)``, and 0 without gradient where there is no length."""
+    return torch.where(length > _TINY, 1 / (length + EPS), 0)

@@ -1,0 +1,43 @@
+"""Towers that see pictures as ONNX files, from checkpoints of transformers and from packages."""
+
+import pytest
+import torch
+
+from bcls.export import export_onnx
+from bcls.export.onnx import TOLERANCE
+from bcls.models import build
+from tests.export.checking import check, run_readme
+from tests.models.dual import made
+
+
+@pytest.mark.parametrize("kind", ["clip", pytest.param("siglip", marks=pytest.mark.slow)])
+def test_two_towers_of_one_checkpoint(tmp_path, kind):
+    folder = getattr(made, kind)(tmp_path / "checkpoint")
+    model = build({"name": "dual", "image": "clip", "model": str(folder)})
+    out = tmp_path / "towers"
+    exported = export_onnx(model, out)
+    pictures = [made.picture(50, 40, seed=3), made.picture(33, 80, seed=4)]
+    check(model, out, exported, [pictures * 2, pictures[:1]])
+    for name, picture in zip(("a.jpg", "b.jpg"), pictures, strict=True):
+        picture.save(out / name, format="PNG")
+    expected = model.similarity(pictures, ["a dog runs", "two people eat lunch"])
+    torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_regions_of_pictures_are_refused(tmp_path):
+    model = build({"name": "dual", "image": "clip", "model": str(made.clip(tmp_path / "checkpoint"))})
+    with pytest.raises(ValueError, match="`regions`: expected a model that takes features"):
+        export_onnx(model, tmp_path / "towers", regions=True)
+
+
+@pytest.mark.slow
+def test_packaged_encoders(tmp_path):
+    model = build({"name": "dual", "image": "efficientnet-lite0", "width": 16})
+    out = tmp_path / "towers"
+    exported = export_onnx(model, out)
+    pictures = [made.picture(300, 200, seed=3), made.picture(120, 180, seed=4)]
+    check(model, out, exported, [pictures, pictures[:1]])
+    for name, picture in zip(("a.jpg", "b.jpg"), pictures, strict=True):
+        picture.save(out / name, format="PNG")
+    expected = model.similarity(pictures, ["a dog runs", "two people eat lunch"])
+    torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)

@@ -1,0 +1,91 @@
+"""Tiny transformers checkpoints with random weights, saved as folders."""
+
+import json
+
+import numpy as np
+import torch
+from PIL import Image
+
+WORDS = ["a", "dog", "runs", "on", "the", "beach", "two", "people", "eat", "lunch", "red", "car"]
+TEXTS = ["a dog runs", "two people eat lunch on the beach", "a red car", ""]
+
+
+def tokenizer(folder, *, start, end, pad, unknown="[UNK]"):
+    """A tokenizer of whole words, with marks at both ends, saved to a folder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    marks = list(dict.fromkeys((pad, start, end, unknown)))
+    numbers = {word: number for number, word in enumerate([*marks, *WORDS])}
+    inner = Tokenizer(models.WordLevel(numbers, unk_token=unknown))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}", special_tokens=[(start, numbers[start]), (end, numbers[end])]
+    )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token=pad, unk_token=unknown, bos_token=start, eos_token=end, model_max_length=20
+    )
+    made.save_pretrained(folder)
+    return numbers
+
+
+def clip(folder, seed=0):
+    """A CLIP of 32 x 32 pixels; the folder."""
+    from transformers import CLIPConfig, CLIPModel
+
+    numbers = tokenizer(folder, start="<s>", end="</s>", pad="</s>")
+    common = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**common, "vocab_size": len(numbers), "max_position_embeddings": 12, "bos_token_id": numbers["<s>"]}
+    text |= {"eos_token_id": numbers["</s>"], "pad_token_id": numbers["</s>"]}
+    vision = {**common, "image_size": 32, "patch_size": 8}
+    torch.manual_seed(seed)
+    CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=10)).save_pretrained(folder)
+    content = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 32}, "crop_size": 32}
+    (folder / "preprocessor_config.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def siglip(folder, seed=0):
+    """A SigLIP of 32 x 32 pixels; the folder."""
+    from transformers import SiglipConfig, SiglipModel
+
+    numbers = tokenizer(folder, start="<s>", end="</s>", pad="<pad>")
+    common = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**common, "vocab_size": len(numbers), "max_position_embeddings": 12, "projection_size": 16}
+    vision = {**common, "image_size": 32, "patch_size": 8}
+    torch.manual_seed(seed)
+    model = SiglipModel(SiglipConfig(text_config=text, vision_config=vision))
+    with torch.no_grad():
+        model.logit_scale.fill_(2.0)
+        model.logit_bias.fill_(-3.0)
+    model.save_pretrained(folder)
+    content = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def bert(folder, seed=0):
+    """A BERT of width 16; the folder."""
+    from transformers import BertConfig, BertModel
+
+    numbers = tokenizer(folder, start="[CLS]", end="[SEP]", pad="[PAD]")
+    common = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(seed)
+    BertModel(BertConfig(vocab_size=len(numbers), max_position_embeddings=20, **common)).save_pretrained(folder)
+    return folder
+
+
+def vit(folder, seed=0):
+    """A ViT of 32 x 32 pixels, width 16; the folder."""
+    from transformers import ViTConfig, ViTModel
+
+    common = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(seed)
+    ViTModel(ViTConfig(image_size=32, patch_size=8, **common)).save_pretrained(folder)
+    return folder
+
+
+def picture(width=50, height=40, seed=0):
+    """A smooth picture with noise on it."""
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)

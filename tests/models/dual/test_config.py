@@ -1,0 +1,54 @@
+"""What a dual encoder may be made from."""
+
+import pytest
+
+from bcls.models import model_config
+from bcls.models.dual.config import DualConfig
+
+
+def test_what_is_left_out_is_filled_in():
+    plain = DualConfig()
+    assert (plain.text, plain.image_head, plain.text_head, plain.text_pooling) == ("minilm", "linear", "mlp", "mean")
+    clip = DualConfig(image="clip", model="x")
+    assert (clip.text, clip.image_head, clip.text_head) == ("clip", "none", "none")
+    assert DualConfig(text="gru").text_pooling == "last"
+
+
+def test_from_plain_settings():
+    config = model_config({"name": "dual", "image": "features", "features": 8, "lora_targets": ["query"]})
+    assert config == DualConfig(image="features", features=8, lora_targets=("query",))
+    with pytest.raises(ValueError, match="did you mean 'text_head'"):
+        model_config({"name": "dual", "text_haed": "mlp"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image": "clip"}, "`model`: expected a CLIP or SigLIP checkpoint, got none"),
+        ({"image": "clip", "model": "x", "text": "minilm"}, "`text`: expected clip together with"),
+        ({"text": "clip"}, "`text`: expected clip together with"),
+        ({"model": "x"}, "`model`: expected none without"),
+        ({"image": "clip", "model": "x", "image_pooling": "gpo"}, "`image_pooling`: expected none with"),
+        ({"image": "features"}, "`features`: expected the width"),
+        ({"image": "features", "features": 0}, "`features`: expected a whole number not below 1"),
+        ({"image": "features", "features": 8, "tune_image": True}, "`tune_image`: expected false"),
+        ({"features": 8}, "`features`: expected none without"),
+        ({"image_head": "lienar"}, "did you mean 'linear'"),
+        ({"image_pooling": "avg"}, "`image_pooling`: expected one of"),
+        ({"text_pooling": "last"}, "`text_pooling`: expected one of 'mean', 'cls', 'gpo'"),
+        ({"text": "gru", "text_pooling": "cls"}, "`text_pooling`: expected one of 'mean', 'last', 'gpo'"),
+        ({"width": 0}, "`width`: expected a whole number not below 1"),
+        ({"words": 0}, "`words`: expected a whole number not below 1"),
+        ({"dropout_images": 1.0}, "`dropout_images`: expected a share below 1"),
+        ({"dropout_texts": -0.1}, "`dropout_texts`: expected a finite number not below 0"),
+        ({"lora_rank": -1}, "`lora_rank`: expected a whole number not below 0"),
+        ({"lora_rank": 4}, "`lora_rank`: expected an encoder to train"),
+        ({"text": "gru", "tune_text": True, "lora_rank": 4}, "`lora_rank`: expected an encoder to train"),
+        ({"tune_text": True, "lora_rank": 4, "lora_targets": ()}, "`lora_targets`: expected names"),
+        ({"tune_text": True, "lora_rank": 4, "lora_alpha": 0}, "`lora_alpha`: expected a finite number above 0"),
+        ({"base_sha256": "00"}, "`base_sha256`: expected none without LoRA"),
+    ],
+)
+def test_what_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        DualConfig(**settings)

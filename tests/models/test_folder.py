@@ -1,0 +1,175 @@
+"""Saved models: whole or not at all, the same scores afterwards, and refused where something does not fit."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import yaml
+
+from bcls.data.vocabulary import Vocabulary
+from bcls.models import load
+from bcls.models.folder import save_folder
+from bcls.models.vsepp import VseppModel
+from tests.models import made
+
+
+def inputs(name):
+    return torch.randn(3, 5, generator=torch.Generator().manual_seed(0)) if name == "vsepp" else made.regions()
+
+
+@pytest.mark.parametrize("name", ["vsepp", "sgr", "saf", "sgraf"])
+def test_a_model_comes_back_as_it_was(name, tmp_path):
+    model = made.model(name)
+    model.save_pretrained(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.config == model.config
+    assert again.vocabulary == made.VOCABULARY
+    assert not again.training
+    assert model.training
+    images = inputs(name)
+    assert torch.equal(again.similarity(images, made.CAPTIONS), model.similarity(images, made.CAPTIONS))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    names = ["README.md", "config.json", "model.safetensors", "vocab.json"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == names
+    assert Vocabulary.read(tmp_path / "model" / "vocab.json") == made.VOCABULARY
+
+
+def test_without_vocabulary(tmp_path):
+    model = made.model("vsepp", vocabulary=None, words=9)
+    model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model" / "vocab.json").exists()
+    texts = torch.tensor([[1, 5, 2]]), torch.tensor([3])
+    assert torch.equal(load(tmp_path / "model").encode_texts(texts), model.encode_texts(texts))
+    assert "token numbers" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_card_has_the_header_of_the_hub(tmp_path):
+    made.model("sgr").save_pretrained(tmp_path / "model")
+    _, header, page = (tmp_path / "model" / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    assert yaml.safe_load(header)["library_name"] == "bcls"
+    assert yaml.safe_load(header)["tags"] == ["image-text-retrieval", "sgr"]
+    plain = json.loads(page.split("```json\n")[1].split("```")[0])
+    assert plain == json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
+
+
+def test_saving_again_replaces_the_whole_folder(tmp_path):
+    made.model("vsepp").save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "left.txt").touch()
+    second = made.model("vsepp", seed=9, vocabulary=None, words=9)
+    second.save_pretrained(tmp_path / "model")
+    names = ["README.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == names
+    assert torch.equal(load(tmp_path / "model").fc.weight, second.fc.weight)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_other_folders_are_not_replaced(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "dog.jpg").touch()
+    with pytest.raises(ValueError, match="nothing is overwritten"):
+        made.model("vsepp").save_pretrained(folder)
+    with pytest.raises(ValueError, match="nothing is overwritten"):
+        made.model("vsepp").save_pretrained(folder / "dog.jpg")
+    assert (folder / "dog.jpg").exists()
+
+
+def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
+    first = made.model("vsepp")
+    first.save_pretrained(tmp_path / "model")
+    monkeypatch.setattr("bcls.models.folder.card", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        made.model("vsepp", seed=9).save_pretrained(tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").fc.weight, first.fc.weight)
+
+
+def test_a_save_cut_short_between_its_two_renames_is_found(tmp_path):
+    model = made.model("vsepp")
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model").rename(tmp_path / "model.old")
+    assert torch.equal(load(tmp_path / "model").fc.weight, model.fc.weight)
+    second = made.model("vsepp", seed=9)
+    second.save_pretrained(tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").fc.weight, second.fc.weight)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_run_gives_its_best_else_its_last(tmp_path):
+    last, best = made.model("vsepp", seed=1), made.model("vsepp", seed=2)
+    save_folder(last, tmp_path / "run" / "checkpoints" / "last")
+    assert torch.equal(load(tmp_path / "run").fc.weight, last.fc.weight)
+    save_folder(best, tmp_path / "run" / "checkpoints" / "best")
+    assert torch.equal(load(str(tmp_path / "run")).fc.weight, best.fc.weight)
+
+
+def test_from_pretrained_wants_its_own_kind(tmp_path):
+    made.model("saf").save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match="expected a VseppModel, got a CrossModel"):
+        VseppModel.from_pretrained(tmp_path / "model")
+    made.model("vsepp").save_pretrained(tmp_path / "model")
+    assert isinstance(VseppModel.from_pretrained(tmp_path / "model"), VseppModel)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    made.model("vsepp").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_wrong_sizes(saved):
+    plain = json.loads((saved / "config.json").read_text(encoding="utf-8"))
+    (saved / "config.json").write_text(json.dumps(plain | {"width": 7}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"model.safetensors.*shape \(7,\) for 'fc.bias', got \(6,\)"):
+        load(saved)
+
+
+def test_another_model(saved, tmp_path):
+    made.model("saf").save_pretrained(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", saved / "model.safetensors")
+    with pytest.raises(ValueError, match=r"another model|beside them"):
+        load(saved)
+    shutil.copy(saved / "config.json", tmp_path / "other" / "config.json")
+    with pytest.raises(ValueError, match=r"beside them|another model"):
+        load(tmp_path / "other")
+
+
+def test_another_vocabulary(saved):
+    Vocabulary.build(["one two"], threshold=1).write(saved / "vocab.json")
+    with pytest.raises(ValueError, match=f"expected 6, the size of `vocabulary`, got {len(made.VOCABULARY)}"):
+        load(saved)
+
+
+@pytest.mark.parametrize("left", [0, 4, 60, -1])
+def test_weights_cut_off(saved, left):
+    whole = (saved / "model.safetensors").read_bytes()
+    (saved / "model.safetensors").write_bytes(whole[:left])
+    with pytest.raises(ValueError, match="a whole safetensors file"):
+        load(saved)
+
+
+def test_missing_parts(saved):
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="no such file"):
+        load(saved)
+    (saved / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"without config\.json"):
+        load(saved)
+    with pytest.raises(ValueError, match="no such folder"):
+        VseppModel.from_pretrained(saved / "nothing")
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"name": "vsepp", "widht": 3}'])
+def test_damaged_config(saved, text):
+    (saved / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config"):
+        load(saved)
+
+
+def test_names_that_are_nothing(tmp_path):
+    for name in ("no such model", "", tmp_path / "nothing"):
+        with pytest.raises(ValueError, match=r"path_or_name|saved model"):
+            load(name)
+    (tmp_path / "model.pth.tar").touch()
+    with pytest.raises(ValueError, match="import_checkpoint"):
+        load(tmp_path / "model.pth.tar")

@@ -1,0 +1,44 @@
+"""Models by name: from the hub, and the one in the package."""
+
+import pytest
+import torch
+
+from bcls.models import load
+from tests.models import made
+
+hub = pytest.importorskip("huggingface_hub", reason='needs pip install "bcls[hub]"')
+
+
+def test_a_name_on_the_hub(tmp_path, monkeypatch):
+    model = made.model("vsepp")
+    model.save_pretrained(tmp_path / "snapshot")
+    asked = []
+
+    def snapshot_download(name, **_):
+        asked.append(name)
+        return str(tmp_path / "snapshot")
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.chdir(tmp_path)
+    assert torch.equal(load("somebody/dogs").fc.weight, model.fc.weight)
+    assert asked == ["somebody/dogs"]
+    with pytest.raises(ValueError, match="expected 'photo'"):
+        load("../dogs")
+    assert asked == ["somebody/dogs"]
+
+
+def test_what_the_hub_says_is_passed_on(monkeypatch, tmp_path):
+    def snapshot_download(*_, **__):
+        raise OSError("no such repository\nand twenty more lines")
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"got 'somebody/dogs'; no such repository$"):
+        load("somebody/dogs")
+
+
+def test_a_folder_comes_before_the_hub(tmp_path, monkeypatch):
+    model = made.model("vsepp")
+    model.save_pretrained(tmp_path / "somebody" / "dogs")
+    monkeypatch.chdir(tmp_path)
+    assert torch.equal(load("somebody/dogs").fc.weight, model.fc.weight)

@@ -1,0 +1,73 @@
+"""VSE++ from pixels, with the packaged backbone: frozen or trained, saved without what the package has."""
+
+import pytest
+import torch
+from PIL import Image
+
+from bcls._padded import Padded
+from bcls.models import build, load
+from bcls.models.pictures import pixel_batch
+from tests.models import made
+
+pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
+PICTURES = [Image.linear_gradient("L").convert("RGB"), Image.new("RGB", (30, 60), "red")]
+
+
+def make(**settings):
+    torch.manual_seed(0)
+    config = {"name": "vsepp", "backbone": "efficientnet-lite0", "width": 6, "word_width": 4, **settings}
+    return build(config, vocabulary=made.VOCABULARY)
+
+
+def test_frozen(tmp_path):
+    model = make()
+    assert model.config.features == 1280
+    assert not model.backbone.training
+    assert list(model.parameter_groups()) == ["all"]
+    PICTURES[0].save(tmp_path / "a.png")
+    vectors = model.encode_images([tmp_path / "a.png", PICTURES[1]])
+    torch.testing.assert_close(vectors, model.encode_images(PICTURES))
+    with torch.no_grad():
+        pooled = model.backbone(model.prepare_images(PICTURES).values).mean((2, 3))
+        expected = torch.nn.functional.normalize(model.fc(torch.nn.functional.normalize(pooled)))
+    torch.testing.assert_close(vectors, expected)
+    model.image_codes(model.prepare_images(PICTURES)).values[:, 0].sum().backward()
+    assert all(one.grad is None for one in model.backbone.parameters())
+    assert model.fc.weight.grad is not None
+    model.save_pretrained(tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").stat().st_size < 100_000
+    torch.testing.assert_close(load(tmp_path / "model").encode_images(PICTURES), vectors)
+
+
+def test_trained(tmp_path):
+    model = make(finetune=True)
+    assert model.backbone.training
+    assert list(model.parameter_groups()) == ["all", "backbone"]
+    codes = model.image_codes(model.prepare_images(PICTURES))
+    codes.values[:, 0].sum().backward()
+    assert any(one.grad is not None and one.grad.any() for one in model.backbone.parameters())
+    with torch.no_grad():
+        for one in model.backbone.parameters():
+            one.mul_(0.9)
+    model.save_pretrained(tmp_path / "model")
+    torch.testing.assert_close(load(tmp_path / "model").encode_images(PICTURES), model.encode_images(PICTURES))
+
+
+def test_wrong_pictures(tmp_path):
+    (tmp_path / "empty.jpg").touch()
+
+    def prepare(_):
+        return torch.zeros(3, 8, 8, dtype=torch.uint8)
+
+    for images, message in (
+        (torch.zeros(2, 1280), "sees pixels"),
+        (Padded(torch.zeros(2, 3, 9, 9)), r"\(N, 3, 8, 8\)"),
+        (PICTURES[0], r"in \[\]"),
+        ("photo.jpg", r"in \[\]"),
+        ([3], "paths or PIL images"),
+        ([tmp_path / "none.jpg"], "none.jpg.*check the path"),
+        ([tmp_path / "empty.jpg"], "an empty file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pixel_batch(images, prepare, 8)
+    assert pixel_batch([], prepare, 8).values.shape == (0, 3, 8, 8)

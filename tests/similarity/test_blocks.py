@@ -1,0 +1,109 @@
+"""Blocks: every caption once, within the budget, and the same scores and gradients however they are cut."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bcls._padded import Padded
+from bcls.similarity import Budget, all_pairs, caption_blocks, image_side, running
+from bcls.similarity.blocks import budget_for
+from tests.models import made
+
+
+@given(lengths=st.lists(st.integers(1, 40), max_size=60), words=st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_every_caption_once_within_the_budget(lengths, words):
+    blocks = caption_blocks(lengths, words)
+    assert sorted(one for block in blocks for one in block) == list(range(len(lengths)))
+    for block in blocks:
+        longest = max(lengths[one] for one in block)
+        padded = longest * len(block)
+        assert len(block) == 1 or padded <= words
+        assert sum(lengths[one] for one in block) >= 7 / 8 * padded
+
+
+def scored(name, training, budget, monkeypatch):
+    if budget is not None:
+        monkeypatch.setattr("bcls.similarity.blocks.budget_for", lambda *_: budget)
+    model = made.model(name, regions=7).double().train(training)
+    images, texts = made.codes(5, 7, [7, 3, 5, 7, 7]), made.codes(6, 9, [4, 9, 1, 4, 8, 2], seed=3)
+    scores = model.scores(images, texts)
+    (scores * torch.linspace(-1, 1, 30, dtype=scores.dtype).view(5, 6)).sum().backward()
+    gradients = [one.grad for one in (images.values, texts.values, *model.parameters())]
+    return scores.detach(), gradients, [one.clone() for one in model.buffers()]
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("budget", [Budget(1, 10**6), Budget(1, 0), Budget(13, 0), Budget(10**6, 0)])
+def test_cutting_and_working_out_again_change_nothing(name, training, budget, monkeypatch):
+    whole = scored(name, training, None, monkeypatch)
+    cut = scored(name, training, budget, monkeypatch)
+    torch.testing.assert_close(cut, whole)
+
+
+def test_checkpointing_keeps_less(monkeypatch):
+    """What autograd holds on to between the passes."""
+    kept = []
+    for budget in (Budget(40, 10**6), Budget(40, 0)):
+        monkeypatch.setattr("bcls.similarity.blocks.budget_for", lambda *_, budget=budget: budget)
+        model = made.model("sgr", width=64, features=64).train()
+        images, texts = made.regions(count=6, width=64), model.prepare_texts(made.CAPTIONS * 3)
+        sizes = []
+        codes = model(images, texts)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda one, sizes=sizes: (sizes.append(one.numel()), one)[1], id_
+        ):
+            model.scores(*codes)
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 2
+
+
+def id_(value):
+    return value
+
+
+def test_budgets_are_bounded_and_never_empty():
+    for device in ("cpu", "cuda"):
+        for width in (1, 1024, 1 << 30):
+            budget = budget_for(torch.device(device), width)
+            assert budget.block >= 1
+            assert budget.block * width <= max(1 << 28, width)
+
+
+def test_blocks_hold_no_more_than_the_budget():
+    sizes = []
+
+    def score(images, captions, weights):
+        sizes.append(len(images.regions) * captions.words.shape[0] * captions.words.shape[1])
+        return (torch.zeros(len(images.regions), len(captions.words)),)
+
+    side = image_side(Padded(torch.randn(50, 2, 3)), torch.randn(50, 3))
+    captions = Padded(torch.randn(20, 8, 3), torch.arange(20) % 8 + 1)
+    (scores,) = all_pairs(score, side, captions, torch.randn(20, 3), None, budget=Budget(100, 10**9))
+    assert scores.shape == (50, 20)
+    assert max(sizes) <= 100
+    assert len(sizes) < 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_compiled_blocks_give_the_same(name):
+    """Traced whole, without a break; the backend that generates no code shows that."""
+    model = made.model(name).eval()
+    images = made.regions()
+    plain = model.similarity(images, made.CAPTIONS)
+    model.head.block = torch.compile(model.head.block, dynamic=True, fullgraph=True, backend="eager")
+    torch.testing.assert_close(model.similarity(images, made.CAPTIONS), plain)
+
+
+@given(values=st.lists(st.floats(-3, 3), max_size=9), momentum=st.floats(0.01, 1))
+@settings(max_examples=30, deadline=None)
+def test_running_equals_updates_in_turn(values, momentum):
+    expected = 0.7
+    for value in values:
+        expected = (1 - momentum) * expected + momentum * value
+    start = torch.tensor([0.7], dtype=torch.float64)
+    done = running(start, torch.tensor(values, dtype=torch.float64), momentum)
+    torch.testing.assert_close(done, torch.tensor([expected], dtype=torch.float64))
