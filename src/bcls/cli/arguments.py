@@ -1,5 +1,6 @@
 """Flags from a dataclass: ``--config file.yaml``, dotted flags, ``--print_config``, and one-line errors."""
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
@@ -32,7 +33,9 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
     import jsonargparse
 
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = jsonargparse.ArgumentParser(prog=f"bcls {verb}", description=about, exit_on_error=False)
+    parser = jsonargparse.ArgumentParser(
+        prog=f"bcls {verb}", description=about, exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("--config", action="config", help="YAML file with settings; flags after it win")
     switches = {field.name: field.default for field in fields(settings) if field.type is bool}
     lists = {field.name: field.default_factory for field in fields(settings) if field.type == list[str]}
@@ -48,17 +51,22 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
     try:
         given = parser.parse_args(list(arguments))
     except jsonargparse.ArgumentError as error:
-        raise ValueError(_plain(str(error), verb)) from error
+        raise ValueError(_plain(str(error), verb, [field.name for field in fields(settings)])) from error
     return settings(**{key: value for key, value in given.as_dict().items() if key != "config"})
 
 
-def _plain(message: str, verb: str) -> str:
-    r"""A parser's message on one line, in the words of the command line, with where to look.
+def _plain(message: str, verb: str, known: Sequence[str] = ()) -> str:
+    r"""A parser's message on one line, in the words of the command line, with the nearest name and where to look.
 
     Example:
         >>> _plain("Parser key \"seeds\":\n  Expected a <class 'int'>. Got value: many", "demo")
         '--seeds: Expected a int. Got value: many; see `bcls demo --help`'
+        >>> _plain("Option 'epoch' is not accepted", "train", ["epochs", "lr"])
+        "Option 'epoch' is not accepted (did you mean --epochs?); see `bcls train --help`"
     """
     text = re.sub(r'Parser key "([\w.]+)":', r"--\1:", " ".join(message.split()))
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
-    return f"{text}; see `bcls {verb} --help`"
+    unknown = re.search(r"unrecognized arguments: --([\w-]+)|Option '([\w-]+)[\w.-]*' is not accepted", text)
+    near = difflib.get_close_matches(unknown[1] or unknown[2], known, n=1) if unknown else []
+    hint = f" (did you mean --{near[0]}?)" if near else ""
+    return f"{text}{hint}; see `bcls {verb} --help`"

@@ -1,0 +1,47 @@
+"""``bcls train``: train a model from a file of settings and flags."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from bcls.cli.arguments import parse
+from bcls.training import Result, TrainConfig
+
+_ABOUT = (
+    "Trains a model on a dataset folder. Settings come from --config FILE (presets lie in configs/) and from flags "
+    "behind it; `--model.KEY` and `--loss.KEY` set what model and loss take. Also: --dry-run shows sizes, steps, "
+    "parameters and memory and trains nothing; --json prints the result as JSON. Several GPUs: "
+    "torchrun --nproc_per_node 4 -m bcls train ..."
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb; see :func:`bcls.cli.main.main`."""
+    words = list(arguments)
+    plain = {flag: flag in words for flag in ("--dry-run", "--json")}
+    config = parse("train", _ABOUT, TrainConfig, [word for word in words if word not in plain])
+    if plain["--dry-run"]:
+        from bcls.training.estimate import estimate
+
+        sizes = estimate(config)
+        print(json.dumps(asdict(sizes)) if plain["--json"] else sizes.as_text())
+        return 0
+    from bcls.training import train
+
+    result = train(config)
+    if os.environ.get("RANK", "0") == "0":  # the others have nothing to add
+        print(json.dumps(_plain(result)) if plain["--json"] else _text(result))
+    return 0
+
+
+def _plain(result: Result) -> dict[str, object]:
+    return {**asdict(result), "folder": str(result.folder)}
+
+
+def _text(result: Result) -> str:
+    lines = [f"{result.epochs} epochs; the run is in {result.folder}, its curves in {result.folder / 'report.html'}"]
+    if result.best:
+        figures = ", ".join(f"{key} {value:.4g}" for key, value in result.best.items())
+        lines.append(f"best on the validation split, after epoch {result.best_epoch}: {figures}")
+    return "\n".join(lines)

@@ -1,0 +1,123 @@
+"""Labels of a batch, from the vectors of all captions, on the device that trains."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bcls._checks import fail
+from bcls.training.config import Aggregate
+from bcls.training.room import fits
+
+
+class BatchLabels:
+    r"""Relevance of the captions of a batch to its images, ``(B, B)`` float32, as :func:`bcls.labels.relevance` has it.
+
+    .. math:: r_{ij} = \max_{k : \mathrm{image}(k) = \mathrm{image}(i)} \cos(x_k, x_j)
+
+    over all captions of the image, those outside of the batch too; ``"mean"`` averages, ``"paired"`` takes caption i
+    alone. Pairs of one image are exactly 1. Nothing of the size of the dataset squared ever exists.
+
+    Args:
+        embeddings: ``(C, d)`` vectors of the captions, float16 and up, any length; a memory-mapped file will do.
+        image_of_caption: ``(C,)`` number of each caption's image.
+        aggregate: ``"max"``, ``"mean"`` or ``"paired"``.
+        device: Where the labels are wanted; the vectors go there once if they fit.
+
+    Raises:
+        ValueError: A vector is zero or not finite, or there are not as many as captions.
+    """
+
+    def __init__(
+        self,
+        embeddings: npt.NDArray[Any],
+        image_of_caption: npt.NDArray[np.int64],
+        aggregate: Aggregate,
+        device: torch.device,
+    ) -> None:
+        if len(embeddings) != len(image_of_caption):
+            expected = f"{len(image_of_caption)} rows, one for each caption"
+            fail("embeddings", expected, len(embeddings), "embed the captions again: bcls labels embed")
+        self.aggregate = aggregate
+        self.device = device
+        self._images = image_of_caption
+        self._table = _table(image_of_caption)
+        self._embeddings = embeddings
+        self._held: Tensor | None = None
+        if fits(embeddings.shape[0] * embeddings.shape[1] * 4, device):
+            self._held = _unit(_to_tensor(embeddings), device)
+
+    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64]) -> Tensor:
+        """Labels of a batch: row i is the image of caption i, column j is caption j."""
+        chosen = np.asarray(captions, dtype=np.int64)
+        images = self._images[chosen]
+        # Labels stay in float32 whatever the model runs in: half precision cannot tell windows apart.
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            columns = self._rows(chosen)
+            if self.aggregate == "paired":
+                cosines = columns @ columns.T
+            else:
+                own = self._table[images]
+                # Images with fewer captions repeat one: no matter for the best, and left out of the mean.
+                references = self._rows(own.reshape(-1)).view(*own.shape, -1)
+                cosines = _aggregate(references, columns, self.aggregate, self._repeats(own))
+            ids = torch.from_numpy(images).to(self.device)
+            return cosines.clamp(-1, 1).masked_fill(ids[:, None] == ids, 1.0)
+
+    def _rows(self, captions: npt.NDArray[np.int64]) -> Tensor:
+        if self._held is not None:
+            return self._held[torch.from_numpy(captions).to(self.device, non_blocking=True)]
+        return _unit(_to_tensor(self._embeddings[captions]), self.device)
+
+    def _repeats(self, own: npt.NDArray[np.int64]) -> Tensor:
+        first = np.ones(own.shape, dtype=bool)
+        first[:, 1:] = own[:, 1:] != own[:, :1]
+        return torch.from_numpy(first).to(self.device, non_blocking=True)
+
+
+def _aggregate(references: Tensor, columns: Tensor, aggregate: str, real: Tensor) -> Tensor:
+    """``(B, K, d)`` captions of the images against ``(B, d)`` captions; ``real`` says which of the K are no repeats."""
+    if aggregate == "max":
+        best = references[:, 0] @ columns.T
+        for turn in range(1, references.shape[1]):
+            best = torch.maximum(best, references[:, turn] @ columns.T)
+        return best
+    weights = real.to(references.dtype) / real.sum(1, keepdim=True)
+    return torch.einsum("bkd,bk->bd", references, weights) @ columns.T
+
+
+def _table(image_of_caption: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """``(N, K)`` captions of each image; images with fewer than K repeat their first one.
+
+    Example:
+        >>> _table(np.array([0, 1, 0]))
+        array([[0, 2],
+               [1, 1]])
+    """
+    order = np.argsort(image_of_caption, kind="stable")
+    counts = np.bincount(image_of_caption)
+    starts = np.cumsum(counts) - counts
+    offsets = np.arange(int(counts.max(initial=1)))
+    place = np.where(offsets < counts[:, None], starts[:, None] + offsets, starts[:, None])
+    table: npt.NDArray[np.int64] = order[np.minimum(place, len(order) - 1)]
+    return table
+
+
+def _to_tensor(rows: npt.NDArray[Any]) -> Tensor:
+    # A copy: torch warns about arrays that it may not write to, such as mapped files.
+    return torch.from_numpy(np.array(rows))
+
+
+def _unit(rows: Tensor, device: torch.device) -> Tensor:
+    rows = rows.to(device, torch.float32)
+    bad = ~rows.isfinite().all(1) | (rows == 0).all(1)
+    if device.type == "cpu" or len(rows) > 1 << 14:  # one look at all of them; none at each batch on a GPU
+        wrong = bad.nonzero().flatten()
+        if len(wrong):
+            remedy = "an empty caption, most likely: run bcls data check, then embed again"
+            fail("embeddings", "finite vectors with a direction", f"none for caption {int(wrong[0])}", remedy)
+    return functional.normalize(rows, dim=1)

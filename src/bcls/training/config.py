@@ -1,0 +1,200 @@
+"""Everything that a training run is told, in one place; the same names in YAML, as flags and in code."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bcls._checks import check_choice, check_number, check_whole, fail
+
+Schedule = Literal["step", "cosine", "constant"]
+Precision = Literal["no", "bf16", "fp16"]
+Aggregate = Literal["max", "mean", "paired"]
+
+#: What `best` may be: the figures of a validation, see :mod:`bcls.training.validate`.
+MEASURES = ("rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a run, as ``bcls train --config FILE`` reads them."""
+
+    data: str = ""
+    """Folder of the dataset, as `bcls data import` writes it."""
+    out: str = ""
+    """Folder of the run: config.yaml, metrics.jsonl, checkpoints, report.html."""
+    model: dict[str, Any] = field(default_factory=lambda: {"name": "vsepp"})
+    """The model: `name`, and the settings of that model (`--model.name sgr`)."""
+    loss: dict[str, Any] = field(default_factory=lambda: {"name": "bcls"})
+    """The loss: `name` or a sum such as infonce+kendall-sw-hs, its arguments, and `learn_temperature`."""
+
+    train_split: str = "train"
+    """Split to learn from."""
+    val_split: str | None = "val"
+    """Split to look at after each epoch; null for none."""
+    val_images: int | None = 1000
+    """Look at the first so many of its images; null for all."""
+    features: str | None = None
+    """Features of the images by name; without it the model reads pictures."""
+    augment: bool = True
+    """Random crops and flips of pictures where the image encoder is trained; a frozen one sees each picture once."""
+    smallest_crop: float = 0.4
+    """The smallest crop, as a share of the picture's area."""
+    skip_quarantined: bool = True
+    """Leave out what `bcls data check` found bad."""
+    vocabulary: str | None = None
+    """Vocabulary file for models with one of their own; by default the words of the training captions."""
+    word_threshold: int = 4
+    """How often a word must appear in the training captions to get into the vocabulary."""
+
+    labels: str = "minilm"
+    """Text encoder of the continuous labels; none for losses that need no labels."""
+    aggregate: Aggregate = "max"
+    """How an image's captions make one label: the best, their mean, or the sampled caption alone."""
+
+    epochs: int = 20
+    """Passes over the captions."""
+    batch: int = 128
+    """Pairs in a batch, of all processes together."""
+    distinct: bool = True
+    """No image twice in a batch."""
+    accumulate: int = 1
+    """Batches whose gradients are added up before each step of the optimiser; the loss sees one batch at a time."""
+    warm_negatives: int = 0
+    """Epochs at the start with `triplet`, the sum over all negatives, in place of the loss: the cure for collapse."""
+
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """Optimiser; the weight decay of adamw is decoupled."""
+    lr: float = 5e-4
+    """Learning rate."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Factors on the learning rate by the name of a parameter group (`--rates.heads 2`), `loss` for the temperature."""
+    weight_decay: float = 0.0
+    """Weight decay; not for vectors such as biases."""
+    clip: float | None = 2.0
+    """Largest norm of the gradient; null for no limit."""
+    schedule: Schedule = "step"
+    """How the learning rate goes down: at the epochs of `drops`, along a cosine, or not at all."""
+    drops: list[int] = field(default_factory=lambda: [10])
+    """Epochs after which the learning rate is multiplied by `drop`, for the step schedule."""
+    drop: float = 0.1
+    """The factor of each drop."""
+    warmup: float = 0.0
+    """Epochs over which the learning rate rises from nothing, fractions allowed."""
+    ema: float = 0.0
+    """Decay of the moving average of the weights, such as 0.999; 0 for none. The average is what is judged and kept."""
+    precision: Precision = "no"
+    """Mixed precision: bf16, fp16, or no for float32."""
+
+    best: Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"] = "rsum"
+    """Figure on the validation split that checkpoints/best is chosen by."""
+    patience: int | None = None
+    """Stop after so many epochs without a better figure; null for never."""
+    save_every: int = 500
+    """Steps between checkpoints, beside the one after each epoch."""
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl; on a GPU values are read, and NaN is found, that often."""
+    resume: bool = False
+    """Continue the run in `out` from its last checkpoint."""
+
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    workers: int = 4
+    """Threads that read and crop pictures."""
+    seed: int = 1
+    """Of the weights, the order of the captions, crops and dropout."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by name, for YAML and JSON."""
+        return asdict(self)
+
+
+#: What may differ between a run and its continuation: nothing that changes a weight.
+FREE_ON_RESUME = frozenset({"data", "out", "resume", "workers", "device", "save_every", "log_every"})
+
+_RULES: tuple[tuple[str, int], ...] = (
+    ("epochs", 1),
+    ("batch", 2),
+    ("accumulate", 1),
+    ("warm_negatives", 0),
+    ("save_every", 1),
+    ("log_every", 1),
+    ("workers", 1),
+    ("word_threshold", 1),
+    ("seed", 0),
+    ("patience", 1),
+    ("val_images", 1),
+)
+#: Of these, the ones that may be null.
+_MAYBE = {"patience", "val_images"}
+
+
+_CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("schedule", ("step", "cosine", "constant")),
+    ("precision", ("no", "bf16", "fp16")),
+    ("aggregate", ("max", "mean", "paired")),
+    ("optimizer", ("adam", "adamw")),
+    ("device", ("auto", "cpu", "cuda")),
+    ("best", MEASURES),
+)
+
+
+def check_config(config: TrainConfig) -> None:
+    """Check the settings that can be checked without the data.
+
+    Raises:
+        ValueError: A setting is out of its range; the message names it.
+    """
+    for name, least in _RULES:
+        if getattr(config, name) is not None or name not in _MAYBE:
+            check_whole(name, getattr(config, name), least=least)
+    for name, choices in _CHOICES:
+        check_choice(name, getattr(config, name), choices)
+    check_number("lr", config.lr, "5e-4 suits the paper's models", above=0)
+    check_number("weight_decay", config.weight_decay, "0 for none", low=0)
+    check_number("warmup", config.warmup, "0 for none", low=0)
+    check_number("drop", config.drop, "0.1 is usual", above=0)
+    check_number("clip", 1 if config.clip is None else config.clip, "the paper uses 2; null for no limit", above=0)
+    if not 0 <= config.ema < 1:
+        fail("ema", "a number from 0 to below 1", config.ema, "0.999 is usual; 0 for none")
+    if not 0 < config.smallest_crop <= 1:
+        fail("smallest_crop", "a share above 0, up to 1", config.smallest_crop, "1 keeps the whole picture")
+    _check_together(config)
+
+
+def _check_together(config: TrainConfig) -> None:
+    """Check settings that must fit each other."""
+    for name in ("model", "loss"):
+        if not isinstance(getattr(config, name), dict) or "name" not in getattr(config, name):
+            fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
+    if "tau" in config.best and config.labels == "none":
+        fail("best", "a recall where there are no labels", config.best, "use rsum, or set `labels`")
+    if config.patience is not None and config.val_split is None:
+        fail("patience", "a validation split to judge by", "val_split: null", "name one, or leave patience out")
+    if config.warm_negatives >= config.epochs:
+        fail("warm_negatives", f"fewer than the {config.epochs} epochs", config.warm_negatives, "1 or 2 are usual")
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Settings, dotted, that differ between a run and what would continue it.
+
+    Example:
+        >>> differences({"lr": 1, "model": {"name": "a"}, "out": "x"}, {"lr": 2, "model": {"name": "a"}, "out": "y"})
+        ['lr: 1 before, 2 now']
+    """
+    found = []
+    for key in sorted((old.keys() | new.keys()) - FREE_ON_RESUME):
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            found += [f"{key}.{one}" for one in differences(before, now)]
+        elif before != now:
+            found.append(f"{key}: {before!r} before, {now!r} now")
+    return found
+
+
+def write_yaml(path: Path, config: TrainConfig) -> None:
+    """Write the settings so that ``bcls train --config`` reads them again."""
+    import yaml
+
+    from bcls._files import write_whole
+
+    write_whole(path, yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True))

@@ -1,0 +1,105 @@
+"""The loss of a run, from its settings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from bcls._checks import check_choice, fail
+from bcls.losses import LOSSES, RetrievalLoss, TripletLoss, from_name
+
+#: What a loss can learn: argument, value to start from, and the lowest it may become.
+LEARNABLE: dict[str, dict[str, tuple[float, float]]] = {
+    "infonce": {"temperature": (0.05, 0.01)},
+    "sigmoid": {"scale": (10.0, 0.01), "bias": (-10.0, -float("inf"))},
+}
+
+
+def make_loss(settings: Mapping[str, Any], initial_temperature: float | None = None) -> RetrievalLoss:
+    """Build the loss that ``loss:`` in the settings describes.
+
+    Args:
+        settings: ``name``, arguments of :func:`bcls.losses.from_name` (of a sum as ``infonce.temperature`` or as a
+            mapping below ``infonce``), and ``learn_temperature`` to learn the temperature of ``infonce`` or scale and
+            bias of ``sigmoid`` along with the weights.
+        initial_temperature: Where learning the temperature of ``infonce`` starts unless it is given, a model's own.
+
+    Raises:
+        ValueError: A name or an argument is unknown; the message names the nearest one.
+
+    Example:
+        >>> loss = make_loss({"name": "infonce+kendall-sw-hs", "infonce": {"temperature": 0.07}})
+        >>> loss.parts[0].temperature
+        0.07
+        >>> [name for name, _ in make_loss({"name": "infonce", "learn_temperature": True}).named_parameters()]
+        ['temperature']
+    """
+    arguments = _flat({key: value for key, value in settings.items() if key not in {"name", "learn_temperature"}})
+    name = str(settings.get("name"))
+    parts = [part.strip() for part in name.split("+")]
+    for part in parts:
+        check_choice("loss.name", part, LOSSES)
+    learn = settings.get("learn_temperature", False)
+    if not isinstance(learn, bool):
+        fail("loss.learn_temperature", "true or false", repr(learn), "write it without quotes")
+    if learn:
+        able = [part for part in parts if part in LEARNABLE]
+        if not able:
+            fail("loss.learn_temperature", f"a loss among {', '.join(LEARNABLE)}", name, "leave it out")
+        for part in able:
+            for argument, (start, _) in LEARNABLE[part].items():
+                if argument == "temperature" and initial_temperature is not None:
+                    start = initial_temperature
+                key = f"{part}.{argument}" if len(parts) > 1 else argument
+                arguments[key] = nn.Parameter(torch.tensor(float(arguments.get(key, start))))
+    for key in arguments:
+        if key.startswith("learn"):
+            check_choice("loss", key, ["learn_temperature"])
+    return from_name(name, **arguments)
+
+
+def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
+    """The loss of the first epochs where ``warm_negatives`` asks for it, with the margin and reduction of the loss."""
+    known = _flat(settings)
+    arguments = {key: known[key] for key in ("margin", "reduction") if key in known}
+    return TripletLoss(**arguments)
+
+
+@torch.no_grad()
+def hold_in_range(loss: nn.Module) -> None:
+    """Keep learnt temperatures where the loss is defined; at 0.01 or above, as CLIP does."""
+    for name, parameter in loss.named_parameters():
+        argument = name.rsplit(".", 1)[-1]
+        for learnable in LEARNABLE.values():
+            if argument in learnable:
+                parameter.clamp_(min=learnable[argument][1])
+
+
+def numbers(value: Any) -> Any:
+    """Numbers that YAML takes for words, such as 5e-4, as numbers; in mappings and lists too.
+
+    Example:
+        >>> numbers({"lr": "5e-4", "name": "vsepp", "more": ["1e3"]})
+        {'lr': 0.0005, 'name': 'vsepp', 'more': [1000.0]}
+    """
+    if isinstance(value, Mapping):
+        return {key: numbers(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [numbers(one) for one in value]
+    if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

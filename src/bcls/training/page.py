@@ -1,0 +1,151 @@
+"""``report.html``: curves, tables and settings of a run in one file that needs no other and no network."""
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from bcls._extras import MissingExtraError, require
+from bcls._files import write_whole
+from bcls.training.journal import read_metrics
+from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
+from bcls.training.tell import duration
+
+#: Of the steps' values, not terms of the loss.
+_ASIDE = {"kind", "epoch", "step", "loss", "lr", "seconds", "gradient", "spread"}
+# A colour that nothing else has, exchanged for the colour of the text around the plot.
+_INK = "#010203"
+_COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c")
+_STYLE = """
+:root { color-scheme: light dark; --page: #fbfaf7; --ink: #1c1f26; --quiet: #5c6270; --line: #dcdad3; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14161a; --ink: #e8e9ec; --quiet: #a3a9b5; --line: #343943; }
+}
+body { margin: 0; background: var(--page); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; }
+main { max-width: 64rem; margin: 0 auto; padding: 2rem 1rem 4rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1.5rem; }
+figure { margin: 0; }
+svg { width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+tr.best td { font-weight: 700; }
+pre { overflow-x: auto; padding: 1rem; border: 1px solid var(--line); }
+.quiet { color: var(--quiet); }
+"""
+
+
+def write_report(folder: Path) -> None:
+    """Write ``report.html`` from what else lies in a run's folder.
+
+    Args:
+        folder: The run's folder. Without matplotlib the page has no curves, and says how to get them.
+    """
+    lines = read_metrics(folder)
+    steps = [line for line in lines if line["kind"] == "step"]
+    looks = [line for line in lines if line["kind"] == "validation"]
+    settings = (folder / CONFIG).read_text(encoding="utf-8")
+    environment = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+    write_whole(folder / REPORT, _page(folder.name, steps, looks, settings, environment))
+
+
+def _page(name: str, steps: list[Any], looks: list[Any], settings: str, environment: Mapping[str, Any]) -> str:
+    took = duration(steps[-1]["seconds"]) if steps else "no time"
+    last = steps[-1]["step"] if steps else 0
+    try:
+        plots = "".join(f"<figure>{svg}</figure>" for svg in _curves(steps, looks))
+    except MissingExtraError as error:
+        plots = f'<p class="quiet">No curves: {escape(str(error))}</p>'
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<link rel="icon" href="data:,">
+<title>{escape(name)}: a training run</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<main>
+<h1>{escape(name)}</h1>
+<p class="quiet">{last} steps in {took}.</p>
+<h2>Course</h2>
+<div class="plots">{plots}</div>
+<h2>Validation</h2>
+{_table(looks)}
+<h2>Settings</h2>
+<pre>{escape(settings)}</pre>
+<h2>Environment</h2>
+<pre>{escape(json.dumps(environment, indent=1))}</pre>
+</main>
+</body>
+</html>
+"""
+
+
+def _table(looks: Sequence[Mapping[str, Any]]) -> str:
+    if not looks:
+        return '<p class="quiet">No validation split.</p>'
+    keys = [key for key, value in looks[0].items() if isinstance(value, float)]
+    head = "".join(f"<th>{escape(key)}</th>" for key in ("epoch", *keys))
+    latest = max((number for number, look in enumerate(looks) if look["best"]), default=-1)
+    rows = []
+    for number, look in enumerate(looks):
+        cells = "".join(f"<td>{look[key]:.4f}</td>" if "tau" in key else f"<td>{look[key]:.2f}</td>" for key in keys)
+        mark = ' class="best"' if number == latest else ""
+        rows.append(f"<tr{mark}><td>{look['epoch']}</td>{cells}</tr>")
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _curves(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]]) -> list[str]:
+    terms = list(dict.fromkeys(key for line in steps for key in line if key not in _ASIDE))
+    wanted: list[tuple[str, str, Sequence[Mapping[str, Any]], list[str]]] = [
+        ("Loss", "step", steps, ["loss", *(terms if len(terms) > 1 else [])]),
+        ("Learning rate", "step", steps, ["lr"]),
+        ("Norm of the gradient", "step", steps, ["gradient"]),
+        ("Validation RSUM", "epoch", looks, ["rsum"]),
+        ("Validation tau", "epoch", looks, ["i2t_tau_a", "t2i_tau_a"]),
+    ]
+    drawn = []
+    for number, (title, axis, lines, keys) in enumerate(wanted):
+        present = [key for key in keys if any(key in line for line in lines)]
+        if present:
+            drawn.append(_svg(number, title, axis, lines, present))
+    return drawn
+
+
+def _svg(number: int, title: str, axis: str, lines: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
+    matplotlib = require("matplotlib", "plots", "drawing curves")
+    figure_class = require("matplotlib.figure", "plots", "drawing curves").Figure
+    colours = dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), _INK)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({**colours, "svg.fonttype": "none", "svg.hashsalt": "bcls"})
+        figure = figure_class(figsize=(4.2, 2.8), layout="constrained")
+        figure.patch.set_alpha(0.0)
+        axes = figure.add_subplot()
+        axes.patch.set_alpha(0.0)
+        for key, colour in zip(keys, _COLOURS, strict=False):
+            points = [(line[axis], line[key]) for line in lines if key in line]
+            marker = "o" if len(points) == 1 else ""
+            axes.plot(*zip(*points, strict=True), color=colour, label=key, marker=marker, linewidth=1.5)
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel(axis)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(keys) > 1:
+            axes.legend(frameon=False)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    svg = written.getvalue()
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    box = re.search(r'viewBox="[^"]*"', svg)
+    svg = f'<svg role="img" aria-label="{escape(title)}" {box.group() if box else ""}>' + svg[svg.index(">") + 1 :]
+    # Several plots in one page would otherwise have equal ids; and HTML does without the namespaces' addresses.
+    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>plot{number}-", svg.replace("xlink:href", "href"))
+    return svg.replace(_INK, "currentColor")

@@ -1,0 +1,229 @@
+"""From settings to everything that a run needs: data, model, loss, optimiser, labels, validation."""
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
+
+from bcls._checks import check_choice, fail
+from bcls._padded import Padded
+from bcls.data import Dataset, Vocabulary, open_dataset
+from bcls.labels import cached_embeddings
+from bcls.losses import RetrievalLoss
+from bcls.models import build, model_config
+from bcls.models.base import RetrievalModel
+from bcls.training.average import MovingAverage
+from bcls.training.batch_labels import BatchLabels
+from bcls.training.checkpoint import Learner
+from bcls.training.config import TrainConfig, check_config
+from bcls.training.feed import Feed, Texts
+from bcls.training.images import HeldImages, ImageSource, PictureImages, Pictures, feature_images
+from bcls.training.objective import make_loss, numbers
+from bcls.training.optimizer import LOSS_GROUP, make_optimizer
+from bcls.training.plan import left_out, plan_epoch
+from bcls.training.tell import tell
+from bcls.training.validate import Validation
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run works with; see :func:`set_up`."""
+
+    config: TrainConfig
+    accelerator: Accelerator
+    train: Dataset
+    feed: Feed
+    labels: BatchLabels | None
+    validation: Validation | None
+    learner: Learner
+    parallel: torch.nn.Module
+    stepper: Any
+    pool: ThreadPoolExecutor
+
+    @property
+    def model(self) -> RetrievalModel:
+        """The model itself, whatever wraps it for several processes."""
+        return self.learner.model
+
+    def plan(self, epoch: int) -> list[list[np.ndarray[Any, np.dtype[np.int64]]]]:
+        """Batches of each step of the optimiser in an epoch."""
+        config = self.config
+        owner = self.train.image_of_caption
+        least = max(2, self.accelerator.num_processes)
+        batches = plan_epoch(owner, config.batch, config.seed, epoch, distinct=config.distinct, least=least)
+        return [batches[start : start + config.accumulate] for start in range(0, len(batches), config.accumulate)]
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells the training data from other data."""
+        digest = hashlib.sha256()
+        for caption in self.train.captions:
+            digest.update(f"{caption.caption_id}\t{caption.image_id}\t{caption.text}\n".encode())
+        return {
+            "name": self.train.name,
+            "images": len(self.train.images),
+            "captions": len(self.train.captions),
+            "sha256": digest.hexdigest(),
+        }
+
+
+def set_up(config: TrainConfig, model: RetrievalModel | None = None, dataset: Dataset | None = None) -> Run:
+    """Open the data, build model, loss and optimiser, and put them where they run.
+
+    Raises:
+        ValueError: A setting is wrong, or settings, data and model do not fit together.
+    """
+    check_config(config)
+    config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
+    loss = make_loss(config.loss)  # a misspelt argument is worth telling before the data is read
+    accelerator = start_accelerator(config)
+    whole = dataset if dataset is not None else _open(config)
+    if config.skip_quarantined:
+        whole = whole.without_quarantined()
+    train = _split(whole, "train_split", config.train_split)
+    torch.manual_seed(config.seed)
+    if model is None:
+        model = build_model(config, train)
+    if config.loss.get("learn_temperature"):
+        loss = make_loss(config.loss, getattr(model, "initial_temperature", None))
+    _check_labels(config, loss)
+    device = accelerator.device
+    model.to(device)
+    loss.to(device)
+    pool = ThreadPoolExecutor(config.workers, "bcls-read")
+    feed = Feed(
+        _images(config, train, model, device, pool, training=True),
+        Texts(_texts(train, model), device),
+        train.image_of_caption,
+        device,
+        accelerator.process_index,
+        accelerator.num_processes,
+    )
+    labels = None
+    if config.labels != "none":
+        with accelerator.main_process_first():  # makes them where they are not there yet
+            vectors = cached_embeddings(train, config.labels)
+        labels = BatchLabels(vectors, train.image_of_caption, config.aggregate, device)
+    groups = model.parameter_groups()
+    learnt = list(loss.parameters())
+    if learnt:
+        groups = {**groups, LOSS_GROUP: learnt}
+    optimizer = make_optimizer(groups, config, device)
+    average = MovingAverage(model, config.ema) if config.ema else None
+    parallel = accelerator.prepare_model(model)
+    stepper = accelerator.prepare_optimizer(optimizer)
+    learner = Learner(model, loss, optimizer, average, accelerator.scaler)
+    validation = _validation(config, whole, model, device, pool) if config.val_split is not None else None
+    return Run(config, accelerator, train, feed, labels, validation, learner, parallel, stepper, pool)
+
+
+def start_accelerator(config: TrainConfig) -> Accelerator:
+    """Accelerate, on the device and in the precision that the settings ask for."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        fail("device", "a machine with a CUDA device", "none", "use --device cpu or auto")
+    if AcceleratorState._shared_state:  # a run before this one in the same process may have had another precision
+        AcceleratorState._reset_state()
+    return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
+
+
+def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
+    """The model of the settings; the width of features and the vocabulary come from the data unless they are given.
+
+    Raises:
+        ValueError: The model's settings are wrong, or say another width than the features have.
+    """
+    settings = dict(config.model)
+    wanted = settings.get("name") in {"vsepp", "sgr", "saf", "sgraf"} or settings.get("image") == "features"
+    if config.features is not None and wanted and not settings.get("backbone"):
+        width = train.features(config.features).shape[-1]
+        given = settings.setdefault("features", width)
+        if given != width:
+            expected = f"{width}, the width of the features {config.features!r}"
+            fail("model.features", expected, given, "leave it out: it is read from the data")
+    parsed = model_config(settings)
+    if parsed.name == "dual" and parsed.text != "gru":
+        return build(parsed)
+    if config.vocabulary is not None:
+        words = Vocabulary.read(config.vocabulary)
+    else:
+        words = Vocabulary.build(train.texts, threshold=config.word_threshold)
+    return build(parsed, vocabulary=words)
+
+
+def unvisited(run: Run) -> int:
+    """How many captions the first epoch leaves out."""
+    return left_out([batch for step in run.plan(0) for batch in step], len(run.train.captions))
+
+
+def _open(config: TrainConfig) -> Dataset:
+    if not config.data:
+        fail("data", "the folder of a dataset", "none", "give it with --data DIR")
+    return open_dataset(config.data)
+
+
+def _split(dataset: Dataset, name: str, split: str) -> Dataset:
+    check_choice(name, split, dataset.splits)
+    part = dataset.split(split)
+    if len(part.images) < 2 or not part.captions:
+        fail(name, "at least two images with captions", f"{len(part.images)} in {split!r}", "choose another split")
+    return part
+
+
+def _check_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
+    if config.labels == "none":
+        try:
+            loss.terms(torch.eye(2))
+        except ValueError:
+            name = config.loss["name"]
+            fail("labels", f"a text encoder: the loss {name!r} learns from continuous labels", "none", "use minilm")
+
+
+def _texts(dataset: Dataset, model: RetrievalModel) -> Padded:
+    """Captions as the model takes them, or as its frozen encoder gives them: made once."""
+    if getattr(model, "frozen_text", False):
+        tell(f"reading {len(dataset.texts):,} captions once with the frozen text encoder ...")
+        vectors: Padded = model.text_vectors_of(dataset.texts)  # type: ignore[operator]
+        return vectors
+    return model.prepare_texts(dataset.texts)
+
+
+def _images(
+    config: TrainConfig,
+    dataset: Dataset,
+    model: RetrievalModel,
+    device: torch.device,
+    pool: ThreadPoolExecutor,
+    *,
+    training: bool,
+) -> ImageSource:
+    if config.features is not None:
+        return feature_images(dataset.features(config.features), device)
+    if getattr(model, "frozen_images", False):
+        tell(f"looking at {len(dataset.images):,} pictures once with the frozen image encoder ...")
+        vectors: Padded = model.image_vectors_of(Pictures(dataset, pool))  # type: ignore[operator]
+        return HeldImages(vectors, device)
+    smallest = config.smallest_crop if training and config.augment else None
+    return PictureImages(dataset, model.prepare_images, pool, config.seed, smallest)
+
+
+def _validation(
+    config: TrainConfig, whole: Dataset, model: RetrievalModel, device: torch.device, pool: ThreadPoolExecutor
+) -> Validation:
+    split = _split(whole, "val_split", str(config.val_split))
+    if config.val_images is not None:
+        first = set(split.image_ids[: config.val_images])
+        images = tuple(image for image in split.images if image.image_id in first)
+        split = replace(split, images=images, captions=tuple(one for one in split.captions if one.image_id in first))
+    return Validation(
+        _images(config, split, model, device, pool, training=False).everything(),
+        _texts(split, model),
+        split.image_of_caption,
+        None if config.labels == "none" else cached_embeddings(split, config.labels),
+        config.aggregate,
+    )

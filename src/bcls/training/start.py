@@ -1,0 +1,128 @@
+"""The entry point: take a run's folder, begin or go on, and write what people read at the end."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bcls._checks import fail
+from bcls.training.config import TrainConfig, check_config, differences, write_yaml
+from bcls.training.result import Result
+from bcls.training.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    LAST,
+    METRICS,
+    REPORT,
+    locked,
+    recover,
+)
+
+if TYPE_CHECKING:
+    from bcls.data import Dataset
+    from bcls.models.base import RetrievalModel
+    from bcls.training.setup import Run
+
+
+def train(config: TrainConfig, *, model: "RetrievalModel | None" = None, dataset: "Dataset | None" = None) -> Result:
+    """Train a model; the whole of ``bcls train``.
+
+    Args:
+        config: Settings. ``config.out`` is the run's folder, new or empty unless ``config.resume``.
+        model: A model of your own in place of ``config.model``; its weights are trained in place.
+        dataset: An opened dataset in place of ``config.data``.
+
+    Returns:
+        The figures, and where everything is.
+
+    Raises:
+        ValueError: Settings, data, model or checkpoint are wrong or do not fit together; or training diverged.
+        KeyboardInterrupt: It was interrupted; a checkpoint was written, and ``resume`` goes on from it.
+    """
+    check_config(config)
+    if not config.out:
+        fail("out", "a folder for the run", "none", "give it with --out DIR")
+    folder = Path(config.out)
+    _check_free(folder, resume=config.resume)
+
+    from contextlib import ExitStack
+
+    from bcls.training.loop import run_epochs
+    from bcls.training.setup import set_up, start_accelerator, unvisited
+    from bcls.training.tell import tell
+
+    with ExitStack() as stack:
+        main = start_accelerator(config).is_main_process
+        if main:
+            stack.enter_context(locked(folder))
+        run = set_up(config, model, dataset)
+        stack.callback(run.pool.shutdown)
+        if main:
+            (folder / CHECKPOINTS).mkdir(exist_ok=True)
+            for name in (LAST, BEST):
+                recover(folder / CHECKPOINTS / name)
+        run.accelerator.wait_for_everyone()
+        state = _last_state(folder, run) if config.resume else None
+        if main:
+            if state is None:
+                write_yaml(folder / CONFIG, run.config)
+            _describe(folder, run)
+            missed = unvisited(run)
+            if missed:
+                tell(f"note: {missed} captions fit into no batch and are left out")
+        try:
+            at = run_epochs(run, folder, state)
+        finally:
+            run.accelerator.unwrap_model(run.parallel, keep_fp32_wrapper=False)
+        if main:
+            from bcls.training.page import write_report
+
+            write_report(folder)
+        run.accelerator.wait_for_everyone()
+    return _result(folder, at.epoch, at.best_epoch, at.seconds)
+
+
+def _check_free(folder: Path, *, resume: bool) -> None:
+    if not resume and any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINTS)):
+        fail(
+            "out", "a new or empty folder", f"{folder}, which holds a run", "continue it with --resume, or use another"
+        )
+    if resume and not (folder / CONFIG).exists():
+        fail("resume", f"a run in {folder}", "none", "leave --resume out to start one")
+
+
+def _last_state(folder: Path, run: "Run") -> dict[str, Any] | None:
+    """What the last checkpoint says, after a look at whether it fits; ``None`` where the run wrote none yet."""
+    import yaml
+
+    from bcls.training.checkpoint import read_state
+
+    last = folder / CHECKPOINTS / LAST
+    before: dict[str, Any] = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    changed = differences(before, run.config.as_dict())
+    if changed:
+        fail("resume", "the settings of the run", "; ".join(changed), "set them back, or start a new run")
+    if not last.exists():
+        return None
+    state = read_state(last)
+    now, then = run.fingerprint, state["data"]
+    for key, what in (("images", "training images"), ("captions", "training captions"), ("sha256", "captions' hash")):
+        if now[key] != then[key]:
+            fail("data", f"{then[key]} ({what}) as when the run began", now[key], "use the dataset of the run")
+    return state
+
+
+def _describe(folder: Path, run: "Run") -> None:
+    from bcls.training.environment import add_environment
+
+    add_environment(folder / ENVIRONMENT, run.accelerator.num_processes)
+    (folder / REPORT).unlink(missing_ok=True)  # it would show an earlier end
+
+
+def _result(folder: Path, epochs: int, best_epoch: int, seconds: float) -> Result:
+    from bcls.training.journal import read_metrics
+
+    looks = [line for line in read_metrics(folder) if line["kind"] == "validation"]
+    history = [{key: value for key, value in look.items() if isinstance(value, float)} for look in looks]
+    best = history[best_epoch - 1] if best_epoch else {}
+    return Result(folder, epochs, best, best_epoch, history, seconds)

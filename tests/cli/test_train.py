@@ -1,0 +1,113 @@
+"""``bcls train``: files of settings, dotted flags, a dry run, and exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bcls.cli.train import main
+from tests.training.made import make_data
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ["--features", "made", "--labels", "none", "--device", "cpu", "--word_threshold", "1", "--batch", "8"]
+SMALL = ["--model.name", "vsepp", "--model.width", "8", "--model.word_width", "4", "--loss.name", "triplet-sn"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_data(tmp_path_factory.mktemp("train") / "data")
+
+
+def words(data, out, *more):
+    return ["--data", str(data), "--out", str(out), *FLAGS, *SMALL, *more]
+
+
+def test_a_run_and_its_json(data, tmp_path, capsys):
+    assert main(words(data, tmp_path / "run", "--epochs", "2", "--drops", "[1]", "--loss.gamma", "2e1", "--json")) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["epochs"] == 2
+    assert printed["best"]["rsum"] > 0
+    written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert written["loss"] == {"name": "triplet-sn", "gamma": 20.0}
+    assert written["drops"] == [1]
+
+
+def test_flags_win_over_the_file_and_the_written_file_can_be_read_again(data, tmp_path, capsys):
+    (tmp_path / "one.yaml").write_text("epochs: 7\nloss: {name: triplet-sn, margin: 0.3}\n")
+    more = ["--epochs", "1", "--loss.margin", "0.1"]
+    assert main(["--config", str(tmp_path / "one.yaml"), *words(data, tmp_path / "run", *more)]) == 0
+    assert "1 epochs" in capsys.readouterr().out
+    again = ["--config", str(tmp_path / "run" / "config.yaml"), "--out", str(tmp_path / "again")]
+    assert main(again) == 0
+    first, second = (yaml.safe_load((tmp_path / run / "config.yaml").read_text()) for run in ("run", "again"))
+    assert first["loss"] == {"name": "triplet-sn", "margin": 0.1}
+    assert {key for key in first if first[key] != second[key]} == {"out"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--epocs", "2"], r"did you mean --epochs\?"),
+        (["--modle.name", "x"], r"did you mean --model\?"),
+        (["--model.widht", "3"], "did you mean 'width'"),
+        (["--loss.gama", "3"], "did you mean 'gamma'"),
+        (["--loss.name", "bcsl"], "did you mean 'bcls'"),
+        (["--batch", "few"], "--batch"),
+        (["--precision", "int8"], "--precision"),
+    ],
+)
+def test_mistakes_name_the_nearest(data, tmp_path, flags, message):
+    with pytest.raises(ValueError, match=message) as error:
+        main(words(data, tmp_path / "run", *flags))
+    assert "\n" not in str(error.value)
+
+
+def test_a_misspelt_key_in_a_file(tmp_path):
+    (tmp_path / "one.yaml").write_text("epoch: 7\n")
+    with pytest.raises(ValueError, match=r"did you mean --epochs\?"):
+        main(["--config", str(tmp_path / "one.yaml")])
+
+
+def test_print_config(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["--loss.name", "sam", "--print_config"])
+    assert left.value.code == 0
+    assert yaml.safe_load(capsys.readouterr().out)["loss"]["name"] == "sam"
+
+
+def test_a_dry_run_trains_nothing(data, tmp_path, capsys):
+    assert main(words(data, tmp_path / "run", "--dry-run", "--json")) == 0
+    sizes = json.loads(capsys.readouterr().out)
+    assert (sizes["images"], sizes["captions"], sizes["steps_each"], sizes["steps"]) == (18, 54, 7, 140)
+    words_known = sizes["parameters"] - (6 * 8 + 8) - 3 * (4 * 8 + 8 * 8 + 2 * 8)
+    assert words_known % 4 == 0
+    assert sizes["trained"] == sizes["parameters"]
+    assert sizes["state_bytes"] == 16 * sizes["parameters"]
+    assert sizes["step_bytes"] > 0
+    assert not (tmp_path / "run").exists()
+    assert main(words(data, tmp_path / "run", "--dry-run")) == 0
+    assert "7 in an epoch, 140 in all" in capsys.readouterr().out
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_130(data, tmp_path):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "bcls", "train", *words(data, run, "--epochs", "100000", "--val_images", "2")]
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as job:
+        for _ in range(1200):
+            if (run / "checkpoints" / "last").exists() or job.poll() is not None:
+                break
+            time.sleep(0.1)
+        job.send_signal(signal.SIGINT)
+        _, said = job.communicate(timeout=100)
+    assert job.returncode == 130, said
+    assert "interrupted" in said
+    progress = json.loads((run / "checkpoints" / "last" / "training.json").read_text())["progress"]
+    assert progress["done"] > 0
+    assert not progress["finished"]

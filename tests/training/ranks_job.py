@@ -1,0 +1,72 @@
+"""Run by ``test_ranks.py`` in one process or in several: loss and gradients of one batch, and a short training.
+
+``python -m tests.training.ranks_job DATA OUT``; several processes have RANK, WORLD_SIZE and so on set.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from bcls.losses import from_name
+from bcls.models import build
+from bcls.training import train
+from bcls.training.batch_labels import BatchLabels
+from bcls.training.loop import score_pairs
+from bcls.training.ranks import average_gradients
+from bcls.training.setup import set_up
+from tests.training.made import WIDTH, TinyModel, WordModel, settings
+
+#: Model, loss, and the dataset with the features that it takes.
+CASES = (("vsepp", "bcls", "vectors"), ("dual", "infonce", "vectors"), ("words", "triplet-sn", "regions"))
+WORDS = 15  # numbers of words, 0 for padding
+
+
+class WithNumbers:
+    """Captions as the tiny model numbers them, so that models of the library need no vocabulary."""
+
+    def prepare_texts(self, texts):
+        return TinyModel.prepare_texts(self, texts)
+
+
+def make(name):
+    torch.manual_seed(3)
+    if name == "tiny":
+        return TinyModel()
+    if name == "words":
+        return WordModel()
+    plain = {"name": name, "words": WORDS, "features": WIDTH, "width": 8, "word_width": 6}
+    if name == "dual":
+        plain |= {"image": "features", "text": "gru", "states": 8, "dropout_images": 0.0, "dropout_texts": 0.0}
+    model = build(plain)
+    return type(type(model).__name__, (WithNumbers, type(model)), {})(model.config)
+
+
+def gradients(data, out, name, loss):
+    start = {"name": "infonce", "learn_temperature": True} if loss == "infonce" else {"name": "triplet-sn"}
+    run = set_up(settings(data, out, batch=7, loss=start), make(name))
+    criterion = run.learner.loss if loss == "infonce" else from_name(loss)
+    captions, owner = run.plan(0)[0][0], run.train.image_of_caption
+    vectors = np.random.default_rng(0).standard_normal((len(owner), 4))
+    labels = BatchLabels(vectors, owner, "max", torch.device("cpu"))
+    pairs = next(iter(run.feed.batches([captions], 0)))
+    similarity = score_pairs(run, pairs)
+    value = criterion(similarity, labels(captions), image_ids=torch.from_numpy(owner[captions]))
+    run.accelerator.backward(value)
+    average_gradients(criterion, run.accelerator.num_processes)
+    found = {"value": value.detach(), "similarity": similarity.detach()}
+    found |= {name: one.grad for name, one in run.model.named_parameters()}
+    found |= {f"loss.{name}": one.grad for name, one in criterion.named_parameters()}
+    if run.accelerator.is_main_process:
+        save_file({name: one.contiguous() for name, one in found.items()}, out)
+
+
+if __name__ == "__main__":
+    data, out = map(Path, sys.argv[1:])
+    torch.set_num_threads(1)
+    out.mkdir(exist_ok=True)
+    for name, loss, kind in CASES:
+        gradients(data / kind, out / name, name, loss)
+    train(settings(data / "vectors", out / "run", loss={"name": "triplet-sn"}, accumulate=2), model=make("tiny"))

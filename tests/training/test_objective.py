@@ -1,0 +1,68 @@
+"""The loss from settings."""
+
+import pytest
+import torch
+
+from bcls.losses import BCLSLoss, SumLoss
+from bcls.training.objective import all_negatives, hold_in_range, make_loss, numbers
+
+
+def test_names_and_arguments():
+    loss = make_loss({"name": "bcls", "alpha": 0.1, "reduction": "sum"})
+    assert isinstance(loss, BCLSLoss)
+    assert loss.continuous.alpha == 0.1
+    assert loss.reduction == "sum"
+
+
+@pytest.mark.parametrize("spelling", [{"infonce.temperature": 0.07}, {"infonce": {"temperature": 0.07}}])
+def test_parts_of_a_sum_are_addressed(spelling):
+    loss = make_loss({"name": "infonce+kendall-sw-hs", **spelling})
+    assert isinstance(loss, SumLoss)
+    assert loss.parts[0].temperature == 0.07
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "bcsl"}, "did you mean 'bcls'"),
+        ({"name": "bcls", "alhpa": 0.1}, "did you mean 'alpha'"),
+        ({"name": "bcls", "learn_temperature": True}, "infonce, sigmoid"),
+        ({"name": "infonce", "learn_temperatur": True}, "did you mean 'learn_temperature'"),
+        ({"name": "infonce", "learn_temperature": "yes"}, "true or false"),
+    ],
+)
+def test_mistakes_name_the_nearest(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_loss(settings)
+
+
+def test_a_temperature_is_learnt_from_the_models_own():
+    loss = make_loss({"name": "infonce+kendall-sw-hs", "learn_temperature": True}, initial_temperature=0.02)
+    (parameter,) = loss.parameters()
+    assert parameter.item() == pytest.approx(0.02)
+    given = make_loss({"name": "infonce", "learn_temperature": True, "temperature": 0.1}, initial_temperature=0.02)
+    assert given.temperature.item() == pytest.approx(0.1)
+    with torch.no_grad():
+        given.temperature.fill_(-1.0)
+    hold_in_range(given)
+    assert given.temperature.item() == pytest.approx(0.01)
+
+
+def test_scale_and_bias_of_sigmoid_are_learnt():
+    loss = make_loss({"name": "sigmoid", "learn_temperature": True})
+    assert sorted(name for name, _ in loss.named_parameters()) == ["bias", "scale"]
+    hold_in_range(loss)
+    assert loss.bias.item() == -10.0
+
+
+def test_the_first_epochs_keep_margin_and_reduction():
+    loss = all_negatives({"name": "triplet-hn", "margin": 0.3, "reduction": "sum"})
+    assert (loss.margin, loss.reduction) == (0.3, "sum")
+
+
+def test_numbers_that_yaml_takes_for_words():
+    assert numbers({"a": "1e-3", "b": ["2E4", "e5", "-x"], "c": {"d": "5e"}}) == {
+        "a": 0.001,
+        "b": [20000.0, "e5", "-x"],
+        "c": {"d": "5e"},
+    }

@@ -1,0 +1,64 @@
+"""Two processes with half a batch each learn what one with the whole batch learns."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.training.made import make_data
+from tests.training.ranks_job import CASES
+
+ROOT = Path(__file__).parents[2]
+
+
+def launch(ranks, *words):
+    """Run the job in so many processes that talk through gloo, and wait for them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    jobs = []
+    for rank in range(ranks):
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+        if ranks > 1:
+            env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "ACCELERATE_USE_CPU": "true"}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(ranks)}
+        command = [sys.executable, "-m", "tests.training.ranks_job", *map(str, words)]
+        jobs.append(subprocess.Popen(command, env=env, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+    for job in jobs:
+        _, said = job.communicate(timeout=120)
+        assert job.returncode == 0, said
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Where one process and two have left their results."""
+    folder = tmp_path_factory.mktemp("ranks")
+    make_data(folder / "data" / "vectors")
+    make_data(folder / "data" / "regions", regions=4)
+    launch(1, folder / "data", folder / "one")
+    launch(2, folder / "data", folder / "two")
+    return folder / "one", folder / "two"
+
+
+@pytest.mark.parametrize("model", [model for model, _, _ in CASES])
+def test_value_and_gradient_are_those_of_one_process(ended, model):
+    one, two = (load_file(folder / model) for folder in ended)
+    assert one.keys() == two.keys()
+    assert one["value"] > 0
+    assert any(name not in {"value", "similarity"} and value.abs().max() > 1e-4 for name, value in one.items())
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_a_run_of_two_processes_ends_where_one_ends(ended):
+    for name in ("last", "best"):
+        one, two = (load_file(folder / "run" / "checkpoints" / name / "model.safetensors") for folder in ended)
+        for key in one:
+            torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-5)
+    lines = [(folder / "run" / "metrics.jsonl").read_text().count("\n") for folder in ended]
+    assert lines[0] == lines[1]

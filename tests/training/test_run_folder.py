@@ -1,0 +1,75 @@
+"""A run's folder: one process at a time, and checkpoints that are whole at every moment."""
+
+import multiprocessing
+
+import pytest
+
+from bcls.training.run_folder import locked, recover, replace_folder
+
+
+def write(text):
+    return lambda folder: (folder / "file").write_text(text)
+
+
+def test_a_folder_is_replaced(tmp_path):
+    place = tmp_path / "last"
+    replace_folder(place, write("one"))
+    replace_folder(place, write("two"))
+    assert (place / "file").read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_writer_that_fails_leaves_the_old_one(tmp_path):
+    place = tmp_path / "last"
+    replace_folder(place, write("one"))
+
+    def fail(folder):
+        (folder / "file").write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        replace_folder(place, fail)
+    assert recover(place)
+    assert (place / "file").read_text() == "one"
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({"last": "one", "last.new": "half"}, "one"),  # killed while writing
+        ({"last.old": "one", "last.new": "two"}, "one"),  # between the two renamings
+        ({"last": "two", "last.old": "one"}, "two"),  # before the old one was removed
+        ({"last": "two"}, "two"),
+        ({"last.new": "half"}, None),  # the very first one was never finished
+        ({}, None),
+    ],
+)
+def test_every_state_in_between_is_put_right(tmp_path, there, expected):
+    for name, text in there.items():
+        (tmp_path / name).mkdir()
+        write(text)(tmp_path / name)
+    assert recover(tmp_path / "last") == (expected is not None)
+    assert [path.name for path in tmp_path.iterdir()] == (["last"] if expected else [])
+    if expected:
+        assert (tmp_path / "last" / "file").read_text() == expected
+
+
+def hold(folder, ready, leave):
+    with locked(folder):
+        ready.set()
+        leave.wait(30)
+
+
+def test_a_folder_in_use_is_refused_and_a_dead_owner_is_no_obstacle(tmp_path):
+    context = multiprocessing.get_context("fork")
+    ready, leave = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, ready, leave))
+    other.start()
+    assert ready.wait(30)
+    with pytest.raises(ValueError, match=f"in use by process {other.pid}"), locked(tmp_path):
+        pass
+    other.kill()
+    other.join()
+    with locked(tmp_path):
+        pass
