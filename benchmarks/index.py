@@ -1,0 +1,230 @@
+"""The index against its bars on this machine's CPU: ``python -m benchmarks.index``, with ``BCLS_DATA`` set.
+
+Four parts, each by itself with ``--only``:
+
+- ``indexing``: photos a second of ``build_index`` on Flickr8k's zip, over those of the bare network on pixels that are
+  already in memory; the two take turns on the same photos.
+- ``queries``: milliseconds of a text query, end to end, with 8 clients at once and no cache.
+- ``million``: a million vectors, made from real ones by seeded mixing: recall of the graph against exact search,
+  milliseconds of a query, memory.
+- ``kill``: a thousand rounds of indexing, each killed at a random moment.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from bcls.data.text_files import read_json
+from bcls.index import IndexSettings, Row, build_index, open_index
+from bcls.index.embedding import BATCH, image_vectors, prepare
+from bcls.index.faiss_engine import FaissEngine
+from bcls.models import build, load
+from bcls.search import Service, ServiceSettings
+
+ROOT = Path(__file__).parents[1]
+CLIENTS, MIXED, NOISE = 8, 3, 0.3
+
+
+def data():
+    if "BCLS_DATA" not in os.environ:
+        raise SystemExit("set BCLS_DATA to the folder that has flickr8k/images_224.zip")
+    return Path(os.environ["BCLS_DATA"]) / "flickr8k"
+
+
+def model_folder(name, place):
+    """The model's name, or the folder of a dual encoder with packaged parts and fresh heads."""
+    if name != "fresh":
+        return name
+    torch.manual_seed(0)
+    build({"name": "dual", "image": "efficientnet-lite0"}).save_pretrained(place / "model")
+    return str(place / "model")
+
+
+def part_of_zip(names, path):
+    """The named photos in a zip of their own."""
+    with zipfile.ZipFile(data() / "images_224.zip") as whole, zipfile.ZipFile(path, "w") as part:
+        for name in names:
+            part.writestr(name, whole.read(name))
+    return path
+
+
+def bare_seconds(model, archive):
+    """The network alone, on pixels that were decoded before."""
+    with zipfile.ZipFile(archive) as pack:
+        pixels = [prepare(model, [Image.open(pack.open(name)).convert("RGB")]) for name in pack.namelist()]
+    started = time.perf_counter()
+    for start in range(0, len(pixels), BATCH):
+        image_vectors(model, pixels[start : start + BATCH])
+    return time.perf_counter() - started
+
+
+def measure_indexing(rows, arguments, place):
+    folder = model_folder(arguments.model, place)
+    model = load(folder)
+    with zipfile.ZipFile(data() / "images_224.zip") as pack:
+        names = sorted(name for name in pack.namelist() if name.endswith(".webp"))
+    size = arguments.photos // arguments.rounds
+    parts = [part_of_zip(names[n * size : (n + 1) * size], place / f"{n}.zip") for n in range(arguments.rounds)]
+    bare_seconds(model, parts[0])  # warms up
+    bare, ours = [], []
+    for number, archive in enumerate(parts):
+        bare.append(size / bare_seconds(model, archive))
+        started = time.perf_counter()
+        build_index(archive, IndexSettings(out=str(place / f"index{number}"), model=folder), model=model)
+        ours.append(size / (time.perf_counter() - started))
+    ratio = statistics.median(one / other for one, other in zip(ours, bare, strict=True))
+    what = f"indexing {arguments.rounds} x {size} photos: photos/s, index and bare network"
+    rows.append((what, statistics.median(ours), statistics.median(bare), ratio, ">= 0.8"))
+
+
+def measure_queries(rows, arguments, place):
+    folder, model = place / "queries", model_folder(arguments.model, place)
+    with zipfile.ZipFile(data() / "images_224.zip") as pack:
+        names = sorted(name for name in pack.namelist() if name.endswith(".webp"))[: arguments.photos]
+    build_index(part_of_zip(names, place / "queries.zip"), IndexSettings(out=str(folder), model=model))
+    images = read_json(data() / "dataset_flickr8k.json.gz")["images"]
+    texts = [sentence["raw"] for image in images[:1000] for sentence in image["sentences"][:1]]
+    times, lock = [], threading.Lock()
+
+    def client(own):
+        for text in own:
+            started = time.perf_counter()
+            service.search(text, k=10)
+            with lock:
+                times.append(1e3 * (time.perf_counter() - started))
+
+    with Service(folder, settings=ServiceSettings(cache=0, timeout=60)) as service:
+        for text in texts[-20:]:
+            service.search(text)
+        threads = [
+            threading.Thread(target=client, args=(texts[n : arguments.queries : CLIENTS],)) for n in range(CLIENTS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for share, bar in ((50, 60), (99, 250)):
+        value = float(np.percentile(times, share))
+        rows.append((f"query, {CLIENTS} clients, no cache: p{share} ms / {bar}", value, bar, value / bar, "<= 1"))
+
+
+def mixtures(real, count, seed):
+    """Unit vectors that are weighted sums of a few real ones and a little noise, in blocks."""
+    rng = np.random.default_rng(seed)
+    for start in range(0, count, 4096):
+        size = min(4096, count - start)
+        weights = rng.dirichlet(np.ones(MIXED), size).astype(np.float32)
+        chosen = real[rng.integers(0, len(real), (size, MIXED))]
+        made = np.einsum("nm,nmd->nd", weights, chosen)
+        noise = rng.standard_normal(made.shape, dtype=np.float32) / np.sqrt(made.shape[1], dtype=np.float32)
+        made += NOISE * np.linalg.norm(made, axis=1, keepdims=True) * noise
+        yield made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def real_vectors(arguments, place):
+    """Vectors of Flickr8k's photos."""
+    model = model_folder(arguments.model, place)
+    with zipfile.ZipFile(data() / "images_224.zip") as pack:
+        names = sorted(name for name in pack.namelist() if name.endswith(".webp"))[: arguments.photos]
+    build_index(part_of_zip(names, place / "real.zip"), IndexSettings(out=str(place / "real"), model=model))
+    index = open_index(place / "real")
+    vectors = index.photos.vectors(index.photos.numbers().tolist())
+    index.close()
+    return vectors
+
+
+def measure_million(rows, arguments, place):
+    real = real_vectors(arguments, place)
+    count, width = arguments.vectors, real.shape[1]
+    engine = FaissEngine(place / "million", width, exact=min(200_000, count // 2))
+    number = itertools.count(1)
+    started = time.perf_counter()
+    for block in mixtures(real, count, seed=0):
+        engine.add([Row(next(number), vector, 0.0, "", ()) for vector in block])
+    wrote = time.perf_counter() - started
+    engine.finish()
+    built = time.perf_counter() - started - wrote
+    engine.close()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    queries = np.concatenate(list(mixtures(real, 500, seed=1)))
+    best = np.full((len(queries), 10), -2.0, np.float32), np.full((len(queries), 10), -1)
+    first = 1
+    for block in mixtures(real, count, seed=0):
+        numbers = np.broadcast_to(np.arange(first, first + len(block)), (len(queries), len(block)))
+        scores = np.concatenate([best[0], queries @ block.T], axis=1)
+        numbers = np.concatenate([best[1], numbers], axis=1)
+        top = np.argpartition(-scores, 10, axis=1)[:, :10]
+        best = np.take_along_axis(scores, top, 1), np.take_along_axis(numbers, top, 1)
+        first += len(block)
+    reader = FaissEngine(place / "million", width, read_only=True, exact=min(200_000, count // 2))
+    reader.search(queries[:5], 10)
+    times, hits = [], 0
+    for query, expected in zip(queries, best[1], strict=True):
+        started = time.perf_counter()
+        found = reader.search(query[None], 10).numbers[0]
+        times.append(1e3 * (time.perf_counter() - started))
+        hits += len(set(found.tolist()) & set(expected.tolist()))
+    reader.close()
+    recall, middle = hits / best[1].size, statistics.median(times)
+    file = sum(path.stat().st_size for path in (place / "million").glob("*.faiss")) / 2**30
+    rows.append((f"{count} x {width}, graph: recall@10 / 0.98", recall, 0.98, recall / 0.98, ">= 1"))
+    rows.append((f"{count} x {width}, graph: p50 ms / 15", middle, 15, middle / 15, "<= 1"))
+    rows.append(
+        (f"{count} x {width}: GB of the mapped file, peak GB while building", file, peak, file / peak, "stated")
+    )
+    rows.append((f"{count} x {width}: seconds to write, to build the graph", wrote, built, wrote / built, "stated"))
+
+
+def measure_kill(rows, arguments, place):
+    command = [sys.executable, "-m", "tests.index.killing", "--rounds", str(arguments.kills)]
+    run = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603
+    rows.append((f"{arguments.kills} killed runs: exit code", run.returncode, 0, float(run.returncode), "0"))
+
+
+PARTS = {"indexing": measure_indexing, "queries": measure_queries, "million": measure_million, "kill": measure_kill}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--model", default="fresh", help="name or folder; fresh: packaged encoders with new heads")
+    parser.add_argument("--photos", type=int, default=8091)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--queries", type=int, default=400)
+    parser.add_argument("--vectors", type=int, default=1_000_000)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    arguments = parser.parse_args()
+    rows = []
+    for part in arguments.only:
+        with tempfile.TemporaryDirectory() as place:
+            PARTS[part](rows, arguments, Path(place))
+    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for heading in ("what", "first", "second", "ratio", "bar"):
+        table.add_column(heading, justify="left" if heading in {"what", "bar"} else "right")
+    for what, first, second, ratio, bar in rows:
+        table.add_row(what, f"{first:.3g}", f"{second:.3g}", f"{ratio:.2f}", bar)
+    Console(width=130).print(table)
+    if arguments.json:
+        keys = ("what", "first", "second", "ratio", "bar")
+        arguments.json.write_text(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

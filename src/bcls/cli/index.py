@@ -1,0 +1,43 @@
+"""``bcls index``: make an index of photos, or bring it up to date."""
+
+import dataclasses
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+
+from bcls.cli.arguments import parse
+from bcls.cli.places import places
+from bcls.index.settings import IndexSettings
+
+ABOUT = (
+    "Makes an index of the photos in a folder, a zip or tar, or a dataset. Run again, it takes in what was added, "
+    "changed and removed since. Files that cannot be read are listed and skipped. What is done is kept when a run is "
+    "stopped."
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb; see :func:`bcls.cli.main.main`."""
+    (photos,), flags = places("index", arguments, ("PHOTOS",), "index photos --out index")
+    settings = parse("index PHOTOS", ABOUT, IndexSettings, flags)
+    # Here, not above: `--help` need not wait for them.
+    from PIL import Image
+
+    from bcls.index import build_index
+
+    # A picture above the pixel limit is skipped and listed; Pillow's own warning about it would only repeat that.
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    report = build_index(photos, settings)
+    for reason in report.skipped.values():
+        print(f"skipped: {reason}", file=sys.stderr)
+    if settings.json:
+        print(json.dumps({"out": settings.out, **dataclasses.asdict(report)}))
+        return 0
+    done = f"{report.added} added, {report.updated} updated, {report.removed} removed, {report.unchanged} unchanged"
+    print(f"{settings.out}: {report.photos} photos and {report.captions} captions ({done}) in {report.seconds:.0f} s")
+    if report.skipped:
+        count = len(report.skipped)
+        print(f"{count} file{'s' * (count != 1)} could not be read, and {'is' if count == 1 else 'are'} not in it")
+    print(f'next: bcls search {settings.out} "a dog on the beach"')
+    return 0

@@ -1,0 +1,50 @@
+"""Files that faiss maps into memory: made from the rows, named after the rows they cover, safe to lose."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"vectors-(\d+)-(\d+)\.faiss")
+
+
+def read_newest(
+    faiss: Any, place: Path, epoch: int, rows: int, dimension: int, *, mapped: bool = True
+) -> tuple[Any, int]:
+    """The index that covers most of the rows of an epoch, and how many; ``(None, 0)`` where there is none.
+
+    A file that is damaged or belongs to something else is passed over: the rows themselves are still there.
+    """
+    there = [match for path in place.glob("vectors-*.faiss") if (match := _NAME.fullmatch(path.name))]
+    sizes = sorted((int(match[2]) for match in there if int(match[1]) == epoch and int(match[2]) <= rows), reverse=True)
+    for size in sizes:
+        try:
+            index = faiss.read_index(str(_path(place, epoch, size)), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        except RuntimeError:
+            continue
+        if index.ntotal == size and index.d == dimension:
+            return index, size
+    return None, 0
+
+
+def write_newest(faiss: Any, place: Path, epoch: int, rows: int, index: Any) -> None:
+    """Write an index whole, then drop the older files; whoever has one mapped keeps it."""
+    final = _path(place, epoch, rows)
+    temporary = place / f".{final.name}.{os.getpid()}.tmp"
+    try:
+        try:
+            faiss.write_index(index, str(temporary))
+        except RuntimeError as error:
+            raise OSError(28, f"faiss cannot write its file ({str(error).splitlines()[0]})", str(final)) from error
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
+    for path in [*place.glob("vectors-*.faiss"), *place.glob(".vectors-*.tmp")]:
+        if path != final:
+            path.unlink(missing_ok=True)
+
+
+def _path(place: Path, epoch: int, rows: int) -> Path:
+    return place / f"vectors-{epoch}-{rows}.faiss"

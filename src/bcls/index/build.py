@@ -1,0 +1,113 @@
+"""Makes an index of photos, or brings it up to date."""
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bcls._checks import check_whole, fail
+from bcls.index._lock import sole_writer
+from bcls.index.calibrate import calibrate
+from bcls.index.catalog import Catalog
+from bcls.index.changes import compare
+from bcls.index.engine import Engine, open_engine
+from bcls.index.manifest import FILE, IndexManifest, read_index_manifest, write_index_manifest
+from bcls.index.run import Run
+from bcls.index.settings import IndexSettings
+from bcls.index.source import is_text, open_source
+from bcls.index.start import claim, manifest_for
+from bcls.index.writer import Writer
+
+if TYPE_CHECKING:
+    from bcls.models.base import RetrievalModel
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did: numbers of photos, and why files were skipped, by name."""
+
+    photos: int
+    added: int
+    updated: int
+    removed: int
+    unchanged: int
+    captions: int
+    skipped: dict[str, str]
+    seconds: float
+
+
+def build_index(photos: str | Path, settings: IndexSettings, *, model: "RetrievalModel | None" = None) -> Report:
+    """Make an index, or bring it up to date with what was added, changed and removed.
+
+    A photo is looked at again when the size or time of its files changed, and embedded again when its contents did.
+    What is done is kept when the process is killed, and the next run goes on from there.
+
+    Args:
+        photos: A folder, zip, tar or dataset.
+        settings: See :class:`IndexSettings`.
+        model: The model itself, where it is already in memory; ``settings.model`` is then its name.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ValueError: The index was made with another model, engine or version or of other photos, another process is
+            writing it, or there are no photos.
+        OSError: Photos are missing, or the disk is full or read-only.
+    """
+    started = time.monotonic()
+    folder = Path(settings.out)
+    check_whole("workers", settings.workers, least=0)
+    check_whole("max_pixels", settings.max_pixels, least=1)
+    source = open_source(Path(photos), settings.features, captions=settings.captions)
+    found = source.items()
+    items = [item for item in found if is_text(item.name)]
+    if not items:
+        fail(
+            str(photos),
+            "at least one picture",
+            "none",
+            "check the path; a whole index is removed by deleting its folder",
+        )
+    claim(folder)
+    with sole_writer(folder), ExitStack() as stack:
+        for left in folder.glob(f".{FILE}.*.tmp"):
+            left.unlink()
+        old = read_index_manifest(folder) if (folder / FILE).exists() else None
+        name = settings.model or (old.model if old else "photo")
+        if model is None:
+            from bcls.models import load
+
+            model = load(name)
+        model.to(settings.device).eval()
+        manifest = manifest_for(folder, settings, source, items, name, model, old)
+        catalog = stack.enter_context(closing(Catalog(folder / "catalog.sqlite")))
+        images, texts = (
+            stack.enter_context(closing(_engine(folder, manifest, what))) for what in ("photos", "captions")
+        )
+        run = Run(Writer(catalog, images, texts, model), source, settings)
+        odd = [ascii(item.name) for item in found if not is_text(item.name)]
+        run.skipped.update((name, f"`{name}`: expected a name that is text; rename the file") for name in odd)
+        plan = compare(items, catalog.looks(), run.writer.repair())
+        run.go(plan, model)
+        images.finish()
+        texts.finish()
+        if run.added or run.updated or plan.gone or not manifest.calibration:
+            calibration = calibrate(catalog, images, texts, model, source, cross=manifest.cross)
+            manifest = replace(manifest, calibration=calibration)
+        write_index_manifest(folder, manifest)
+        return Report(
+            catalog.count(),
+            run.added,
+            run.updated,
+            len(plan.gone),
+            plan.unchanged + run.touched,
+            catalog.count("captions"),
+            run.skipped,
+            time.monotonic() - started,
+        )
+
+
+def _engine(folder: Path, manifest: IndexManifest, what: str) -> Engine:
+    return open_engine(manifest.engine, folder / what, manifest.uri, manifest.collection(what), manifest.dimension)

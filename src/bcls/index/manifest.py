@@ -1,0 +1,77 @@
+"""``index.json``: what an index was made from and with."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bcls._checks import fail
+from bcls._files import write_whole
+from bcls.data.text_files import read_json
+from bcls.index.calibration import Calibration
+
+FILE = "index.json"
+FORMAT = "bcls-index"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """Contents of the manifest."""
+
+    identity: str
+    """A random name of this index; collections in Milvus are named after it."""
+    photos: str
+    """The folder, archive or dataset, as an absolute path."""
+    model: str
+    """Name or folder that the model was loaded by."""
+    weights: str
+    """Hash of the model's weights."""
+    dimension: int
+    """Length of the vectors."""
+    cross: bool
+    """Whether the model scores pairs by more than one product of vectors, so that results are ranked again."""
+    engine: str
+    """``faiss`` or ``milvus``."""
+    uri: str
+    """Where Milvus is; empty for faiss."""
+    features: str | None
+    """Features that the images are read from, instead of pictures."""
+    calibration: dict[str, Calibration]
+    """How similarities become scores, by the kind of query; empty until the first run is done."""
+
+    def collection(self, what: str) -> str:
+        """Name of a collection in Milvus."""
+        return f"bcls_{self.identity}_{what}"
+
+
+def read_index_manifest(folder: Path) -> IndexManifest:
+    """Read the manifest of an index.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: The folder is no index, or one of another version of bcls.
+    """
+    path = folder / FILE
+    if not folder.exists():
+        raise FileNotFoundError(2, "no such index; make it with `bcls index PHOTOS --out INDEX`", str(folder))
+    if not path.exists():
+        fail(str(folder), f"an index with an {FILE}", "none", "make it with `bcls index PHOTOS --out INDEX`")
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", "make the index again")
+    if content.get("version") != VERSION:
+        remedy = "make the index again, or use the release of bcls that wrote it"
+        fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", remedy)
+    try:
+        fields = {key: content[key] for key in IndexManifest.__dataclass_fields__}
+        maps = {str(key): Calibration(**value) for key, value in fields["calibration"].items()}
+        return replace(IndexManifest(**fields), calibration=maps)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        fail(str(path), "fields as bcls writes them", f"a wrong one ({error!r})", "make the index again")
+
+
+def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
+    """Write the manifest whole."""
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    write_whole(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

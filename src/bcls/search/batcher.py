@@ -1,0 +1,130 @@
+"""Queries that come at the same time share one pass through the model."""
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+import numpy as np
+import numpy.typing as npt
+
+from bcls._checks import check_number, check_whole
+
+Vector = npt.NDArray[np.float32]
+
+
+class OverloadedError(RuntimeError):
+    """More was asked than can be answered in time; nothing is wrong with the query.
+
+    Attributes:
+        retry_after: Seconds after which it is worth trying again.
+    """
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"too many queries at once: try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class Batcher:
+    """Calls ``encode`` from one thread, with all texts that came in the meantime.
+
+    While a batch is in the model the next one gathers, so under load nobody waits for ``wait``.
+
+    Args:
+        encode: ``(n,)`` texts to ``(n, D)`` vectors.
+        batch: Most texts at a time.
+        wait: Seconds that the first text of a batch waits for others.
+        waiting: Most texts in the queue.
+        timeout: Seconds until a text is given up.
+    """
+
+    def __init__(
+        self, encode: Callable[[list[str]], Vector], *, batch: int, wait: float, waiting: int, timeout: float
+    ) -> None:
+        self._encode = encode
+        self._batch = check_whole("batch", batch, least=1)
+        self._wait = check_number("wait", wait, "0.002 is usual", low=0)
+        self._timeout = check_number("timeout", timeout, "10 is usual", above=0)
+        self._queue: queue.Queue[tuple[str, Future[Vector]] | None] = queue.Queue(
+            check_whole("waiting", waiting, least=1)
+        )
+        self._took = 0.05
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="bcls-encode", daemon=True)
+        self._thread.start()
+
+    def __call__(self, text: str) -> Vector:
+        """The vector of a text.
+
+        Raises:
+            OverloadedError: The queue is full, the time is over, or the service is closing.
+        """
+        future: Future[Vector] = Future()
+        try:
+            if self._closed:
+                raise queue.Full
+            self._queue.put_nowait((text, future))
+            return future.result(self._timeout)
+        except queue.Full:
+            raise OverloadedError(self._retry_after()) from None
+        except FutureTimeoutError:
+            future.cancel()
+            raise OverloadedError(self._retry_after()) from None
+
+    def close(self) -> None:
+        """Stop after what is waiting has been answered."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join(self._timeout)
+
+    def _retry_after(self) -> int:
+        batches = 1 + self._queue.qsize() / self._batch
+        return max(1, math.ceil(batches * self._took))
+
+    def _work(self) -> None:
+        going_on = True
+        while going_on:
+            batch, going_on = self._gather()
+            # A text whose time is over is not worth the model's time any more.
+            wanted = [(text, future) for text, future in batch if future.set_running_or_notify_cancel()]
+            if wanted:
+                started = time.monotonic()
+                self._answer(wanted)
+                self._took = 0.8 * self._took + 0.2 * (time.monotonic() - started)
+
+    def _gather(self) -> tuple[list[tuple[str, Future[Vector]]], bool]:
+        first = self._queue.get()
+        if first is None:
+            return [], False
+        batch = [first]
+        deadline = time.monotonic() + self._wait
+        while len(batch) < self._batch:
+            try:
+                left = deadline - time.monotonic()
+                another = self._queue.get(timeout=left) if left > 0 else self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if another is None:
+                return batch, False
+            batch.append(another)
+        return batch, True
+
+    def _answer(self, wanted: list[tuple[str, Future[Vector]]]) -> None:
+        texts = list(dict.fromkeys(text for text, _ in wanted))
+        try:
+            vectors = dict(zip(texts, self._encode(texts), strict=True))
+        except Exception as error:  # noqa: BLE001, RUF100 - it belongs to whoever asked, not to this thread
+            if len(texts) > 1:
+                # One bad text must not spoil the others.
+                for text in texts:
+                    self._answer([one for one in wanted if one[0] == text])
+                return
+            for _, future in wanted:
+                future.set_exception(error)
+            return
+        for text, future in wanted:
+            future.set_result(vectors[text])

@@ -1,0 +1,252 @@
+"""Searches an index: one object for the command line and for a server."""
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bcls._checks import check_whole, fail
+from bcls.data.images import decode
+from bcls.index import FITS, Index, Photo, Where
+from bcls.index.embedding import image_vectors, prepare, text_vectors
+from bcls.index.engine import Vectors
+from bcls.index.rerank import read_inputs, scores_of
+from bcls.search.answer import Answer, CaptionAnswer, CaptionHit
+from bcls.search.batcher import Batcher, OverloadedError
+from bcls.search.cache import LastUsed
+from bcls.search.opened import Opened, open_now, stamp_of
+from bcls.search.query import check_results, check_text
+from bcls.search.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from bcls.models.base import RetrievalModel
+
+
+class Service:
+    """Answers searches from any number of threads.
+
+    Texts that come at the same time share a pass through the model, those that come again are remembered. When the
+    index is brought up to date, the next search sees it. Only photos that are in the index are ever opened.
+
+    Args:
+        folder: The index.
+        model: The model of the index, or the name under which it is found now; its own name by default.
+        settings: How much is taken on at a time.
+
+    Raises:
+        ValueError: The folder is no finished index, or was made with another model.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        model: "str | RetrievalModel | None" = None,
+        settings: ServiceSettings | None = None,
+    ) -> None:
+        self.settings = settings or ServiceSettings()
+        self._folder = Path(folder)
+        self._lock = threading.Lock()
+        self._open = open_now(self._folder)
+        index = self._open.index
+        if model is None or isinstance(model, str):
+            self.model = index.load_model(model)
+        else:
+            index.check_model(model, type(model).__name__)
+            self.model = model.eval()
+        check_whole("rerank", self.settings.rerank, least=0)
+        self._heavy = threading.BoundedSemaphore(check_whole("heavy", self.settings.heavy, least=1))
+        self._batcher = Batcher(
+            lambda texts: text_vectors(self.model, texts),
+            batch=self.settings.batch,
+            wait=self.settings.wait,
+            waiting=self.settings.queue,
+            timeout=self.settings.timeout,
+        )
+        self._vector_of_text = LastUsed(self._batcher, self.settings.cache)
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the threads and close the files."""
+        self._batcher.close()
+        self._open.index.close()
+
+    @property
+    def index(self) -> Index:
+        """The index, as it is now."""
+        return self._now().index
+
+    def search(self, text: str, k: int = 10, where: Where | None = None) -> Answer:
+        """Find photos for a text.
+
+        Args:
+            text: What they should show.
+            k: How many.
+            where: What they are limited to.
+
+        Raises:
+            ValueError: The text is empty or too long, or ``k`` is not from 1 to 1000.
+            OverloadedError: Too much is going on.
+        """
+        query, k = check_text(text), check_results(k)
+        now = self._now()
+        vector = self._vector_of_text(query)
+        if not (now.index.manifest.cross and self.settings.rerank and now.source is not None):
+            found = now.index.photos.search(vector[None], k, where)
+            return Answer(now.hits(found.numbers[0], found.scores[0], "text"))
+        found = now.index.photos.search(vector[None], max(k, self.settings.rerank), where)
+        photos = now.photos(found.numbers[0])
+        with self._alone():
+            scores = scores_of(self.model, now.source, [photo.facts.name for photo in photos], query)
+        order = np.argsort(-scores, kind="stable")[:k]
+        numbers = np.array([photos[place].number for place in order], dtype=np.int64)
+        return Answer(now.hits(numbers, scores[order], "text"), reranked=len(photos))
+
+    def search_image(self, image: "bytes | Image.Image", k: int = 10, where: Where | None = None) -> Answer:
+        """Find photos like a picture.
+
+        Args:
+            image: A picture, or the bytes of its file.
+            k: How many.
+            where: What they are limited to.
+
+        Raises:
+            ValueError: It is no picture or too large, or the index is one of features.
+        """
+        k = check_results(k)
+        now = self._now()
+        found = now.index.photos.search(self._vector_of_image(now, image), k, where)
+        return Answer(now.hits(found.numbers[0], found.scores[0], "photo"))
+
+    def more_like(self, number: int, k: int = 10, where: Where | None = None) -> Answer:
+        """Find photos like one of the index, without that one."""
+        k = check_results(k)
+        now = self._now()
+        photo = self.photo(number)
+        found = now.index.photos.search(now.index.photos.vectors([photo.number]), k + 1, where)
+        others = found.numbers[0] != photo.number
+        return Answer(now.hits(found.numbers[0][others][:k], found.scores[0][others][:k], "photo"))
+
+    def captions_for_image(
+        self, image: "bytes | Image.Image", k: int = 10, where: Where | None = None
+    ) -> CaptionAnswer:
+        """Find captions of the index that describe a picture."""
+        now = self._now()
+        opened = decode(image, "image") if isinstance(image, bytes) else image
+        vector = self._vector_of_image(now, opened)
+        return self._captions(now, vector, k, where, [opened])
+
+    def captions_for(self, number: int, k: int = 10, where: Where | None = None) -> CaptionAnswer:
+        """Find captions of the index that describe one of its photos; its own are among them."""
+        now = self._now()
+        photo = self.photo(number)
+        inputs: Any = []
+        if now.index.manifest.cross and now.source is not None:
+            inputs, _ = read_inputs(now.source, [photo.facts.name])
+        return self._captions(now, now.index.photos.vectors([photo.number]), k, where, inputs)
+
+    def photo(self, number: int) -> Photo:
+        """What is known about a photo of the index.
+
+        Raises:
+            ValueError: There is no such photo.
+        """
+        found = self.index.catalog.photos([number])
+        if number not in found:
+            fail("number", "the number of a photo in the index", number, "it may have been removed: search again")
+        return found[number]
+
+    def number_of(self, name: str) -> int | None:
+        """Number of the photo with a name below the folder of photos."""
+        return self.index.catalog.number_of(name)
+
+    def read_photo(self, number: int) -> bytes:
+        """A photo's file.
+
+        Raises:
+            ValueError: There is no such photo in the index, or it has no picture.
+            OSError: Its file is gone.
+        """
+        now = self._now()
+        photo = self.photo(number)
+        if now.index.manifest.features is not None:
+            fail("number", "a photo with a picture", "features", "this index was made from features")
+        if now.source is None:
+            raise FileNotFoundError(2, "the photos of the index are gone", now.index.manifest.photos)
+        return now.source.read(photo.facts.name)
+
+    def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
+        """A photo in small, its longer side at most ``side`` pixels; errors as of :meth:`read_photo`."""
+        image = decode(self.read_photo(number), self.photo(number).facts.name)
+        image.thumbnail((check_whole("side", side, least=1), side))
+        return image
+
+    def _captions(
+        self, now: Opened, vector: Vectors, k: int, where: Where | None, inputs: Sequence[Any]
+    ) -> CaptionAnswer:
+        k = check_results(k)
+        if not now.index.catalog.count("captions"):
+            remedy = "put .txt files beside the photos, or index a dataset"
+            fail("captions", "an index with captions", "one without", remedy)
+        rerank = self.settings.rerank if now.index.manifest.cross and len(inputs) else 0
+        found = now.index.captions.search(vector, max(k, rerank), where)
+        captions = now.index.catalog.captions([int(one) for one in found.numbers[0] if one >= 0])
+        pairs = [
+            (captions[int(n)], s) for n, s in zip(found.numbers[0], found.scores[0], strict=True) if int(n) in captions
+        ]
+        if rerank:
+            with self._alone():
+                scores = self.model.similarity(inputs, [one.text for one, _ in pairs])[0].tolist()
+            pairs = sorted(((one, s) for (one, _), s in zip(pairs, scores, strict=True)), key=lambda pair: -pair[1])
+        calibrated = now.index.manifest.calibration["text"]([similarity for _, similarity in pairs])
+        hits = [
+            CaptionHit(
+                one.text,
+                now.path(one.name),
+                one.name,
+                one.photo,
+                float(score),
+                float(similarity),
+                bool(score >= FITS),
+            )
+            for (one, similarity), score in zip(pairs[:k], calibrated, strict=False)
+        ]
+        return CaptionAnswer(tuple(hits), reranked=len(pairs) if rerank else 0)
+
+    def _vector_of_image(self, now: Opened, image: "bytes | Image.Image") -> Vectors:
+        if now.index.manifest.features is not None:
+            fail("image", "an index of pictures", "one of features", "search with text, or for more like a photo")
+        opened = decode(image, "image") if isinstance(image, bytes) else image
+        with self._alone():
+            return image_vectors(self.model, [prepare(self.model, [opened])])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A turn with the model, for long work."""
+        if not self._heavy.acquire(timeout=self.settings.timeout):
+            raise OverloadedError(math.ceil(self.settings.timeout))
+        try:
+            yield
+        finally:
+            self._heavy.release()
+
+    def _now(self) -> Opened:
+        """The index as it is now; opened again where a run has ended since."""
+        with self._lock:
+            if stamp_of(self._folder) != self._open.stamp:
+                fresh = open_now(self._folder)
+                if fresh.index.manifest.weights != self._open.index.manifest.weights:
+                    fail(str(self._folder), "the model it had", "an index of another model", "start the service again")
+                # Not closed here: searches of other threads may still read the old one.
+                self._open = fresh
+            return self._open

@@ -1,0 +1,78 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bcls.cli import main as cli
+from tests.index.made import photos, tiny_model
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs ``bcls index ...`` as a user would; the exit code, standard output and standard error."""
+    monkeypatch.setitem(cli.VERBS, "index", ("bcls.cli.index", "index"))
+
+    def call(*words):
+        code = cli.main(["index", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    return tiny_model(monkeypatch, tmp_path / "tiny")
+
+
+def test_index_and_again(run, tiny, tmp_path):
+    source, out = photos(tmp_path / "photos"), tmp_path / "index"
+    (source / "0/bad.jpg").write_bytes(b"no picture")
+    code, said, notes = run(source, "--out", out, "--model", tiny)
+    assert code == 0
+    assert "12 photos and 0 captions (12 added, 0 updated, 0 removed, 0 unchanged)" in said
+    assert "1 file could not be read, and is not in it" in said
+    assert "skipped: `0/bad.jpg`: expected a picture, got 10 bytes of something else" in notes
+    assert "indexing: 13 of 13" in notes
+    code, said, _ = run(source, "--out", out, "--json")
+    assert code == 0
+    report = json.loads(said)
+    assert (report["photos"], report["unchanged"], list(report["skipped"])) == (12, 12, ["0/bad.jpg"])
+
+
+def test_one_line_for_what_is_wrong(run, tiny, tmp_path):
+    source, out = photos(tmp_path / "photos", 2), tmp_path / "index"
+    (tmp_path / "empty").mkdir()
+    for words, said in (
+        ((), "PHOTOS, then flags"),
+        ((source,), "arguments are required: out"),
+        ((tmp_path / "none", "--out", out), "no such folder, zip, tar or dataset of photos"),
+        ((tmp_path / "empty", "--out", out), "expected at least one picture, got none"),
+        ((source, "--out", out, "--model", tmp_path / "none"), "expected 'photo', the folder of a model"),
+        ((source, "--out", out, "--engine", "sqlite", "--model", tiny), "`engine`: expected one of 'faiss', 'milvus'"),
+        ((source, "--out", out, "--workers", "many"), "--workers"),
+    ):
+        code, output, told = run(*words)
+        assert code == 2, words
+        assert output == ""
+        assert said in told, told
+        assert told.count("\n") == 1
+
+
+def test_help_brings_no_torch():
+    code = (
+        "import sys, bcls.cli.index, bcls.cli.search;"
+        "print(sorted({'torch', 'faiss', 'pymilvus', 'scipy', 'transformers'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+def test_help(run, capsys):
+    with pytest.raises(SystemExit) as left:
+        run("--help")
+    assert left.value.code == 0
+    assert "usage: bcls index PHOTOS" in capsys.readouterr().out

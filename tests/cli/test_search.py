@@ -1,0 +1,121 @@
+import json
+
+import pytest
+from PIL import Image
+
+from bcls.cli import main as cli
+from tests.index.made import index, photos, tiny_model
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs ``bcls search ...`` as a user would; the exit code, standard output and standard error."""
+    monkeypatch.setitem(cli.VERBS, "search", ("bcls.cli.search", "search"))
+
+    def call(*words):
+        code = cli.main(["search", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path, capsys):
+    tiny = tiny_model(monkeypatch, tmp_path / "tiny")
+    source = photos(tmp_path / "photos")
+    (source / "0/000-red-red.txt").write_text("a <red> wall")
+    index(source, tmp_path / "index", tiny)
+    capsys.readouterr()
+    return tmp_path / "index"
+
+
+def test_json_alone_on_standard_output(run, made, tmp_path):
+    code, said, notes = run(made, "red", "-k", 5, "--json")
+    assert code == 0
+    assert notes == ""
+    rows = json.loads(said)
+    assert len(rows) == 5
+    assert rows[0]["path"] == str(tmp_path / "photos/0/000-red-red.png")
+    assert 0 <= rows[-1]["score"] <= rows[0]["score"] <= 1
+    assert rows[0]["captions"] == ["a <red> wall"]
+
+
+def test_lines_for_people(run, made):
+    code, said, _ = run(made, "red", "-k", 2)
+    assert code == 0
+    lines = said.splitlines()
+    assert len(lines) == 3
+    assert lines[0].endswith("000-red-red.png")
+    assert lines[2] == "ranked by vectors"
+
+
+def test_nothing_fits(run, made):
+    code, said, _ = run(made, "green", "--words", "wall")  # leaves the red photo alone
+    assert code == 0
+    assert "000-red-red.png" in said
+    assert said.endswith("nothing fits; these are the nearest. ranked by vectors\n")
+    assert json.loads(run(made, "green", "--words", "wall", "--json")[1])[0]["fits"] is False
+    assert json.loads(run(made, "green", "--words", "wall", "--fitting", "--json")[1]) == []
+    code, said, _ = run(made, "red", "--before", "1980")
+    assert (code, said) == (0, "nothing is left to search: the filters let no photo pass\n")
+
+
+def test_pictures(run, made, tmp_path):
+    image = tmp_path / "photos/1/004-black-red.png"
+    code, said, _ = run(made, "--image", image, "-k", 1, "--json")
+    assert code == 0
+    assert json.loads(said)[0]["path"] == str(image)
+    code, said, _ = run(made, "--image", tmp_path / "photos/0/000-red-red.png", "--captions", "--json")
+    assert code == 0
+    assert json.loads(said)[0]["text"] == "a <red> wall"
+    code, said, _ = run(made, "--image", image, "--captions")
+    assert "a <red> wall  (" in said
+
+
+def test_contact_sheet_and_page(run, made, tmp_path):
+    (tmp_path / "photos/0/003-yellow-red.png").unlink()
+    sheet, page = tmp_path / "sheet.png", tmp_path / "page.html"
+    code, _, _ = run(made, "red <b>", "-k", 12, "--contact", sheet, "--html", page)
+    assert code == 0
+    with Image.open(sheet) as image:
+        assert image.size == (5 * 232 + 8, 3 * 252 + 8)
+    text = page.read_text()
+    assert text.count("data:image/jpeg;base64,") == 11
+    assert text.count("photo is missing") == 1
+    assert "<h1>red &lt;b&gt;</h1>" in text
+    assert "a &lt;red&gt; wall" in text
+
+
+def test_one_line_for_what_is_wrong(run, made, tmp_path):
+    (tmp_path / "no.jpg").write_bytes(b"no picture")
+    for words, said in (
+        ((), "INDEX, then flags"),
+        ((made,), "expected a text or --image FILE, got none"),
+        ((made, "red", "--image", tmp_path / "no.jpg"), "expected a text or --image FILE"),
+        ((made, ""), "`text`: expected some words"),
+        ((made, "x" * 100_000), "`text`: expected at most 2000 characters, got 100000"),
+        ((made, "red", "-k", "0"), "`k`: expected a whole number not below 1"),
+        ((made, "red", "--captions"), "expected --image FILE beside it"),
+        ((made, "--image", tmp_path / "no.jpg", "--captions", "--html", "x"), "no --contact and no --html"),
+        ((made, "--image", tmp_path / "no.jpg"), "expected a picture, got 10 bytes of something else"),
+        ((made, "--image", tmp_path / "none.jpg"), "No such file"),
+        ((made, "red", "--after", "soon"), "`after`: expected a date"),
+        ((tmp_path / "none", "red"), "no such index"),
+        ((tmp_path, "red"), "expected an index with an index.json, got none"),
+        ((made, "red", "--contact", tmp_path / "no" / "sheet.png"), "No such file"),
+    ):
+        code, output, told = run(*words)
+        assert code == 2, words
+        assert output == ""
+        assert said in told, told
+        assert told.count("\n") == 1
+
+
+def test_help(run, capsys):
+    with pytest.raises(SystemExit) as left:
+        run("--help")
+    assert left.value.code == 0
+    assert "usage: bcls search INDEX [TEXT]" in capsys.readouterr().out

@@ -1,0 +1,153 @@
+"""Kills indexing again and again, and looks each time whether anything is lost or haunts the index.
+
+``python -m tests.index.killing --rounds 1000``. Children are forked from one process that has everything imported, and
+are killed with SIGKILL after a random time; between rounds photos are added, changed, moved and removed.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bcls.index import IndexSettings, build_index, run
+from bcls.index.catalog import Catalog
+from bcls.index.engine import open_engine
+from bcls.index.manifest import FILE, read_index_manifest
+from tests.index.made import NAMES, photo, tiny_model
+
+
+def child(work):
+    """Run in a forked process, quietly; its number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    run._TOGETHER = 3
+    code = 1
+    try:
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def mix(folder, chance):
+    """Change a few photos."""
+    there = sorted(folder.glob("*.png"))
+    for _ in range(chance.randint(1, 4)):
+        photo(folder / f"{chance.randrange(40):02}.png", [chance.choice(NAMES)], seed=chance.randrange(10**6), side=16)
+    for path in chance.sample(there, min(2, len(there))):
+        path.with_suffix(".txt").write_text(f"{chance.choice(NAMES)} thing {chance.randrange(100)}")
+    if len(there) > 12:
+        there[0].unlink()
+        there[1].rename(folder / f"moved{chance.randrange(40):02}.png")
+
+
+def entries(folder):
+    """Contents and captions by name of the photos that have a vector; fails where a vector has no entry."""
+    if not (folder / FILE).exists() or not (folder / "captions" / "rows.sqlite").exists():
+        return {}
+    manifest = read_index_manifest(folder)
+    catalog = Catalog(folder / "catalog.sqlite", read_only=True)
+    found = {}
+    for what in ("photos", "captions"):
+        engine = open_engine("faiss", folder / what, "", "", manifest.dimension, read_only=True)
+        numbers = engine.numbers()
+        ghosts = np.setdiff1d(numbers, catalog.numbers(what))
+        assert not len(ghosts), f"{what} without an entry: {ghosts}"
+        if what == "photos":
+            for number, one in catalog.photos(numbers.tolist()).items():
+                texts = tuple(caption.text for caption in catalog.captions_of([number]).values())
+                found[one.facts.name] = one.facts.sha256, texts
+            assert len(engine.vectors(numbers.tolist())) == len(found)
+        engine.close()
+    catalog.close()
+    return found
+
+
+def everything(folder):
+    """Name, contents, vector and captions of all photos."""
+    manifest = read_index_manifest(folder)
+    catalog = Catalog(folder / "catalog.sqlite", read_only=True)
+    engines = {w: open_engine("faiss", folder / w, "", "", manifest.dimension) for w in ("photos", "captions")}
+    found = []
+    for number, one in catalog.photos(catalog.numbers().tolist()).items():
+        captions = catalog.captions_of([number])
+        vectors = [engines["photos"].vectors([number]), engines["captions"].vectors(list(captions))]
+        texts = tuple(caption.text for caption in captions.values())
+        found.append((one.facts.name, one.facts.sha256, texts, np.concatenate(vectors).round(5).tolist()))
+    counts = engines["photos"].count(), engines["captions"].count()
+    return sorted(found), counts
+
+
+def wait(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill_rounds(rounds, place, model, seed=0):
+    """Kill that many runs; gives how many were killed and how many had ended before."""
+    chance = random.Random(seed)
+    source, out = place / "photos", place / "index"
+    settings = IndexSettings(out=str(out), model=str(model), workers=2)
+    longest, killed, ended = 0.3, 0, 0
+    for number in range(rounds):
+        mix(source, chance)
+        before = entries(out)
+        pid = child(lambda: build_index(source, settings))
+        time.sleep(chance.uniform(0, longest))
+        os.kill(pid, signal.SIGKILL)
+        if wait(pid) == 0:
+            ended += 1
+            longest = max(0.02, longest * 0.9)
+        else:
+            killed += 1
+            longest = min(1.0, longest * 1.05)
+        after = entries(out)
+        changed = {name for name, entry in before.items() if not is_same(source / name, entry)}
+        lost = before.keys() - after.keys() - changed
+        assert not lost, f"round {number}: lost {sorted(lost)}"
+        if number % 100 == 99:
+            print(f"{number + 1} rounds: {killed} killed, {ended} ended before", file=sys.stderr, flush=True)
+    assert wait(child(lambda: build_index(source, settings))) == 0
+    fresh = IndexSettings(out=str(place / "fresh"), model=str(model))
+    assert wait(child(lambda: build_index(source, fresh))) == 0
+    assert everything(out) == everything(place / "fresh"), "the index differs from a fresh one"
+    return killed, ended
+
+
+def is_same(path, entry):
+    """Whether a photo and its captions are those of an entry; if not, it may have no vector while it is replaced."""
+    beside = path.with_suffix(".txt")
+    texts = (beside.read_text(),) if beside.exists() else ()
+    return path.exists() and (hashlib.sha256(path.read_bytes()).hexdigest(), texts) == entry
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    place = Path(tempfile.mkdtemp())
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            model = tiny_model(patch, place / "model")
+            (place / "photos").mkdir()
+            killed, ended = kill_rounds(arguments.rounds, place, model, arguments.seed)
+        print(f"{arguments.rounds} rounds, {killed} killed, {ended} ended before: nothing lost, no ghost")
+    finally:
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main()

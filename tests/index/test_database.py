@@ -1,0 +1,83 @@
+"""The files under a kill, without write access, and with something else in them."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from bcls.index._database import Database, in_parts
+
+SCHEMA = "CREATE TABLE IF NOT EXISTS things (value TEXT)"
+
+
+def values(database):
+    with database.reading() as sql:
+        return [value for (value,) in sql.execute("SELECT value FROM things ORDER BY rowid")]
+
+
+def add(database, *given):
+    with database.change() as sql:
+        sql.executemany("INSERT INTO things VALUES (?)", [(one,) for one in given])
+
+
+def test_a_change_happens_whole_or_not_at_all(tmp_path):
+    database = Database(tmp_path / "a.sqlite", SCHEMA)
+    add(database, "one")
+
+    def numbers():
+        yield ("two",)
+        raise RuntimeError("stop")
+
+    with database.change() as sql:
+        sql.execute("INSERT INTO things VALUES ('kept')")
+    with pytest.raises(RuntimeError, match="stop"), database.change() as sql:
+        sql.executemany("INSERT INTO things VALUES (?)", numbers())
+    assert values(database) == ["one", "kept"]
+    add(database, "three")
+    assert values(database) == ["one", "kept", "three"]
+    database.close()
+
+
+def test_readers_take_back_what_a_killed_writer_left(tmp_path):
+    path = tmp_path / "a.sqlite"
+    database = Database(path, SCHEMA)
+    add(database, "one")
+    database.close()
+    pid = os.fork()
+    if not pid:
+        child = Database(path, SCHEMA)
+        with child.change() as sql:
+            sql.execute("PRAGMA cache_size = 5")  # pages spill to the file before the end
+            sql.executemany("INSERT INTO things VALUES (?)", [("x" * 5000,)] * 200)
+            (tmp_path / "ready").touch()
+            time.sleep(60)
+        os._exit(0)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert (tmp_path / "a.sqlite-journal").stat().st_size > 0
+    reader = Database(path, SCHEMA, read_only=True)
+    assert values(reader) == ["one"]
+    with pytest.raises(OSError, match="readonly"):
+        add(reader, "two")
+    reader.close()
+
+
+def test_readers_need_no_write_access(tmp_path, monkeypatch):
+    database = Database(tmp_path / "a.sqlite", SCHEMA)
+    add(database, "one")
+    database.close()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    reader = Database(tmp_path / "a.sqlite", SCHEMA, read_only=True)
+    assert values(reader) == ["one"]
+    with pytest.raises(OSError, match="readonly") as told:
+        add(reader, "two")
+    assert told.value.filename == str(tmp_path / "a.sqlite")
+    reader.close()
+
+
+def test_parts():
+    assert list(in_parts([1, 2, 3], 2)) == [[1, 2], [3]]
+    assert list(in_parts([])) == []

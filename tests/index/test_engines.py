@@ -1,0 +1,193 @@
+"""Both engines behind one interface: the same results, from the same tests."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bcls.index import Row, Where, open_engine
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+D = 16
+
+
+def unit(count, seed=0):
+    vectors = np.random.default_rng(seed).standard_normal((count, D)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def rows(count, seed=0):
+    # Names with what is special in SQL and in Milvus' language.
+    return [
+        Row(n, vector, float(n), f'd{n % 3}/it\'s "{n}"_%\\é.jpg', ("dog", f"b{n}") if n % 2 else ())
+        for n, vector in enumerate(unit(count, seed), start=1)
+    ]
+
+
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Address of a Milvus server on this machine."""
+    pytest.importorskip("milvus_lite", reason='needs pip install "bcls[milvus]"')
+    program = Path(sys.executable).parent / "milvus-lite"
+    number = port()
+    command = [str(program), "server", "--data-dir", str(tmp_path_factory.mktemp("milvus")), "--host", "127.0.0.1"]
+    process = subprocess.Popen([*command, "--port", str(number)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", number)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{number}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(params=["faiss", "milvus file", "milvus server"])
+def make(request, tmp_path):
+    """Opens an empty engine, or the same one again."""
+    name = request.param
+    opened = []
+    uri = ""
+    if name != "faiss":
+        pytest.importorskip("milvus_lite", reason='needs pip install "bcls[milvus]"')
+        uri = str(tmp_path / "m.db") if name == "milvus file" else request.getfixturevalue("server")
+    collection = f"c{abs(hash(str(tmp_path)))}"
+
+    def call(**options):
+        engine = open_engine(name.split()[0], tmp_path / "f", uri, collection, options.pop("dimension", D), **options)
+        opened.append(engine)
+        return engine
+
+    yield call
+    for engine in opened:
+        engine.close()
+
+
+def slow_search(there, queries, k, where):
+    """A loop over all rows."""
+    results = []
+    for query in queries:
+        found = []
+        for row in there:
+            if where.after is not None and row.date < where.after:
+                continue
+            if where.before is not None and row.date >= where.before:
+                continue
+            if row.name.startswith(where.under) and set(where.words) <= set(row.words):
+                found.append((-float(query @ row.vector), row.number))
+        results.append([number for _, number in sorted(found)[:k]])
+    return results
+
+
+WHERES = [
+    Where(),
+    Where(after=20.0, before=40.0),
+    Where(under="d1/"),
+    Where(under='d1/it\'s "4"_%\\'),
+    Where(under="d1/%"),
+    Where(words=("dog",)),
+    Where(words=("b7", "dog")),
+    Where(after=30.0, under="d2/", words=("dog",)),
+    Where(words=("nowhere",)),
+]
+
+
+def test_search_is_that_of_a_loop(make):
+    engine = make()
+    there = rows(60)
+    engine.add(there)
+    queries = unit(3, seed=5)
+    for where in WHERES:
+        found = engine.search(queries, 7, where)
+        expected = slow_search(there, queries, 7, where)
+        assert [[one for one in row if one >= 0] for row in found.numbers.tolist()] == expected, where
+        assert found.scores.shape == (3, 7)
+        assert ((found.numbers < 0) == np.isneginf(found.scores)).all()
+    by_number = {row.number: row.vector for row in there}
+    found = engine.search(queries, 7)
+    exact = [[query @ by_number[n] for n in row] for query, row in zip(queries, found.numbers, strict=True)]
+    np.testing.assert_allclose(found.scores, exact, atol=1e-5)
+
+
+def test_add_replace_delete_and_open_again(make):
+    engine = make()
+    assert engine.count() == 0
+    assert engine.search(unit(1), 3).numbers.tolist() == [[-1, -1, -1]]
+    there = {row.number: row for row in rows(40)}
+    engine.add(list(there.values()))
+    engine.finish()
+    changed = [row._replace(name="new/x.jpg", words=("cat",)) for row in rows(10, seed=9)]
+    engine.add(changed)
+    engine.delete([15, 16, 999])
+    there = {n: row for n, row in there.items() if n not in {15, 16}} | {row.number: row for row in changed}
+    for again in (False, True):
+        if again:
+            engine.finish()
+            engine.close()
+            engine = make(read_only=True)
+        assert engine.count() == 38
+        assert engine.numbers().tolist() == sorted(there)
+        for where in (Where(), Where(under="new/"), Where(words=("dog",)), Where(words=("cat",))):
+            found = engine.search(unit(2, seed=3), 50, where).numbers
+            expected = slow_search(there.values(), unit(2, seed=3), 50, where)
+            assert [[one for one in row if one >= 0] for row in found.tolist()] == expected
+        wanted = [40, 3, 20]
+        np.testing.assert_allclose(engine.vectors(wanted), [there[n].vector for n in wanted], atol=1e-6)
+        assert engine.vectors([]).shape == (0, D)
+        with pytest.raises(ValueError, match=r"`numbers`: expected rows of the index, got 15"):
+            engine.vectors([3, 15])
+
+
+def test_equal_scores_come_by_number(make):
+    engine = make()
+    vector = unit(1)[0]
+    engine.add([Row(n, vector, 0.0, f"{n}", ()) for n in (5, 3, 9)])
+    engine.finish()
+    assert engine.search(vector[None], 3).numbers.tolist() == [[3, 5, 9]]
+
+
+def test_bad_queries(make):
+    engine = make()
+    engine.add(rows(3))
+    with pytest.raises(ValueError, match=r"`queries`: expected shape \(Q, 16\), got \(1, 4\)"):
+        engine.search(np.zeros((1, 4), np.float32), 1)
+    with pytest.raises(ValueError, match="`queries`: expected finite numbers"):
+        engine.search(np.full((1, D), np.nan, np.float32), 1)
+    with pytest.raises(ValueError, match="`k`: expected a whole number from 1 up, got 0"):
+        engine.search(unit(1), 0)
+
+
+def test_unknown_engine(tmp_path):
+    with pytest.raises(
+        ValueError, match="`engine`: expected one of 'faiss', 'milvus', got 'fais'; did you mean 'faiss'"
+    ):
+        open_engine("fais", tmp_path, "", "c", D)
+
+
+def test_milvus_says_what_is_wrong(tmp_path, server):
+    with pytest.raises(ValueError, match="pass --uri"):
+        open_engine("milvus", tmp_path, "", "c", D)
+    with pytest.raises(ValueError, match="`uri`: expected the file that the index was made with"):
+        open_engine("milvus", tmp_path, str(tmp_path / "none.db"), "c", D, read_only=True)
+    with pytest.raises(ValueError, match="`uri`: expected the collection nothing, got none"):
+        open_engine("milvus", tmp_path, server, "nothing", D, read_only=True)
+    engine = open_engine("milvus", tmp_path, server, "sized", D)
+    with pytest.raises(ValueError, match="`uri`: expected vectors of 8 numbers in sized, got 16"):
+        open_engine("milvus", tmp_path, server, "sized", 8)
+    with pytest.raises(ValueError, match="`k`: expected at most 16384"):
+        engine.search(unit(1), 20_000)
+    engine.close()
+    with pytest.raises(ValueError, match=r"`uri`: expected Milvus at http://127.0.0.1:1, got an error"):
+        open_engine("milvus", tmp_path, "http://127.0.0.1:1", "c", D)

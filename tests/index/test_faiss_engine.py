@@ -1,0 +1,143 @@
+"""What only the faiss engine has: the graph, files that may be lost, rows that are dropped."""
+
+import numpy as np
+import pytest
+
+from bcls.index import Where
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+
+from bcls.index._rows import Rows
+from bcls.index.faiss_engine import FaissEngine
+from tests.index.test_engines import D, rows, slow_search, unit
+
+
+def names(place):
+    return sorted(path.name for path in place.iterdir())
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = FaissEngine(tmp_path / "f", D, exact=100)
+    yield engine
+    engine.close()
+
+
+def recall(engine, there, where=None, k=10):
+    queries = unit(20, seed=4)
+    found = engine.search(queries, k, where).numbers.tolist()
+    expected = slow_search(there, queries, k, where or Where())
+    return np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, expected, strict=True)])
+
+
+def test_graph_above_the_limit(engine, tmp_path):
+    there = rows(600)
+    engine.add(there[:400])
+    assert recall(engine, there[:400]) == 1  # without a file: all are compared
+    engine.finish()
+    assert hasattr(engine._view().main, "hnsw")
+    assert recall(engine, there[:400]) >= 0.95
+    engine.add(there[400:])
+    assert recall(engine, there) >= 0.95  # the graph, and the rest beside it
+    engine.finish()
+    assert engine._view().main.ntotal == 600
+    assert names(tmp_path / "f") == ["rows.sqlite", "vectors-0-600.faiss"]
+    assert recall(engine, there) >= 0.95
+
+
+def test_narrow_filters_are_exact(engine):
+    there = rows(600)
+    engine.add(there)
+    engine.finish()
+    assert recall(engine, there, Where(after=200.0, before=260.0)) == 1
+    assert recall(engine, there, Where(after=100.0)) >= 0.95
+    found = engine.search(unit(3), 20, Where(after=100.0)).numbers
+    assert found.min() >= 100
+
+
+def test_deleted_rows_never_come_back(engine):
+    there = rows(600)
+    engine.add(there)
+    engine.finish()
+    engine.delete(range(1, 60))
+    assert engine.search(unit(5), 50).numbers.min() >= 60
+    engine.finish()
+    assert engine._view().epoch == 0  # few are dead: the graph is kept
+    assert engine.search(unit(5), 50).numbers.min() >= 60
+    engine.delete(range(60, 301))
+    engine.finish()
+    assert engine._view().epoch == 1  # many are dead: written anew
+    assert len(engine._view().written) == 300
+    assert recall(engine, there[300:]) >= 0.95
+    np.testing.assert_array_equal(engine.vectors([301, 600]), [there[300].vector, there[599].vector])
+
+
+def test_everything_can_be_deleted(engine):
+    engine.add(rows(10))
+    engine.finish()
+    engine.delete(range(1, 11))
+    engine.finish()
+    assert engine.count() == 0
+    assert engine.search(unit(1), 2).numbers.tolist() == [[-1, -1]]
+    engine.add(rows(2))
+    assert engine.numbers().tolist() == [1, 2]
+
+
+def test_lost_or_damaged_files_cost_nothing(engine, tmp_path):
+    there = rows(50)
+    engine.add(there)
+    engine.finish()
+    engine.close()
+    file = tmp_path / "f" / "vectors-0-50.faiss"
+    whole = file.read_bytes()
+    for content in (whole[:100], b"", None):
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
+        again = FaissEngine(tmp_path / "f", D, read_only=True)
+        assert recall(again, there) == 1
+        again.close()
+
+
+def test_readers_notice_rows_written_anew(engine, tmp_path):
+    """A file of an older epoch is not used for the rows of this one."""
+    there = rows(50)
+    engine.add(there)
+    engine.finish()
+    engine.delete(range(1, 31))
+    file = tmp_path / "f" / "vectors-0-50.faiss"
+    old = file.read_bytes()
+    engine.finish()
+    file.write_bytes(old)
+    reader = FaissEngine(tmp_path / "f", D, read_only=True)
+    assert recall(reader, there[30:], k=5) == 1
+    reader.close()
+
+
+def test_rows_refuse_what_is_not_finite(engine):
+    bad = rows(1)[0]._replace(vector=np.full(D, np.nan, np.float32))
+    with pytest.raises(ValueError, match="`rows`: expected finite vectors of 16 numbers"):
+        engine.add([bad])
+    assert engine.count() == 0
+
+
+def test_a_missing_or_foreign_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="make the index again"):
+        FaissEngine(tmp_path / "none", D, read_only=True)
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "rows.sqlite").write_bytes(b"something else entirely, and long enough to look like it" * 20)
+    with pytest.raises(OSError, match="not a database"):
+        FaissEngine(tmp_path / "f", D)
+
+
+def test_a_full_disk_is_told_and_changes_nothing(tmp_path):
+    store = Rows(tmp_path / "rows.sqlite", D)
+    store.append(rows(3))
+    pages = store._database._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._database._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(OSError, match="full") as told:
+        store.append(rows(3000))
+    assert told.value.errno == 28
+    assert store.count() == 3
+    store.close()

@@ -1,0 +1,76 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from bcls.search.batcher import Batcher, OverloadedError
+from bcls.search.cache import LastUsed
+
+
+def lengths(texts):
+    return np.array([[len(text)] for text in texts], dtype=np.float32)
+
+
+def make(encode=lengths, **options):
+    return Batcher(encode, **{"batch": 4, "wait": 0.001, "waiting": 8, "timeout": 2.0, **options})
+
+
+def test_one_bad_text_does_not_spoil_the_others():
+    def picky(texts):
+        if "bad" in texts:
+            raise ValueError("bad text")
+        return lengths(texts)
+
+    batcher = make(picky, wait=0.05)
+    results = {}
+
+    def ask(text):
+        try:
+            results[text] = batcher(text)[0]
+        except ValueError as error:
+            results[text] = str(error)
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in ("a", "bad", "ccc")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    batcher.close()
+    assert results == {"a": 1, "bad": "bad text", "ccc": 3}
+
+
+def test_the_same_text_is_encoded_once():
+    seen = []
+    batcher = make(lambda texts: seen.append(list(texts)) or lengths(texts), wait=0.1)
+    threads = [threading.Thread(target=batcher, args=("same",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    batcher.close()
+    assert sum(len(texts) for texts in seen) < 3
+
+
+def test_what_waits_is_answered_before_the_end():
+    batcher = make(lambda texts: time.sleep(0.05) or lengths(texts), batch=1)
+    results = []
+    threads = [threading.Thread(target=lambda n=n: results.append(batcher("x" * n)[0])) for n in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.03)
+    batcher.close()
+    batcher.close()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [1, 2, 3]
+    with pytest.raises(OverloadedError, match="try again in 1 s"):
+        batcher("late")
+
+
+def test_last_used_forgets_the_oldest():
+    asked = []
+    cache = LastUsed(lambda text: asked.append(text) or text.upper(), 2)
+    assert [cache(text) for text in "abacab"] == list("ABACAB")
+    assert asked == ["a", "b", "c", "b"]
+    assert cache.hits == 2

@@ -1,0 +1,66 @@
+"""SGR on regions of a dataset: vectors find, cross attention ranks again."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bcls._padded import Padded
+from bcls.data import Caption, Content, ImageRecord, Vocabulary, open_dataset, write_dataset
+from bcls.index import IndexSettings, build_index, open_index
+from bcls.models import build
+from bcls.search import Service, ServiceSettings
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+N, R, D = 9, 36, 8
+
+
+@pytest.fixture
+def data(tmp_path):
+    images = tuple(ImageRecord(f"i{n}", "train") for n in range(N))
+    captions = tuple(Caption(f"c{n}", f"i{n}", f"thing {n} on a table", "train") for n in range(N))
+    write_dataset(tmp_path / "data", Content("regions", images, captions))
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "data/r.npy", rng.standard_normal((N, R, D)).astype(np.float16))
+    np.save(tmp_path / "data/counts.npy", np.array([R, 20, *[R] * (N - 3), 5]))
+    manifest = json.loads((tmp_path / "data/manifest.json").read_text())
+    manifest["features"] = {"regions": {"train": {"path": "r.npy", "counts": "counts.npy"}}}
+    (tmp_path / "data/manifest.json").write_text(json.dumps(manifest))
+    return tmp_path / "data"
+
+
+def test_vectors_find_and_cross_attention_ranks(data, tmp_path):
+    torch.manual_seed(0)
+    dataset = open_dataset(data)
+    sizes = {"features": D, "width": 16, "word_width": 12, "similarity_width": 8}
+    model = build({"name": "sgr", **sizes}, vocabulary=Vocabulary.build(dataset.texts, threshold=1)).eval()
+    model.save_pretrained(tmp_path / "model")
+    settings = IndexSettings(out=str(tmp_path / "index"), model=str(tmp_path / "model"), features="regions")
+    report = build_index(data, settings)
+    assert (report.photos, report.captions, report.skipped) == (N, N, {})
+    index = open_index(tmp_path / "index")
+    assert index.manifest.cross
+    features = dataset.features("regions")
+    counts = torch.tensor([features.regions(n) for n in range(N)])
+    regions = Padded(torch.from_numpy(features.take(range(N)).astype(np.float32)), counts)
+    query = "thing 3 on a table"
+    vectors = index.photos.vectors([index.catalog.number_of(name) for name in dataset.image_ids])
+    np.testing.assert_allclose(vectors, model.encode_images(regions), atol=1e-5)
+    index.close()
+    expected = model.similarity(regions, [query])[:, 0].numpy()
+    with Service(tmp_path / "index") as service:
+        answer = service.search(query, k=4)
+        assert answer.reranked == N
+        assert [hit.name for hit in answer.hits] == [f"i{n}" for n in np.argsort(-expected)[:4]]
+        captions = service.captions_for(service.number_of("i8"), k=3)
+        assert captions.reranked == N
+        own = model.similarity(regions.take(slice(8, 9)), dataset.texts)[0]
+        np.testing.assert_allclose([hit.similarity for hit in captions.hits], own.topk(3).values, atol=1e-5)
+        with pytest.raises(ValueError, match="`image`: expected an index of pictures, got one of features"):
+            service.search_image(b"")
+        with pytest.raises(ValueError, match="`number`: expected a photo with a picture, got features"):
+            service.read_photo(service.number_of("i1"))
+    few = ServiceSettings(rerank=3)
+    with Service(tmp_path / "index", settings=few) as service:
+        assert service.search(query, k=2).reranked == 3

@@ -1,0 +1,256 @@
+"""Searching through the one service object."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bcls.index import Where, open_index, where
+from bcls.search import OverloadedError, Service, ServiceSettings
+from tests.index.made import index, photo, tiny_model
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+
+
+def test_text_to_photos(service, tmp_path):
+    answer = service.search("red", k=3)
+    first = answer.hits[0]
+    assert first.name == "0/000-red-red.png"
+    assert first.path == str(tmp_path / "photos/0/000-red-red.png")
+    assert first.captions == ("a red wall", "all red")
+    assert first.fits
+    assert answer.fits
+    assert answer.reranked == 0
+    assert [hit.score for hit in answer.hits] == sorted((hit.score for hit in answer.hits), reverse=True)
+    model = service.model
+    everything = model.similarity(sorted((tmp_path / "photos").rglob("*.png")), ["red"])[:, 0]
+    similarities = [hit.similarity for hit in service.search("red", k=12).hits]
+    np.testing.assert_allclose(similarities, sorted(everything.tolist(), reverse=True), atol=1e-5)
+
+
+def test_k_may_be_more_than_there_is(service):
+    assert len(service.search("red", k=1000).hits) == 12
+    for k in (0, 1001, True):
+        with pytest.raises(ValueError, match="`k`: expected"):
+            service.search("red", k=k)
+
+
+def test_filters(service):
+    assert {hit.name[0] for hit in service.search("red", 12, where(under="1/")).hits} == {"1"}
+    assert [hit.name for hit in service.search("blue", 12, where(words="above")).hits] == ["1/001-green-red.png"]
+    assert service.search("red", 12, where(before="1990")).hits == ()
+    assert not service.search("red", 12, where(before="1990")).fits
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "\0", "x" * 100_000, 3, None])
+def test_bad_texts(service, text):
+    with pytest.raises(ValueError, match="`text`: expected"):
+        service.search(text)
+
+
+@pytest.mark.parametrize("text", ["красный", "🐕", "\ud800 red", "?", "x" * 2000])
+def test_odd_texts_are_searched(service, text):
+    assert len(service.search(text, k=2).hits) == 2
+
+
+def test_picture_to_photos(service, tmp_path):
+    path = tmp_path / "photos/1/004-black-red.png"
+    for given in (path.read_bytes(), Image.open(path)):
+        hit = service.search_image(given, k=2).hits[0]
+        assert hit.name == "1/004-black-red.png"
+        assert hit.similarity == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="`image`: expected a picture, got 3 bytes of something else"):
+        service.search_image(b"abc")
+    with pytest.raises(ValueError, match="`image`: expected a picture, got an empty file"):
+        service.search_image(b"")
+
+
+def test_more_like_a_photo(service):
+    number = service.number_of("0/000-red-red.png")
+    answer = service.more_like(number, k=3)
+    assert number not in {hit.number for hit in answer.hits}
+    assert len(answer.hits) == 3
+    with pytest.raises(ValueError, match="`number`: expected the number of a photo in the index, got 999"):
+        service.more_like(999)
+
+
+def test_captions_for_pictures(service, tmp_path):
+    number = service.number_of("0/000-red-red.png")
+    answer = service.captions_for(number, k=2)
+    assert {hit.text for hit in answer.hits} == {"a red wall", "all red"}
+    assert answer.hits[0].number == number
+    again = service.captions_for_image((tmp_path / "photos/0/000-red-red.png").read_bytes(), k=2)
+    assert [hit.text for hit in again.hits] == [hit.text for hit in answer.hits]
+    assert [hit.text for hit in service.captions_for(number, 5, Where(words=("green",))).hits] == ["green above red"]
+
+
+def test_captions_where_there_are_none(made, tmp_path, tiny):
+    index(tmp_path / "photos", made, tiny, captions=False)
+    with Service(made) as service, pytest.raises(ValueError, match="`captions`: expected an index with captions"):
+        service.captions_for(service.number_of("2/002-blue-red.png"))
+
+
+def test_only_indexed_photos_are_opened(service, tmp_path):
+    number = service.number_of("0/000-red-red.png")
+    assert service.read_photo(number) == (tmp_path / "photos/0/000-red-red.png").read_bytes()
+    assert service.thumbnail(number, 16).size == (16, 16)
+    (tmp_path / "photos/secret.png").write_bytes(b"x")
+    assert service.number_of("secret.png") is None
+    assert service.number_of("../model") is None
+    with pytest.raises(ValueError, match="`number`"):
+        service.read_photo(10**6)
+
+
+def test_a_missing_photo(service, tmp_path):
+    number = service.number_of("0/000-red-red.png")
+    (tmp_path / "photos/0/000-red-red.png").unlink()
+    assert service.search("red", k=1).hits[0].number == number
+    with pytest.raises(FileNotFoundError):
+        service.read_photo(number)
+
+
+def test_photos_that_are_gone_altogether(made, tmp_path):
+    (tmp_path / "photos").rename(tmp_path / "away")
+    with Service(made) as service:
+        hit = service.search("red", k=1).hits[0]
+        assert hit.path == str(tmp_path / "photos/0/000-red-red.png")
+        with pytest.raises(FileNotFoundError, match="the photos of the index are gone"):
+            service.read_photo(hit.number)
+
+
+def test_a_run_in_the_meantime_is_seen(service, made, tmp_path, tiny):
+    first = service.search("white", k=1).hits[0].name
+    photo(tmp_path / "photos/0/new.png", ["white"])
+    (tmp_path / "photos" / first).unlink()
+    index(tmp_path / "photos", made, tiny)
+    assert service.search("white", k=1).hits[0].name == "0/new.png"
+    assert len(service.search("white", k=50).hits) == 12
+
+
+def test_another_model_is_refused(made, tmp_path, monkeypatch):
+    other = tiny_model(monkeypatch, tmp_path / "other", seed=3)
+    with pytest.raises(ValueError, match="its vectors mean nothing to another model"):
+        Service(made, str(other))
+    from bcls.models import load
+
+    with pytest.raises(ValueError, match="expected the model"):
+        Service(made, load(other))
+
+
+def test_threads_share_passes_and_get_their_own_answers(made):
+    words = ["red", "green", "blue", "yellow", "black", "white"]
+    with Service(made, settings=ServiceSettings(cache=0, wait=0.02)) as service:
+        expected = {word: service.search(word, k=3) for word in words}
+        sizes = []
+        real = service.model.encode_texts
+        service.model.encode_texts = lambda texts: sizes.append(len(texts)) or real(texts)
+        wrong = []
+
+        def ask(word):
+            for _ in range(10):
+                answer = service.search(word, k=3)
+                if [hit.name for hit in answer.hits] != [hit.name for hit in expected[word].hits]:
+                    wrong.append(word)
+
+        threads = [threading.Thread(target=ask, args=(word,)) for word in words]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        assert sum(sizes) == 60
+        assert len(sizes) < 40
+
+
+def test_texts_that_come_again_are_remembered(made):
+    for size, passes in ((2, 1), (0, 3)):
+        with Service(made, settings=ServiceSettings(cache=size)) as service:
+            calls = []
+            real = service.model.encode_texts
+            service.model.encode_texts = lambda texts, real=real, calls=calls: calls.append(texts) or real(texts)
+            first = [service.search(" red", k=2), service.search("red", k=2), service.search("red\n", k=2)]
+            assert first[0] == first[1] == first[2]
+            assert len(calls) == passes
+
+
+def answered(service, seconds=20):
+    """Whether a query is answered in the end; a busy machine may take some tries."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            return len(service.search("red", k=1).hits) == 1
+        except OverloadedError as error:
+            time.sleep(error.retry_after / 10)
+    return False
+
+
+def test_too_much_at_once(made):
+    with Service(made, settings=ServiceSettings(cache=0, queue=2, batch=1, timeout=0.3)) as service:
+        held = threading.Event()
+        real = service.model.encode_texts
+        service.model.encode_texts = lambda texts: held.wait(5) and real(texts)
+        told = []
+
+        def ask(number):
+            try:
+                service.search(f"red {number}")
+            except OverloadedError as error:
+                told.append(error.retry_after)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(3)
+        held.set()
+        assert len(told) == 8  # five at once, three after their time was over
+        assert min(told) >= 1
+        assert answered(service)  # and it goes on
+    with pytest.raises(OverloadedError):
+        service.search("blue")
+
+
+def test_cross_attention_ranks_again(tmp_path, made, monkeypatch):
+    model = tiny_model(monkeypatch, tmp_path / "cross", regions=True)
+    index(tmp_path / "photos", tmp_path / "cross-index", model)
+    assert open_index(tmp_path / "cross-index").manifest.cross
+    with Service(tmp_path / "cross-index") as service:
+        answer = service.search("red green", k=4)
+        assert answer.reranked == 12
+        paths = sorted((tmp_path / "photos").rglob("*.png"))
+        scores = service.model.similarity(paths, ["red green"])[:, 0].tolist()
+        expected = sorted(scores, reverse=True)[:4]
+        np.testing.assert_allclose([hit.similarity for hit in answer.hits], expected, atol=1e-5)
+        captions = service.captions_for(service.number_of("0/000-red-red.png"), k=2)
+        assert captions.reranked == 3
+        (tmp_path / "photos/0/000-red-red.png").unlink()
+        gone = [hit for hit in service.search("red", k=12).hits if hit.name == "0/000-red-red.png"]
+        assert gone[0].similarity == -np.inf
+        assert gone[0].score < 0.1
+        assert gone[0].as_json()["similarity"] is None
+        vectors = Service(tmp_path / "cross-index", settings=ServiceSettings(rerank=0))
+        assert vectors.search("red green", k=4).reranked == 0
+        vectors.close()
+
+
+def test_broken_settings(made):
+    for broken in (
+        {"cache": -1},
+        {"batch": 0},
+        {"queue": 0},
+        {"timeout": 0},
+        {"wait": -1},
+        {"heavy": 0},
+        {"rerank": -1},
+    ):
+        with pytest.raises(ValueError, match=r"`\w+`: expected a"):
+            Service(made, settings=ServiceSettings(**broken))
+
+
+def test_no_index(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such index"):
+        Service(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"expected an index with an index.json, got none"):
+        Service(tmp_path)
