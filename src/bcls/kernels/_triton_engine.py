@@ -1,0 +1,115 @@
+"""Launches of the Triton kernels: shapes of blocks, memory for results, nothing that waits for the device."""
+
+import torch
+from torch import Tensor
+
+from bcls.kernels._parts import PLANES, Finished, Keys, Soft, Tile
+from bcls.kernels._torch_engine import TorchEngine
+from bcls.kernels._triton_hinges import finish_anchors
+from bcls.kernels._triton_tiles import mine_tiles, scatter_pairs, soft_slopes
+from bcls.kernels.settings import SoftNegatives, Windows, numbers_on
+
+#: Rows and columns of a block.
+_HEIGHT, _WIDTH = 32, 64
+#: Warps of a block that is mined: four cells a thread, whose keys and addresses just fit the registers.
+_MINERS = 16
+#: Programs that fill a large device; more of them only raise the same keys at the same time.
+_PROGRAMS = 512
+#: Cells of a tile where the matrix is made for it: 268 MB.
+_CELLS = 1 << 26
+#: Keys that one program scans, and the most windows that one program should have.
+_SCANNED = 1024
+
+
+class TritonEngine:
+    """See :class:`bcls.kernels._parts.Engine`."""
+
+    def step(self, columns: int, *, made: bool) -> int:
+        """A given matrix is one tile."""
+        return max(_HEIGHT, _CELLS // columns // _HEIGHT * _HEIGHT) if made else columns
+
+    def mine(self, tile: Tile, keys: Keys | None, soft: SoftNegatives | None, windows: Windows | None) -> Soft | None:
+        """One pass over the tile."""
+        scores, labels, ids, first = tile
+        (rows, columns), device = scores.shape, scores.device
+        blocks, across = _ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)
+        span = _ceil(across, min(across, max(1, _PROGRAMS // blocks))) * _WIDTH
+        splits = _ceil(columns, span)
+        sums = None
+        if soft is not None:
+            sums = Soft(
+                torch.empty((PLANES, splits, rows), device=device),
+                torch.empty((PLANES, blocks, columns), device=device),
+            )
+        edges = None if windows is None else numbers_on(windows, device)[0]
+        row_keys, column_keys = (None, None) if keys is None else keys
+        mine_tiles[blocks, splits](
+            scores, labels, ids, edges, row_keys, column_keys, *(sums or (None, None)),
+            rows, columns, first, *scores.stride(), *(scores if labels is None else labels).stride(),
+            0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
+            0 if windows is None else windows.count, span, 1.0 if soft is None else soft.sharpness,
+            labels is not None, ids is not None, soft is not None, soft is not None and soft.average,
+            windows is not None and not windows.thresholds, windows is not None and bool(windows.thresholds),
+            windows is not None and windows.exclude_same, _HEIGHT, _WIDTH, num_warps=_MINERS,
+        )  # fmt: skip
+        return sums
+
+    def finish(
+        self,
+        keys: Keys | None,
+        sums: Soft | None,
+        own: tuple[Tensor, Tensor],
+        soft: SoftNegatives | None,
+        windows: Windows | None,
+    ) -> Finished:
+        """One program for a block of anchors, both directions in one launch."""
+        if windows is not None and windows.count > _SCANNED:
+            return TorchEngine(own[0].device).finish(keys, sums, own, soft, windows)
+        rows, columns, device = own[0].shape[0], own[1].shape[0], own[0].device
+        both, count = rows + columns, 0 if windows is None else windows.count
+        scanned = 1 << max(0, count - 1).bit_length()
+        anchors = min(32, max(1, _SCANNED // scanned))
+        whole = soft is not None and windows is not None
+        values = (torch.empty if whole else torch.zeros)((2, both), device=device)
+        levels, shares = torch.empty((2, both), device=device).unbind()
+        picks = torch.empty((2, both, count), dtype=torch.int32, device=device)
+        _, margins, weights = (None, None, None) if windows is None else numbers_on(windows, device)
+        row_keys, column_keys = (None, None) if keys is None else keys
+        row_sums, column_sums = (None, None) if sums is None else sums
+        row_programs = _ceil(rows, anchors)
+        finish_anchors[row_programs + _ceil(columns, anchors),](
+            row_keys, column_keys, margins, weights, row_sums, column_sums, *own, values, levels, picks, shares,
+            rows, columns, row_programs,
+            0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
+            both * count, 0 if row_sums is None else row_sums.shape[1],
+            0 if column_sums is None else column_sums.shape[1], own[0].stride(0), own[1].stride(0), count,
+            1.0 if soft is None else soft.sharpness, 0.0 if soft is None else soft.margin,
+            1.0 if soft is None else soft.scale, 1.0 if windows is None else windows.scale,
+            soft is not None, soft is not None and soft.average,
+            windows is not None, windows is not None and windows.valid_only, anchors, scanned, 16,
+        )  # fmt: skip
+        return Finished(values, levels, picks, shares)
+
+    def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
+        """One pass over the tile."""
+        scores, labels, ids, first = tile
+        rows, columns = scores.shape
+        gradient = torch.empty((rows, columns), device=scores.device)
+        soft_slopes[_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)](
+            scores, labels, ids, *levels, upstream, gradient, rows, columns, first, *scores.stride(),
+            *(scores if labels is None else labels).stride(), soft.sharpness, soft.scale,
+            labels is not None, ids is not None, _HEIGHT, _WIDTH,
+        )  # fmt: skip
+        return gradient
+
+    def scatter(self, gradient: Tensor, finished: Finished, upstream: Tensor, windows: Windows) -> None:
+        """Two atomic additions for each hard pair."""
+        _, _, weights = numbers_on(windows, gradient.device)
+        number = finished.picks[0].numel()
+        scatter_pairs[_ceil(number, 256),](
+            finished.picks, finished.shares, weights, upstream, gradient, gradient.shape[0], windows.count, number, 256
+        )
+
+
+def _ceil(length: int, block: int) -> int:
+    return -(-length // block)

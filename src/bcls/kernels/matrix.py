@@ -1,0 +1,143 @@
+"""BCLS, K-SW-HS, the ladder's rungs and Triplet-SN on a given similarity matrix: few passes, O(B W) memory beside it.
+
+Forward reads the two matrices once, for both directions, and keeps the hardest pair of each anchor and window and one
+log-sum-exp an anchor. Backward writes the gradient once and adds the few cells of the hard pairs to it.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bcls._checks import fail
+from bcls.kernels._once import only_once
+from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
+from bcls.kernels.engines import PRECISIONS, engine_for
+from bcls.kernels.settings import SoftNegatives, Windows
+
+
+class Terms(NamedTuple):
+    """The halves of the loss, float32 scalars; 0 where a half is not asked for."""
+
+    binary: Tensor
+    continuous: Tensor
+
+
+def matrix_loss(
+    similarity: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    image_ids: Tensor | None = None,
+    soft: SoftNegatives | None = None,
+    windows: Windows | None = None,
+) -> Terms:
+    """Soft negatives and hard pairs of windows over a ``(B, B)`` matrix, rows are images.
+
+    Values are not read, so nothing waits for the device: NaN, infinity and labels out of range are for the caller to
+    refuse. A second derivative is refused; the plain losses have one.
+
+    Args:
+        similarity: ``(B, B)`` float32, bfloat16 or float16, any strides.
+        relevance: ``(B, B)`` labels; may be left out without ``windows``.
+        image_ids: ``(B,)`` integers; pairs with equal ones are never negatives of the soft half.
+        soft: Settings of the binary half, or None to leave it out.
+        windows: Settings of the continuous half, or None to leave it out.
+
+    Raises:
+        ValueError: If shapes, types or devices do not fit.
+
+    Example:
+        >>> from bcls.kernels import sliding_windows
+        >>> scores = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
+        >>> labels = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
+        >>> matrix_loss(scores, labels, windows=sliding_windows()).continuous
+        tensor(0.0333)
+    """
+    if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1] or similarity.dtype not in PRECISIONS:
+        got = f"shape {tuple(similarity.shape)} of {similarity.dtype}"
+        fail("similarity", "a (B, B) matrix of float32, bfloat16 or float16", got, "the plain losses take float64")
+    if windows is not None and relevance is None:
+        fail("relevance", "a (B, B) matrix of labels", None, "windows are windows over labels")
+    for argument, tensor, shape in (
+        ("relevance", relevance, similarity.shape),
+        ("image_ids", image_ids, similarity.shape[:1]),
+    ):
+        if tensor is not None and (tensor.shape != shape or tensor.device != similarity.device):
+            got = f"shape {tuple(tensor.shape)} on {tensor.device}"
+            fail(argument, f"shape {tuple(shape)} on {similarity.device}", got, "pass the labels of this very batch")
+    if relevance is not None and relevance.dtype != torch.float64:
+        relevance = relevance.float()  # half precision is too coarse to tell windows apart
+    return Terms(*_MatrixLoss.apply(similarity, relevance, image_ids, soft, windows))  # type: ignore[no-untyped-call]
+
+
+class _MatrixLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        similarity: Tensor,
+        relevance: Tensor | None,
+        image_ids: Tensor | None,
+        soft: SoftNegatives | None,
+        windows: Windows | None,
+    ) -> tuple[Tensor, Tensor]:
+        engine, size = engine_for(similarity.device), similarity.shape[0]
+        keys = new_keys(size, size, windows, similarity.device)
+        step = min(engine.step(size, made=False), size)
+        sums = []
+        for first in range(0, size, step):
+            tile = _tile(similarity, relevance, image_ids, first, step)
+            part = keys if keys is None or step == size else keys._replace(rows=keys.rows[:, first : first + step])
+            sums.append(engine.mine(tile, part, soft, windows))
+        own = similarity.diagonal()
+        finished = engine.finish(keys, gather(sums), (own, own), soft, windows)
+        ctx.save_for_backward(similarity, relevance, image_ids, *finished)
+        ctx.settings = engine, soft, windows, step
+        binary, continuous = finished.values.sum(1).unbind()
+        return binary, continuous
+
+    @staticmethod
+    def backward(ctx: Any, binary: Tensor, continuous: Tensor) -> tuple[Tensor, None, None, None, None]:
+        similarity, *_ = ctx.saved_tensors
+        with torch.no_grad():
+            gradient = _gradient(ctx.saved_tensors, ctx.settings, binary, continuous)
+        return only_once(gradient, similarity, binary, continuous), None, None, None, None
+
+
+def _gradient(saved: tuple[Any, ...], settings: tuple[Any, ...], binary: Tensor, continuous: Tensor) -> Tensor:
+    similarity, relevance, image_ids, *parts = saved
+    engine, soft, windows, step = settings
+    finished, size = Finished(*parts), similarity.shape[0]
+    if soft is None:
+        gradient = torch.zeros(size, size, device=similarity.device)
+    else:
+        rows, columns = finished.levels[:size], finished.levels[size:]
+        slopes = [
+            engine.slope(
+                _tile(similarity, relevance, image_ids, first, step),
+                (rows[first : first + step], columns),
+                binary,
+                soft,
+            )
+            for first in range(0, size, step)
+        ]
+        gradient = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
+    if windows is not None:
+        engine.scatter(gradient, finished, continuous, windows)
+    return gradient.to(similarity.dtype)
+
+
+def _tile(similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, first: int, step: int) -> Tile:
+    if step == similarity.shape[0]:
+        return Tile(similarity, relevance, image_ids, 0)
+    rows = slice(first, first + step)
+    return Tile(similarity[rows], None if relevance is None else relevance[rows], image_ids, first)
+
+
+def gather(sums: list[Soft | None]) -> Soft | None:
+    """The soft sums of all tiles: rows side by side, columns as parts."""
+    given = [part for part in sums if part is not None]
+    if len(given) <= 1:
+        return given[0] if given else None
+    return Soft(
+        torch.cat([merge(part.rows) for part in given], 2), torch.cat([merge(part.columns) for part in given], 1)
+    )

@@ -1,0 +1,129 @@
+import pytest
+import torch
+
+from bcls.kernels import SoftNegatives, matrix_loss, rungs, sliding_windows, streaming_loss
+from bcls.labels import relevance as make_relevance
+from bcls.losses import BCLSLoss
+from tests.kernels.made import assert_same, embeddings, ids_of, plain, step
+
+
+def settings(size, **changes):
+    both = {
+        "soft": SoftNegatives(average=True, scale=1 / size),
+        "windows": sliding_windows(scale=2 / size),
+    }
+    return both | changes
+
+
+def total(terms):
+    return terms.binary + terms.continuous
+
+
+def label_matrix(captions, ids=None):
+    labels = (captions @ captions.T).clamp(-1, 1).fill_diagonal_(1)
+    return labels if ids is None else labels.masked_fill(ids[:, None] == ids, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 37])
+@pytest.mark.parametrize("rows", [None, 1, 10, 100])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_equals_the_plain_loss(size, rows, with_ids):
+    images, texts, captions = embeddings(size)
+    ids = ids_of(size) if with_ids else None
+    labels = label_matrix(captions, ids)
+    reference = plain(BCLSLoss(weight=2.0, lse="mean"))
+    assert_same(
+        step(
+            lambda a, b: total(streaming_loss(a, b, captions, image_ids=ids, step=rows, **settings(size))),
+            images,
+            texts,
+        ),
+        step(lambda a, b: reference(a @ b.T, labels, image_ids=ids), images, texts),
+    )
+
+
+@pytest.mark.parametrize("left_out", ["soft", "windows"])
+def test_one_half_alone(left_out):
+    images, texts, captions = embeddings(20)
+    halves = settings(20, **{left_out: None})
+    ours = step(lambda a, b: total(streaming_loss(a, b, captions, step=7, **halves)), images, texts)
+    labels = label_matrix(captions)
+    assert_same(ours, step(lambda a, b: total(matrix_loss(a @ b.T, labels, **halves)), images, texts))
+
+
+def test_rungs_stream_too():
+    images, texts, captions = embeddings(20)
+    halves = settings(20, windows=rungs((0.2, 0.5), (0.1, 0.0), (1.0, 0.5)))
+    ids = ids_of(20)
+    ours = step(lambda a, b: total(streaming_loss(a, b, captions, image_ids=ids, step=7, **halves)), images, texts)
+    labels = label_matrix(captions, ids)
+    assert_same(ours, step(lambda a, b: total(matrix_loss(a @ b.T, labels, image_ids=ids, **halves)), images, texts))
+
+
+def test_labels_are_the_best_of_an_images_references():
+    images, texts, captions = embeddings(18)
+    _, _, more = embeddings(30, seed=1)
+    references = torch.cat((more, captions))
+    owner = torch.cat((torch.arange(30) * 7 % 11, torch.arange(18)))  # from one to four an image
+    labels = make_relevance(references.numpy(), captions.numpy(), owner.numpy(), torch.arange(18).numpy())
+    labels = torch.as_tensor(labels)
+    ours = step(
+        lambda a, b: total(
+            streaming_loss(a, b, captions, references=references, reference_image=owner, step=5, **settings(18))
+        ),
+        images,
+        texts,
+    )
+    assert_same(ours, step(lambda a, b: total(matrix_loss(a @ b.T, labels, **settings(18))), images, texts))
+
+
+def test_half_embeddings_and_autocast():
+    images, texts, captions = (part.bfloat16() for part in embeddings(20))
+    ours = step(lambda a, b: total(streaming_loss(a, b, captions, **settings(20))), images, texts)
+    assert ours[0].dtype == torch.float32
+    assert ours[1].dtype == torch.bfloat16
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = step(lambda a, b: total(streaming_loss(a, b, captions, **settings(20))), images, texts)
+    assert_same(cast, ours)
+    exact = step(
+        lambda a, b: total(streaming_loss(a, b, captions.float(), **settings(20))), images.float(), texts.float()
+    )
+    assert_same(ours, [part.bfloat16().float() if part.ndim else part for part in exact])
+
+
+def test_labels_get_no_gradient():
+    images, texts, captions = embeddings(6)
+    captions.requires_grad_()
+    total(streaming_loss(images.requires_grad_(), texts, captions, **settings(6))).backward()
+    assert captions.grad is None
+
+
+def test_second_derivative_is_refused():
+    images, texts, captions = embeddings(6)
+    leaf = images.requires_grad_()
+    value = total(streaming_loss(leaf * 2, texts, captions, **settings(6)))
+    (gradient,) = torch.autograd.grad(value, leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"images": torch.zeros(0, 3)}, "images"),
+        ({"texts": torch.zeros(4, 3)}, "texts"),
+        ({"captions": torch.zeros(4, 2)}, "captions"),
+        ({"image_ids": torch.zeros(4)}, "image_ids"),
+        ({"step": 0}, "step"),
+        ({"references": torch.zeros(5, 2)}, "reference_image"),
+        ({"references": torch.zeros(5, 3), "reference_image": torch.arange(5)}, "references"),
+        ({"references": torch.zeros(4, 2), "reference_image": torch.arange(4)}, "reference_image"),
+        ({"references": torch.zeros(5, 2), "reference_image": torch.arange(5) + 1}, "reference_image"),
+        ({"references": torch.zeros(5, 2), "reference_image": torch.arange(5.0)}, "reference_image"),
+        ({"references": torch.zeros(0, 2), "reference_image": torch.arange(0)}, "reference_image"),
+    ],
+)
+def test_bad_input_is_named(changes, named):
+    given = {"images": torch.zeros(5, 3), "texts": torch.zeros(5, 3), "captions": torch.zeros(5, 2), **changes}
+    with pytest.raises(ValueError, match=f"^`{named}`"):
+        streaming_loss(given.pop("images"), given.pop("texts"), given.pop("captions"), **given)

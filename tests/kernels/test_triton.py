@@ -1,0 +1,198 @@
+"""The Triton engine against the plain losses: on a GPU where there is one, else in Triton's interpreter.
+
+The interpreter is chosen before Triton is imported, so ``test_interpreter.py`` runs this file in a process of its own.
+"""
+
+import pytest
+import torch
+
+from bcls.kernels import SoftNegatives, engines, kendall_matrix, matrix_loss, rungs, sliding_windows, streaming_loss
+from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, LadderLoss, TripletSoftLoss
+from tests.kernels.made import assert_same, batch, embeddings, ids_of, plain, step
+from tests.kernels.test_matrix import whole
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+SIZES = [1, 2, 40, 70, 1100] if GPU else [1, 40]
+pytestmark = pytest.mark.skipif(
+    not engines.runs_triton(torch.device(DEVICE)), reason="neither a GPU nor the interpreter"
+)
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch):
+    """Nothing here may be served by plain torch."""
+    from bcls.kernels._triton_engine import TritonEngine
+
+    assert isinstance(engines.engine_for(torch.device(DEVICE)), TritonEngine)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("alpha", "beta"), [(0.2, 0.1), (0.25, 0.1), (0.0, 0.3)])
+def test_bcls(size, alpha, beta):
+    similarity, relevance = batch(size, device=DEVICE)
+    ids = ids_of(size, device=DEVICE)
+    ours = step(whole(relevance, ids, alpha=alpha, beta=beta, average=True), similarity)
+    reference = plain(BCLSLoss(alpha, beta, lse="mean"))
+    assert_same(ours, step(lambda scores: reference(scores, relevance, image_ids=ids), similarity))
+
+
+@pytest.mark.skipif(not GPU, reason="too much for the interpreter")
+@pytest.mark.parametrize("beta", [0.01, 0.001])  # 180 windows, and 1,800, more than one program scans
+def test_many_windows(beta):
+    similarity, relevance = batch(300, device=DEVICE)
+    reference = plain(BCLSLoss(0.2, beta))
+    assert_same(
+        step(whole(relevance, beta=beta), similarity), step(lambda scores: reference(scores, relevance), similarity)
+    )
+
+
+def test_more_windows_than_a_program_scans(monkeypatch):
+    from bcls.kernels import _triton_engine
+
+    monkeypatch.setattr(_triton_engine, "_SCANNED", 8)
+    similarity, relevance = batch(20, device=DEVICE)
+    assert_same(
+        step(whole(relevance, average=True), similarity),
+        step(lambda scores: plain(BCLSLoss(lse="mean"))(scores, relevance), similarity),
+    )
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_rungs(with_ids):
+    similarity, relevance = batch(33, device=DEVICE)
+    relevance[0] = 0.25
+    ids = ids_of(33, device=DEVICE) if with_ids else None
+    windows = rungs((0.1, 0.25, 0.5), (0.02, 0.0, 0.3), (0.25, 1.0, 0.5), scale=1 / 33)
+    reference = plain(LadderLoss((0.1, 0.25, 0.5), (0.2, 0.02, 0.0, 0.3), (0.25, 1.0, 0.5)).terms)
+    assert_same(
+        step(lambda scores: matrix_loss(scores, relevance, image_ids=ids, windows=windows).continuous, similarity),
+        step(lambda scores: reference(scores, relevance, image_ids=ids)["continuous"], similarity),
+    )
+
+
+def test_one_rung_without_margin():
+    similarity, relevance = batch(9, device=DEVICE)
+    windows = rungs((0.4,), (0.0,), (1.0,))
+    reference = plain(LadderLoss((0.4,), (0.2, 0.0), (1.0,), reduction="sum").terms)
+    assert_same(
+        step(lambda scores: matrix_loss(scores, relevance, windows=windows).continuous, similarity),
+        step(lambda scores: reference(scores, relevance)["continuous"], similarity),
+    )
+
+
+def test_valid_windows_alone():
+    similarity, relevance = batch(30, device=DEVICE)
+    relevance[3] = 0.5
+    windows = sliding_windows(valid_only=True)
+    reference = plain(KendallWindowLoss(window_norm="valid", reduction="sum"))
+    assert_same(
+        step(lambda scores: matrix_loss(scores, relevance, windows=windows).continuous, similarity),
+        step(lambda scores: reference(scores, relevance), similarity),
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_soft_negatives_without_labels(size):
+    similarity, _ = batch(size, device=DEVICE)
+    assert_same(
+        step(lambda scores: matrix_loss(scores, soft=SoftNegatives()).binary, similarity),
+        step(plain(TripletSoftLoss(reduction="sum")), similarity),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    similarity, relevance = batch(40, device=DEVICE)
+    rounded = similarity.to(dtype)
+    value, gradient = step(whole(relevance), rounded)
+    assert gradient.dtype == dtype
+    exact, slope = step(whole(relevance), rounded.float())
+    assert_same((value, gradient), (exact, slope.to(dtype)), rtol=1e-3)
+
+
+def test_any_strides():
+    similarity, relevance = batch(70, device=DEVICE)
+    scores, labels = similarity[::2, ::2], relevance[::2, ::2].fill_diagonal_(1)
+    expected = step(whole(labels.contiguous()), scores.contiguous())
+    assert_same(step(whole(labels.T.contiguous().T), scores.T.contiguous().T), expected)
+    assert_same((whole(labels)(scores),), expected[:1])
+
+
+def test_equal_scores_pick_the_first_place():
+    """So that the gradient does not depend on which program came first."""
+    _, relevance = batch(40, device=DEVICE)
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(0, 2, (40, 40), generator=generator).float().to(DEVICE)
+    first, second = (step(whole(relevance), scores) for _ in range(2))
+    assert_same(first, second, rtol=1e-6)
+    assert_same(first[:1], step(lambda s: plain(BCLSLoss())(s, relevance), scores)[:1])
+
+
+def test_labels_out_of_range_stay_in_bounds():
+    similarity, relevance = batch(20, device=DEVICE)
+    relevance[0, 1], relevance[1, 0], relevance[2, 3] = 1e30, -1e30, torch.nan
+    assert matrix_loss(similarity, relevance, windows=sliding_windows()).continuous.isfinite()
+
+
+@pytest.mark.parametrize("rows", [None, 16])
+def test_streaming(rows):
+    size = 300 if GPU else 40
+    images, texts, captions = embeddings(size, device=DEVICE)
+    ids = ids_of(size, device=DEVICE)
+    labels = (captions @ captions.T).clamp(-1, 1).fill_diagonal_(1).masked_fill(ids[:, None] == ids, 1)
+
+    def stream(a, b):
+        halves = {"soft": SoftNegatives(scale=1 / size), "windows": sliding_windows(scale=1 / size)}
+        terms = streaming_loss(a, b, captions, image_ids=ids, step=rows, **halves)
+        return terms.binary + terms.continuous
+
+    assert_same(
+        step(stream, images, texts), step(lambda a, b: BCLSLoss()(a @ b.T, labels, image_ids=ids), images, texts)
+    )
+
+
+@pytest.mark.parametrize("size", [1, 33, 70, 600] if GPU else [1, 20])
+@pytest.mark.parametrize(("margin", "normalize"), [(0.0, "none"), (0.05, "active")])
+def test_dense_kendall(size, margin, normalize):
+    similarity, relevance = batch(size, device=DEVICE)
+    reference = plain(KendallLoss(margin=margin, normalize=normalize))
+    assert_same(
+        step(
+            lambda scores: kendall_matrix(
+                scores, relevance, margin=margin, per_triple=normalize == "active", scale=1 / size
+            ),
+            similarity,
+        ),
+        step(lambda scores: reference(scores, relevance), similarity),
+    )
+
+
+def test_dense_kendall_takes_half_precision_and_strides():
+    similarity, relevance = batch(16, device=DEVICE)
+    rounded = similarity.bfloat16()[::2, ::2]
+    value, gradient = step(lambda scores: kendall_matrix(scores, relevance[::2, ::2]), rounded)
+    assert gradient.dtype == torch.bfloat16
+    exact = step(lambda s: plain(KendallLoss(reduction="sum"))(s, relevance[::2, ::2]), rounded.float().contiguous())
+    assert_same((value, gradient), exact, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "relevance", "named"),
+    [
+        (torch.zeros(2, 3), torch.zeros(2, 3), "similarity"),
+        (torch.zeros(2, 2).double(), torch.zeros(2, 2), "similarity"),
+        (torch.zeros(2, 2), torch.zeros(3, 3), "relevance"),
+    ],
+)
+def test_dense_kendall_names_bad_input(similarity, relevance, named):
+    with pytest.raises(ValueError, match=f"^`{named}`"):
+        kendall_matrix(similarity.to(DEVICE), relevance.to(DEVICE))
+
+
+def test_second_derivative_of_dense_kendall_is_refused():
+    similarity, relevance = batch(8, device=DEVICE)
+    leaf = similarity.requires_grad_()
+    (gradient,) = torch.autograd.grad(kendall_matrix(leaf**2, relevance), leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        gradient.sum().backward()
