@@ -1,24 +1,36 @@
-"""Speed of the figures on this machine's CPU, as ratios measured in one run: ``python -m benchmarks.evaluation``.
+"""Speed and memory of the figures, as ratios measured in one run: ``python -m benchmarks.evaluation``.
+
+With ``--device cuda`` Kendall's tau is counted on the GPU, and its rival is our own path for the CPU.
 
 The rival of :func:`bcls.evaluation.eccv` is what one does without it: sort all rows and columns of the matrix, look the
 ids up, and hand the lists to the package ``eccv_caption``. Both start from the same 5,000 x 25,000 float32 matrix and
-give the same 24 figures, which is checked. The rival takes a few minutes and is measured once.
+give the same 24 figures, which is checked. The rival takes a few minutes and is measured once. The rival of
+:func:`bcls.evaluation.kendall` is a loop of ``scipy.stats.kendalltau``, timed on a sample of the queries and scaled up.
 """
 
 import argparse
 import contextlib
 import io
+import json
+import multiprocessing
+import os
 import statistics
+import sys
+import tempfile
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau
 
+import bcls.cli.main
 from bcls.evaluation import eccv, kendall, recalls
 from bcls.evaluation._coco_truth import load_truth
+from bcls.evaluation.kendall import taus
 
 
 def scores(images, captions, seed=0):
@@ -69,7 +81,8 @@ def against_eccv_caption():
     rival, expected = seconds(lambda: sort_and_eccv_caption(similarity, image_ids, caption_ids))
     if figures.keys() != expected.keys():
         raise SystemExit(f"other figures: {figures.keys() ^ expected.keys()}")
-    return rival, ours, max(abs(figures[name] - expected[name]) for name in figures)
+    gap = max(abs(figures[name] - expected[name]) for name in figures)
+    return [("eccv, 5,000 x 25,000: argsort and eccv_caption / ours", rival, ours, "", gap)]
 
 
 def sorted_recalls(similarity, owner):
@@ -85,38 +98,127 @@ def against_sorting():
     similarity, owner = scores(1000, 5000)
     ours, figures = seconds(lambda: recalls(similarity, owner), 5)
     rival, expected = seconds(lambda: sorted_recalls(similarity, owner))
-    return rival, ours, abs(figures["rsum"] - expected)
+    what = "recalls, 1,000 x 5,000: sorted rows and columns / ours"
+    return [(what, rival, ours, "", abs(figures["rsum"] - expected))]
+
+
+#: Rows and columns of each direction that scipy is timed on, in rounds between which our path runs.
+SAMPLE, ROUNDS = (40, 200), 5
+
+
+def labels(images, captions):
+    """Labels with two digits, so that many are equal."""
+    return np.random.default_rng(1).random((images, captions), dtype=np.float32).round(2)
+
+
+def scipy_taus(similarity, relevance):
+    """Tau-b of each row."""
+    return np.array([kendalltau(s, r).statistic for s, r in zip(similarity, relevance, strict=True)])
 
 
 def against_scipy():
-    similarity, _ = scores(200, 1000)
-    relevance = np.random.default_rng(1).random((200, 1000), dtype=np.float32)
-    ours, figures = seconds(lambda: kendall(similarity, relevance), 5)
-    rival, expected = seconds(
-        lambda: (
-            np.mean([kendalltau(s, r).statistic for s, r in zip(similarity, relevance, strict=True)])
-            + np.mean([kendalltau(s, r).statistic for s, r in zip(similarity.T, relevance.T, strict=True)])
+    similarity, _ = scores(1000, 5000)
+    relevance = labels(1000, 5000)
+    turned = np.ascontiguousarray(similarity.T), np.ascontiguousarray(relevance.T)
+    ours, rival, gap = [], [], 0.0
+    for turn in range(ROUNDS):
+        ours.append(seconds(lambda: kendall(similarity, relevance))[0])
+        whole = 0.0
+        for (s, r), sample in zip(((similarity, relevance), turned), SAMPLE, strict=True):
+            part = slice(turn * sample, (turn + 1) * sample)
+            took, expected = seconds(lambda s=s, r=r, part=part: scipy_taus(s[part], r[part]))
+            whole += took * len(s) / sample
+            gap = max(gap, abs(expected - taus(s[part], r[part])[1]).max())
+        rival.append(whole)
+    rows, columns = (ROUNDS * sample for sample in SAMPLE)
+    what = f"kendall, 1,000 x 5,000: scipy on {rows} rows and {columns:,} columns, scaled / ours"
+    return [(what, statistics.median(rival), statistics.median(ours), ">= 1.8", gap)]
+
+
+def on_gpu():
+    """Kendall's tau on the GPU beside the CPU, both ways and whole, with the matrices where they are used."""
+    found = []
+    for images, captions, repeats in ((1000, 5000, 9), (5000, 25000, 5)):
+        similarity, _ = scores(images, captions)
+        relevance = labels(images, captions)
+        there = [torch.from_numpy(one).cuda() for one in (similarity, relevance)]
+        figures = kendall(*there)  # the first call also loads the kernels
+        ours, _ = seconds(lambda there=there: kendall(*there), repeats)
+        rival, expected = seconds(lambda similarity=similarity, relevance=relevance: kendall(similarity, relevance))
+        gap = max(abs(figures[name] - expected[name]) for name in figures)
+        found.append(
+            (f"kendall, {images:,} x {captions:,}: CPU / {torch.cuda.get_device_name()}", rival, ours, "", gap)
         )
-    )
-    return rival, ours, abs(figures["i2t_tau_b"] + figures["t2i_tau_b"] - expected)
+    return found
 
 
-RIVALS = {
-    "recalls": ("recalls, 1,000 x 5,000, against sorted rows and columns", against_sorting),
-    "kendall": ("kendall, 200 x 1,000, against scipy.stats.kendalltau", against_scipy),
-    "eccv": ("eccv, 5,000 x 25,000, against argsort and eccv_caption", against_eccv_caption),
-}
+#: Flags that are measured, beside the recalls and median ranks that are always there.
+MEMORY = ((), ("--html", "page.html", "--intervals", "--hubness"), ("--qbnorm",), ("--labels", "wordllama"))
+
+
+def memory():
+    """Peak memory of the whole command on a mapped 5,000 x 25,000 float32 matrix, mapped pages included."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder)
+        similarity, owner = scores(5000, 25000)
+        np.save(data / "scores.npy", similarity)
+        del similarity
+        rows = (
+            {"image_id": str(image), "caption_id": str(place), "text": f"take {place} of {image}", "split": "test"}
+            for place, image in enumerate(owner.tolist())
+        )
+        (data / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (data / "manifest.json").write_text('{"format": "bcls-dataset", "version": 1}', encoding="utf-8")
+        for flags in MEMORY:
+            # A process of its own for each, for a peak never goes down.
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                peak = pool.apply(evaluate_and_measure, (folder, flags))
+            what = f"{' '.join(['bcls evaluate', *flags])}, 5,000 x 25,000: peak MB / 2048"
+            found.append((what, peak, 2048, "<= 1", 0.0))
+    return found
+
+
+def evaluate_and_measure(folder, flags):
+    os.chdir(folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = bcls.cli.main.main(["evaluate", "--similarity", "scores.npy", "--data", ".", "--json", *flags])
+    if code:
+        raise RuntimeError(f"bcls evaluate ended with {code}")
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+
+
+PARTS = {"recalls": against_sorting, "kendall": against_scipy, "memory": memory, "eccv": against_eccv_caption}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=RIVALS, action="append", help="one of them, may be repeated; all without it")
-    table = Table("what", "rival s", "ours s", "ratio", "largest difference")
-    for name in parser.parse_args().only or RIVALS:
-        title, run = RIVALS[name]
-        rival, ours, gap = run()
-        table.add_row(title, f"{rival:.2f}", f"{ours:.3f}", f"{rival / ours:.0f}x", f"{gap:.1e}")
-    Console().print(table)
+    parser.add_argument("--only", choices=PARTS, action="append", help="one of them, may be repeated; all without it")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: Kendall's tau on the GPU alone")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    arguments = parser.parse_args()
+    if arguments.device == "cuda":
+        if not torch.cuda.is_available():
+            parser.error("--device cuda: torch finds no GPU")
+        if arguments.only:
+            parser.error("--only: the parts are those of --device cpu")
+        parts = [on_gpu]
+    else:
+        parts = [PARTS[name] for name in arguments.only or PARTS]
+    rows = []
+    table = Table("what", "first", "second", "ratio", "bar", "largest difference")
+    for part in parts:
+        print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr, flush=True)
+        for what, first, second, bar, gap in part():
+            rows.append(
+                {"what": what, "first": first, "second": second, "ratio": first / second, "bar": bar, "gap": gap}
+            )
+            unit = (lambda value: f"{value:.0f} MB") if "MB" in what else (lambda value: f"{value:.3f} s")
+            table.add_row(what, unit(first), unit(second), f"{first / second:.2f}", bar, f"{gap:.1e}")
+    Console(width=140).print(table)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def test_labels_do_not_stay_on_the_disk(split, monkeypatch, tmp_path):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr(graded, "IN_MEMORY", 0)
-    with graded.pseudo_labels(split, "wordllama") as labels:
+    with graded.pseudo_labels(split, graded.CaptionVectors(split, "wordllama")) as labels:
         assert isinstance(labels, np.memmap)
         assert (labels[OWNER, np.arange(60)] == 1.0).all()
         assert len(list((tmp_path / "temporary").iterdir())) == 1
@@ -100,6 +100,18 @@ def test_the_usual_k(split, tmp_path):
 def test_options_that_do_not_fit(split, options, message):
     with pytest.raises(ValueError, match=message):
         evaluate(split, SCORES, options)
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_one_image(tmp_path, each):
+    split = make_split(tmp_path, images=1, each=each)
+    options = Options(labels="wordllama", intervals=True, hubness=True, qbnorm=True)
+    figures = evaluate(split, make_scores(images=1, each=each), options)
+    assert (figures["rsum"], figures["i2t_median_rank"]) == (600.0, 1.0)
+    assert np.isnan(figures["t2i_tau_a"]), "one image has no order"
+    assert not [key for key in figures if "_cs" in key]
+    with pytest.raises(ValueError, match="`--cs`"):
+        evaluate(split, make_scores(images=1, each=each), Options(labels="wordllama", cs=2))
 
 
 def test_an_image_without_captions(tmp_path):

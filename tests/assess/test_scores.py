@@ -1,5 +1,7 @@
 """Scores of a split: the mean of several files, cosines of embeddings, and what does not fit."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -141,6 +143,74 @@ def test_huge_and_tiny_vectors(split):
 def test_embeddings_that_do_not_fit(split, images, texts, message):
     with pytest.raises(ValueError, match=message):
         load_embeddings(save("i.npy", np.ones(images)), save("t.npy", np.ones(texts)), split)
+
+
+def save_folder(name, seed=0, scale=1.0, **endings):
+    """A model as a folder of embeddings, each array of a kind of its own; the arrays."""
+    from safetensors.numpy import save_file
+
+    generator = np.random.default_rng(seed)
+    folder = Path(name)
+    folder.mkdir()
+    arrays = {"images": generator.standard_normal((6, 5)), "texts": generator.standard_normal((12, 5))}
+    for stem, array in arrays.items():
+        array = arrays[stem] = (scale * array).astype(np.float32)
+        ending = endings.get(stem, ".npy")
+        if ending == ".safetensors":
+            save_file({"x": array}, folder / f"{stem}{ending}")
+        else:
+            save(str(folder / f"{stem}{ending}"), array)
+    return arrays["images"], arrays["texts"]
+
+
+def cosines(images, texts):
+    images, texts = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (images, texts))
+    return images @ texts.T
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 100.0])
+@pytest.mark.parametrize(("images", "texts"), [(".npy", ".npy"), (".npz", ".safetensors"), (".safetensors", ".npy")])
+def test_a_folder_of_embeddings_is_a_model(split, scale, images, texts):
+    arrays = save_folder("model", scale=scale, images=images, texts=texts)
+    np.testing.assert_allclose(load_similarity(["model"], split), cosines(*arrays), atol=1e-6)
+
+
+def test_normalised_embeddings_give_the_same(split):
+    arrays = save_folder("model", scale=7.0)
+    long = load_similarity(["model"], split)
+    for stem, array in zip(("images", "texts"), arrays, strict=True):
+        np.save(f"model/{stem}.npy", array / np.linalg.norm(array, axis=1, keepdims=True))
+    np.testing.assert_allclose(load_similarity(["model"], split), long, atol=1e-6)
+
+
+def test_a_matrix_and_a_folder_average(split):
+    arrays = save_folder("model")
+    scores = make_scores()
+    loaded = load_similarity([save("a.npy", scores), "model"], split)
+    np.testing.assert_allclose(loaded, (scores + cosines(*arrays)) / 2, atol=1e-6)
+
+
+def test_folders_that_are_no_model(split):
+    Path("empty").mkdir()
+    with pytest.raises(ValueError, match=r"`empty`: expected one file of embeddings called images, got no file images"):
+        load_similarity(["empty"], split)
+    save_folder("double")
+    np.savez("double/texts.npz", np.ones((12, 5)))
+    with pytest.raises(ValueError, match=r"called texts, got texts\.npy, texts\.npz; leave one of them"):
+        load_similarity(["double"], split)
+    save_folder("wrong")
+    np.save("wrong/texts.npy", np.ones((11, 5)))
+    with pytest.raises(ValueError, match=r"`wrong/texts\.npy`: expected 12 rows"):
+        load_similarity(["wrong"], split)
+
+
+def test_a_ranking_cut_to_its_first_items(split):
+    with pytest.raises(ValueError, match=r"got \(6, 10\); .*a ranking cut to its first items will not do"):
+        load_similarity([save("a.npy", np.zeros((6, 10)))], split)
+    cut = make_scores()
+    cut[2, 5:] = -np.inf
+    with pytest.raises(ValueError, match=r"got -inf in row 2; a ranking cut to its first items will not do"):
+        load_similarity([save("b.npy", cut)], split)
 
 
 @pytest.mark.parametrize(("value", "message"), [(0.0, "a zero vector in row 3"), (np.nan, "nan in row 3")])

@@ -1,10 +1,11 @@
 """What is printed: rows for a paper, JSON, tables."""
 
 import json
+import math
 
 import pytest
 
-from bcls.assess.show import ROW, as_json, as_row, print_figures
+from bcls.assess.show import COMPARISON_HEADINGS, ROW, as_json, as_row, comparison_rows, figure_rows, print_figures
 
 FIGURES = dict(zip(ROW, (71.25, 92.0, 96.04, 52.96, 79.9, 86.0, 478.15), strict=True))
 
@@ -46,3 +47,21 @@ def test_tables_show_both_directions_intervals_and_what_is_not_there(capsys):
     assert "53.0" in line
     assert next(one for one in shown.splitlines() if "skewness" in one).split("│")[2].strip() == "-"
     assert "0.1235" in shown or "0.1234" in shown
+
+
+def test_rows_keep_their_order_and_their_groups():
+    figures = {"i2t_r1": 1.0, "t2i_r1": 2.0, "i2t_skew10": 3.0, "t2i_skew10": math.nan, "qbnorm_rsum": 4.0}
+    assert figure_rows(figures) == [
+        [("R@1", "1.0", "2.0")],
+        [("hubs: skewness of first 10", "3.0", "-")],
+        [("QB-Norm RSUM", "4.0", "")],
+    ]
+
+
+def test_two_models_side_by_side():
+    figures = {f"{who}_{key}": 50.0 for who in ("a", "b", "difference") for key in ROW}
+    figures |= {"difference_rsum_low": -1.0, "difference_rsum_high": 2.0, "p_rsum": 0.25}
+    rows = comparison_rows(figures)
+    assert all(len(row) == len(COMPARISON_HEADINGS) for row in rows)
+    assert rows[0] == ("R@1 i2t", "50.0", "50.0", "+50.0", "", "")
+    assert rows[-1] == ("RSUM", "50.0", "50.0", "+50.0", "-1.0 to +2.0", "0.2500")

@@ -26,6 +26,9 @@ def run(monkeypatch, capsys, tmp_path):
     np.save("turned.npy", make_scores(0).T)
     np.save("images.npy", np.random.default_rng(0).standard_normal((6, 4)))
     np.save("texts.npy", np.random.default_rng(1).standard_normal((12, 4)))
+    (tmp_path / "model").mkdir()
+    for name in ("images.npy", "texts.npy"):
+        np.save(f"model/{name}", np.load(name))
 
     def call(*words):
         code = cli.main([str(word) for word in words])
@@ -85,6 +88,50 @@ def test_embeddings(run):
     assert json.loads(out)["rsum"] == pytest.approx(recalls(images @ texts.T, OWNER)["rsum"])
 
 
+def test_a_folder_of_embeddings_is_named_the_same_way_in_both(run):
+    flags = ("--images", "images.npy", "--texts", "texts.npy")
+    expected = json.loads(run("evaluate", *flags, "--data", "data", "--json")[1])["rsum"]
+    code, out, _ = run("evaluate", "--similarity", "model", "--data", "data", "--json")
+    assert code == 0
+    assert (json.loads(out)["name"], json.loads(out)["rsum"]) == ("model", expected)
+    code, out, _ = run("compare", "--a", "model", "--b", "a.npy", "--data", "data", "--json")
+    assert code == 0
+    assert (json.loads(out)["a"], json.loads(out)["a_rsum"]) == ("model", pytest.approx(expected))
+
+
+def test_the_page_of_a_model(run, tmp_path):
+    words = ("evaluate", "--similarity", "a.npy", "--data", "data", "--html", "page.html", "--queries", "3", "--json")
+    code, out, err = run(*words)
+    assert code == 0
+    assert json.loads(out)["name"] == "a.npy", "standard output stays JSON"
+    assert err == "page: page.html\n"
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "a.npy on made, test" in page
+    assert page.count("<details") == 6
+
+
+def test_captions_are_read_once_for_figures_and_page(run, tmp_path):
+    flags = ("--labels", "wordllama", "--html", "page.html", "--folds", "2")
+    code, _, err = run("evaluate", "--similarity", "a.npy", "--data", "data", *flags)
+    assert code == 0
+    assert err.count("captions by wordllama ...") == 1
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "from the captions by wordllama" in page
+    assert "mean of 2 folds" in page
+    assert "tau-a" in page
+
+
+def test_the_page_of_two_models(run, tmp_path):
+    flags = ("--data", "data", "--html", "page.html", "--labels", "wordllama")
+    code, out, err = run("compare", "--a", "a.npy", "b.npy", "--b", "model", *flags)
+    assert code == 0
+    assert "A - B" in out
+    assert err.endswith("page: page.html\n")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "A a.npy + b.npy" in page
+    assert "pseudo label of the pair" in page
+
+
 def test_compare(run):
     code, out, err = run("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--json")
     assert code == 0
@@ -118,6 +165,20 @@ def test_compare(run):
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--row", "latex", "--json"), "`--row`"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--folds", "4"), "`--folds`: expected a divisor"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--labels", "minlm"), "`--labels`"),
+        (
+            ("evaluate", "--similarity", "data", "--data", "data"),
+            "`data`: expected one file of embeddings called images",
+        ),
+        (
+            ("evaluate", "--similarity", "a.npy", "--data", "data", "--html", "no/page.html"),
+            "`--html`: expected a file in",
+        ),
+        (("evaluate", "--similarity", "a.npy", "--data", "data", "--queries", "0"), "`--queries`"),
+        (("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--html", "data"), "`--html`"),
+        (
+            ("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--labels", "minilm"),
+            "`--labels`: expected it with",
+        ),
         (("compare", "--a", "a.npy", "--data", "data"), "b"),
         (("compare", "--a", "a.npy", "--b", "turned.npy", "--data", "data"), "`turned.npy`"),
         (("compare", "--a", "a.npy", "a.npy", "--b", "b.npy", "--data", "data"), "`--a`: expected different files"),

@@ -5,6 +5,19 @@ What stands here knows files, splits and text encoders, so that the figures them
 
 from bcls.assess.compare import compare
 from bcls.assess.evaluate import Options, evaluate
+from bcls.assess.graded import CaptionVectors
+from bcls.assess.page import comparison_page, evaluation_page
+from bcls.assess.page.pair_labels import PairLabels
 from bcls.assess.scores import load_embeddings, load_similarity
 
-__all__ = ["Options", "compare", "evaluate", "load_embeddings", "load_similarity"]
+__all__ = [
+    "CaptionVectors",
+    "Options",
+    "PairLabels",
+    "compare",
+    "comparison_page",
+    "evaluate",
+    "evaluation_page",
+    "load_embeddings",
+    "load_similarity",
+]

@@ -17,7 +17,8 @@ from bcls._checks import fail
 
 #: Keys beside a matrix that say whose its rows and columns are.
 ID_KEYS = ("image_ids", "caption_ids")
-_ENDINGS = (".npy", ".npy.gz", ".npz", ".safetensors")
+#: Endings of files that hold arrays.
+ENDINGS = (".npy", ".npy.gz", ".npz", ".safetensors")
 _WITH_KEY = re.compile(r"(?P<file>.+?\.(?:npz|safetensors)):(?P<key>.+)")
 # What numpy lets through of a damaged header, archive or stream; the last for archives of an unknown kind.
 _BROKEN = (
@@ -56,9 +57,9 @@ def open_matrix(name: str) -> Stored:
     """
     match = _WITH_KEY.fullmatch(name) if not Path(name).exists() else None
     path, key = (Path(match["file"]), match["key"]) if match else (Path(name), None)
-    if not path.name.endswith(_ENDINGS):
+    if not path.name.endswith(ENDINGS):
         remedy = "save it with numpy.save(file, array)"
-        fail(name, f"a file that ends in {', '.join(_ENDINGS)}", path.suffix or "no ending", remedy)
+        fail(name, f"a file that ends in {', '.join(ENDINGS)}", path.suffix or "no ending", remedy)
     if not path.exists():
         raise FileNotFoundError(2, "no such file", str(path))
     if path.suffix == ".npz":

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import check_whole, fail
-from bcls.assess.graded import graded_figures
+from bcls.assess.graded import CaptionVectors, graded_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,13 +38,20 @@ class Options:
     """Recalls after QB-Norm, with the test queries as their own bank."""
 
 
-def evaluate(split: "Dataset", similarity: NDArray[Any], options: Options | None = None) -> dict[str, float]:
+def evaluate(
+    split: "Dataset",
+    similarity: NDArray[Any],
+    options: Options | None = None,
+    *,
+    captions: CaptionVectors | None = None,
+) -> dict[str, float]:
     """Compute the figures of a model.
 
     Args:
         split: Images and captions.
         similarity: ``(N, C)`` scores of the split's images and captions.
         options: What to compute.
+        captions: Embeddings of the captions by the encoder of ``options.labels``, for a caller who needs them as well.
 
     Returns:
         The figures by the names that :mod:`bcls.evaluation` gives them.
@@ -64,15 +71,15 @@ def evaluate(split: "Dataset", similarity: NDArray[Any], options: Options | None
         figures |= recall_intervals(similarity, owner)
     if wanted.eccv:
         images = _coco_ids("image", split.image_ids)
-        captions = _coco_ids("caption", (caption.caption_id for caption in split.captions))
-        figures |= eccv(similarity, images, captions)
+        texts = _coco_ids("caption", (caption.caption_id for caption in split.captions))
+        figures |= eccv(similarity, images, texts)
     if wanted.hubness:
         figures |= hubness(similarity, min(_HUB_K, *similarity.shape))
     if wanted.qbnorm:
         figures |= qb_norm_recalls(similarity, owner, similarity, similarity)
     # Last, for it takes longest: whatever else is wrong has been said by now.
     if wanted.labels is not None:
-        figures |= graded_figures(split, similarity, wanted.labels, wanted.cs)
+        figures |= graded_figures(split, similarity, captions or CaptionVectors(split, wanted.labels), wanted.cs)
     return figures
 
 

@@ -72,6 +72,8 @@ def check_similarity_shape(stored: Stored, split: "Dataset") -> None:
         remedy = "it is transposed: save similarity.T"
     elif shape == (captions, captions):
         remedy = "it repeats each image for its captions: keep one row an image"
+    elif shape[0] == images and shape[1] < captions:
+        remedy += "; a ranking cut to its first items will not do"
     expected = f"shape ({images}, {captions}), the images and captions of the split"
     fail(stored.name, expected, shape, remedy)
 
@@ -89,7 +91,10 @@ def check_finite(stored: Stored) -> None:
             continue
         row = int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
         value = block[row][~np.isfinite(block[row])][0]
-        fail(stored.name, "finite numbers", f"{value} in row {rows.start + row}", "look for a division by zero")
+        remedy = "look for a division by zero"
+        if value == -np.inf:
+            remedy = "a ranking cut to its first items will not do: give the scores of all pairs"
+        fail(stored.name, "finite numbers", f"{value} in row {rows.start + row}", remedy)
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:

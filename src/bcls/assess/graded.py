@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,39 @@ _AT_ONCE = 1 << 27
 _USUAL_K = 100
 
 
-def graded_figures(split: "Dataset", similarity: NDArray[Any], encoder: str, k: int | None = None) -> dict[str, float]:
+class CaptionVectors:
+    """Embeddings of the captions of a split, made once and when first asked for.
+
+    Args:
+        split: Images and captions.
+        encoder: Name for :func:`bcls.labels.load_text_encoder`.
+    """
+
+    def __init__(self, split: "Dataset", encoder: str) -> None:
+        self._split, self.encoder = split, encoder
+
+    @cached_property
+    def vectors(self) -> NDArray[np.float32]:
+        """``(C, d)`` unit rows.
+
+        Raises:
+            ValueError: If there is no such encoder.
+            MissingExtraError: If its packages are not installed.
+        """
+        from bcls.labels import load_text_encoder
+
+        try:
+            model = load_text_encoder(self.encoder)
+        except ValueError as error:
+            # It speaks of its own argument; who reads this wrote a flag.
+            raise ValueError(str(error).replace("`name`", "`--labels`", 1)) from error
+        with progress(f"captions by {self.encoder}", len(set(self._split.texts))) as step:
+            return model.encode(self._split.texts, progress=lambda done, _: step(done))
+
+
+def graded_figures(
+    split: "Dataset", similarity: NDArray[Any], captions: CaptionVectors, k: int | None = None
+) -> dict[str, float]:
     """Compute Kendall's tau, nDCG and the coherent score against labels from captions.
 
     Tau and nDCG take all captions, and nDCG counts labels below 0 as 0. The coherent score takes the first caption of
@@ -32,7 +65,7 @@ def graded_figures(split: "Dataset", similarity: NDArray[Any], encoder: str, k: 
     Args:
         split: Images and captions.
         similarity: ``(N, C)`` scores.
-        encoder: Name for :func:`bcls.labels.load_text_encoder`.
+        captions: Of the same split.
         k: Of the coherent score; 100, or all images of a smaller split.
 
     Returns:
@@ -48,33 +81,36 @@ def graded_figures(split: "Dataset", similarity: NDArray[Any], encoder: str, k: 
     images, owner = len(split.images), split.image_of_caption
     _check_every_image(split)
     first = min(_USUAL_K, images) if k is None else k
-    if not 2 <= first <= images:
+    # One image alone has no order: without a K that somebody asked for there is no coherent score.
+    coherent = k is not None or images > 1
+    if coherent and not 2 <= first <= images:
         fail("--cs", f"a number from 2 to {images}, the images of the split", first, "choose another K")
-    with pseudo_labels(split, encoder) as labels, progress("graded figures", 3) as step:
+    with pseudo_labels(split, captions) as labels, progress("graded figures", 3) as step:
         figures = kendall(similarity, labels)
         step(1, "tau")
         figures |= ndcg(similarity, labels, negative="clip")
         step(2, "nDCG")
-        columns = one_per_image(owner, images)
-        figures |= coherent_score(similarity[:, columns], labels[:, columns], first)
+        if coherent:
+            columns = one_per_image(owner, images)
+            figures |= coherent_score(similarity[:, columns], labels[:, columns], first)
         step(3, "coherent score")
     return figures
 
 
 @contextmanager
-def pseudo_labels(split: "Dataset", encoder: str) -> Iterator[NDArray[np.float32]]:
+def pseudo_labels(split: "Dataset", captions: CaptionVectors) -> Iterator[NDArray[np.float32]]:
     """Make the label of every pair, block by block: in memory, or in a temporary file where it would be too large.
 
     Args:
         split: Images and captions; every image has one.
-        encoder: Name for :func:`bcls.labels.load_text_encoder`.
+        captions: Of the same split.
 
     Yields:
         ``(N, C)`` float32 labels: the highest cosine of a caption with those of the image, 1 for its own.
     """
     from bcls.labels import relevance
 
-    vectors, owner = _encode(split, encoder), split.image_of_caption
+    vectors, owner = captions.vectors, split.image_of_caption
     shape = len(split.images), len(split.captions)
     step = max(1, _AT_ONCE // (4 * shape[0]))
     with tempfile.TemporaryDirectory(prefix="bcls-labels-", ignore_cleanup_errors=True) as folder:
@@ -87,18 +123,6 @@ def pseudo_labels(split: "Dataset", encoder: str) -> Iterator[NDArray[np.float32
             part = slice(start, start + step)
             labels[:, part] = relevance(vectors, vectors[part], owner, caption_image=owner[part])
         yield labels
-
-
-def _encode(split: "Dataset", encoder: str) -> NDArray[np.float32]:
-    from bcls.labels import load_text_encoder
-
-    try:
-        model = load_text_encoder(encoder)
-    except ValueError as error:
-        # It speaks of its own argument; who reads this wrote a flag.
-        raise ValueError(str(error).replace("`name`", "`--labels`", 1)) from error
-    with progress(f"captions by {encoder}", len(set(split.texts))) as step:
-        return model.encode(split.texts, progress=lambda done, _: step(done))
 
 
 def _check_every_image(split: "Dataset") -> None:

@@ -1,13 +1,14 @@
-"""The scores of a model on a split: from similarity files, averaged where there are several, or from embeddings."""
+"""The scores of a model on a split, from what a user names: a similarity matrix or a folder of embeddings."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
-from bcls.assess.arrays import Stored, open_matrix
+from bcls.assess.arrays import ENDINGS, Stored, open_matrix
 from bcls.assess.fits import (
     check_captions,
     check_finite,
@@ -20,44 +21,73 @@ if TYPE_CHECKING:
     from bcls.data import Dataset
 
 
-def load_similarity(files: Sequence[str], split: "Dataset", flag: str = "--similarity") -> NDArray[Any]:
-    """Read a similarity matrix, or the mean of several: the ensemble.
+def load_similarity(models: Sequence[str], split: "Dataset", flag: str = "--similarity") -> NDArray[Any]:
+    """Read the scores of a model, or the mean of those of several: the ensemble.
 
-    One file is used as it is, mapped into memory where it can be. Of several, one after another is added up in blocks.
+    One matrix is used as it is, mapped into memory where it can be. Of several, one after another is added up in
+    blocks.
 
     Args:
-        files: Names for :func:`bcls.assess.arrays.open_matrix`.
+        models: Each the name of a matrix, for :func:`bcls.assess.arrays.open_matrix`, or of a folder with embeddings,
+            see :func:`find_embeddings`, whose cosines are the scores.
         split: Whose images are the rows and whose captions the columns.
-        flag: What the caller calls ``files``.
+        flag: What the caller calls ``models``.
 
     Returns:
         ``(N, C)``; the mean is float32 where all matrices fit into it, else float64.
 
     Raises:
-        ValueError: If a file is no such matrix; the message names it.
+        ValueError: If one is no such matrix or folder; the message names it.
         OSError: If it cannot be read.
     """
     check_captions(split)
-    if not files:
-        fail(flag, "at least one file", "none", "give a matrix of images x captions")
-    if len(set(files)) < len(files):
-        twice = next(file for file in files if files.count(file) > 1)
+    if not models:
+        fail(flag, "at least one file", "none", "give a matrix of images x captions, or a folder of embeddings")
+    if len(set(models)) < len(models):
+        twice = next(model for model in models if models.count(model) > 1)
         fail(flag, "different files", f"{twice} more than once", "name each model of an ensemble once")
-    if len(files) == 1:
-        return _open(files[0], split).array
+    if len(models) == 1:
+        return _read_model(models[0], split)
     total: NDArray[Any] = np.zeros((len(split.images), len(split.captions)), dtype=np.float32)
-    for file in files:
-        total = _add(total, _open(file, split).array)
-    total /= len(files)
+    for model in models:
+        total = _add(total, _read_model(model, split))
+    total /= len(models)
     return total
 
 
-def _open(file: str, split: "Dataset") -> Stored:
-    stored = open_matrix(file)
+def _read_model(name: str, split: "Dataset") -> NDArray[Any]:
+    """Turn what a user named into scores; each kind of thing that can be named has its branch here."""
+    if Path(name).is_dir():
+        return load_embeddings(*find_embeddings(Path(name)), split)
+    stored = open_matrix(name)
     check_ids(stored, split)
     check_similarity_shape(stored, split)
     check_finite(stored)
-    return stored
+    return stored.array
+
+
+def find_embeddings(folder: Path) -> tuple[str, str]:
+    """Find the embeddings of images and of texts in a folder: one file each, called ``images`` and ``texts``.
+
+    Args:
+        folder: With ``images.npy`` and ``texts.npy``, or with another ending that
+            :func:`bcls.assess.arrays.open_matrix` reads.
+
+    Returns:
+        Their names.
+
+    Raises:
+        ValueError: If there is no such file or more than one.
+    """
+    found = []
+    for stem in ("images", "texts"):
+        files = [folder / f"{stem}{ending}" for ending in ENDINGS if (folder / f"{stem}{ending}").is_file()]
+        if len(files) != 1:
+            got = ", ".join(file.name for file in files) if files else f"no file {stem}.npy"
+            remedy = "leave one of them" if files else "save the embeddings of images and captions there"
+            fail(str(folder), f"one file of embeddings called {stem}", got, remedy)
+        found.append(str(files[0]))
+    return found[0], found[1]
 
 
 def _add(total: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:

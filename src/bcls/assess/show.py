@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,8 @@ from bcls._checks import check_choice
 #: Figures of a row, in the order of the paper's tables.
 ROW = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 ROW_KINDS = ("markdown", "latex")
+DIRECTION_NAMES = {"i2t": "image to text", "t2i": "text to image"}
+COMPARISON_HEADINGS = ("figure", "A", "B", "A - B", "95 % interval", "p")
 _NAMES = {
     "rsum": "RSUM",
     "tau_a": "tau-a",
@@ -76,46 +79,77 @@ def as_row(kind: str, name: str, figures: Mapping[str, float]) -> str:
     return " & ".join([escaped, *cells]) + r" \\"
 
 
-def print_figures(title: str, figures: Mapping[str, float]) -> None:
-    """Print figures with a column for each direction; those of both directions stand in the first."""
-    table = Table(title=Text(title), title_justify="left")
-    table.add_column("figure")
-    table.add_column("image to text", justify="right")
-    table.add_column("text to image", justify="right")
+def figure_rows(figures: Mapping[str, float]) -> list[list[tuple[str, str, str]]]:
+    """Lay figures out as rows of a name and a cell for each direction, those that belong together in one group.
+
+    Figures of both directions stand in the first cell.
+
+    Example:
+        >>> figure_rows({"i2t_r1": 50.0, "t2i_r1": 40.0, "rsum": 90.0, "i2t_tau_a": 0.5})
+        [[('R@1', '50.0', '40.0'), ('RSUM', '90.0', '')], [('tau-a', '0.5000', '')]]
+    """
     rows: dict[str, dict[str, str]] = {}
     for key in figures:
         if not key.endswith(("_low", "_high")):
             name, direction = _split_key(key)
             rows.setdefault(name, {})[direction] = _cell(key, figures)
-    last = None
-    for name, cells in rows.items():
-        section = next((pattern for pattern in _SECTIONS if re.match(pattern, name)), None)
-        if section != last:
-            table.add_section()
-        last = section
-        table.add_row(_spell(name), cells.get("i2t", cells.get("", "")), cells.get("t2i", ""))
+    groups = groupby(rows.items(), key=lambda row: _section(row[0]))
+    return [
+        [(_spell(name), cells.get("i2t", cells.get("", "")), cells.get("t2i", "")) for name, cells in group]
+        for _, group in groups
+    ]
+
+
+def comparison_rows(figures: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Lay the figures of two models out as rows under :data:`COMPARISON_HEADINGS`."""
+    rows: list[tuple[str, ...]] = []
+    for key in ROW:
+        name, direction = _split_key(key)
+        low, high, p_value = (figures.get(one) for one in _test_keys(key))
+        interval = "" if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
+        label = " ".join(part for part in (_spell(name), direction) if part)
+        values = (f"{figures[f'a_{key}']:.1f}", f"{figures[f'b_{key}']:.1f}", f"{figures[f'difference_{key}']:+.1f}")
+        rows.append((label, *values, interval, "" if p_value is None else f"{p_value:.4f}"))
+    return rows
+
+
+def disagreement_lines(figures: Mapping[str, float]) -> list[str]:
+    """Say how many queries one model alone gets right."""
+    lines = []
+    for direction, words in (("i2t", "images"), ("t2i", "captions")):
+        both, only_a, only_b = (int(figures[f"{direction}_{key}"]) for key in ("disagree", "only_a", "only_b"))
+        lines.append(f"{words} that one alone puts right first: {both:,} (A {only_a:,}, B {only_b:,})")
+    return lines
+
+
+def print_figures(title: str, figures: Mapping[str, float]) -> None:
+    """Print figures with a column for each direction; those of both directions stand in the first."""
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("figure")
+    for name in DIRECTION_NAMES.values():
+        table.add_column(name, justify="right")
+    for group in figure_rows(figures):
+        for row in group:
+            table.add_row(*row)
+        table.add_section()
     Console().print(table)
 
 
 def print_comparison(title: str, figures: Mapping[str, float]) -> None:
     """Print two models side by side, with differences and p-values."""
     table = Table(title=Text(title), title_justify="left")
-    for heading in ("figure", "A", "B", "A - B", "95 % interval", "p"):
+    for heading in COMPARISON_HEADINGS:
         table.add_column(heading, justify="left" if heading == "figure" else "right")
-    for key in ROW:
-        name, direction = _split_key(key)
-        low, high, p_value = (figures.get(one) for one in _test_keys(key))
-        interval = "" if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
-        label = " ".join(part for part in (_spell(name), direction) if part)
-        values = [f"{figures[f'a_{key}']:.1f}", f"{figures[f'b_{key}']:.1f}", f"{figures[f'difference_{key}']:+.1f}"]
-        table.add_row(label, *values, interval, "" if p_value is None else f"{p_value:.4f}")
+    for row in comparison_rows(figures):
+        table.add_row(*row)
     console = Console()
     console.print(table)
-    for direction, words in (("i2t", "images"), ("t2i", "captions")):
-        both, only_a, only_b = (int(figures[f"{direction}_{key}"]) for key in ("disagree", "only_a", "only_b"))
-        console.print(
-            f"{words} that one alone puts right first: {both:,} (A {only_a:,}, B {only_b:,})", highlight=False
-        )
+    for line in disagreement_lines(figures):
+        console.print(line, highlight=False)
+
+
+def _section(name: str) -> str:
+    return next((pattern for pattern in _SECTIONS if re.match(pattern, name)), "")
 
 
 def _test_keys(key: str) -> tuple[str, str, str]:

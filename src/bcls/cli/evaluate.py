@@ -8,8 +8,9 @@ from bcls._checks import check_choice, fail
 from bcls.cli.arguments import parse
 
 ABOUT = (
-    "Computes the figures of a model on a split, from similarity matrices (images x captions; several are averaged) or "
-    "from embeddings of images and captions. Files are .npy, .npz or .safetensors; file.npz:key chooses an array."
+    "Computes the figures of a model on a split. A model is a similarity matrix (images x captions) or a folder with "
+    "embeddings in images.npy and texts.npy; several are averaged. Files are .npy, .npz or .safetensors; file.npz:key "
+    "chooses an array."
 )
 
 
@@ -22,7 +23,7 @@ class EvaluateSettings:
     split: str = "test"
     """Split that the scores are of."""
     similarity: list[str] = field(default_factory=list)
-    """Similarity matrices, images x captions; several are averaged."""
+    """Matrices, images x captions, or folders with embeddings in images.npy and texts.npy; several are averaged."""
     images: str | None = None
     """Embeddings of the images, with --texts instead of --similarity."""
     texts: str | None = None
@@ -47,6 +48,10 @@ class EvaluateSettings:
     """Print one row of a table, markdown or latex."""
     json: bool = False
     """Print one flat JSON object."""
+    html: str | None = None
+    """Also write a page with the figures, the ranks and the hardest queries here; --labels adds labels to it."""
+    queries: int = 20
+    """Queries of each direction on the page."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,18 +59,40 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse("evaluate", ABOUT, EvaluateSettings, arguments)
     _check(settings)
     # Here, not above: `--help` need not wait for them.
-    from bcls.assess import Options, evaluate, load_embeddings, load_similarity
+    from bcls.assess import (
+        CaptionVectors,
+        Options,
+        PairLabels,
+        evaluate,
+        evaluation_page,
+        load_embeddings,
+        load_similarity,
+    )
+    from bcls.assess.page.file import check_page, write_page
     from bcls.assess.show import as_json, as_row, print_figures
     from bcls.data import open_dataset
 
+    check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)
     if settings.images is not None and settings.texts is not None:
         similarity = load_embeddings(settings.images, settings.texts, split)
     else:
         similarity = load_similarity(settings.similarity, split)
     chosen = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
-    figures = evaluate(split, similarity, Options(**{key: getattr(settings, key) for key in chosen}))
+    captions = None if settings.labels is None else CaptionVectors(split, settings.labels)
+    wanted = Options(**{key: getattr(settings, key) for key in chosen})
+    figures = evaluate(split, similarity, wanted, captions=captions)
     name = settings.name if settings.name is not None else _name(settings)
+    folds = f", mean of {settings.folds} folds" if settings.folds > 1 else ""
+    title = f"{name} on {split.name}, {settings.split}"
+    if settings.html is not None:
+        labels = None
+        if captions is not None:
+            labels = PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
+        write_page(
+            settings.html,
+            evaluation_page(title + folds, split, similarity, figures, labels=labels, count=settings.queries),
+        )
     if settings.json:
         about = {"name": name, "dataset": split.name, "split": settings.split}
         sizes = {"images": len(split.images), "captions": len(split.captions)}
@@ -74,8 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         print(as_row(settings.row, name, figures))
     else:
         count = f"{len(split.images):,} images, {len(split.captions):,} captions"
-        folds = f", mean of {settings.folds} folds" if settings.folds > 1 else ""
-        print_figures(f"{name} on {split.name}, {settings.split}: {count}{folds}", figures)
+        print_figures(f"{title}: {count}{folds}", figures)
     return 0
 
 

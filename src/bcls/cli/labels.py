@@ -1,9 +1,12 @@
-"""``bcls labels``: how good labels are."""
+"""``bcls labels``: make labels, see how good they are, and how wide a window should be."""
 
 import json
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bcls._checks import check_choice, fail
 from bcls.cli.arguments import parse
@@ -11,15 +14,41 @@ from bcls.cli.places import places
 
 
 @dataclass(frozen=True)
+class EmbedSettings:
+    """Settings of ``bcls labels embed``."""
+
+    encoder: str = "minilm"
+    """Text encoder: minilm, wordllama, clip:PATH, a folder or a hub name."""
+    precision: str = "float32"
+    """float32 or bfloat16."""
+    engine: str = "local"
+    """local, or ray for a Ray cluster."""
+    address: str | None = None
+    """Address of a Ray cluster; a local one is started without it."""
+    workers: int = 1
+    """Workers on Ray."""
+    overwrite: bool = False
+    """Replace embeddings of other captions, of another encoder or in another precision."""
+    json: bool = False
+    """Print JSON instead of a sentence."""
+
+
+@dataclass(frozen=True)
 class QualitySettings:
     """Settings of ``bcls labels quality``."""
 
-    cxc: str
+    cxc: str | None = None
     """CxC's image-caption judgements, sits_val.csv or sits_test.csv, plain or .gz."""
-    captions: str
-    """The captions as a JSON list of {"caption_id", "image_id", "caption"}, plain or .gz."""
+    sts: str | None = None
+    """CxC's judgements of pairs of captions, sts_val.csv or sts_test.csv, plain or .gz."""
+    captions: str | None = None
+    """Captions for --cxc and --sts: a JSON list of {"caption_id", "image_id", "caption"}, plain or .gz."""
+    flickr8k: str | None = None
+    """Folder with Flickr8k's ExpertAnnotations.txt, CrowdFlowerAnnotations.txt and dataset_flickr8k.json."""
+    images: str | None = None
+    """Folder, zip or tar with the photos, for the score of a CLIP model's image tower (of --cxc or of --flickr8k)."""
     encoder: str = "minilm"
-    """Text encoder, or several separated by commas."""
+    """Text encoder, cider, meteor or spice, or several separated by commas."""
     aggregate: str = "max"
     """max, mean or paired, or several separated by commas."""
     json: bool = False
@@ -34,13 +63,16 @@ class AlphaSettings:
     """Split to look at."""
     encoder: str = "minilm"
     """Text encoder that makes the labels."""
+    plot: str | None = None
+    """File for a drawing of the histogram, such as alpha.png."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 USAGE = """usage: bcls labels JOB ...
 
-  quality    agreement of labels with what people say of image-caption pairs (CxC)
+  embed DIR  embeddings of a dataset's captions, made once and kept in its folder
+  quality    agreement of labels with what people say of image-caption pairs (CxC, Flickr8k)
   alpha DIR  spread of similarities between captions of one image: how wide a window should be
 """
 
@@ -50,8 +82,35 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(USAGE, end="")
         return 0 if arguments else 2
-    kinds = {"quality": _quality, "alpha": _alpha}
+    kinds = {"embed": _embed, "quality": _quality, "alpha": _alpha}
     return kinds[check_choice("labels", arguments[0], kinds)](arguments[1:])
+
+
+def _embed(arguments: Sequence[str]) -> int:
+    about = "Embeds the captions of a dataset, in blocks; after a stop the same command goes on where it was."
+    (folder,), flags = places("labels", arguments, ("DIR",), "labels embed flickr8k")
+    settings = parse("labels embed DIR", about, EmbedSettings, flags)
+    from bcls.data import open_dataset
+    from bcls.labels.cache import cache_folder, cached_embeddings
+
+    started = time.monotonic()
+    rows = cached_embeddings(
+        open_dataset(Path(folder)),
+        settings.encoder,
+        precision=settings.precision,
+        engine=settings.engine,
+        address=settings.address,
+        workers=settings.workers,
+        overwrite=settings.overwrite,
+    )
+    seconds = time.monotonic() - started
+    out = cache_folder(Path(folder), settings.encoder)
+    if settings.json:
+        done = {"encoder": settings.encoder, "precision": settings.precision, "folder": str(out)}
+        print(json.dumps(done | {"captions": len(rows), "dimension": rows.shape[1], "seconds": round(seconds, 3)}))
+        return 0
+    print(f"{len(rows):,} embeddings of {rows.shape[1]} numbers are in {out}, {seconds:.1f} s")
+    return 0
 
 
 def _alpha(arguments: Sequence[str]) -> int:
@@ -60,8 +119,12 @@ def _alpha(arguments: Sequence[str]) -> int:
     settings = parse("labels alpha DIR", about, AlphaSettings, flags)
     from bcls.data import open_dataset
     from bcls.labels.alpha import suggest_alpha
+    from bcls.labels.histogram import plot_histogram, text_histogram
 
-    spread = suggest_alpha(open_dataset(Path(folder)).split(settings.split), settings.encoder)
+    dataset = open_dataset(Path(folder)).split(settings.split)
+    spread = suggest_alpha(dataset, settings.encoder)
+    if settings.plot is not None:
+        plot_histogram(spread, Path(settings.plot), f"{dataset.name}, {settings.split}, {settings.encoder}")
     if settings.json:
         print(json.dumps(asdict(spread)))
         return 0
@@ -69,32 +132,97 @@ def _alpha(arguments: Sequence[str]) -> int:
     print(f"mean similarity {spread.mean:.3f}, spread within an image {spread.per_image:.3f} on average")
     marks = zip((5, 25, 50, 75, 95), spread.quantiles, strict=True)
     print("quantiles " + ", ".join(f"{percent} %: {value:.2f}" for percent, value in marks))
+    print(text_histogram(spread))
     return 0
 
 
 def _quality(arguments: Sequence[str]) -> int:
-    about = "Correlates labels made from captions with what people said of image-caption pairs: the paper's Table II."
+    about = (
+        "Correlates labels made from captions with what people said of pairs: the paper's Table II with --cxc, pairs "
+        "of captions with --sts, and Flickr8k in CLIPScore's protocol with --flickr8k."
+    )
     settings = parse("labels quality", about, QualitySettings, arguments)
+    encoders, aggregates = _several("--encoder", settings.encoder), _several("--aggregate", settings.aggregate)
+    rows = _rows(settings, encoders, aggregates)
+    if settings.json:
+        # A correlation of labels that are all alike is none; JSON has no NaN.
+        print(json.dumps([{key: None if value != value else value for key, value in row.items()} for row in rows]))
+    else:
+        _print(rows)
+    return 0
+
+
+def _rows(settings: QualitySettings, encoders: list[str], aggregates: list[str]) -> list[dict[str, Any]]:
     # Here, not above: `--help` need not wait for them.
+    from bcls.evaluation import human_correlation
+    from bcls.labels.pair_labels import pair_labels
     from bcls.labels.quality import label_quality
 
-    encoders, aggregates = _several("--encoder", settings.encoder), _several("--aggregate", settings.aggregate)
-    rows = label_quality(Path(settings.cxc), Path(settings.captions), encoders, aggregates)
-    if settings.json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return 0
+    judged = _judged(settings)
+    rows: list[dict[str, Any]] = []
+    for encoder in encoders:
+        for aggregate, one, labels in pair_labels(judged, encoder, aggregates):
+            rows += [asdict(row) for row in label_quality(encoder, aggregate, one, labels)]
+            # The figures that CLIPScore prints.
+            tau = {"flickr8k-expert": "tau_c", "flickr8k-crowdflower": "tau_b"}.get(one.data)
+            if tau is not None:
+                figures = human_correlation(labels, one.ratings, one.groups)
+                rows[-1] |= {key: figures[key] for key in (tau, f"{tau}_low", f"{tau}_high")}
+    return rows
+
+
+def _judged(settings: QualitySettings) -> list[Any]:
+    from bcls.labels.judged import judged_cxc, judged_flickr8k, judged_sts
+
+    if not (settings.cxc or settings.sts or settings.flickr8k):
+        fail(
+            "bcls labels quality", "--cxc, --sts or --flickr8k", "none of them", "say whose judgements to compare with"
+        )
+    if (settings.cxc or settings.sts) and not settings.captions:
+        fail(
+            "--captions",
+            "the captions of CxC's images",
+            "nothing",
+            "give them as JSON; see the documentation of labels",
+        )
+    photos = None if settings.images is None else Path(settings.images)
+    if photos is not None and settings.cxc and settings.flickr8k:
+        fail("--images", "photos of one dataset", "--cxc and --flickr8k", "run them one after the other")
+    judged = []
+    if settings.cxc:
+        judged.append(judged_cxc(Path(settings.cxc), Path(str(settings.captions)), photos))
+    if settings.sts:
+        judged.append(judged_sts(Path(settings.sts), Path(str(settings.captions))))
+    if settings.flickr8k:
+        judged += judged_flickr8k(Path(settings.flickr8k), photos)
+    return judged
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Labels against people (CxC); 95 % interval of Pearson by resampling images")
-    for heading in ("encoder", "aggregate", "pairs", "Pearson", "interval", "Spearman"):
-        table.add_column(heading, justify="left" if heading in {"encoder", "aggregate"} else "right")
+    table = Table(title="Labels against people; 95 % intervals by resampling images")
+    left = ("judgements", "encoder", "aggregate")
+    for heading in (*left, "pairs", "Pearson", "interval", "Spearman", "Kendall"):
+        table.add_column(heading, justify="left" if heading in left else "right")
     for row in rows:
-        pairs = f"{row.pairs:,} {'all' if row.subset == 'all' else 'not its own'}"
-        interval = f"{row.low:.3f} to {row.high:.3f}"
-        table.add_row(row.encoder, row.aggregate, pairs, f"{row.pearson:.3f}", interval, f"{row.spearman:.3f}")
-    Console().print(table)
-    return 0
+        pairs = f"{row['pairs']:,} {'all' if row['subset'] == 'all' else 'not its own'}"
+        interval = f"{row['low']:.3f} to {row['high']:.3f}"
+        tau = next((key for key in ("tau_b", "tau_c") if key in row), None)
+        kendall = "" if tau is None else f"{tau} {row[tau]:.3f} ({row[f'{tau}_low']:.3f} to {row[f'{tau}_high']:.3f})"
+        table.add_row(
+            row["data"],
+            row["encoder"],
+            row["aggregate"],
+            pairs,
+            f"{row['pearson']:.3f}",
+            interval,
+            f"{row['spearman']:.3f}",
+            kendall,
+        )
+    # Wide enough where it goes into a file or a pipe, so that no word is cut.
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def _several(flag: str, text: str) -> list[str]:

@@ -14,13 +14,17 @@ from bcls._extras import MissingExtraError
 #: Verb, the module whose ``main(arguments)`` does it, and what it does. Modules are loaded when asked for.
 VERBS = {
     "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about two minutes"),
-    "data": ("bcls.cli.data", "import a dataset, check it, count it (import, check, stats)"),
+    "data": ("bcls.cli.data", "a dataset folder: import it, check it, count it (stats), extract features"),
+    "train": ("bcls.cli.train", "train a model on a dataset, or go on with a run that was stopped"),
     "evaluate": ("bcls.cli.evaluate", "the figures of a model on a split, from its scores"),
     "compare": ("bcls.cli.compare", "whether two models differ, on the same queries"),
     "labels": (
         "bcls.cli.labels",
-        "how well labels agree with what people say (quality), how wide a window should be (alpha)",
+        "vectors of captions (embed), how well labels agree with people (quality), how wide a window to use (alpha)",
     ),
+    "index": ("bcls.cli.index", "embed a folder of photos so that they can be searched"),
+    "search": ("bcls.cli.search", "find photos by words or by another photo"),
+    "export": ("bcls.cli.export", "a model for use elsewhere: ONNX towers, or a folder for the Hub"),
 }
 
 
