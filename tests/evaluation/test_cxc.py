@@ -1,4 +1,3 @@
-import gzip
 import math
 import os
 from pathlib import Path
@@ -10,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import CxCPairs, cxc_image_image, cxc_text_text, read_cxc
+from bcls.data import CxCPairs, read_cxc
+from bcls.evaluation import cxc_image_image, cxc_text_text
 from bcls.evaluation._coco_truth import load_truth
 from tests.reference.within import recall
 
@@ -63,37 +63,6 @@ def test_one_item_alone():
     figures = cxc_image_image(np.ones((1, 1)), [4], as_table([4], []))
     assert math.isnan(figures["cxc_r1_i2i"])
     assert figures["cxc_empty_i2i"] == 1.0
-
-
-TABLE = "caption1,caption2,agg_score,sampling_method\nCOCO_val2014:sentid:12,COCO_val2014:sentid:7,3.5,c2c_isim\n"
-
-
-def test_tables_are_read_plain_and_compressed(tmp_path):
-    plain, packed = tmp_path / "sts_test.csv", tmp_path / "sts_test.csv.gz"
-    plain.write_text(TABLE, encoding="utf-8")
-    packed.write_bytes(gzip.compress(TABLE.encode()))
-    for path in (plain, str(packed)):
-        pairs = read_cxc(path)
-        assert (pairs.first.tolist(), pairs.second.tolist(), pairs.score.tolist()) == ([12], [7], [3.5])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "agg_score as third column"),
-        ("a,b,c\n", "agg_score as third column"),
-        (TABLE + "x1,y2,\n", "in line 3 of"),
-        (TABLE + "x1,y,3\n", "in line 3 of"),
-        (TABLE + "x1\n", "in line 3 of"),
-    ],
-)
-def test_other_files_are_refused_with_the_line(tmp_path, text, message):
-    path = tmp_path / "table.csv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        read_cxc(path)
-    with pytest.raises(ValueError, match="nothing at"):
-        read_cxc(tmp_path / "none.csv")
 
 
 def test_bad_arguments():

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bcls.evaluation import flickr8k_crowdflower, flickr8k_expert, human_correlation
+from bcls.data import flickr8k_crowdflower, flickr8k_expert
+from bcls.evaluation import human_correlation
 from tests.reference.correlation import correlations
 
 NAMES = ("tau_b", "tau_c", "pearson", "spearman")
@@ -119,44 +120,6 @@ def test_bad_options():
     for option in ({"resamples": -1}, {"confidence": 1.0}, {"confidence": 0.0}, {"seed": -1}):
         with pytest.raises(ValueError, match=f"`{next(iter(option))}`"):
             human_correlation([1.0, 2.0], [1, 2], **option)
-
-
-EXPERT = "a.jpg\tb.jpg#1\t1\t2\t1\na.jpg\ta.jpg#0\t4\t4\t4\nc.jpg\tb.jpg#3\t3\t3\t4\n"
-CROWD = "a.jpg\tb.jpg#1\t0.333333333333333\t1\t2\na.jpg\ta.jpg#0\t1\t3\t0\nc.jpg\tb.jpg#3\t0\t0\t3\n"
-
-
-def test_rows_of_small_files(tmp_path):
-    path = tmp_path / "ExpertAnnotations.txt"
-    path.write_text(EXPERT, encoding="utf-8")
-    rows = flickr8k_expert(path)
-    assert rows.photos.tolist() == ["a.jpg"] * 3 + ["c.jpg"] * 3
-    assert rows.caption_ids.tolist() == ["b.jpg#1"] * 3 + ["b.jpg#3"] * 3
-    assert rows.ratings.tolist() == [1, 2, 1, 3, 3, 4]
-    assert len(flickr8k_expert(str(path), keep_own=True).ratings) == 9
-    path.write_text(CROWD, encoding="utf-8")
-    rows = flickr8k_crowdflower(path)
-    assert rows.caption_ids.tolist() == ["b.jpg#1", "b.jpg#3"]
-    assert rows.ratings.tolist() == [1 / 3, 0.0]
-    assert flickr8k_crowdflower(path, keep_own=True).ratings.tolist() == [1 / 3, 1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("read", "line"),
-    [
-        (flickr8k_expert, "a.jpg\tb.jpg#1\t1\t2\t5"),
-        (flickr8k_expert, "a.jpg\tb.jpg#1\t1\t2"),
-        (flickr8k_expert, "a.jpg\tb.jpg\t1\t2\t3"),
-        (flickr8k_expert, "a.jpg"),
-        (flickr8k_crowdflower, "a.jpg\tb.jpg#1\t0.9\t1\t2"),
-        (flickr8k_crowdflower, "a.jpg\tb.jpg#1\t0\t0\t0"),
-        (flickr8k_crowdflower, "a.jpg\tb.jpg#1\t0.5\t1"),
-    ],
-)
-def test_other_lines_are_refused_with_their_number(tmp_path, read, line):
-    path = tmp_path / "rows.txt"
-    path.write_text((EXPERT if read is flickr8k_expert else CROWD) + line + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="in line 4 of"):
-        read(path)
 
 
 @needs_data

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import kendalltau
@@ -43,16 +43,19 @@ def problems(draw, dtype, elements):
 FEW = st.sampled_from([-1.5, -0.0, 0.0, 0.25, 2.0])
 
 
+@settings(deadline=None)
 @given(problems(np.float32, FEW))
 def test_the_definition_with_ties_everywhere(problem):
     assert close(kendall(*problem), by_query(*problem, kendall_tau))
 
 
+@settings(deadline=None)
 @given(problems(np.float64, st.floats(allow_nan=False, allow_infinity=False) | FEW))
 def test_the_definition_over_the_whole_range_of_float64(problem):
     assert close(kendall(*problem), by_query(*problem, kendall_tau))
 
 
+@settings(deadline=None)
 @given(problems(np.float32, st.floats(width=32, allow_nan=False, allow_infinity=False) | FEW))
 def test_tau_b_is_scipys(problem):
     figures, expected = kendall(*problem), by_query(*problem, scipy_tau)
@@ -60,6 +63,7 @@ def test_tau_b_is_scipys(problem):
     assert close(figures["t2i_tau_b"], expected["t2i_tau_b"])
 
 
+@settings(deadline=None)
 @given(problems(np.float32, FEW))
 def test_properties(problem):
     similarity, relevance = problem

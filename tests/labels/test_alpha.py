@@ -38,6 +38,8 @@ def test_equals_the_plain_loop(owners, seed):
     assert spread.per_image == pytest.approx(statistics.fmean(statistics.pstdev(c) for c in by_image.values()))
     assert (spread.images, spread.pairs) == (len(by_image), len(pooled))
     assert spread.quantiles == tuple(sorted(spread.quantiles))
+    assert sum(spread.histogram) == spread.pairs
+    assert spread.histogram[min(39, int((max(pooled) + 1) / 0.05 + 1e-9))] > 0
 
 
 def test_any_object_with_captions_will_do():
@@ -61,6 +63,12 @@ def test_command(tmp_path, capsys):
     spread = json.loads(capsys.readouterr().out)
     assert (spread["images"], spread["pairs"]) == (3, 3)
     assert cli.main(["labels", "alpha", out, "--encoder", "wordllama"]) == 0
-    assert capsys.readouterr().out.startswith(f"alpha {spread['alpha']:.3f}: ")
+    told = capsys.readouterr().out
+    assert told.startswith(f"alpha {spread['alpha']:.3f}: ")
+    assert "####" in told
+    drawing = tmp_path / "alpha.png"
+    assert cli.main(["labels", "alpha", out, "--encoder", "wordllama", "--plot", str(drawing)]) == 0
+    assert Image.open(drawing).format == "PNG"
+    capsys.readouterr()
     assert cli.main(["labels", "alpha"]) == 2
     assert "for example `bcls labels alpha flickr8k`" in capsys.readouterr().err

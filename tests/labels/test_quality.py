@@ -1,7 +1,9 @@
-"""Labels against people: the readers, the pairs, the figures and the command."""
+"""Labels against people: the pairs, the figures and the command."""
 
 import gzip
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from scipy import stats
 
 from bcls.cli import main as cli
 from bcls.labels import load_text_encoder, relevance
-from bcls.labels.judgements import read_captions, read_judgements
+from bcls.labels.judged import judged_cxc, judged_flickr8k, judged_sts
+from bcls.labels.pair_labels import pair_labels
 from bcls.labels.pairs import pair_relevance
 from bcls.labels.quality import _interval, label_quality
 
@@ -57,7 +60,9 @@ def test_paired_takes_the_caption_itself_or_the_first():
 
 
 def test_rows_of_the_table(files):
-    rows = label_quality(files / "sits.csv.gz", files / "captions.json", ["wordllama"], ["max", "mean"])
+    judged = judged_cxc(files / "sits.csv.gz", files / "captions.json")
+    labelled = pair_labels([judged], "wordllama", ["max", "mean"])
+    rows = [row for aggregate, one, labels in labelled for row in label_quality("wordllama", aggregate, one, labels)]
     assert [(row.encoder, row.aggregate, row.subset, row.pairs) for row in rows] == [
         ("wordllama", "max", "all", 18),
         ("wordllama", "max", "others", 12),
@@ -104,11 +109,12 @@ def test_command(files, capsys):
     ("name", "content", "says"),
     [
         ("captions.json", "[{}]", "--captions"),
-        ("captions.json", "no json", "--captions"),
-        ("captions.json", json.dumps([{"caption_id": 1, "image_id": 7, "caption": "x"}]), "18 of 18 pairs without"),
-        ("sits.csv.gz", "image,score\n", "without caption, agg_score"),
+        ("captions.json", "no json", "captions.json, line 1"),
+        ("captions.json", json.dumps([{"caption_id": 1, "image_id": 7, "caption": "x"}]), "12 of 18 pairs without"),
+        ("captions.json", "[]", "18 of 18 pairs without"),
+        ("sits.csv.gz", "image,score\n", "the columns caption,image,agg_score"),
         ("sits.csv.gz", "caption,image,agg_score\nx1,x2,high\n", "line 2"),
-        ("sits.csv.gz", "caption,image,agg_score\nnone,x2,1\n", "no number in 'none'"),
+        ("sits.csv.gz", "caption,image,agg_score\nnone,x2,1\n", "none,x2,1"),
     ],
 )
 def test_bad_files(files, name, content, says, capsys):
@@ -139,10 +145,88 @@ def test_help(capsys):
     assert "quality" in capsys.readouterr().out
 
 
-def test_readers_take_plain_and_packed(files):
-    judged = read_judgements(files / "sits.csv.gz")
-    assert len(judged.scores) == 18
-    assert judged.image_ids[:3].tolist() == [7, 8, 9]
-    texts = read_captions(files / "captions.json")
-    assert texts.caption_ids[-1] == 100
-    assert texts.texts[-1] == "a dog runs"
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--cxc, --sts or --flickr8k"),
+        (["--cxc", "a.csv"], "--captions"),
+        (["--cxc", "a", "--captions", "b", "--flickr8k", "c", "--images", "d"], "--images"),
+        (["--flickr8k", "nowhere"], "nowhere"),
+    ],
+)
+def test_judgements_have_to_be_given(words, says, capsys):
+    assert cli.main(["labels", "quality", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_numbers_of_the_files_become_places(files):
+    judged = judged_cxc(files / "sits.csv.gz", files / "captions.json")
+    assert judged.images[:3].tolist() == [0, 1, 2]
+    assert [judged.texts[row] for row in judged.captions[::3]] == TEXTS
+    assert judged.own.sum() == 6
+
+
+def test_pairs_of_captions(files, capsys):
+    pairs = [(0, 1, 4.0), (0, 2, 0.5), (3, 2, 3.0), (4, 5, 3.5), (1, 1, 5.0)]
+    lines = [f"COCO_val2014:sentid:{100 + a},COCO_val2014:sentid:{100 + b},{score},x" for a, b, score in pairs]
+    (files / "sts.csv").write_text("caption1,caption2,agg_score,sampling_method\n" + "\n".join(lines) + "\n")
+    judged = judged_sts(files / "sts.csv", files / "captions.json")
+    assert judged.groups.tolist() == [7, 7, 8, 9, 7]
+    ((aggregate, _, labels),) = pair_labels([judged], "wordllama", ["max", "mean"])
+    vectors = load_text_encoder("wordllama").encode(TEXTS)
+    assert aggregate == "cosine"
+    np.testing.assert_allclose(labels, [vectors[a] @ vectors[b] for a, b, _ in pairs], atol=1e-6)
+    words = ["labels", "quality", "--sts", str(files / "sts.csv"), "--captions", str(files / "captions.json")]
+    assert cli.main([*words, "--encoder", "wordllama", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["data"] == "cxc-sts"
+
+
+@pytest.fixture
+def flickr8k(tmp_path):
+    images = [
+        {"filename": f"{name}.jpg", "split": "test", "sentences": [{"raw": TEXTS[2 * k]}, {"raw": TEXTS[2 * k + 1]}]}
+        for k, name in enumerate("abc")
+    ]
+    (tmp_path / "dataset_flickr8k.json").write_text(json.dumps({"dataset": "flickr8k", "images": images}))
+    expert = ["a.jpg\ta.jpg#0\t4\t4\t4", "a.jpg\tb.jpg#1\t1\t2\t1", "b.jpg\tc.jpg#0\t2\t3\t3"]
+    crowd = ["a.jpg\tb.jpg#1\t0\t0\t3", "c.jpg\tb.jpg#0\t1\t3\t0", "b.jpg\ta.jpg#0\t1\t3\t0"]
+    (tmp_path / "ExpertAnnotations.txt").write_text("\n".join(expert) + "\n")
+    (tmp_path / "CrowdFlowerAnnotations.txt").write_text("\n".join(crowd) + "\n")
+    return tmp_path
+
+
+def test_flickr8k_in_the_protocol_of_clipscore(flickr8k, capsys):
+    expert, crowd = judged_flickr8k(flickr8k)
+    assert expert.images.tolist() == [0, 0, 0, 1, 1, 1]
+    assert [expert.texts[row] for row in expert.captions[::3]] == [TEXTS[3], TEXTS[4]]
+    assert not expert.own.any()
+    assert crowd.ratings.tolist() == [0.0, 1.0, 1.0]
+    assert cli.main(["labels", "quality", "--flickr8k", str(flickr8k), "--encoder", "wordllama", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["data"], row["pairs"]) for row in rows] == [("flickr8k-expert", 6), ("flickr8k-crowdflower", 3)]
+    ((_, _, labels), _) = pair_labels([expert, crowd], "wordllama", ["max"])
+    tau = stats.kendalltau(labels, expert.ratings, variant="c").statistic
+    assert rows[0]["tau_c"] == pytest.approx(tau)
+    assert {"tau_b", "tau_b_low", "tau_b_high"} <= rows[1].keys()
+    assert cli.main(["labels", "quality", "--flickr8k", str(flickr8k), "--encoder", "wordllama"]) == 0
+    assert "tau_c" in capsys.readouterr().out
+
+
+def test_annotations_of_another_release_are_refused(flickr8k):
+    with (flickr8k / "ExpertAnnotations.txt").open("a") as file:
+        file.write("z.jpg\ta.jpg#0\t1\t1\t1\n")
+    with pytest.raises(ValueError, match=r"ExpertAnnotations.txt`: expected photos .* got 1 others, such as 'z.jpg'"):
+        judged_flickr8k(flickr8k)
+
+
+needs_data = pytest.mark.skipif(
+    "BCLS_DATA" not in os.environ, reason="BCLS_DATA does not name the folder of the datasets"
+)
+
+
+@needs_data
+def test_wordllama_against_the_published_judgements():
+    folder = Path(os.environ["BCLS_DATA"])
+    judged = judged_sts(folder / "cxc" / "sts_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    ((_, _, labels),) = pair_labels([judged], "wordllama", ["max"])
+    assert stats.pearsonr(labels, judged.ratings).statistic == pytest.approx(0.733, abs=0.002)

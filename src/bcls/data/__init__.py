@@ -2,6 +2,7 @@
 
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Features
+from bcls.data.judgements import CxCPairs, HumanRatings, flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.manifest import Manifest
 from bcls.data.records import Caption, ImageRecord
 from bcls.data.tokens import tokenize
@@ -11,12 +12,17 @@ from bcls.data.write import Content, write_dataset
 __all__ = [
     "Caption",
     "Content",
+    "CxCPairs",
     "Dataset",
     "Features",
+    "HumanRatings",
     "ImageRecord",
     "Manifest",
     "Vocabulary",
+    "flickr8k_crowdflower",
+    "flickr8k_expert",
     "open_dataset",
+    "read_cxc",
     "tokenize",
     "write_dataset",
 ]

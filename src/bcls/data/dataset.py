@@ -64,6 +64,11 @@ class Dataset:
         captions = Counter(caption.split for caption in self.captions)
         return {split: (count, captions[split]) for split, count in Counter(one.split for one in self.images).items()}
 
+    @cached_property
+    def split_sizes(self) -> dict[str, int]:
+        """Number of images that each split has on disk, also where this is only a part of it."""
+        return dict(Counter(split for split, _ in self._places.values()))
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names that :meth:`features` knows."""
@@ -115,9 +120,8 @@ class Dataset:
             ValueError: There are none of that name for these images, or their number disagrees with the images.
         """
         check_choice("name", name, self.feature_names)
-        sizes = Counter(split for split, _ in self._places.values())
         places = [self._places[image] for image in self.image_ids]
-        return open_features(self.folder, name, dict(self.manifest.features[name]), dict(sizes), places)
+        return open_features(self.folder, name, dict(self.manifest.features[name]), self.split_sizes, places)
 
     @cached_property
     def _records(self) -> dict[str, ImageRecord]:

@@ -108,6 +108,17 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_whole(folder / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
+def add_features(folder: Path, name: str, split: str, file: FeatureFile) -> None:
+    """Enter a feature file of a split; whatever else stands in the manifest is kept."""
+    read_manifest(folder)
+    content = read_json(folder / FILE)
+    entry = _without_none(vars(file))
+    files = content.setdefault("features", {}).setdefault(name, {})
+    if files.get(split) != entry:
+        files[split] = entry
+        write_whole(folder / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
 def checksum(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:

@@ -6,9 +6,8 @@ columns. Matrices are numpy arrays or torch tensors on any device, and every fig
 
 from bcls.evaluation.bootstrap import paired_test, recall_intervals
 from bcls.evaluation.coherent import coherent_score, one_per_image
-from bcls.evaluation.cxc import CxCPairs, cxc_image_image, cxc_text_text, read_cxc
+from bcls.evaluation.cxc import cxc_image_image, cxc_text_text
 from bcls.evaluation.eccv import eccv
-from bcls.evaluation.flickr8k import HumanRatings, flickr8k_crowdflower, flickr8k_expert
 from bcls.evaluation.hubness import hubness
 from bcls.evaluation.human import human_correlation
 from bcls.evaluation.kendall import kendall
@@ -20,15 +19,11 @@ from bcls.evaluation.querybank import inverted_softmax, qb_norm, qb_norm_recalls
 from bcls.evaluation.recall import recalls
 
 __all__ = [
-    "CxCPairs",
-    "HumanRatings",
     "QueryRanks",
     "coherent_score",
     "cxc_image_image",
     "cxc_text_text",
     "eccv",
-    "flickr8k_crowdflower",
-    "flickr8k_expert",
     "hubness",
     "human_correlation",
     "inverted_softmax",
@@ -42,7 +37,6 @@ __all__ = [
     "qb_norm",
     "qb_norm_recalls",
     "query_ranks",
-    "read_cxc",
     "recall_intervals",
     "recalls",
 ]

@@ -1,68 +1,28 @@
 """Recalls between captions and between images, after the judgements of Crisscrossed Captions (CxC)."""
 
-import csv
-import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls.evaluation._coco_truth import as_ids
-from bcls.evaluation._files import read_lines
 from bcls.evaluation._inputs import Matrix, check_matrix
 from bcls.evaluation._ranks import Ids, count_above, gold_targets, pick
 from bcls.evaluation.recall import check_ks
 
 # What counts as the same, on the scale from 0 to 5 (Parekh et al., 2021).
 _TEXT, _IMAGE = 3.0, 2.5
-_ID = re.compile(r"(\d+)(?:\.\w+)?$")
 
-
-class CxCPairs(NamedTuple):
-    """Rows of a CxC table: two ids and the mean mark that people gave the pair."""
-
-    first: Ids
-    second: Ids
-    score: NDArray[np.float64]
-
-
-def read_cxc(path: str | Path) -> CxCPairs:
-    """Read a table of CxC: ``sts_*.csv`` (captions), ``sis_*.csv`` (images) or ``sits_*.csv``, also as ``.gz``.
-
-    Args:
-        path: The table; two columns with COCO's names, then ``agg_score``.
-
-    Returns:
-        The pairs with COCO's numbers as ids, and their scores.
-
-    Raises:
-        ValueError: If a line is not of that form; the line is named.
-    """
-    reader = csv.reader(read_lines(path))
-    head = next(reader, [])
-    if head[2:3] != ["agg_score"]:
-        fail("path", "a table of CxC with agg_score as third column", f"{head} in {path}", "give sts_test.csv")
-    pairs, scores = [], []
-    for row in reader:
-        found = [match for match in map(_ID.search, row[:2]) if match]
-        try:
-            scores.append(float(row[2]))
-            pairs.append((int(found[0][1]), int(found[1][1])))
-        except (IndexError, ValueError):
-            got = f"{row} in line {reader.line_num} of {path}"
-            fail("path", "two names with a number and a score in each line", got, "download the table again")
-    ids = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return CxCPairs(ids[:, 0], ids[:, 1], np.array(scores))
+Pairs: TypeAlias = tuple[Ids, Ids, NDArray[np.float64]]
 
 
 def cxc_text_text(
     similarity: Matrix,
     caption_ids: object,
     image_of_caption: object,
-    judgements: CxCPairs,
+    judgements: Pairs,
     ks: Sequence[int] = (1, 5, 10),
 ) -> dict[str, float]:
     r"""Compute the recalls at K from caption to caption.
@@ -77,7 +37,7 @@ def cxc_text_text(
         similarity: ``(C, C)`` scores, queries in rows, array or tensor.
         caption_ids: ``(C,)`` COCO's ids of the captions.
         image_of_caption: ``(C,)`` integers that are equal for captions of one image.
-        judgements: What :func:`read_cxc` reads from ``sts_test.csv``.
+        judgements: Two arrays of ids and one of scores; what :func:`bcls.data.read_cxc` reads from ``sts_test.csv``.
         ks: The cut-offs K.
 
     Returns:
@@ -87,7 +47,7 @@ def cxc_text_text(
         ValueError: If the matrix is not square, ids are missing, or a score is not finite.
 
     Example:
-        >>> judged = CxCPairs(np.array([7]), np.array([9]), np.array([4.0]))
+        >>> judged = np.array([7]), np.array([9]), np.array([4.0])
         >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
         >>> cxc_text_text(similarity, [7, 8, 9], [0, 0, 1], judged, ks=(1,))
         {'cxc_r1_t2t': 33.3..., 'cxc_empty_t2t': 0.0}
@@ -104,7 +64,7 @@ def cxc_text_text(
 
 
 def cxc_image_image(
-    similarity: Matrix, image_ids: object, judgements: CxCPairs, ks: Sequence[int] = (1, 5, 10)
+    similarity: Matrix, image_ids: object, judgements: Pairs, ks: Sequence[int] = (1, 5, 10)
 ) -> dict[str, float]:
     """Compute the recalls at K from image to image, as :func:`cxc_text_text` does from caption to caption.
 
@@ -113,7 +73,7 @@ def cxc_image_image(
     Args:
         similarity: ``(N, N)`` scores, queries in rows, array or tensor.
         image_ids: ``(N,)`` COCO's ids of the images.
-        judgements: What :func:`read_cxc` reads from ``sis_test.csv``.
+        judgements: Two arrays of ids and one of scores; what :func:`bcls.data.read_cxc` reads from ``sis_test.csv``.
         ks: The cut-offs K.
 
     Returns:
@@ -123,7 +83,7 @@ def cxc_image_image(
         ValueError: If the matrix is not square, ids are missing, or a score is not finite.
 
     Example:
-        >>> judged = CxCPairs(np.array([7, 7]), np.array([9, 8]), np.array([4.0, 1.0]))
+        >>> judged = np.array([7, 7]), np.array([9, 8]), np.array([4.0, 1.0])
         >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
         >>> cxc_image_image(similarity, [7, 8, 9], judged, ks=(1,))
         {'cxc_r1_i2i': 50.0, 'cxc_empty_i2i': 1.0}
@@ -132,18 +92,19 @@ def cxc_image_image(
     return _recalls(similarity, ids, _gold("image_ids", ids, judgements, _IMAGE), ks, "i2i")
 
 
-def _gold(argument: str, ids: Ids, judgements: CxCPairs, threshold: float) -> list[tuple[int, int]]:
+def _gold(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[tuple[int, int]]:
     """List the pairs that were judged alike, both ways round, by their places."""
     place = {int(one): index for index, one in enumerate(ids)}
     if len(place) != len(ids):
         fail(argument, "each id once", f"{len(ids) - len(place)} repeated", "keep one of each")
-    named = np.union1d(judgements.first, judgements.second)
+    first, second, score = judgements
+    named = np.union1d(first, second)
     missing = named[~np.isin(named, ids)]
     if missing.size:
         expected = f"the {len(named)} ids that the table names"
         fail(argument, expected, f"{len(missing)} missing, such as {missing[0]}", "evaluate the whole split")
-    alike = judgements.score >= threshold
-    pairs = zip(judgements.first[alike].tolist(), judgements.second[alike].tolist(), strict=True)
+    alike = score >= threshold
+    pairs = zip(first[alike].tolist(), second[alike].tolist(), strict=True)
     return [ends for a, b in pairs for ends in ((place[a], place[b]), (place[b], place[a])) if a != b]
 
 

@@ -3,12 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls.evaluation._inputs import Floats, Matrix
+from bcls.evaluation._inputs import Floats, Matrix, is_tensor
 from bcls.evaluation._inversions import count_inversions
 from bcls.evaluation._order import order_keys
+from bcls.evaluation._pairs_on_device import counts_on_device
 from bcls.evaluation._queries import BLOCK, by_query, check_labels, mean
 
 _BLOCK = BLOCK
+# Kinds of device where pairs are counted in place; elsewhere blocks are brought to the CPU.
+_COUNTED_THERE = ("cuda",)
 
 
 def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
@@ -22,6 +25,7 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
 
     A query whose scores or whose labels are all equal has no tau-b and is left out of that mean; its tau-a is 0. A
     query with one item has neither. The mean of nothing is nan. A query takes O(n log² n), and all cores are used.
+    Where ``similarity`` is on a CUDA device the pairs are counted there, O(n log n) a query, with the same result.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
@@ -40,7 +44,11 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
         {'i2t_tau_a': 0.66..., 't2i_tau_a': 1.0, 'i2t_tau_b': 0.66..., 't2i_tau_b': 1.0}
     """
     check_labels(similarity, relevance)
-    i2t, t2i = by_query(taus, taus, similarity, relevance, block=_BLOCK)
+    if is_tensor(similarity) and similarity.device.type in _COUNTED_THERE:
+        by_image, by_caption = counts_on_device(similarity, relevance)
+        i2t, t2i = _taus(by_image, similarity.shape[1]), _taus(by_caption, similarity.shape[0])
+    else:
+        i2t, t2i = by_query(taus, taus, similarity, relevance, block=_BLOCK)
     return {
         "i2t_tau_a": mean(i2t[0]),
         "t2i_tau_a": mean(t2i[0]),
@@ -51,13 +59,19 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
 
 def taus(scores: Floats, labels: Floats, _part: slice = slice(0)) -> NDArray[np.float64]:
     """Compute tau-a and tau-b, ``(2, Q)``, of Q queries given as rows; nan where there is none."""
-    queries, items = scores.shape
+    if scores.shape[1] < 2:
+        return np.full((2, len(scores)), np.nan)
+    return _taus(np.stack(concordance(scores, labels)), scores.shape[1])
+
+
+def _taus(counts: NDArray[np.int64], items: int) -> NDArray[np.float64]:
+    """Compute tau-a and tau-b from counts of pairs: concordant less discordant, equal scores, equal labels."""
+    net, equal_scores, equal_labels = counts
     pairs = items * (items - 1) // 2
     if not pairs:
-        return np.full((2, queries), np.nan)
-    net, equal_scores, equal_labels = concordance(scores, labels)
+        return np.full((2, len(net)), np.nan)
     weight = np.sqrt(pairs - equal_labels, dtype=np.float64) * np.sqrt(pairs - equal_scores, dtype=np.float64)
-    tau_b = np.divide(net, weight, out=np.full(queries, np.nan), where=weight > 0)
+    tau_b = np.divide(net, weight, out=np.full(len(net), np.nan), where=weight > 0)
     return np.stack([net / pairs, np.clip(tau_b, -1.0, 1.0)])
 
 

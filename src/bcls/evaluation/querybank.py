@@ -83,7 +83,8 @@ def qb_norm(
         hubs[top_items(others[part], depth)] = True
     touched = hubs[scores.argmax(axis=1)]
     penalty = _penalty(others, beta).astype(scores.dtype)
-    adjusted = np.where(touched[:, None], scores - penalty, scores)
+    adjusted = scores.copy()
+    np.subtract(adjusted, penalty, out=adjusted, where=touched[:, None])  # no second matrix beside the first
     return (adjusted if query == "image" else adjusted.T), touched
 
 

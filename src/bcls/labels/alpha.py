@@ -10,6 +10,9 @@ from bcls._checks import fail
 from bcls._progress import progress
 from bcls.labels.encoder import load_text_encoder
 
+#: Intervals of the histogram from -1 to 1.
+BINS = 40
+
 
 class Captioned(Protocol):
     """Anything with captions of images: :class:`bcls.data.Dataset`, the drawn scenes, or your own."""
@@ -41,6 +44,8 @@ class CaptionSpread:
     """Images with two captions or more; the others say nothing."""
     pairs: int
     """Pairs of captions."""
+    histogram: tuple[int, ...]
+    """Pairs in each of 40 equal intervals of similarity from -1 to 1; the upper end is in the last."""
 
 
 def suggest_alpha(dataset: Captioned, encoder: str = "minilm") -> CaptionSpread:
@@ -101,4 +106,6 @@ def caption_spread(vectors: NDArray[np.float32], image_of_caption: NDArray[np.in
         quantiles=quantiles,
         images=int((counts > 1).sum()),
         pairs=len(every),
+        # Rounding may put the cosine of equal captions a little above 1.
+        histogram=tuple(int(count) for count in np.histogram(every.clip(-1, 1), bins=BINS, range=(-1, 1))[0]),
     )

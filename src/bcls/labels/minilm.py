@@ -4,8 +4,11 @@ from bcls._weights import minilm_folder
 from bcls.labels.sentence import SentenceEncoder
 
 
-def load_minilm() -> SentenceEncoder:
+def load_minilm(precision: str = "float32") -> SentenceEncoder:
     """Load the packaged all-MiniLM-L6-v2, 384 dimensions.
+
+    Args:
+        precision: ``"float32"`` or ``"bfloat16"``.
 
     Raises:
         ValueError: If the weights are missing or not the published ones.
@@ -15,4 +18,4 @@ def load_minilm() -> SentenceEncoder:
         >>> load_minilm().dimension
         384
     """
-    return SentenceEncoder("minilm", minilm_folder())
+    return SentenceEncoder("minilm", minilm_folder(), precision)

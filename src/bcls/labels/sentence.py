@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls.labels._modules import encode_usual, is_usual
 from bcls.labels.encoder import Progress
 
 _BATCH = 64
@@ -17,43 +19,62 @@ _BATCH = 64
 class SentenceEncoder:
     """A sentence-transformers model whose rows are unit vectors; see :class:`bcls.labels.TextEncoder`.
 
+    A model of a transformer, a pooling and perhaps a normalisation is called module by module: each different text
+    is tokenised once, and texts of equal length go through together. Other models do it with their own ``encode``.
+
     Args:
         name: What to call it.
         source: The model's folder, a path, or its name on the hub, a string.
+        precision: ``"float32"``, or ``"bfloat16"`` for the matrix products of a model of the first kind.
 
     Raises:
         MissingExtraError: If sentence-transformers is not installed.
         OSError: If there is no such model, or it cannot be reached.
+        ValueError: If a model of the second kind is asked for bfloat16.
     """
 
-    def __init__(self, name: str, source: str | Path) -> None:
+    def __init__(self, name: str, source: str | Path, precision: str = "float32") -> None:
         library = require("sentence_transformers", "text", f"the text encoder {name!r}")
         self.name = name
         local = isinstance(source, Path)
         # A download may show how far it is; reading a file is over in a moment.
-        with _no_bars() if local else nullcontext():
+        with no_bars() if local else nullcontext():
             self._model = library.SentenceTransformer(str(source), local_files_only=local)
+        self._model.eval()
+        self._precision = precision
+        self._usual = is_usual(self._model)
+        if precision != "float32" and not self._usual:
+            modules = ", ".join(type(module).__name__ for module in self._model)
+            fail("precision", f"'float32' for a model of {modules}", repr(precision), "leave it out")
         self.dimension = len(self._model.encode("a text", show_progress_bar=False))
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode texts into unit rows, each different text once; see :meth:`bcls.labels.TextEncoder.encode`."""
         check_texts(texts)
-        # Texts of like length share a batch, so that little of it is padding; the longest come first, so that too
-        # little memory shows at once.
-        distinct = sorted(set(texts), key=lambda text: (-len(text), text))
+        place = {text: row for row, text in enumerate(sorted(set(texts)))}
+        distinct = list(place)
         vectors = np.empty((len(distinct), self.dimension), dtype=np.float32)
-        for start in range(0, len(distinct), _BATCH):
-            batch = distinct[start : start + _BATCH]
-            rows = self._model.encode(batch, batch_size=_BATCH, show_progress_bar=False)
-            vectors[start : start + len(batch)] = rows
+        done = 0
+        parts = encode_usual(self._model, distinct, self._precision) if self._usual else self._plain(distinct)
+        for rows, values in parts:
+            vectors[rows] = values
+            done += len(rows)
             if progress is not None:
-                progress(start + len(batch), len(distinct))
-        place = {text: row for row, text in enumerate(distinct)}
+                progress(done, len(distinct))
         return unit_or_zero(vectors)[[place[text] for text in texts]] if len(texts) else vectors
+
+    def _plain(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Any]]:
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        for start in range(0, len(order), _BATCH):
+            rows = order[start : start + _BATCH]
+            batch = [texts[row] for row in rows]
+            yield rows, self._model.encode(batch, batch_size=_BATCH, show_progress_bar=False)
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
+def no_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar while it reads a file."""
     logging = require("transformers.utils.logging", "text", "text encoders")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -1,0 +1,101 @@
+"""The files of cached embeddings: written block by block, resumed after a stop, and complete or not there.
+
+While it is made, ``embeddings.part.npy`` holds the rows and ``progress.json`` says for which blocks they are on the
+disk. In the end the rows get their name, and ``manifest.json`` is written last: without it there is no cache.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._files import write_whole
+
+ROWS, MANIFEST = "embeddings.npy", "manifest.json"
+_PART, _PROGRESS, _LOCK = "embeddings.part.npy", "progress.json", ".lock"
+
+Manifest: TypeAlias = dict[str, Any]
+#: Computes the blocks of these numbers, in any order.
+Compute: TypeAlias = Callable[[list[int]], Iterator[tuple[int, NDArray[np.float16]]]]
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a complete cache, else ``None``."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    return manifest if isinstance(manifest, dict) and (folder / ROWS).is_file() else None
+
+
+def open_rows(folder: Path) -> NDArray[np.float16]:
+    """Map the rows of a complete cache into memory, not to be written to."""
+    rows: NDArray[np.float16] = np.load(folder / ROWS, mmap_mode="r", allow_pickle=False)
+    return rows
+
+
+def write_rows(folder: Path, manifest: Manifest, count: int, block: int, compute: Compute) -> None:
+    """Compute all blocks that are not on the disk yet, and make the cache complete.
+
+    Args:
+        folder: Where; an older cache stays whole until the new one is complete.
+        manifest: What the cache is made of. Blocks that were made for another manifest are thrown away.
+        count: Rows, at least one.
+        block: Rows of a block; the last may have fewer.
+        compute: Computes blocks by their numbers.
+    """
+    rows, done = _resume(folder, manifest, count)
+    left = [number for number in range(-(-count // block)) if number not in done]
+    for number, values in compute(left):
+        if rows is None:
+            path = folder / _PART
+            rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(count, values.shape[1]))
+        rows[number * block : number * block + len(values)] = values
+        rows.flush()
+        done.add(number)
+        write_whole(folder / _PROGRESS, json.dumps({"manifest": manifest, "done": sorted(done)}))
+    del rows
+    _sync(folder / _PART)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    (folder / _PART).replace(folder / ROWS)
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    (folder / _PROGRESS).unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time write to a folder; others wait. The lock goes with its process, however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _resume(folder: Path, manifest: Manifest, count: int) -> tuple["np.memmap[Any, Any] | None", set[int]]:
+    """The rows of a broken-off run with the numbers of its blocks, or nothing."""
+    try:
+        noted = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
+        if noted["manifest"] == manifest:
+            rows = np.lib.format.open_memmap(folder / _PART, mode="r+")
+            if len(rows) == count and rows.dtype == np.float16:
+                return rows, set(noted["done"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # none, or not one that can be gone on with
+    # It must not speak for the file that is begun now.
+    (folder / _PROGRESS).unlink(missing_ok=True)
+    return None, set()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

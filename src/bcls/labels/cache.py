@@ -1,0 +1,182 @@
+"""Embeddings of a dataset's captions, made once and kept in its folder."""
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls import __version__
+from bcls._checks import check_choice, fail
+from bcls._progress import progress
+from bcls.data import Caption, Dataset
+from bcls.data.records import read_captions
+from bcls.jobs import Worker, run_blocks
+from bcls.labels._store import Manifest, alone, open_rows, read_manifest, write_rows
+from bcls.labels.encoder import PRECISIONS, load_text_encoder
+from bcls.labels.fingerprint import fingerprint
+
+#: Captions of a block: a few seconds of work, and what a stop may cost.
+BLOCK = 4096
+_FORMAT = 1
+
+
+def cached_embeddings(
+    dataset: Dataset,
+    encoder: str = "minilm",
+    *,
+    precision: str = "float32",
+    engine: str = "local",
+    address: str | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+) -> NDArray[np.float16]:
+    """Embeddings of a dataset's captions, from its folder; made there first where they are not yet.
+
+    They lie in ``DIR/labels/ENCODER/``: ``embeddings.npy``, a row for each caption of the folder, and
+    ``manifest.json``, which says of what they are made. Making them shows progress, and goes on with the next block
+    after a stop. Rows are kept as float16, so their lengths are off 1 by up to 0.0005: who reads them makes them
+    float32 and normalises them again, as :func:`bcls.labels.relevance` does. The relevance of pairs is computed from
+    them for each batch and never stored: for COCO all of it would be 256 GB.
+
+    Args:
+        dataset: All of a folder's captions, or a split of them.
+        encoder: Name for :func:`bcls.labels.load_text_encoder`.
+        precision: What they are computed in, ``"float32"`` or ``"bfloat16"``.
+        engine: ``"local"`` or ``"ray"``; see :func:`bcls.jobs.run_blocks`.
+        address: A Ray cluster.
+        workers: Workers on Ray.
+        overwrite: Make them anew where those in the folder are of other captions, weights or precision.
+
+    Returns:
+        ``(C, d)`` float16, row ``i`` of ``dataset.captions[i]``: mapped from the file where the dataset is all of the
+        folder or captions that lie together in it, a copy of the rows where it is something else. Not to be written to.
+
+    Raises:
+        ValueError: If what is in the folder was made from other captions, by another encoder or in another precision,
+            or there are no captions.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    captions = read_captions(dataset.folder)
+    if not captions:
+        fail("dataset", "captions", f"none in {dataset.folder}", "import the dataset again")
+    folder = cache_folder(dataset.folder, encoder)
+    wanted = _manifest(captions, encoder, precision)
+    with alone(folder):
+        found = read_manifest(folder)
+        reasons = [] if found is None else _differences(found, wanted)
+        if reasons and not overwrite:
+            command = f"bcls labels embed {dataset.folder} --encoder {encoder}"
+            command += "" if precision == "float32" else f" --precision {precision}"
+            got = " and ".join(reasons)
+            fail(str(folder), "embeddings of these captions by this encoder", got, f"`{command} --overwrite`")
+        if found is None or reasons:
+            _embed(folder, wanted, [caption.text for caption in captions], engine, address, workers)
+        rows = open_rows(folder)
+    return _take(rows, captions, dataset.captions)
+
+
+def cache_folder(dataset: Path, encoder: str) -> Path:
+    """Where the embeddings by an encoder lie.
+
+    Example:
+        >>> cache_folder(Path("flickr8k"), "organisation/model").as_posix()
+        'flickr8k/labels/organisation--model'
+    """
+    name = re.sub(r"[^\w.-]", "-", encoder.strip("/").replace("/", "--"))
+    return dataset / "labels" / name
+
+
+def _manifest(captions: Sequence[Caption], encoder: str, precision: str) -> Manifest:
+    digest = hashlib.sha256()
+    for caption in captions:
+        # Lengths in front, so that no two lists of captions give the same bytes.
+        for part in (caption.caption_id.encode(), caption.text.encode()):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return {
+        "format": _FORMAT,
+        "encoder": encoder,
+        **asdict(fingerprint(encoder)),
+        "captions": len(captions),
+        "captions_sha256": digest.hexdigest(),
+        "dtype": "float16",
+        "precision": precision,
+        "versions": _versions(),
+    }
+
+
+_REASONS = {
+    "format": "a file of another version",
+    "encoder": "those of another encoder",
+    "weights": "those of other weights",
+    "settings": "those of an encoder with other settings",
+    "captions_sha256": "those of other captions",
+    "precision": "those of another precision",
+}
+
+
+def _differences(found: Manifest, wanted: Manifest) -> list[str]:
+    """Why a cache is not the one that is wanted; versions are for the record and no reason."""
+    return [reason for key, reason in _REASONS.items() if found.get(key) != wanted[key]]
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": ".".join(map(str, sys.version_info[:3])), "bcls": __version__}
+    for package in ("torch", "sentence-transformers", "transformers", "wordllama"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _embed(folder: Path, manifest: Manifest, texts: list[str], engine: str, address: str | None, workers: int) -> None:
+    encoder = manifest["encoder"]
+    start = partial(start_worker, encoder, manifest["precision"])
+    blocks = [texts[first : first + BLOCK] for first in range(0, len(texts), BLOCK)]
+    with progress(f"captions by {encoder}", len(texts)) as step:
+
+        def compute(left: list[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+            done = len(texts) - sum(len(blocks[number]) for number in left)
+            step(done)
+            chosen = [blocks[number] for number in left]
+            for place, rows in run_blocks(chosen, start, engine=engine, address=address, workers=workers):
+                yield left[place], rows
+                done += len(rows)
+                step(done)
+
+        write_rows(folder, manifest, len(texts), BLOCK, compute)
+
+
+def start_worker(encoder: str, precision: str) -> Worker[list[str]]:
+    """Build what embeds a block, in the process that does it."""
+    return partial(_embed_block, load_text_encoder(encoder, precision))
+
+
+def _embed_block(model: Any, texts: list[str]) -> NDArray[np.float16]:
+    rows = model.encode(texts)
+    bad = ~np.isfinite(rows).all(axis=1)
+    if bad.any():
+        text = texts[int(bad.argmax())]
+        fail("encoder", "finite vectors", f"NaN or infinity for {text[:60]!r}", "use another encoder or float32")
+    half: NDArray[np.float16] = rows.astype(np.float16)
+    return half
+
+
+def _take(rows: NDArray[np.float16], captions: Sequence[Caption], wanted: Sequence[Caption]) -> NDArray[np.float16]:
+    place = {caption.caption_id: row for row, caption in enumerate(captions)}
+    for caption in wanted:
+        if caption.caption_id not in place or captions[place[caption.caption_id]].text != caption.text:
+            got = f"caption {caption.caption_id!r}, which is not there or has another text"
+            fail("dataset", "captions of its folder", got, "open the dataset again")
+    chosen = np.array([place[caption.caption_id] for caption in wanted], dtype=np.int64)
+    if len(chosen) and (np.diff(chosen) == 1).all():
+        return rows[chosen[0] : chosen[-1] + 1]
+    return rows[chosen]

@@ -1,0 +1,209 @@
+"""Embeddings kept in a dataset's folder: complete or not there, for these captions and this encoder only."""
+
+import json
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from bcls.cli import main as cli
+from bcls.data import Caption, Content, ImageRecord, open_dataset, write_dataset
+from bcls.labels import cache, cached_embeddings, load_text_encoder, relevance
+from bcls.labels.cache import cache_folder
+from bcls.labels.fingerprint import Fingerprint, fingerprint
+
+pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')
+
+TEXTS = [f"caption number {k} of a {thing}" for k, thing in enumerate(["dog", "train", "man", "house", "tree"] * 2)]
+
+
+def make(folder, texts=TEXTS, splits=("train", "test")):
+    images = tuple(ImageRecord(f"i{k}", splits[k % len(splits)]) for k in range(5))
+    captions = tuple(Caption(f"c{k}", f"i{k // 2}", text, images[k // 2].split) for k, text in enumerate(texts))
+    write_dataset(folder, Content("made", images, captions))
+    return open_dataset(folder)
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "BLOCK", 3)
+    return make(tmp_path / "data")
+
+
+def counted(monkeypatch):
+    """Texts that were encoded since."""
+    seen = []
+    plain = cache._embed_block
+    monkeypatch.setattr(cache, "_embed_block", lambda model, texts: seen.extend(texts) or plain(model, texts))
+    return seen
+
+
+def test_rows_are_the_encoders_in_float16_and_made_once(dataset, monkeypatch):
+    seen = counted(monkeypatch)
+    rows = cached_embeddings(dataset, "wordllama")
+    assert isinstance(rows, np.memmap)
+    assert (rows.dtype, rows.shape) == (np.float16, (10, 256))
+    plain = load_text_encoder("wordllama").encode(TEXTS)
+    np.testing.assert_array_equal(rows, plain.astype(np.float16))
+    assert seen == TEXTS
+    again = cached_embeddings(dataset, "wordllama")
+    assert len(seen) == 10
+    assert not again.flags.writeable
+    # What is read is normalised again, so float16 costs little.
+    labels = relevance(rows, rows, dataset.image_of_caption)
+    np.testing.assert_allclose(labels, relevance(plain, plain, dataset.image_of_caption), atol=2e-3)
+
+
+def test_splits_take_their_rows(dataset, tmp_path):
+    whole = np.array(cached_embeddings(dataset, "wordllama"))
+    for name in ("train", "test"):
+        part = dataset.split(name)
+        chosen = [row for row, caption in enumerate(dataset.captions) if caption.split == name]
+        np.testing.assert_array_equal(cached_embeddings(part, "wordllama"), whole[chosen])
+    together = make(tmp_path / "other", splits=("test",)).split("test")
+    assert isinstance(cached_embeddings(together, "wordllama"), np.memmap)
+
+
+def test_a_stop_loses_one_block_at_most(dataset, monkeypatch):
+    seen = counted(monkeypatch)
+    plain = cache._embed_block
+
+    def stops(model, texts):
+        if texts[0] == TEXTS[6]:
+            raise KeyboardInterrupt
+        return plain(model, texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_embed_block", stops)
+        with pytest.raises(KeyboardInterrupt):
+            cached_embeddings(dataset, "wordllama")
+    folder = cache_folder(dataset.folder, "wordllama")
+    assert not (folder / "manifest.json").exists()
+    assert not (folder / "embeddings.npy").exists()
+    seen.clear()
+    rows = cached_embeddings(dataset, "wordllama")
+    assert seen == TEXTS[6:]
+    np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(TEXTS).astype(np.float16))
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "embeddings.npy", "manifest.json"]
+
+
+def test_a_stop_before_the_captions_changed_is_not_gone_on_with(dataset, monkeypatch):
+    plain = cache._embed_block
+    calls = []
+
+    def stops(model, texts):
+        calls.append(texts)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return plain(model, texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_embed_block", stops)
+        with pytest.raises(KeyboardInterrupt):
+            cached_embeddings(dataset, "wordllama")
+    file = dataset.folder / "captions.jsonl"
+    file.write_text(file.read_text().replace("caption number 0", "another one"))
+    changed = open_dataset(dataset.folder)
+    rows = cached_embeddings(changed, "wordllama")
+    np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(changed.texts).astype(np.float16))
+
+
+def test_other_captions_are_refused_with_the_command(dataset):
+    cached_embeddings(dataset, "wordllama")
+    file = dataset.folder / "captions.jsonl"
+    file.write_text(file.read_text().replace("caption number 0", "another one"))
+    changed = open_dataset(dataset.folder)
+    with pytest.raises(
+        ValueError, match=r"got those of other captions; `bcls labels embed .* --encoder wordllama --overwrite`"
+    ):
+        cached_embeddings(changed, "wordllama")
+    rows = cached_embeddings(changed, "wordllama", overwrite=True)
+    np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(changed.texts).astype(np.float16))
+    with pytest.raises(ValueError, match="`dataset`: expected captions of its folder, got caption 'c0'"):
+        cached_embeddings(dataset, "wordllama")
+
+
+def test_other_weights_settings_or_precision_are_refused(dataset, monkeypatch):
+    cached_embeddings(dataset, "wordllama")
+    known = fingerprint("wordllama")
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "fingerprint", lambda name: Fingerprint("0" * 64, known.settings))
+        with pytest.raises(ValueError, match="got those of other weights;"):
+            cached_embeddings(dataset, "wordllama")
+        patch.setattr(cache, "fingerprint", lambda name: Fingerprint(known.weights, "0" * 64))
+        with pytest.raises(ValueError, match="got those of an encoder with other settings;"):
+            cached_embeddings(dataset, "wordllama")
+    with pytest.raises(ValueError, match=r"another precision; `bcls .* --precision bfloat16 --overwrite`"):
+        cached_embeddings(dataset, "wordllama", precision="bfloat16")
+
+
+@pytest.mark.parametrize("lost", ["manifest.json", "embeddings.npy"])
+def test_half_a_cache_is_none(dataset, lost, monkeypatch):
+    cached_embeddings(dataset, "wordllama")
+    (cache_folder(dataset.folder, "wordllama") / lost).unlink()
+    seen = counted(monkeypatch)
+    assert len(cached_embeddings(dataset, "wordllama")) == 10
+    assert seen == TEXTS
+
+
+def test_the_manifest_says_what_it_is_made_of(dataset):
+    cached_embeddings(dataset, "wordllama")
+    manifest = json.loads((dataset.folder / "labels" / "wordllama" / "manifest.json").read_text())
+    assert (manifest["encoder"], manifest["captions"], manifest["dtype"]) == ("wordllama", 10, "float16")
+    assert len(manifest["weights"]) == len(manifest["settings"]) == len(manifest["captions_sha256"]) == 64
+    assert {"bcls", "torch", "wordllama"} <= manifest["versions"].keys()
+
+
+def test_vectors_that_are_none_are_refused(dataset, monkeypatch):
+    class Broken:
+        def encode(self, texts):
+            return np.full((len(texts), 4), np.nan, dtype=np.float32)
+
+    monkeypatch.setattr(cache, "load_text_encoder", lambda name, precision: Broken())
+    with pytest.raises(ValueError, match="`encoder`: expected finite vectors, got NaN or infinity for 'caption number"):
+        cached_embeddings(dataset, "wordllama")
+    with pytest.raises(ValueError, match="`precision`"):
+        cached_embeddings(dataset, "wordllama", precision="int8")
+
+
+def embed(folder):
+    return np.asarray(cached_embeddings(open_dataset(folder), "wordllama")).tobytes()
+
+
+def test_two_processes_at_once(tmp_path):
+    make(tmp_path / "data")
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        first, second = pool.map(embed, [tmp_path / "data"] * 2)
+    assert first == second
+
+
+@pytest.mark.slow
+def test_both_engines_write_the_same_bytes(tmp_path):
+    pytest.importorskip("ray", reason='needs pip install "bcls[jobs]"')
+    files = []
+    for engine, workers in (("local", 1), ("ray", 2)):
+        dataset = make(tmp_path / engine)
+        cached_embeddings(dataset, "minilm", engine=engine, workers=workers)
+        files.append((cache_folder(dataset.folder, "minilm") / "embeddings.npy").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_names_of_folders(tmp_path):
+    names = [cache_folder(tmp_path, name).name for name in ("minilm", "a/b", "clip:a/b", "/home/me/model", "./model")]
+    assert names == ["minilm", "a--b", "clip-a--b", "home--me--model", ".--model"]
+
+
+def test_command(dataset, capsys):
+    words = ["labels", "embed", str(dataset.folder), "--encoder", "wordllama"]
+    assert cli.main([*words, "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["captions"], done["dimension"], done["precision"]) == (10, 256, "float32")
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out.startswith("10 embeddings of 256 numbers are in ")
+    file = dataset.folder / "captions.jsonl"
+    file.write_text(file.read_text().replace("caption number 0", "another one"))
+    assert cli.main(words) == 2
+    told = capsys.readouterr().err
+    assert "--overwrite" in told
+    assert cli.main([*words, "--overwrite"]) == 0
+    assert cli.main(["labels", "embed"]) == 2

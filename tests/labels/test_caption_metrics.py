@@ -1,0 +1,129 @@
+"""CIDEr-D, METEOR and SPICE of pairs, against the code that the field uses."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from bcls.cli import main as cli
+from bcls.labels import _java
+from bcls.labels._java import ptb_tokens
+from bcls.labels.cider import cider_d
+from bcls.labels.judged import judged_cxc
+from bcls.labels.scorers import load_pair_scorer
+
+pytest.importorskip("pycocoevalcap.cider.cider", reason='needs pip install "bcls[caption-metrics]"')
+
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+
+TEXTS = [
+    "A dog runs.",
+    "A brown dog runs fast, very fast!",
+    "Two trains in a station",
+    "A train",
+    "a man eats his lunch",
+    "Lunch for a man's dog",
+]
+OWNERS = np.array([0, 0, 1, 1, 2, 2])
+SENTENCES = st.lists(st.sampled_from(["a", "dog", "runs", "fast", "in", "the", "park"]), max_size=7)
+
+
+@given(words=st.lists(SENTENCES, min_size=4, max_size=12), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_cider_equals_the_published_code_where_each_image_is_asked_once(words, seed):
+    from pycocoevalcap.cider.cider import Cider
+
+    owners = np.arange(len(words)) // 2
+    images = np.arange(owners.max() + 1)
+    captions = np.random.default_rng(seed).integers(0, len(words), size=len(images))
+    gold = {image: [" ".join(words[row]) for row in np.flatnonzero(owners == image)] for image in images.tolist()}
+    said = {image: [" ".join(words[caption])] for image, caption in zip(images.tolist(), captions, strict=True)}
+    if not any(sentence for group in gold.values() for line in group for sentence in line):
+        return  # the published code takes no corpus without a word
+    _, expected = Cider().compute_score(gold, said)
+    np.testing.assert_allclose(cider_d(words, owners, images, captions), expected, atol=1e-9)
+
+
+def test_cider_of_a_pair_does_not_depend_on_the_others():
+    words = [text.lower().split() for text in TEXTS]
+    images, captions = np.repeat(np.arange(3), 6), np.tile(np.arange(6), 3)
+    together = cider_d(words, OWNERS, images, captions)
+    alone = [cider_d(words, OWNERS, images[[k]], captions[[k]])[0] for k in range(18)]
+    np.testing.assert_allclose(together, alone)
+    assert cider_d(words, OWNERS, images[:0], captions[:0]).shape == (0,)
+
+
+@needs_java
+def test_words_are_those_of_the_published_code():
+    from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+    texts = [*TEXTS, "", "a caf\u00e9 (with tables) - isn't it?", "two\nlines", "..."]
+    published = PTBTokenizer().tokenize({k: [{"caption": text}] for k, text in enumerate(texts) if text})
+    ours = ptb_tokens("cider", texts)
+    assert {k: [line] for k, line in enumerate(ours) if texts[k]} == published
+    assert ptb_tokens("cider", []) == []
+
+
+@needs_java
+@pytest.mark.slow
+def test_meteor_equals_the_published_code():
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    images, captions = np.array([0, 1, 2, 0, 0]), np.array([2, 3, 0, 1, 5])
+    reports = []
+    found = load_pair_scorer("meteor").pair_scores(
+        [*TEXTS, "..."], np.append(OWNERS, 2), images, captions, lambda *counts: reports.append(counts)
+    )
+    words = ptb_tokens("meteor", [*TEXTS, "..."])
+    gold = {k: [words[row] for row in np.flatnonzero(np.append(OWNERS, 2) == image)] for k, image in enumerate(images)}
+    said = {k: [words[caption]] for k, caption in enumerate(captions)}
+    np.testing.assert_allclose(found, Meteor().compute_score(gold, said)[1])
+    assert reports == [(5, 5)]
+    # Its own caption is among the references.
+    assert found[1] == pytest.approx(1.0)
+    assert found[3] == pytest.approx(1.0)
+
+
+def test_what_is_missing_is_named(monkeypatch, capsys):
+    with pytest.raises(ValueError, match="`name`: expected one of 'cider', 'meteor', 'spice', got 'meteo'; did you"):
+        load_pair_scorer("meteo")
+    monkeypatch.setattr(_java.shutil, "which", lambda name: None)
+    for name in ("cider", "meteor"):
+        scorer = load_pair_scorer(name)
+        with pytest.raises(ValueError, match=f"`{name}`: expected Java, got no `java` on the path; install"):
+            scorer.pair_scores(TEXTS, OWNERS, OWNERS[:1], OWNERS[:1])
+    with pytest.raises(ValueError, match="`spice`: expected Java"):
+        load_pair_scorer("spice")
+
+
+@needs_java
+def test_spice_says_which_file_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr("bcls.labels.java_metrics.metrics_folder", lambda metric: tmp_path)
+    with pytest.raises(
+        ValueError, match=r"`spice`: expected Stanford CoreNLP in .*3.6.0.jar, got no such file; put it"
+    ):
+        load_pair_scorer("spice")
+
+
+@needs_java
+@pytest.mark.skipif("BCLS_DATA" not in os.environ, reason="BCLS_DATA does not name the folder of the datasets")
+def test_cider_has_the_papers_figure():
+    folder = Path(os.environ["BCLS_DATA"])
+    judged = judged_cxc(folder / "cxc" / "sits_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    scores = load_pair_scorer("cider").pair_scores(
+        judged.texts, judged.image_of_caption, judged.images, judged.captions
+    )
+    assert stats.pearsonr(scores, judged.ratings).statistic == pytest.approx(0.738, abs=0.001)
+
+
+@needs_java
+def test_the_tokeniser_has_to_answer(monkeypatch, tmp_path):
+    monkeypatch.setattr(_java, "metrics_folder", lambda metric: tmp_path)
+    with pytest.raises(ValueError, match="`cider`: expected the tokeniser's words of every text, got 0 lines for 6"):
+        ptb_tokens("cider", TEXTS)
+    assert cli.main(["labels", "quality", "--flickr8k", str(tmp_path), "--encoder", "cider"]) == 2
