@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bcls.training import TrainConfig
+from bcls.training.batch import labelled
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.loop import seed_step, step_once
 from bcls.training.objective import make_loss
@@ -72,7 +73,7 @@ def steps_of(run, criterion, labels):
         plan = [batch for step in run.plan(epoch) for batch in step]
         for number, pairs in enumerate(run.feed.batches(plan, epoch)):
             seed_step(1, epoch, number, 0)
-            yield step_once(run, criterion, labels, [pairs])
+            yield step_once(run, criterion, [labelled(pairs, labels, run.train.image_of_caption)])
 
 
 def main():

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from bcls.losses import from_name
 from bcls.models import build
 from bcls.training import train
+from bcls.training.batch import labelled
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.loop import score_pairs
 from bcls.training.ranks import average_gradients
@@ -52,7 +53,7 @@ def gradients(data, out, name, loss):
     vectors = np.random.default_rng(0).standard_normal((len(owner), 4))
     labels = BatchLabels(vectors, owner, "max", torch.device("cpu"))
     pairs = next(iter(run.feed.batches([captions], 0)))
-    similarity = score_pairs(run, pairs)
+    similarity = score_pairs(run, labelled(pairs, None, run.train.image_of_caption))
     value = criterion(similarity, labels(captions), image_ids=torch.from_numpy(owner[captions]))
     run.accelerator.backward(value)
     average_gradients(criterion, run.accelerator.num_processes)

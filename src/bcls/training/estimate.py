@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bcls.models.base import RetrievalModel
+from bcls.training.batch import labelled
 from bcls.training.config import TrainConfig
 from bcls.training.loop import score_pairs
 from bcls.training.setup import Run, set_up, unvisited
@@ -98,7 +99,7 @@ def _step_bytes(run: Run) -> int:
     for size in sizes:
         pairs = next(iter(run.feed.batches([captions[:size]], epoch=0)))
         with _counting() as count:
-            score_pairs(run, pairs)
+            score_pairs(run, labelled(pairs, None, run.train.image_of_caption))
         kept.append(float(count[0]))
     # The loss adds a handful of matrices of the batch squared.
     curve = np.polynomial.Polynomial.fit(sizes, kept, min(2, len(sizes) - 1))

@@ -17,8 +17,10 @@ step is one step of the optimiser. Nothing random depends on what came before a 
 from the seed and the step's position, so a run that was killed goes on as if it had not been.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,17 @@ from torch import Tensor
 from bcls._padded import Padded
 from bcls._progress import Step, progress
 from bcls.losses import RetrievalLoss
-from bcls.training.batch_labels import BatchLabels
+from bcls.training.batch import Batch, labelled
 from bcls.training.checkpoint import Progress, restore, write_checkpoint, write_model
-from bcls.training.feed import Pairs
 from bcls.training.gather import gather_codes
+from bcls.training.graph import RecordedStep, widened
 from bcls.training.interrupt import Interrupt, listening
 from bcls.training.journal import Journal
 from bcls.training.objective import all_negatives, hold_in_range
 from bcls.training.optimizer import set_rate
-from bcls.training.plan import Numbers, sizes_of_ranks
+from bcls.training.plan import sizes_of_ranks
 from bcls.training.ranks import agree, average_gradients
-from bcls.training.run_folder import BEST, CHECKPOINTS, LAST, replace_folder
+from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH, LAST, replace_folder
 from bcls.training.schedule import rate_at
 from bcls.training.setup import Run
 from bcls.training.tell import Clock, tell, tell_epoch
@@ -59,6 +61,8 @@ class _Here:
     interrupt: Interrupt
     clock: Clock
     caption_ids: list[str]
+    step: Callable[[list[Batch]], dict[str, Tensor]]
+    warm_step: Callable[[list[Batch]], dict[str, Tensor]]
 
 
 def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress:
@@ -87,7 +91,8 @@ def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress
         if journal is not None:
             stack.callback(journal.close)
         caption_ids = [caption.caption_id for caption in run.train.captions]
-        here = _Here(run, folder, at, watch, journal, interrupt, Clock(at.seconds), caption_ids)
+        step, warm_step = _stepper(run, run.learner.loss), _stepper(run, all_negatives(config.loss))
+        here = _Here(run, folder, at, watch, journal, interrupt, Clock(at.seconds), caption_ids, step, warm_step)
         while not at.finished:
             _train_epoch(here)
             _end_epoch(here)
@@ -98,7 +103,7 @@ def _train_epoch(here: _Here) -> None:
     run, at, config = here.run, here.at, here.run.config
     plan = run.plan(at.epoch)
     batches = run.feed.batches([batch for step in plan[at.step :] for batch in step], at.epoch)
-    loss = all_negatives(config.loss) if at.epoch < config.warm_negatives else run.learner.loss
+    step = here.warm_step if at.epoch < config.warm_negatives else here.step
     run.parallel.train()
     showing = progress(f"epoch {at.epoch + 1} of {config.epochs}", len(plan)) if here.journal else nullcontext()
     with showing as show:
@@ -106,9 +111,9 @@ def _train_epoch(here: _Here) -> None:
             seed_step(config.seed, at.epoch, at.step, run.accelerator.process_index)
             set_rate(run.learner.optimizer, rate_at(at.epoch, at.step, len(plan), config))
             captions = plan[at.step]
-            pairs = [next(batches) for _ in captions]
+            parts = [labelled(next(batches), run.labels, run.train.image_of_caption) for _ in captions]
             try:
-                values = step_once(run, loss, run.labels, pairs)
+                values = step(parts)
             except FloatingPointError as error:
                 diverged(at.done + 1, str(error), float("nan"), np.concatenate(captions), here.caption_ids)
             at.step, at.done = at.step + 1, at.done + 1
@@ -116,7 +121,15 @@ def _train_epoch(here: _Here) -> None:
             _after_step(here, show, ends=at.step == len(plan))
 
 
-def step_once(run: Run, loss: torch.nn.Module, labels: BatchLabels | None, parts: list[Pairs]) -> dict[str, Tensor]:
+def _stepper(run: Run, loss: torch.nn.Module) -> Callable[[list[Batch]], dict[str, Tensor]]:
+    """What takes a step with a loss: the ordinary one, or recordings of it where ``graph`` asks for them."""
+    if not run.config.graph:
+        return partial(step_once, run, loss)
+    recorded = RecordedStep(lambda batch: step_once(run, loss, [batch]), run.learner.optimizer)
+    return lambda parts: recorded(replace(parts[0], texts=widened(parts[0].texts)))
+
+
+def step_once(run: Run, loss: torch.nn.Module, parts: list[Batch]) -> dict[str, Tensor]:
     """One step of the optimiser, over one batch or several whose gradients are added up.
 
     Returns:
@@ -129,11 +142,11 @@ def step_once(run: Run, loss: torch.nn.Module, labels: BatchLabels | None, parts
     accelerator, learner = run.accelerator, run.learner
     values: dict[str, Tensor] = {}
     try:
-        for number, pairs in enumerate(parts):
+        for number, batch in enumerate(parts):
             waits = number + 1 < len(parts)  # gradients are exchanged once, with the last part
             with accelerator.no_sync(run.parallel) if waits else nullcontext():
-                similarity = score_pairs(run, pairs)
-                terms = _terms(run, loss, labels, similarity, pairs.captions)
+                similarity = score_pairs(run, batch)
+                terms = _terms(loss, similarity, batch)
                 accelerator.backward(torch.stack(list(terms.values())).sum() / len(parts))
             for name, value in (*terms.items(), ("spread", similarity.float().std())):
                 values[name] = values.get(name, 0) + value.detach() / len(parts)
@@ -154,14 +167,14 @@ def step_once(run: Run, loss: torch.nn.Module, labels: BatchLabels | None, parts
     return values
 
 
-def score_pairs(run: Run, pairs: Pairs) -> Tensor:
+def score_pairs(run: Run, batch: Batch) -> Tensor:
     """Scores of all pairs of the batch of all processes, ``(B, B)`` float32.
 
     Scores of vectors are computed in float32 also in mixed precision: bf16 has three digits, and they would tie.
     """
-    sizes = sizes_of_ranks(len(pairs.captions), run.accelerator.num_processes)
+    sizes = sizes_of_ranks(batch.pairs, run.accelerator.num_processes)
     with run.accelerator.autocast():
-        images, texts = run.parallel(pairs.images, pairs.texts)
+        images, texts = run.parallel(batch.images, batch.texts)
     images, texts = gather_codes(images, sizes), gather_codes(texts, sizes)
     if images.values.ndim == texts.values.ndim == 2:
         return run.model.scores(Padded(images.values.float()), Padded(texts.values.float()))
@@ -170,15 +183,11 @@ def score_pairs(run: Run, pairs: Pairs) -> Tensor:
     return scores.float()
 
 
-def _terms(
-    run: Run, loss: torch.nn.Module, labels: BatchLabels | None, similarity: Tensor, captions: Numbers
-) -> dict[str, Tensor]:
-    relevance = None if labels is None else labels(captions)
-    ids = torch.from_numpy(run.train.image_of_caption[captions]).to(similarity.device, non_blocking=True)
+def _terms(loss: torch.nn.Module, similarity: Tensor, batch: Batch) -> dict[str, Tensor]:
     try:
         if isinstance(loss, RetrievalLoss):
-            return loss.terms(similarity, relevance, image_ids=ids)
-        return {"loss": loss(similarity, relevance, image_ids=ids)}
+            return loss.terms(similarity, batch.relevance, image_ids=batch.image_ids)
+        return {"loss": loss(similarity, batch.relevance, image_ids=batch.image_ids)}
     except ValueError as error:  # losses look at their input, too
         if not similarity.isfinite().all():
             raise FloatingPointError("similarity") from error
@@ -196,7 +205,7 @@ def _after_step(here: _Here, show: Step | None, *, ends: bool) -> None:
     if logs:
         means = watch.take_means()
         if here.journal is not None:
-            rate = run.learner.optimizer.param_groups[0]["lr"]
+            rate = float(run.learner.optimizer.param_groups[0]["lr"])
             place = {"lr": rate, "seconds": here.clock.seconds()}
             here.journal.write("step", at.epoch + 1, at.done, {**means, **place})
         if show is not None:
@@ -211,7 +220,7 @@ def _after_step(here: _Here, show: Step | None, *, ends: bool) -> None:
 
 
 def _end_epoch(here: _Here) -> None:
-    """Validate, keep the best, decide whether to go on, and save."""
+    """Validate, keep the model if it is the best or every one is wanted, decide whether to go on, and save."""
     run, at, config = here.run, here.at, here.run.config
     figures = _judge(run) if here.journal is not None else {}
     better = bool(figures) and (at.best is None or figures[config.best] > at.best)
@@ -224,8 +233,9 @@ def _end_epoch(here: _Here) -> None:
     if here.journal is not None and figures:
         here.journal.write("validation", at.epoch, at.done, {**figures, "best": better})
         tell_epoch(at.epoch, config.epochs, figures, here.clock.seconds(), better=better)
-    if here.journal is not None and better:
-        replace_folder(here.folder / CHECKPOINTS / BEST, lambda new: _write_best(run, new))
+    kept = [BEST] * better + [EPOCH.format(at.epoch)] * config.keep_epochs
+    for name in kept if here.journal is not None else []:
+        replace_folder(here.folder / CHECKPOINTS / name, lambda new: _write_judged(run, new))
     _save(here)
 
 
@@ -237,7 +247,8 @@ def _judge(run: Run) -> dict[str, float]:
         return validate(run.model, run.validation)
 
 
-def _write_best(run: Run, folder: Path) -> None:
+def _write_judged(run: Run, folder: Path) -> None:
+    """Write the model as the validation saw it."""
     average = run.learner.average
     with average.in_place(run.model) if average else nullcontext():
         write_model(run.model, folder)

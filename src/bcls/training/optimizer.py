@@ -45,4 +45,8 @@ def make_optimizer(
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Set every group's learning rate to a factor of its own full one."""
     for group in optimizer.param_groups:
-        group["lr"] = group["full_lr"] * factor
+        rate = group["full_lr"] * factor
+        if isinstance(group["lr"], torch.Tensor):  # read by a recorded step, where it lies
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

@@ -10,7 +10,7 @@ from pathlib import Path
 from bcls._checks import fail
 
 CONFIG, METRICS, ENVIRONMENT, REPORT = "config.yaml", "metrics.jsonl", "environment.json", "report.html"
-CHECKPOINTS, LAST, BEST = "checkpoints", "last", "best"
+CHECKPOINTS, LAST, BEST, EPOCH = "checkpoints", "last", "best", "epoch-{}"
 _LOCK = ".lock"
 
 

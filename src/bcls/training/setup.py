@@ -23,6 +23,7 @@ from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import Learner
 from bcls.training.config import TrainConfig, check_config
 from bcls.training.feed import Feed, Texts
+from bcls.training.graph import why_not
 from bcls.training.images import HeldImages, ImageSource, PictureImages, Pictures, feature_images
 from bcls.training.objective import make_loss, numbers
 from bcls.training.optimizer import LOSS_GROUP, make_optimizer
@@ -83,6 +84,9 @@ def set_up(config: TrainConfig, model: RetrievalModel | None = None, dataset: Da
     config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
     loss = make_loss(config.loss)  # a misspelt argument is worth telling before the data is read
     accelerator = start_accelerator(config)
+    reason = why_not(config, accelerator.device, accelerator.num_processes) if config.graph else None
+    if reason is not None:
+        fail("graph", "a run whose steps can be recorded", reason, "leave --graph out")
     whole = dataset if dataset is not None else _open(config)
     if config.skip_quarantined:
         whole = whole.without_quarantined()
