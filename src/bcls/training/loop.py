@@ -91,7 +91,7 @@ def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress
         if journal is not None:
             stack.callback(journal.close)
         caption_ids = [caption.caption_id for caption in run.train.captions]
-        step, warm_step = _stepper(run, run.learner.loss), _stepper(run, all_negatives(config.loss))
+        step, warm_step = stepper(run, run.learner.loss), stepper(run, all_negatives(config.loss))
         here = _Here(run, folder, at, watch, journal, interrupt, Clock(at.seconds), caption_ids, step, warm_step)
         while not at.finished:
             _train_epoch(here)
@@ -121,7 +121,7 @@ def _train_epoch(here: _Here) -> None:
             _after_step(here, show, ends=at.step == len(plan))
 
 
-def _stepper(run: Run, loss: torch.nn.Module) -> Callable[[list[Batch]], dict[str, Tensor]]:
+def stepper(run: Run, loss: torch.nn.Module) -> Callable[[list[Batch]], dict[str, Tensor]]:
     """What takes a step with a loss: the ordinary one, or recordings of it where ``graph`` asks for them."""
     if not run.config.graph:
         return partial(step_once, run, loss)
