@@ -13,16 +13,16 @@ default is smaller and the bar is a ratio of 1.
 import argparse
 import statistics
 import time
+from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.nn.functional import leaky_relu, linear
 
 from bcls._padded import Padded
 from bcls.models import build
 from bcls.similarity import image_side, unit
 from benchmarks.memory import peak_megabytes
+from benchmarks.tables import show
 
 #: Captions of MS-COCO's 5K test split by their number of words, <start> and <end> included; those above 24 are rare.
 LENGTHS = dict(
@@ -187,31 +187,28 @@ def main():
     parser.add_argument("--part", type=int, help="captions that the rival is timed on: 500 on cuda, all on a CPU")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compile", action="store_true", help="torch.compile too, whose compiling takes minutes")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
     chosen = parser.parse_args()
     small = chosen.device == "cpu"
     images = chosen.images or (100 if small else 1000)
     captions = chosen.captions or (100 if small else 5000)
     part = min(captions, chosen.part or (captions if small else 500))
-    table = Table(
-        title=f"{images:,} images x {captions:,} captions on {chosen.device}, rival timed on {part:,} captions"
-    )
-    for column in ("scores", "authors' way, s", "ours, s", "ratio", "largest difference / std"):
-        table.add_column(column, justify="left" if column == "scores" else "right")
-    notes = []
+    title = f"{images:,} images x {captions:,} captions on {chosen.device}, rival timed on {part:,} captions"
+    rows, notes = [], []
     for name in ("sgr", "saf"):
         for what, rival, ours, gap in measured(
             name, chosen.device, images, captions, part, chosen.rounds, chosen.compile
         ):
-            table.add_row(what, f"{rival:.2f}", f"{ours:.2f}", f"{rival / ours:.2f}", f"{gap:.1e}")
+            row = {"scores": what, "authors' way, s": rival, "ours, s": ours, "ratio": rival / ours}
+            rows.append({**row, "largest difference / std": gap})
         ours, rival = memory(name, chosen.device, images, captions)
         notes.append(f"{name}: peak memory beyond the codes {ours:,.0f} MB, the authors' way {rival:,.0f} MB")
         if not small:
             took, peak = training_step(name, chosen.device)
             notes.append(f"{name}: training step of 128 x 128 scores {took:.0f} ms, peak {peak}")
-    console = Console(width=120)
-    console.print(table)
+    show(title, rows, chosen.json)
     for note in notes:
-        console.print(note)
+        print(note)
 
 
 if __name__ == "__main__":

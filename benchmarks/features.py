@@ -24,13 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from bcls.backbones import load_backbone
 from bcls.data import Content, open_dataset, write_dataset
 from bcls.data.importers import ImportSettings, run_import
 from bcls.features import FeatureSettings, extract
+from benchmarks.tables import show
 
 NETWORK = "efficientnet-lite0"
 
@@ -78,7 +77,7 @@ def bare(backbone, batches, lanes):
         torch.set_num_threads(before)
 
 
-def speed(data, photos, count, batch):
+def speed(data, photos, count, batch, path):
     backbone = load_backbone(NETWORK)
     cores = torch.get_num_threads()
     times = {"bare loop, all threads on a batch": [], f"bare loop, {cores} batches at a time": [], "bcls": []}
@@ -100,11 +99,8 @@ def speed(data, photos, count, batch):
                     kept.append(len(part.images) / seconds(run))
     rates = {what: statistics.median(values) for what, values in times.items()}
     rival = max(rate for what, rate in rates.items() if what != "bcls")
-    table = Table("what", "photos a second", "of the faster loop")
-    for what, rate in rates.items():
-        table.add_row(what, f"{rate:.1f}", f"{rate / rival:.2f}x")
-    Console().print(f"{NETWORK}, global, {photos or 'all'} photos in {count} slices, {cores} threads")
-    Console().print(table)
+    rows = [{"what": what, "photos a second": rate, "of the faster loop": rate / rival} for what, rate in rates.items()]
+    show(f"{NETWORK}, global, {photos or 'all'} photos in {count} slices, {cores} threads", rows, path)
 
 
 def kill(data, photos, times):
@@ -156,10 +152,11 @@ def main():
     parser.add_argument("--slices", type=int, default=5, help="turns that the sides take")
     parser.add_argument("--batch", type=int, default=16, help="photos in a batch of the bare loop")
     parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill an extraction N times instead")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
     given = parser.parse_args()
     if given.kill:
         raise SystemExit(kill(given.data, given.photos or 256, given.kill))
-    speed(given.data, given.photos, given.slices, given.batch)
+    speed(given.data, given.photos, given.slices, given.batch, given.json)
 
 
 if __name__ == "__main__":

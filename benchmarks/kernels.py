@@ -3,19 +3,26 @@
 Forward and backward, both directions, eager, the gradient counted. Rivals take turns in one run and the median of
 CUDA events counts. Memory is the peak above the inputs and the gradient. Labels are spread as MiniLM's are on photo
 captions (mean 0.13, deviation 0.11).
+
+``--quick`` measures what the bars are about, ``--profile`` says where the time goes: device time by kernel, launches,
+and how long the host is busy.
 """
 
 import argparse
 import json
 import statistics
 import sys
+import time
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
 from bcls.kernels import SoftNegatives, kendall_matrix, matrix_loss, sliding_windows, streaming_loss
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss
@@ -24,6 +31,7 @@ from tests.reference.window_loop import loop_over_windows
 
 DEVICE = "cuda"
 SIZES = (128, 1024, 4096, 8192, 16384)
+QUICK_SIZES = (128, 1024, 4096, 16384)
 #: Milliseconds of K-SW-HS, and megabytes above inputs and gradient of the whole loss.
 TIME_BAR = {128: 0.5, 1024: 0.5, 4096: 1.2, 16384: 12.0}
 MEMORY_BAR = {size: factor * size**2 * 4 / 1e6 for size, factor in ((1024, 3), (4096, 3), (16384, 2))} | {128: 2.0}
@@ -107,24 +115,34 @@ def difference(ours, theirs):
     return max(gaps)
 
 
-def time_losses(rows, sizes):
+#: What the bars are about.
+BARRED = ("fused K-SW-HS", "fused K-SW-HS, beta 0.01", "plain Triplet-HN", "fused BCLS", "window loop")
+
+
+def rivals_of(size, similarity, relevance, *, quick=False):
+    """Steps by name, without input."""
+    target, source = torch.empty_like(similarity), similarity.detach()
+    rivals = {
+        "plain K-SW-HS": partial(step, plain(KendallWindowLoss()), (similarity,), relevance),
+        "fused K-SW-HS": partial(step, window_part, (similarity,), relevance),
+        "fused K-SW-HS, beta 0.01": partial(step, partial(window_part, beta=0.01), (similarity,), relevance),
+        "plain Triplet-HN": partial(step, hard_triplets, (similarity,)),
+        "TripletHardLoss": partial(step, TripletHardLoss(), (similarity,), relevance),
+        "plain BCLS": partial(step, plain(BCLSLoss()), (similarity,), relevance),
+        "BCLSLoss": partial(step, BCLSLoss(), (similarity,), relevance),
+        "fused BCLS": partial(step, whole, (similarity,), relevance),
+        "InfoNCE": partial(step, infonce, (similarity,)),
+        "copy": partial(target.copy_, source),
+    }
+    if size <= LOOP_UP_TO:
+        rivals["window loop"] = partial(step, loop_over_windows, (similarity,), relevance)
+    return {name: run for name, run in rivals.items() if not quick or name in BARRED}
+
+
+def time_losses(rows, sizes, *, quick=False):
     for size in sizes:
         similarity, relevance = inputs(size)
-        target, source = torch.empty_like(similarity), similarity.detach()
-        rivals = {
-            "plain K-SW-HS": partial(step, plain(KendallWindowLoss()), (similarity,), relevance),
-            "fused K-SW-HS": partial(step, window_part, (similarity,), relevance),
-            "fused K-SW-HS, beta 0.01": partial(step, partial(window_part, beta=0.01), (similarity,), relevance),
-            "plain Triplet-HN": partial(step, hard_triplets, (similarity,)),
-            "TripletHardLoss": partial(step, TripletHardLoss(), (similarity,), relevance),
-            "plain BCLS": partial(step, plain(BCLSLoss()), (similarity,), relevance),
-            "BCLSLoss": partial(step, BCLSLoss(), (similarity,), relevance),
-            "fused BCLS": partial(step, whole, (similarity,), relevance),
-            "InfoNCE": partial(step, infonce, (similarity,)),
-            "copy": partial(target.copy_, source),
-        }
-        if size <= LOOP_UP_TO:
-            rivals["window loop"] = partial(step, loop_over_windows, (similarity,), relevance)
+        rivals = rivals_of(size, similarity, relevance, quick=quick)
         took = medians(rivals, 50 if size <= 1024 else 20 if size <= 4096 else 7)
         for name, value in took.items():
             bar = TIME_BAR.get(size) if name == "fused K-SW-HS" else None
@@ -134,10 +152,76 @@ def time_losses(rows, sizes):
         rows.append((f"B={size}: beta 0.01 / 0.1", took["fused K-SW-HS, beta 0.01"] / fused, 1.5, "most"))
         if "window loop" in took:
             rows.append((f"B={size}: window loop / fused", took["window loop"] / fused, 30.0, "least"))
-        del target
-        for name in ("fused K-SW-HS", "fused BCLS", "plain K-SW-HS", "plain Triplet-HN"):
+        rivals.pop("copy", None)  # and with it the copy's memory
+        for name in ("fused K-SW-HS", "fused BCLS", *(() if quick else ("plain K-SW-HS", "plain Triplet-HN"))):
             bar = MEMORY_BAR.get(size) if name.startswith("fused") else None
             rows.append((f"B={size}: {name}, MB", megabytes(rivals[name], 4 * size**2), bar, "most"))
+
+
+def device_work(run, repeats=5):
+    """Microseconds on the device and launches of one run, by kernel."""
+    run(), run()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(repeats):
+            run()
+        torch.cuda.synchronize()
+    work = defaultdict(lambda: (0.0, 0.0))
+    for event in seen.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            took, launches = work[event.name]
+            work[event.name] = took + event.time_range.elapsed_us() / repeats, launches + 1 / repeats
+    return dict(sorted(work.items(), key=lambda item: -item[1][0]))
+
+
+def host_milliseconds(run, repeats=30):
+    """Median time until a call comes back, not until the device is done."""
+    run(), run()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def show_profile(rows, sizes):
+    for size in sizes:
+        similarity, relevance = inputs(size)
+        for name, loss, others in (
+            ("fused K-SW-HS", window_part, (relevance,)),
+            ("fused BCLS", whole, (relevance,)),
+            ("plain Triplet-HN", hard_triplets, ()),
+        ):
+            forward, both = partial(loss, similarity, *others), partial(step, loss, (similarity,), *others)
+            first, all_of_it = device_work(forward), device_work(both)
+            ahead, total = (sum(launches for _, launches in work.values()) for work in (first, all_of_it))
+            what = f"B={size}: {name}"
+            rows.append((f"{what}, launches forward", ahead, None, "most"))
+            rows.append((f"{what}, launches backward", total - ahead, None, "most"))
+            rows.append((f"{what}, host ms forward", host_milliseconds(forward), None, "most"))
+            rows.append((f"{what}, host ms forward and backward", host_milliseconds(both), None, "most"))
+            for kernel, (took, launches) in list(all_of_it.items())[:8]:
+                rows.append((f"{what}, device us, {launches:g} x {kernel[:48]}", took, None, "most"))
+
+
+def compare_kernels(rows, sizes):
+    """One program an anchor against tiles, around the size from which tiles are used."""
+    for size in sizes:
+        similarity, relevance = inputs(size)
+        for name, loss in (("K-SW-HS", window_part), ("BCLS", whole)):
+            run = partial(step, loss, (similarity,), relevance)
+            took = medians({"anchors": partial(_up_to, size, run), "tiles": partial(_up_to, 0, run)}, 30)
+            for kernels, value in took.items():
+                rows.append((f"B={size}: {name} by {kernels}, ms", value, None, "most"))
+
+
+def _up_to(size, run):
+    from bcls.kernels import _small
+
+    with mock.patch.object(_small, "LARGEST", size):
+        return run()
 
 
 def compare_values(rows, sizes):
@@ -204,20 +288,32 @@ def holds(value, bar, side):
     return bar is None or (value <= bar if side == "most" else value >= bar)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="also write the rows here")
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("benchmarks.kernels: needs an NVIDIA GPU; none is visible to torch")
-    rows = []
-    for part, sizes in (
+def parts_of(arguments):
+    """What is measured, and at which sizes."""
+    if arguments.profile:
+        return (show_profile, QUICK_SIZES), (compare_kernels, (512, 1024, 2048, 4096))
+    if arguments.quick:
+        return (compare_values, (128, 1024, 4096)), (partial(time_losses, quick=True), QUICK_SIZES)
+    return (
         (compare_values, (128, 1024, 4096)),
         (time_losses, SIZES),
         (time_dense, (512, 2048, 4096)),
         (time_streaming, (8192, 65536)),
-    ):
-        print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr, flush=True)
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="also write the rows here")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--quick", action="store_true", help="only what the bars are about, in less than a minute")
+    kind.add_argument("--profile", action="store_true", help="only where the time goes")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("benchmarks.kernels: needs an NVIDIA GPU; none is visible to torch")
+    rows = []
+    for part, sizes in parts_of(arguments):
+        print(f"sizes {', '.join(map(str, sizes))} ...", file=sys.stderr, flush=True)
         part(rows, sizes)
         if arguments.out:  # whatever comes later, what was measured is kept
             keys = ("what", "value", "bar", "side")

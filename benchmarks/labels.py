@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+
+from benchmarks.tables import show
 
 COCO_CAPTIONS = 566_747
 
@@ -44,7 +44,7 @@ def in_turn(rivals, repeats, clock):
     return {name: statistics.median(times) for name, times in took.items()}, results
 
 
-def speed(sentences, repeats, clock):
+def speed(sentences, repeats, clock, path):
     from sentence_transformers import SentenceTransformer
 
     from bcls._weights import minilm_folder
@@ -60,14 +60,13 @@ def speed(sentences, repeats, clock):
         "bcls, bfloat16": partial(load_text_encoder("minilm", precision="bfloat16").encode, texts),
     }
     took, rows = in_turn(rivals, repeats, clock)
-    table = Table(
-        "encoder", "seconds", "captions a second", "ratio", "largest difference", title=f"{len(texts)} captions"
-    )
+    table = []
     plain, first = next(iter(took.values())), next(iter(rows.values()))
     for name, seconds in took.items():
-        gap = np.abs(rows[name] - first).max()
-        table.add_row(name, f"{seconds:.1f}", f"{len(texts) / seconds:.0f}", f"{plain / seconds:.2f}x", f"{gap:.1e}")
-    Console().print(table)
+        gap = float(np.abs(rows[name] - first).max())
+        row = {"encoder": name, "seconds": seconds, "captions a second": len(texts) / seconds}
+        table.append({**row, "ratio": plain / seconds, "largest difference": gap})
+    show(f"{len(texts):,} captions", table, path)
     # float16 is how rows are stored: what bfloat16 adds to that is what counts.
     exact, stored = rows["bcls, float32"], rows["bcls, float32"].astype(np.float16).astype(np.float32)
     print(f"storing float32 rows as float16 changes them by {np.abs(stored - exact).max():.1e}")
@@ -157,11 +156,13 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cpu-time", action="store_true", help="time of this process alone, on a machine with others")
     parser.add_argument("--coco-size", action="store_true", help="memory at the size of COCO instead of speed")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
     given = parser.parse_args()
     if given.coco_size:
         coco_size()
     else:
-        speed(given.sentences, given.repeats, time.process_time if given.cpu_time else time.perf_counter)
+        clock = time.process_time if given.cpu_time else time.perf_counter
+        speed(given.sentences, given.repeats, clock, given.json)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""A table on the terminal, and the same rows as JSON."""
+
+import json
+import platform
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bcls._files import write_whole
+
+
+def show(title, rows, path=None):
+    """Print rows, which are dicts with the same keys; write them with what they were measured on where a path is given.
+
+    Args:
+        title: What was measured.
+        rows: Texts and numbers by column.
+        path: A JSON file, or None.
+    """
+    table = Table(*rows[0], title=title)
+    for row in rows:
+        table.add_row(*(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
+    Console(width=140).print(table)
+    if path is not None:
+        machine = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
+        measured = {"title": title, "machine": machine, "python": platform.python_version(), "torch": torch.__version__}
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(Path(path), json.dumps({**measured, "rows": rows}, indent=1) + "\n")
