@@ -12,8 +12,8 @@ def load_backbone(name: str | Path) -> Backbone:
 
     Args:
         name: ``"efficientnet-lite0"``, ``"efficientnet-lite1"`` or ``"efficientnet-lite2"``, whose weights come with
-            ``bcls[photos]``; or the folder or hub name (``"facebook/dinov2-base"``) of a vision model that the
-            transformers library knows.
+            ``bcls[photos]``; the folder or hub name (``"facebook/dinov2-base"``) of a vision model that the
+            transformers library knows; or several of these joined by ``+``, whose features stand side by side.
 
     Returns:
         The network, in eval mode on the CPU.
@@ -29,6 +29,10 @@ def load_backbone(name: str | Path) -> Backbone:
     """
     if isinstance(name, str) and name in NETWORKS:
         return EfficientNetLite(name)
+    if isinstance(name, str) and "+" in name and not Path(name).expanduser().is_dir():
+        from bcls.backbones._joined import JoinedBackbone
+
+        return JoinedBackbone([load_backbone(part.strip()) for part in name.split("+")])
     from bcls.backbones._vision import VisionModel
 
     folder = Path(name).expanduser()
