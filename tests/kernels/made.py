@@ -1,11 +1,9 @@
 """Batches for the tests of the kernels, and one step of a loss."""
 
-from unittest import mock
-
 import torch
 from torch.nn import functional
 
-from bcls.kernels import engines
+from bcls.kernels import without_kernels
 
 
 def batch(size, seed=0, device="cpu"):
@@ -35,7 +33,7 @@ def plain(loss):
     """A loss of :mod:`bcls.losses` that must not use the fused kernels, whatever the device."""
 
     def call(*arguments, **options):
-        with mock.patch.object(engines, "runs_triton", return_value=False):
+        with without_kernels():
             return loss(*arguments, **options)
 
     return call

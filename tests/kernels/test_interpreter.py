@@ -12,10 +12,11 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="test_triton.py runs on the GPU itself")
+@pytest.mark.parametrize("file", ["test_triton.py", "test_small.py"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="these files run on the GPU themselves")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason='needs triton: pip install "bcls[kernels]"')
-def test_kernels_in_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels/test_triton.py"]
+def test_kernels_in_the_interpreter(file):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/kernels/{file}"]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-6000:]

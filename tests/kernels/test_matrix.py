@@ -137,6 +137,18 @@ def test_nan_is_not_hidden():
     assert terms.binary.isnan()
 
 
+@pytest.mark.parametrize(("name", "half"), [("binary", "soft"), ("continuous", "windows")])
+def test_one_half_of_both(name, half):
+    """Nobody asks about the other one, which then has no part in the gradient."""
+    similarity, relevance = batch(12)
+    both = {"soft": SoftNegatives(), "windows": sliding_windows()}
+    alone = {half: both[half]}
+    assert_same(
+        step(lambda scores: getattr(matrix_loss(scores, relevance, **both), name), similarity),
+        step(lambda scores: getattr(matrix_loss(scores, relevance, **alone), name), similarity),
+    )
+
+
 def test_a_half_that_is_left_out_is_zero():
     similarity, relevance = batch(5)
     assert matrix_loss(similarity, relevance, soft=SoftNegatives()).continuous == 0

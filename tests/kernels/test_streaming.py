@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -89,6 +92,18 @@ def test_half_embeddings_and_autocast():
         lambda a, b: total(streaming_loss(a, b, captions.float(), **settings(20))), images.float(), texts.float()
     )
     assert_same(ours, [part.bfloat16().float() if part.ndim else part for part in exact])
+
+
+def test_nothing_is_warned_of():
+    """In a process of its own, since torch warns once in a process."""
+    code = """
+import torch
+from bcls.kernels import sliding_windows, streaming_loss
+rows = torch.eye(3).requires_grad_()
+streaming_loss(rows, rows, torch.eye(3), windows=sliding_windows()).continuous.backward()
+"""
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_labels_get_no_gradient():

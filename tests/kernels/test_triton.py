@@ -1,6 +1,7 @@
 """The Triton engine against the plain losses: on a GPU where there is one, else in Triton's interpreter.
 
-The interpreter is chosen before Triton is imported, so ``test_interpreter.py`` runs this file in a process of its own.
+The kernels for small matrices, which the interpreter is slow at, have their own file as well, ``test_small.py``. The
+interpreter is chosen before Triton is imported, so ``test_interpreter.py`` runs this file in a process of its own.
 """
 
 import pytest
@@ -19,12 +20,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def _device(monkeypatch):
-    """Nothing here may be served by plain torch."""
+@pytest.fixture(autouse=True, params=["tiles", "anchors"] if GPU else ["tiles"])
+def _kernels(monkeypatch, request):
+    """Nothing here may be served by plain torch, and by the kernels for small matrices only on a GPU."""
+    from bcls.kernels import _small
     from bcls.kernels._triton_engine import TritonEngine
 
     assert isinstance(engines.engine_for(torch.device(DEVICE)), TritonEngine)
+    if request.param == "tiles":
+        monkeypatch.setattr(_small, "LARGEST", 0)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -3,7 +3,7 @@
 Triton kernels on NVIDIA devices, plain torch elsewhere, with the same values and gradients.
 """
 
-from bcls.kernels.engines import usable
+from bcls.kernels.engines import usable, without_kernels
 from bcls.kernels.kendall import kendall_matrix
 from bcls.kernels.matrix import Terms, matrix_loss
 from bcls.kernels.settings import SoftNegatives, Windows, rungs, sliding_windows
@@ -19,4 +19,5 @@ __all__ = [
     "sliding_windows",
     "streaming_loss",
     "usable",
+    "without_kernels",
 ]

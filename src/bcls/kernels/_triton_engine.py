@@ -6,11 +6,13 @@ from torch import Tensor
 from bcls.kernels._parts import PLANES, Finished, Keys, Soft, Tile
 from bcls.kernels._torch_engine import TorchEngine
 from bcls.kernels._triton_hinges import finish_anchors
-from bcls.kernels._triton_tiles import mine_tiles, scatter_pairs, soft_slopes
+from bcls.kernels._triton_soft import soft_slopes, sum_negatives
+from bcls.kernels._triton_tiles import mine_tiles, scatter_pairs
 from bcls.kernels.settings import SoftNegatives, Windows, numbers_on
 
-#: Rows and columns of a block.
+#: Rows and columns of a block, and of one whose negatives are summed up: columns' sums are merged over few blocks.
 _HEIGHT, _WIDTH = 32, 64
+_SUMMED, _ABREAST = 128, 32
 #: Warps of a block that is mined: four cells a thread, whose keys and addresses just fit the registers.
 _MINERS = 16
 #: Programs that fill a large device; more of them only raise the same keys at the same time.
@@ -29,30 +31,35 @@ class TritonEngine:
         return max(_HEIGHT, _CELLS // columns // _HEIGHT * _HEIGHT) if made else columns
 
     def mine(self, tile: Tile, keys: Keys | None, soft: SoftNegatives | None, windows: Windows | None) -> Soft | None:
-        """One pass over the tile."""
+        """One pass over the tile for each half: together they need more registers than they save in reading."""
         scores, labels, ids, first = tile
-        (rows, columns), device = scores.shape, scores.device
-        blocks, across = _ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)
-        span = _ceil(across, min(across, max(1, _PROGRAMS // blocks))) * _WIDTH
+        if keys is not None and windows is not None and labels is not None:
+            (rows, columns), (row_keys, column_keys) = scores.shape, keys
+            if windows.count * max(rows, columns) >= 1 << 31:  # beyond the kernel's places, and 64 GB of keys
+                TorchEngine(scores.device).mine(tile, keys, None, windows)
+                return None if soft is None else self._sums(tile, soft)
+            blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
+            mine_tiles[blocks, _ceil(columns, span)](
+                scores, labels, ids, numbers_on(windows, scores.device)[0], row_keys, column_keys,
+                rows, columns, first, *scores.stride(), *labels.stride(), row_keys.stride(0), column_keys.stride(0),
+                windows.count, span, ids is not None, not windows.thresholds, windows.exclude_same,
+                _HEIGHT, _WIDTH, num_warps=_MINERS,
+            )  # fmt: skip
+        return None if soft is None else self._sums(tile, soft)
+
+    def _sums(self, tile: Tile, soft: SoftNegatives) -> Soft:
+        scores, labels, ids, first = tile
+        rows, columns = scores.shape
+        blocks, span = _ceil(rows, _SUMMED), _span(rows, columns, _SUMMED, _ABREAST)
         splits = _ceil(columns, span)
-        sums = None
-        if soft is not None:
-            sums = Soft(
-                torch.empty((PLANES, splits, rows), device=device),
-                torch.empty((PLANES, blocks, columns), device=device),
-            )
-        edges = None if windows is None else numbers_on(windows, device)[0]
-        row_keys, column_keys = (None, None) if keys is None else keys
-        mine_tiles[blocks, splits](
-            scores, labels, ids, edges, row_keys, column_keys, *(sums or (None, None)),
-            rows, columns, first, *scores.stride(), *(scores if labels is None else labels).stride(),
-            0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
-            0 if windows is None else windows.count, span, 1.0 if soft is None else soft.sharpness,
-            labels is not None, ids is not None, soft is not None, soft is not None and soft.average,
-            windows is not None and not windows.thresholds, windows is not None and bool(windows.thresholds),
-            windows is not None and windows.exclude_same, _HEIGHT, _WIDTH, num_warps=_MINERS,
+        by_row = torch.empty((PLANES, splits, rows), device=scores.device)
+        by_column = torch.empty((PLANES, blocks, columns), device=scores.device)
+        sum_negatives[blocks, splits](
+            scores, labels, ids, by_row, by_column, rows, columns, first, *scores.stride(),
+            *((0, 0) if labels is None else labels.stride()), span, soft.sharpness,
+            labels is not None, ids is not None, soft.average, _SUMMED, _ABREAST, num_warps=8,
         )  # fmt: skip
-        return sums
+        return Soft(by_row, by_column)
 
     def finish(
         self,
@@ -69,9 +76,8 @@ class TritonEngine:
         both, count = rows + columns, 0 if windows is None else windows.count
         scanned = 1 << max(0, count - 1).bit_length()
         anchors = min(32, max(1, _SCANNED // scanned))
-        whole = soft is not None and windows is not None
-        values = (torch.empty if whole else torch.zeros)((2, both), device=device)
-        levels, shares = torch.empty((2, both), device=device).unbind()
+        flat = torch.empty(4 * both, device=device)
+        values, levels, shares = flat[: 2 * both].view(2, both), flat[2 * both : 3 * both], flat[3 * both :]
         picks = torch.empty((2, both, count), dtype=torch.int32, device=device)
         _, margins, weights = (None, None, None) if windows is None else numbers_on(windows, device)
         row_keys, column_keys = (None, None) if keys is None else keys
@@ -97,7 +103,7 @@ class TritonEngine:
         gradient = torch.empty((rows, columns), device=scores.device)
         soft_slopes[_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)](
             scores, labels, ids, *levels, upstream, gradient, rows, columns, first, *scores.stride(),
-            *(scores if labels is None else labels).stride(), soft.sharpness, soft.scale,
+            *((0, 0) if labels is None else labels.stride()), soft.sharpness, soft.scale,
             labels is not None, ids is not None, _HEIGHT, _WIDTH,
         )  # fmt: skip
         return gradient
@@ -109,6 +115,12 @@ class TritonEngine:
         scatter_pairs[_ceil(number, 256),](
             finished.picks, finished.shares, weights, upstream, gradient, gradient.shape[0], windows.count, number, 256
         )
+
+
+def _span(rows: int, columns: int, height: int, width: int) -> int:
+    """Columns of a program, a multiple of its block's, so that there are enough programs."""
+    across = _ceil(columns, width)
+    return _ceil(across, min(across, max(1, _PROGRAMS // _ceil(rows, height)))) * width
 
 
 def _ceil(length: int, block: int) -> int:

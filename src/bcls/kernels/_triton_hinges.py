@@ -50,7 +50,8 @@ def soft_hinges(
         maximum -= tl.log2(tl.maximum(count, 1.0)) / sharpness
     own = tl.load(OWN + a.to(tl.int64) * own_stride, mask=here, other=0.0).to(tl.float32)
     hinge = maximum - own + margin
-    active = (best != float("-inf")) & ((hinge > 0) | (hinge != hinge))  # a NaN is not flat
+    # A NaN is not flat; a maximum may have passed over it, a sum has not.
+    active = ((best != float("-inf")) & ((hinge > 0) | (hinge != hinge))) | (total != total)
     tl.store(VALUES + a, tl.where(active, hinge * scale, 0.0), mask=here)
     tl.store(LEVELS + a, tl.where(active, level, float("inf")), mask=here)
 
@@ -102,11 +103,15 @@ def finish_anchors(
                 ROW_SUMS, row_parts, ROW_OWN, row_own, VALUES, LEVELS, a, rows, sharpness, margin, soft_scale,
                 AVERAGE, PARTS, ANCHORS,
             )  # fmt: skip
+        else:
+            tl.store(VALUES + a, tl.zeros_like(a).to(tl.float32), mask=a < rows)
         if WINDOWED:
             window_hinges(
                 ROW_KEYS, row_plane, windows, 1, MARGINS, WEIGHTS, VALUES + both, PICKS, picks_plane, SHARES,
                 a, rows, windows, window_scale, VALID_ONLY, WINDOWS,
             )  # fmt: skip
+        else:
+            tl.store(VALUES + both + a, tl.zeros_like(a).to(tl.float32), mask=a < rows)
     else:
         a = (program - row_programs) * ANCHORS + tl.arange(0, ANCHORS)
         if SOFT:
@@ -114,9 +119,13 @@ def finish_anchors(
                 COLUMN_SUMS, column_parts, COLUMN_OWN, column_own, VALUES + rows, LEVELS + rows, a, columns,
                 sharpness, margin, soft_scale, AVERAGE, PARTS, ANCHORS,
             )  # fmt: skip
+        else:
+            tl.store(VALUES + rows + a, tl.zeros_like(a).to(tl.float32), mask=a < columns)
         if WINDOWED:
             window_hinges(
                 COLUMN_KEYS, column_plane, 1, columns, MARGINS, WEIGHTS, VALUES + both + rows,
                 PICKS + tl.cast(rows, tl.int64) * windows, picks_plane, SHARES + rows,
                 a, columns, windows, window_scale, VALID_ONLY, WINDOWS,
             )  # fmt: skip
+        else:
+            tl.store(VALUES + both + rows + a, tl.zeros_like(a).to(tl.float32), mask=a < columns)

@@ -2,6 +2,9 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 import torch
@@ -25,10 +28,31 @@ def runs_triton(device: torch.device) -> bool:
     return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and _triton_is_installed()
 
 
+#: Whether :func:`without_kernels` is in force.
+_WITHOUT: ContextVar[bool] = ContextVar("without_kernels", default=False)
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """The losses of :mod:`bcls.losses` in plain torch, on every device: for a second derivative, or to compare.
+
+    Example:
+        >>> with without_kernels():
+        ...     usable(torch.zeros(2, 2))
+        False
+    """
+    before = _WITHOUT.set(True)
+    try:
+        yield
+    finally:
+        _WITHOUT.reset(before)
+
+
 def usable(similarity: Tensor) -> bool:
     """Whether the fused kernels serve this matrix: on a device of Triton's, of at most 32 bits, outside tracing.
 
-    Inside ``torch.compile`` and ``torch.func`` and for a second derivative the plain losses are the right ones.
+    Inside ``torch.compile`` and ``torch.func`` the plain losses are the right ones, and inside
+    :func:`without_kernels`.
 
     Example:
         >>> usable(torch.zeros(2, 2, dtype=torch.float64))
@@ -36,6 +60,7 @@ def usable(similarity: Tensor) -> bool:
     """
     return (
         similarity.dtype in PRECISIONS
+        and not _WITHOUT.get()
         and runs_triton(similarity.device)
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(similarity)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bcls._checks import fail
 from bcls.kernels._once import only_once
 from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
-from bcls.kernels.engines import PRECISIONS, engine_for
+from bcls.kernels.engines import PRECISIONS, engine_for, runs_triton
 from bcls.kernels.settings import SoftNegatives, Windows
 
 
@@ -67,7 +67,13 @@ def matrix_loss(
             fail(argument, f"shape {tuple(shape)} on {similarity.device}", got, "pass the labels of this very batch")
     if relevance is not None and relevance.dtype != torch.float64:
         relevance = relevance.float()  # half precision is too coarse to tell windows apart
-    return Terms(*_MatrixLoss.apply(similarity, relevance, image_ids, soft, windows))  # type: ignore[no-untyped-call]
+    inputs = similarity, relevance, image_ids, soft, windows
+    if runs_triton(similarity.device):
+        from bcls.kernels._small import SmallLoss, is_small
+
+        if is_small(similarity.shape[0], windows):
+            return Terms(*SmallLoss.apply(*inputs))  # type: ignore[no-untyped-call]
+    return Terms(*_MatrixLoss.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
 class _MatrixLoss(torch.autograd.Function):
@@ -92,22 +98,26 @@ class _MatrixLoss(torch.autograd.Function):
         finished = engine.finish(keys, gather(sums), (own, own), soft, windows)
         ctx.save_for_backward(similarity, relevance, image_ids, *finished)
         ctx.settings = engine, soft, windows, step
+        ctx.set_materialize_grads(False)
         binary, continuous = finished.values.sum(1).unbind()
         return binary, continuous
 
     @staticmethod
-    def backward(ctx: Any, binary: Tensor, continuous: Tensor) -> tuple[Tensor, None, None, None, None]:
-        similarity, *_ = ctx.saved_tensors
+    def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor, None, None, None, None]:
         with torch.no_grad():
             gradient = _gradient(ctx.saved_tensors, ctx.settings, binary, continuous)
-        return only_once(gradient, similarity, binary, continuous), None, None, None, None
+        parts = (part for part in (ctx.saved_tensors[0], binary, continuous) if part is not None)
+        return only_once(gradient, *parts), None, None, None, None
 
 
-def _gradient(saved: tuple[Any, ...], settings: tuple[Any, ...], binary: Tensor, continuous: Tensor) -> Tensor:
+def _gradient(
+    saved: tuple[Any, ...], settings: tuple[Any, ...], binary: Tensor | None, continuous: Tensor | None
+) -> Tensor:
+    """A half whose upstream gradient is None was not asked about."""
     similarity, relevance, image_ids, *parts = saved
     engine, soft, windows, step = settings
     finished, size = Finished(*parts), similarity.shape[0]
-    if soft is None:
+    if soft is None or binary is None:
         gradient = torch.zeros(size, size, device=similarity.device)
     else:
         rows, columns = finished.levels[:size], finished.levels[size:]
@@ -121,7 +131,7 @@ def _gradient(saved: tuple[Any, ...], settings: tuple[Any, ...], binary: Tensor,
             for first in range(0, size, step)
         ]
         gradient = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
-    if windows is not None:
+    if windows is not None and continuous is not None:
         engine.scatter(gradient, finished, continuous, windows)
     return gradient.to(similarity.dtype)
 

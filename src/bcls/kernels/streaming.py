@@ -143,14 +143,12 @@ def _gradients(
     by_image, by_text = torch.zeros_like(queries), torch.zeros_like(candidates)
     if windows is not None:
         rows, columns, coefficients = entries(finished, windows, size, share.first)
-        pairs = torch.sparse_coo_tensor(
-            torch.stack((rows, columns)),
-            coefficients * continuous.float(),
-            (size, len(candidates)),
-            check_invariants=False,
-        ).coalesce()
-        by_image += torch.sparse.mm(pairs, candidates)
-        by_text += torch.sparse.mm(pairs.t(), queries)
+        # Torch warns where nobody says whether cells are to be checked, in some versions even of a product.
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
+            cells, values = torch.stack((rows, columns)), coefficients * continuous.float()
+            pairs = torch.sparse_coo_tensor(cells, values, (size, len(candidates))).coalesce()
+            by_image += torch.sparse.mm(pairs, candidates)
+            by_text += torch.sparse.mm(pairs.t(), queries)
     if soft is not None:
         by_row, by_column = finished.levels[:size], finished.levels[size:]
         for first in range(0, size, step):

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from bcls import kernels
 from bcls._checks import check_number, fail
 from bcls.losses._base import Reduction, RetrievalLoss, check_part, terms_of, total
 from bcls.losses._batch import Batch
@@ -71,6 +72,16 @@ class BCLSLoss(RetrievalLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
+        soft, ranked = self.binary, self.continuous
+        if type(soft) is TripletSoftLoss and type(ranked) is KendallWindowLoss and ranked.fuses(batch):
+            terms = kernels.matrix_loss(  # both halves in one pass over the matrices
+                batch.similarity,
+                batch.labels,
+                image_ids=batch.image_ids,
+                soft=soft.negatives(batch.size),
+                windows=ranked.windows(batch.size, self.weight),
+            )
+            return terms._asdict()
         return {
             "binary": total(terms_of(self.binary, batch, "binary")),
             "continuous": self.weight * total(terms_of(self.continuous, batch, "continuous")),

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bcls import kernels
 from bcls._checks import check_choice, check_number, fail
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
@@ -92,8 +93,20 @@ class KendallWindowLoss(RetrievalLoss):
         if mining == "none" and window_norm == "valid":
             fail("window_norm", '"all" with mining="none"', "'valid'", "without mining nothing is divided by windows")
 
+    def fuses(self, batch: Batch) -> bool:
+        """Whether the fused kernels of :mod:`bcls.kernels` serve this loss and batch."""
+        return self.mining == "hard" and self.beta > 0 and kernels.usable(batch.similarity)
+
+    def windows(self, size: int, weight: float = 1.0) -> kernels.Windows:
+        """The settings as the fused kernels take them, for a batch of ``size`` and as a part with a ``weight``."""
+        scale = weight if self.reduction == "sum" else weight / size
+        return kernels.sliding_windows(self.alpha, self.beta, valid_only=self.window_norm == "valid", scale=scale)
+
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
+        if self.fuses(batch):
+            terms = kernels.matrix_loss(batch.similarity, batch.labels, windows=self.windows(batch.size))
+            return {"kendall": terms.continuous}
         if self.mining == "none":
             value = _all_pairs(batch, self.alpha, self.beta)
         elif self.beta == 0:

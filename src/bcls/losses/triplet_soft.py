@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bcls import kernels
 from bcls._checks import check_choice, check_number
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
@@ -59,8 +60,17 @@ class TripletSoftLoss(RetrievalLoss):
         check_choice("lse", lse, ("sum", "mean"))
         self.lse: LogSumExp = lse
 
+    def negatives(self, size: int) -> kernels.SoftNegatives:
+        """The settings as the fused kernels of :mod:`bcls.kernels` take them, for a batch of ``size``."""
+        scale = 1.0 if self.reduction == "sum" else 1 / size
+        return kernels.SoftNegatives(self.margin, self.gamma, self.lse == "mean", scale)
+
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
+        if kernels.usable(batch.similarity):
+            soft = self.negatives(batch.size)
+            terms = kernels.matrix_loss(batch.similarity, batch.relevance, image_ids=batch.image_ids, soft=soft)
+            return {"triplet": terms.binary}
         value = _soft_hinges(batch, self.margin, self.gamma, average=self.lse == "mean")
         return {"triplet": reduce(value, batch.size, self.reduction)}
 

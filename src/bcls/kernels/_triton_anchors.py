@@ -1,0 +1,167 @@
+# ruff: noqa: ANN001, ANN202, N803
+# mypy: ignore-errors
+"""Triton kernel for small matrices: one program an anchor, which holds all its scores and labels.
+
+One launch for the whole forward pass, with nothing to set up before: there launches cost more than work.
+The memory that the passes share is laid out in :mod:`bcls.kernels._small`.
+"""
+
+import triton
+import triton.language as tl
+
+from bcls.kernels._triton_hinges import larger, score_of
+from bcls.kernels._triton_soft import SAME_FROM
+from bcls.kernels._triton_tiles import BEFORE, NEVER, bin_of, rungs_below
+
+
+@triton.jit
+def soft_hinge(scores, allowed, own, sharpness, margin, scale, AVERAGE: tl.constexpr):
+    """Value and level of one anchor's binary half."""
+    powers = tl.where(allowed, scores * sharpness, float("-inf"))
+    top = tl.max(powers, 0)
+    base = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.sum(tl.exp2(powers - base), 0)
+    level = base + tl.log2(total)
+    maximum = level / sharpness
+    if AVERAGE:
+        count = tl.sum(allowed.to(tl.float32), 0)
+        maximum -= tl.log2(tl.maximum(count, 1.0)) / sharpness
+    hinge = maximum - own + margin
+    # A NaN is not flat; a maximum may have passed over it, a sum has not.
+    active = ((top != float("-inf")) & ((hinge > 0) | (hinge != hinge))) | (total != total)
+    return tl.where(active, hinge * scale, 0.0), tl.where(active, level, float("inf"))
+
+
+@triton.jit
+def hardest_pairs(
+    KEYS, scores, negative, positive, x, windows, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WINDOWS: tl.constexpr
+):  # fmt: skip
+    """Keys of the hardest negative and positive of every window, by bins that are this program's own.
+
+    ``negative`` says from which window on a candidate is negative, ``positive`` in how many windows it is positive.
+    Barriers stand between what threads write and what others of them read.
+    """
+    codes = scores.to(tl.int32, bitcast=True)
+    codes = tl.where(codes < 0, codes ^ BEFORE, codes)
+    place = (-x + BEFORE).to(tl.int64)
+    negative_keys = (codes.to(tl.int64) << 32) | place
+    positive_keys = ((~codes).to(tl.int64) << 32) | place
+    as_negative = negative < windows
+    as_positive = positive > 0
+    negatives = KEYS + tl.where(as_negative, negative, 0)
+    positives = KEYS + windows + tl.where(as_positive, positive - 1, 0)
+    window = tl.arange(0, WINDOWS)
+    never = tl.full([WINDOWS], NEVER, tl.int64)
+    tl.store(KEYS + window, never, mask=window < windows)
+    tl.store(KEYS + windows + window, never, mask=window < windows)
+    tl.debug_barrier()
+    early = x < AT_ONCE
+    tl.atomic_max(negatives, negative_keys, mask=as_negative & early, sem="relaxed")
+    tl.atomic_max(positives, positive_keys, mask=as_positive & early, sem="relaxed")
+    tl.debug_barrier()
+    if BLOCK > AT_ONCE:  # of the others few get past a look at what stands
+        late = x >= AT_ONCE
+        best = tl.load(negatives, mask=as_negative & late, other=0, cache_modifier=".cg")
+        least = tl.load(positives, mask=as_positive & late, other=0, cache_modifier=".cg")
+        tl.atomic_max(negatives, negative_keys, mask=as_negative & late & (negative_keys > best), sem="relaxed")
+        tl.atomic_max(positives, positive_keys, mask=as_positive & late & (positive_keys > least), sem="relaxed")
+        tl.debug_barrier()
+    below = tl.load(KEYS + window, mask=window < windows, other=NEVER, cache_modifier=".cg")
+    above = tl.load(KEYS + windows + window, mask=window < windows, other=NEVER, cache_modifier=".cg")
+    return tl.associative_scan(below, 0, larger), tl.associative_scan(above, 0, larger, reverse=True)
+
+
+@triton.jit
+def total_of(VALUES, number, BLOCK: tl.constexpr):
+    """Sum of values that other programs wrote; past the first cache, which may hold older ones."""
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, number, BLOCK):
+        # One number a thread: wider loads here would set the layout of the scores, and theirs is the atomics'.
+        place = tl.max_contiguous(start + tl.arange(0, BLOCK), 1)
+        total += tl.load(VALUES + place, mask=place < number, other=0.0, cache_modifier=".cg")
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def anchor_hinges(  # noqa: C901
+    S, R, IDS, EDGES, MARGINS, WEIGHTS, KEYS, WORK, BINARY, CONTINUOUS, ARRIVED,
+    size, s_row, s_column, r_row, r_column, windows, sharpness, margin, soft_scale, window_scale,
+    LABELLED: tl.constexpr, HAS_IDS: tl.constexpr, SOFT: tl.constexpr, AVERAGE: tl.constexpr,
+    SLIDING: tl.constexpr, THRESHOLDS: tl.constexpr, EXCLUDE_SAME: tl.constexpr, VALID_ONLY: tl.constexpr,
+    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WINDOWS: tl.constexpr,
+):  # fmt: skip
+    """Hinges of one anchor, rows first, then columns; the program that comes last adds up what all have written."""
+    program = tl.program_id(0)
+    by_row = program < size
+    anchor = tl.where(by_row, program, program - size)
+    x = tl.arange(0, BLOCK)
+    inside = x < size
+    wide = x.to(tl.int64)
+    start = anchor.to(tl.int64)
+    s_start = tl.where(by_row, tl.cast(s_row, tl.int64), tl.cast(s_column, tl.int64)) * start
+    s_step = tl.where(by_row, tl.cast(s_column, tl.int64), tl.cast(s_row, tl.int64))
+    scores = tl.load(S + s_start + wide * s_step, mask=inside, other=0.0).to(tl.float32)
+    labels = scores
+    if LABELLED:
+        r_start = tl.where(by_row, tl.cast(r_row, tl.int64), tl.cast(r_column, tl.int64)) * start
+        r_step = tl.where(by_row, tl.cast(r_column, tl.int64), tl.cast(r_row, tl.int64))
+        labels = tl.load(R + r_start + wide * r_step, mask=inside, other=0.0)
+    other = inside & (x != anchor)
+    if HAS_IDS:
+        other = other & (tl.load(IDS + x, mask=inside, other=0) != tl.load(IDS + anchor))
+    both = 2 * size
+    values = WORK + 2 * both
+
+    if SOFT:
+        allowed = other
+        if LABELLED:
+            allowed = allowed & (labels < SAME_FROM)
+        own = tl.load(S + s_start + start * s_step).to(tl.float32)
+        value, level = soft_hinge(scores, allowed, own, sharpness, margin, soft_scale, AVERAGE)
+        tl.store(values + program, value)
+        tl.store(WORK + program, level)
+
+    if SLIDING or THRESHOLDS:
+        if SLIDING:
+            steps = (labels.to(tl.float64) + tl.load(EDGES)) * tl.load(EDGES + 1)
+            negative = bin_of(steps, windows)
+            positive = bin_of(steps - tl.load(EDGES + 2), windows)
+        else:
+            negative = rungs_below(labels.to(tl.float32), EDGES, windows)
+            positive = negative
+        as_negative = inside
+        if EXCLUDE_SAME:
+            as_negative = other
+        negative = tl.where(as_negative, negative, windows)
+        positive = tl.where(inside, positive, 0)
+        own_keys = KEYS + program.to(tl.int64) * 2 * windows
+        below, above = hardest_pairs(own_keys, scores, negative, positive, x, windows, AT_ONCE, BLOCK, WINDOWS)
+        window = tl.arange(0, WINDOWS)
+        valid = (below != NEVER) & (above != NEVER)
+        gaps = score_of(below >> 32) - score_of(~(above >> 32))
+        gaps += tl.load(MARGINS + window, mask=window < windows, other=0.0)
+        active = valid & ((gaps > 0) | (gaps != gaps))
+        share = tl.cast(window_scale, tl.float32)
+        if VALID_ONLY:
+            share = share / tl.maximum(tl.sum(valid.to(tl.float32), 0), 1.0)
+        weights = tl.load(WEIGHTS + window, mask=window < windows, other=0.0)
+        tl.store(values + both + program, tl.sum(tl.where(active, gaps * weights, 0.0), 0) * share)
+        tl.store(WORK + both + program, share)
+        out = WORK + 4 * both + program.to(tl.int64) * windows + window
+        place = tl.where(active, (-(below & BEFORE) + BEFORE).to(tl.int32), -1).to(tl.float32)
+        tl.store(out, place, mask=window < windows)
+        place = tl.where(active, (-(above & BEFORE) + BEFORE).to(tl.int32), -1).to(tl.float32)
+        tl.store(out + tl.cast(both, tl.int64) * windows, place, mask=window < windows)
+
+    tl.debug_barrier()  # all threads have written before one says so, and read after one has heard of the others
+    if tl.atomic_add(ARRIVED, 1, sem="acq_rel") == both - 1:
+        tl.debug_barrier()
+        tl.store(ARRIVED, 0)  # for the next launch
+        if SOFT:
+            tl.store(BINARY, total_of(values, both, BLOCK))
+        else:
+            tl.store(BINARY, 0.0)
+        if SLIDING or THRESHOLDS:
+            tl.store(CONTINUOUS, total_of(values + both, both, BLOCK))
+        else:
+            tl.store(CONTINUOUS, 0.0)
