@@ -157,3 +157,22 @@ def test_tokens_that_make_up_no_square():
     with pytest.raises(ValueError, match="got 7 tokens"):
         tokens_to_grid(torch.zeros(1, 7, 2), None)
     assert tokens_to_grid(torch.zeros(2, 9, 4), 6).shape == (2, 4, 3, 3)  # merged patches, as in Swin
+
+
+@pytest.mark.parametrize(
+    ("kind", "aside"),
+    [
+        ("vit", "pooler.dense.weight"),
+        ("clip_vision_model", "post_layernorm.weight"),
+        ("siglip_vision_model", "head.probe"),
+        ("dinov2", "embeddings.mask_token"),
+        ("convnext", "layernorm.weight"),
+    ],
+)
+def test_every_parameter_takes_part_in_the_grid(tmp_path, kind, aside):
+    folder, model = save(tmp_path / "m", kind, square(32))
+    backbone = load_backbone(folder).requires_grad_(True)
+    backbone(photo()).square().sum().backward()
+    assert [name for name, one in backbone.named_parameters() if one.grad is None] == []
+    torch.testing.assert_close(dict(backbone.network.named_buffers())[aside], model.state_dict()[aside])
+    assert backbone.network.state_dict().keys() == model.state_dict().keys()

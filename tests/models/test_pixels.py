@@ -53,6 +53,23 @@ def test_trained(tmp_path):
     torch.testing.assert_close(load(tmp_path / "model").encode_images(PICTURES), model.encode_images(PICTURES))
 
 
+def test_vectors_of_a_frozen_backbone_stand_in_for_pictures():
+    model = make(dropout_features=0.3).train()
+    vectors = model.image_vectors_of(PICTURES)
+    assert vectors.values.shape == (2, 1280)
+    assert model.training
+    assert not model.backbone.training
+    torch.testing.assert_close(model.encode_images(vectors), model.encode_images(PICTURES))
+    model.image_codes(model.prepare_images(vectors)).values[:, 0].sum().backward()
+    assert model.fc.weight.grad.any()
+    with pytest.raises(ValueError, match="1280"):
+        model.prepare_images(torch.zeros(2, 7))
+    with pytest.raises(ValueError, match="frozen backbone"):
+        make(finetune=True).image_vectors_of(PICTURES)
+    with pytest.raises(ValueError, match="sees pixels"):
+        make(finetune=True).prepare_images(vectors)
+
+
 def test_wrong_pictures(tmp_path):
     (tmp_path / "empty.jpg").touch()
 

@@ -143,3 +143,21 @@ def test_other_contents(tmp_path):
     torch.save(checkpoint()[1], path)
     with pytest.raises(ValueError, match="the size of `vocabulary`"):
         import_checkpoint(path, vocabulary=type(made.VOCABULARY).build(["one two"], threshold=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("fc.weight", 3, "int at 'fc.weight'"),
+        ("fc.bias", "text", "str at 'fc.bias'"),
+        (7, torch.zeros(2), "Tensor at 7"),
+        ("fc.weight", torch.zeros(4), "matrices as weights"),
+        ("fc.weight", torch.zeros(1).expand(10**6, 10**6), "stored in full"),
+    ],
+)
+def test_entries_that_are_no_weights(tmp_path, name, value, message):
+    _, content = checkpoint()
+    content["model"][0][name] = value
+    torch.save(content, tmp_path / "a.pth.tar")
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(tmp_path / "a.pth.tar")

@@ -21,7 +21,13 @@ from bcls.training.setup import set_up
 from tests.training.made import WIDTH, TinyModel, WordModel, settings
 
 #: Model, loss, and the dataset with the features that it takes.
-CASES = (("vsepp", "bcls", "vectors"), ("dual", "infonce", "vectors"), ("words", "triplet-sn", "regions"))
+CASES = (
+    ("vsepp", "bcls", "vectors"),
+    ("dual", "infonce", "vectors"),
+    ("words", "triplet-sn", "regions"),
+    ("sgr", "bcls", "regions"),
+    ("saf", "bcls", "regions"),
+)
 WORDS = 15  # numbers of words, 0 for padding
 
 
@@ -41,6 +47,8 @@ def make(name):
     plain = {"name": name, "words": WORDS, "features": WIDTH, "width": 8, "word_width": 6}
     if name == "dual":
         plain |= {"image": "features", "text": "gru", "states": 8, "dropout_images": 0.0, "dropout_texts": 0.0}
+    if name in {"sgr", "saf"}:
+        plain |= {"similarity_width": 8, "regions": 4, "dropout": 0.0}
     model = build(plain)
     return type(type(model).__name__, (WithNumbers, type(model)), {})(model.config)
 

@@ -55,6 +55,16 @@ def test_scale_and_bias_of_sigmoid_are_learnt():
     assert loss.bias.item() == -10.0
 
 
+def test_scale_and_bias_start_from_a_model_that_has_both():
+    settings = {"name": "sigmoid", "learn_temperature": True}
+    theirs = make_loss(settings, initial_temperature=0.02, initial_bias=-12.0)
+    assert (theirs.scale.item(), theirs.bias.item()) == pytest.approx((50.0, -12.0))
+    given = make_loss({**settings, "bias": -3.0}, initial_temperature=0.02, initial_bias=-12.0)
+    assert (given.scale.item(), given.bias.item()) == pytest.approx((50.0, -3.0))
+    alone = make_loss(settings, initial_temperature=0.01)  # CLIP's, which has no bias
+    assert (alone.scale.item(), alone.bias.item()) == pytest.approx((10.0, -10.0))
+
+
 def test_the_first_epochs_keep_margin_and_reduction():
     loss = all_negatives({"name": "triplet-hn", "margin": 0.3, "reduction": "sum"})
     assert (loss.margin, loss.reduction) == (0.3, "sum")

@@ -55,6 +55,18 @@ def test_every_state_in_between_is_put_right(tmp_path, there, expected):
         assert (tmp_path / "last" / "file").read_text() == expected
 
 
+def test_folders_inside_are_on_the_disk_before_the_name_is_given(tmp_path, monkeypatch):
+    done = []
+    monkeypatch.setattr("bcls.training.run_folder.sync", lambda folder: done.append(folder.name))
+
+    def nested(folder):
+        (folder / "encoder").mkdir()
+        write("one")(folder / "encoder")
+
+    replace_folder(tmp_path / "last", nested)
+    assert done[:2] == ["encoder", "last.new"]
+
+
 def hold(folder, ready, leave):
     with locked(folder):
         ready.set()

@@ -121,3 +121,16 @@ def test_what_a_run_leaves_behind(data, tmp_path):
 
     weights = load_file(folder / "checkpoints" / "best" / "model.safetensors")
     assert load(folder).state_dict().keys() == weights.keys()
+
+
+def test_a_run_killed_before_its_settings_were_written_can_begin_again(data, tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    assert train(settings(data, tmp_path / "run", epochs=1), model=TinyModel()).epochs == 1
+
+
+def test_metrics_that_lost_their_end_are_named(data, tmp_path):
+    train(settings(data, tmp_path / "run", epochs=1), model=TinyModel())
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"metrics.jsonl.*put the whole file back"):
+        train(settings(data, tmp_path / "run", epochs=1, resume=True), model=TinyModel())

@@ -1,9 +1,13 @@
 """Training with everything real: labels from a text encoder, pictures through a backbone."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
+from bcls.backbones import load_backbone
+from bcls.backbones.base import Backbone
 from bcls.training import TrainConfig, train
 from bcls.training.setup import set_up
 from tests.data.made import make_dataset
@@ -23,7 +27,8 @@ def test_bcls_on_labels_of_a_text_encoder(tmp_path):
     assert first["continuous"] > 0
 
 
-def test_pictures_through_a_backbone(tmp_path):
+@pytest.fixture
+def pictures(tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
     rows = [
         {"image_id": f"i{n}", "caption_id": f"i{n}#{k}", "text": f"picture {n} take {k}", "split": split}
@@ -31,9 +36,8 @@ def test_pictures_through_a_backbone(tmp_path):
         for n in images
         for k in range(2)
     ]
-    data = make_dataset(tmp_path / "data", rows=rows)
-    config = TrainConfig(
-        data=str(data),
+    return TrainConfig(
+        data=str(make_dataset(tmp_path / "data", rows=rows)),
         out=str(tmp_path / "run"),
         model={"name": "vsepp", "width": 8, "word_width": 4, "backbone": "efficientnet-lite0"},
         loss={"name": "triplet-sn"},
@@ -43,10 +47,30 @@ def test_pictures_through_a_backbone(tmp_path):
         epochs=1,
         device="cpu",
     )
+
+
+def test_pictures_through_a_backbone_that_learns(pictures):
+    config = replace(pictures, model={**pictures.model, "finetune": True})
     run = set_up(config)
     first, again = (next(run.feed.batches(run.plan(0)[0], 0)).images.values for _ in range(2))
     assert first.shape == (4, 3, 224, 224)
     assert (first == again).all()
     run.pool.shutdown()
-    result = train(config)
-    assert result.epochs == 1
+    assert train(config).epochs == 1
+
+
+def test_a_frozen_backbone_sees_each_picture_once(pictures, monkeypatch):
+    seen, eyes = [], []
+    forward = Backbone.forward
+
+    def watched(self, pixels):
+        seen.append(len(pixels))
+        eyes.append(self)
+        return forward(self, pixels)
+
+    monkeypatch.setattr(Backbone, "forward", watched)
+    assert train(replace(pictures, epochs=3, drops=[2])).epochs == 3
+    assert sum(seen) == 1 + 4 + 2  # one look at its grid, then the training and the validation pictures
+    # The one that was trained with: a saved model would get a new one from the package.
+    fresh, used = load_backbone("efficientnet-lite0").state_dict(), eyes[0].state_dict()
+    assert all(torch.equal(fresh[name], used[name]) for name in fresh)

@@ -53,6 +53,7 @@ class VisionModel(Backbone):
         with _one_line(name):
             self._look()
             self._check_repeatable()
+            self._set_unused_aside()
 
     def cells(self, inputs: Tensor) -> Tensor:
         """See :meth:`Backbone.cells`."""
@@ -67,6 +68,35 @@ class VisionModel(Backbone):
             same = all(torch.equal(self(pixels), self(pixels)) for _ in range(2))
         if not same:
             fail("backbone", "one grid for one picture", "another each time", "use the model without its masking")
+
+    def _set_unused_aside(self) -> None:
+        """Make buffers of parameters that the grid does not depend on: a pooler, the last norm of CLIP, a mask token.
+
+        They keep their names and values, but are not trained: a parameter without a gradient is an error where several
+        processes wait for each other's.
+        """
+        with torch.enable_grad():
+            grid = self(torch.zeros(1, 3, self.side, self.side, dtype=torch.uint8))
+        used = _leaves(grid)
+        for module in self.network.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if id(parameter) not in used:
+                    delattr(module, name)
+                    module.register_buffer(name, parameter.detach())
+
+
+def _leaves(output: Tensor) -> set[int]:
+    """Ids of the parameters that a tensor was computed from."""
+    found, seen, waiting = set(), set(), [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        waiting.extend(before for before, _ in node.next_functions)
+    return found
 
 
 def tokens_to_grid(tokens: Tensor, cells: int | None) -> Tensor:

@@ -38,7 +38,8 @@ def save_folder(model: "RetrievalModel", folder: str | Path) -> None:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     write_files(model, new)
-    _sync(new)
+    for inner in (*(path for path in new.rglob("*") if path.is_dir()), new):
+        _sync(inner)
     if folder.exists():
         shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)

@@ -38,6 +38,7 @@ def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path |
     states = content.get("model") if isinstance(content, Mapping) else None
     if not isinstance(states, list | tuple) or not all(isinstance(state, Mapping) for state in states):
         fail(str(path), "a checkpoint of VSE++, SGR or SAF", "something else", _LAYOUT)
+    _check_tensors(path, states)
     options = vars(content["opt"]) if hasattr(content.get("opt"), "__dict__") else {}
     _check_options(path, options, states)
     config, state = _translated(path, states)
@@ -48,6 +49,20 @@ def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path |
         {name: value for name, value in model.trained_state().items() if name.endswith("num_batches_tracked")} | state
     )
     return model.eval()
+
+
+def _check_tensors(path: Path, states: Any) -> None:
+    """Refuse entries that are no tensors, or that take more memory than the file has of them."""
+    from torch import Tensor
+
+    for state in states:
+        for name, value in state.items():
+            if not isinstance(name, str) or not isinstance(value, Tensor):
+                got = f"{type(value).__name__} at {name!r}"
+                fail(str(path), "tensors by name in `model`", got, "the checkpoint is of another model")
+            if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+                got = f"{name!r} of shape {tuple(value.shape)} over {value.untyped_storage().nbytes()} bytes"
+                fail(str(path), "tensors that are stored in full", got, "the checkpoint was not written by training")
 
 
 def _check_options(path: Path, options: Mapping[str, Any], states: Any) -> None:
@@ -86,6 +101,8 @@ def _translated(path: Path, states: Any) -> tuple[dict[str, Any], dict[str, Any]
         regions = similarity["v_global_w.embedding_local.1.weight"].shape[0]
     except KeyError as error:
         fail(str(path), f"a tensor {error} of {name}", "none", "the checkpoint is of another model or cut off")
+    except IndexError:
+        fail(str(path), "matrices as weights", "a tensor with too few axes", "the checkpoint is of another model")
     if regions != DETECTOR_REGIONS:
         fail(str(path), f"{DETECTOR_REGIONS} regions", regions, "the authors' code has no other number")
     return config, own_names(states)

@@ -20,6 +20,7 @@ MODELS = {
     "saf": ("bcls.models.config:SafConfig", "bcls.models.cross:CrossModel"),
     "sgraf": ("bcls.models.config:SgrafConfig", "bcls.models.sgraf:SgrafModel"),
     "dual": ("bcls.models.dual.config:DualConfig", "bcls.models.dual.model:DualModel"),
+    "scenes": ("bcls.demo.towers:ScenesConfig", "bcls.demo.towers:ScenesModel"),  # so that the demo's runs load
 }
 
 
@@ -27,8 +28,8 @@ def model_config(config: Mapping[str, Any] | object) -> Any:
     """The config dataclass of plain settings.
 
     Args:
-        config: ``{"name": ..., ...}`` with one of the names ``vsepp``, ``sgr``, ``saf``, ``sgraf``, ``dual`` and the
-            fields of its config; or such a config, which is given back as it is.
+        config: ``{"name": ..., ...}`` with one of the names ``vsepp``, ``sgr``, ``saf``, ``sgraf``, ``dual`` (and
+            ``scenes``, the demo's) and the fields of its config; or such a config, which is given back as it is.
 
     Raises:
         ValueError: An unknown name or key (the message names the nearest one), or a value that is not allowed.
@@ -39,7 +40,7 @@ def model_config(config: Mapping[str, Any] | object) -> Any:
         >>> model_config({"name": "srg"})
         Traceback (most recent call last):
         ...
-        ValueError: `name`: expected one of 'vsepp', 'sgr', 'saf', 'sgraf', 'dual', got 'srg'; did you mean 'sgr'?
+        ValueError: `name`: expected one of 'vsepp', 'sgr', ..., got 'srg'; did you mean 'sgr'?
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return config

@@ -3,9 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bcls._checks import fail
 from bcls._padded import Padded
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
@@ -58,10 +60,12 @@ class VseppModel(RetrievalModel):
         )
 
     def prepare_images(self, images: ImageInputs) -> Padded:
-        """Features as they are, or pictures as pixels."""
+        """Features as they are, or pictures as pixels; what :meth:`image_vectors_of` gave stays as it is."""
         width = self.config.features
-        if self.backbone is not None:
+        if self.backbone is not None and not (self.frozen_images and _is_vectors(images)):
             return pixel_batch(images, self.backbone.prepare, self.backbone.side)
+        if self.backbone is not None:
+            return feature_batch(images, width, shapes=f"vectors (N, {width}) of the backbone", dimensions=(2,))
         shapes = f"features (N, {width}) or (N, R, {width})"
         return feature_batch(images, width, shapes=shapes, dimensions=(2, 3))
 
@@ -72,9 +76,8 @@ class VseppModel(RetrievalModel):
     def image_codes(self, images: Padded) -> Padded:
         """``(N, D)`` unit vectors."""
         if self.backbone is not None:
-            with torch.set_grad_enabled(self.config.finetune and torch.is_grad_enabled()):
-                maps = self.backbone(images.values)
-            return Padded(unit(self.fc(self.drop_features(unit(maps.float().mean((2, 3)))))))
+            seen = images.values if images.values.ndim == 2 else self._seen(images.values)
+            return Padded(unit(self.fc(self.drop_features(unit(seen)))))
         values = self.drop_features(images.values)
         if values.ndim == 2:
             return Padded(unit(self.fc(values)))
@@ -83,6 +86,32 @@ class VseppModel(RetrievalModel):
             pooled = (values * mask).sum(1) / mask.sum(1)
             return Padded(unit(self.fc(pooled)))
         return Padded(unit(self.fc(values).masked_fill(~mask, -torch.inf).amax(1)))
+
+    @property
+    def frozen_images(self) -> bool:
+        """Whether :meth:`image_vectors_of` may stand in for the backbone in training."""
+        return self.backbone is not None and not self.config.finetune
+
+    def image_vectors_of(self, images: ImageInputs) -> Padded:
+        """What a frozen backbone gives, for :meth:`image_codes`: made once, used in every epoch.
+
+        Returns:
+            ``(N, d)`` float32 on the CPU, the means over the backbone's grid.
+
+        Raises:
+            ValueError: There is no backbone, or it is trained.
+        """
+        if not self.frozen_images:
+            fail("images", "a frozen backbone", "none", "its vectors would change with every step, or there is none")
+        return Padded(
+            self._in_batches(self.prepare_images, lambda part: Padded(self._seen(part.values)), _values, images)
+        )
+
+    def _seen(self, pixels: Tensor) -> Tensor:
+        """``(N, d)`` float32: the mean over the grid of each picture."""
+        with torch.set_grad_enabled(self.config.finetune and torch.is_grad_enabled()):
+            maps: Tensor = self.backbone(pixels)
+        return maps.float().mean((2, 3))
 
     def text_codes(self, texts: Padded) -> Padded:
         """``(C, D)`` unit vectors."""
@@ -107,6 +136,15 @@ class VseppModel(RetrievalModel):
         if self.backbone is not None and not self.config.finetune:
             self.backbone.eval()
         return self
+
+
+def _is_vectors(images: Any) -> bool:
+    values = images.values if isinstance(images, Padded) else images
+    return isinstance(values, Tensor | np.ndarray) and values.ndim == 2
+
+
+def _values(codes: Padded) -> Tensor:
+    return codes.values
 
 
 def _backbone(config: VseppConfig) -> Any:

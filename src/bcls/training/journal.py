@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bcls._checks import fail
 from bcls.training.run_folder import METRICS
 
 
@@ -16,11 +17,17 @@ class Journal:
         folder: The run's folder.
         keep: Bytes to keep of what is there; lines after them are from steps that are done again.
         step: Where TensorBoard's curves continue.
+
+    Raises:
+        ValueError: The file is shorter than that.
     """
 
     def __init__(self, folder: Path, keep: int, step: int) -> None:
         path = folder / METRICS
         path.touch()
+        if path.stat().st_size < keep:
+            got = f"{path.stat().st_size} bytes"
+            fail(str(path), f"at least the {keep} bytes that the checkpoint knows", got, "put the whole file back")
         self._file = path.open("r+b")
         self._file.truncate(keep)
         self._file.seek(keep)

@@ -16,7 +16,9 @@ LEARNABLE: dict[str, dict[str, tuple[float, float]]] = {
 }
 
 
-def make_loss(settings: Mapping[str, Any], initial_temperature: float | None = None) -> RetrievalLoss:
+def make_loss(
+    settings: Mapping[str, Any], initial_temperature: float | None = None, initial_bias: float | None = None
+) -> RetrievalLoss:
     """Build the loss that ``loss:`` in the settings describes.
 
     Args:
@@ -24,6 +26,8 @@ def make_loss(settings: Mapping[str, Any], initial_temperature: float | None = N
             mapping below ``infonce``), and ``learn_temperature`` to learn the temperature of ``infonce`` or scale and
             bias of ``sigmoid`` along with the weights.
         initial_temperature: Where learning the temperature of ``infonce`` starts unless it is given, a model's own.
+        initial_bias: The model's own bias, where it has learnt with a sigmoid loss: scale and bias of ``sigmoid`` then
+            start from the model's two, unless they are given.
 
     Raises:
         ValueError: A name or an argument is unknown; the message names the nearest one.
@@ -48,15 +52,24 @@ def make_loss(settings: Mapping[str, Any], initial_temperature: float | None = N
         if not able:
             fail("loss.learn_temperature", f"a loss among {', '.join(LEARNABLE)}", name, "leave it out")
         for part in able:
-            for argument, (start, _) in LEARNABLE[part].items():
-                if argument == "temperature" and initial_temperature is not None:
-                    start = initial_temperature
+            own = _starts(initial_temperature, initial_bias)
+            for argument, (usual, _) in LEARNABLE[part].items():
+                start = own.get(argument, usual)
                 key = f"{part}.{argument}" if len(parts) > 1 else argument
                 arguments[key] = nn.Parameter(torch.tensor(float(arguments.get(key, start))))
     for key in arguments:
         if key.startswith("learn"):
             check_choice("loss", key, ["learn_temperature"])
     return from_name(name, **arguments)
+
+
+def _starts(temperature: float | None, bias: float | None) -> dict[str, float]:
+    """Where a model's own temperature and bias put what a loss learns."""
+    if temperature is None:
+        return {}
+    starts = {"temperature": temperature}
+    # A scale is of use with its bias alone: they say together from which cosine on a pair counts as one.
+    return starts if bias is None else {**starts, "scale": 1 / temperature, "bias": bias}
 
 
 def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:

@@ -49,7 +49,8 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     write(new)
-    sync(new)
+    for inner in (*(path for path in new.rglob("*") if path.is_dir()), new):
+        sync(inner)
     if folder.exists():
         shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)

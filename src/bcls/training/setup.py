@@ -95,7 +95,8 @@ def set_up(config: TrainConfig, model: RetrievalModel | None = None, dataset: Da
     if model is None:
         model = build_model(config, train)
     if config.loss.get("learn_temperature"):
-        loss = make_loss(config.loss, getattr(model, "initial_temperature", None))
+        own = (getattr(model, name, None) for name in ("initial_temperature", "initial_bias"))
+        loss = make_loss(config.loss, *own)
     _check_labels(config, loss)
     device = accelerator.device
     model.to(device)
@@ -151,7 +152,7 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
             expected = f"{width}, the width of the features {config.features!r}"
             fail("model.features", expected, given, "leave it out: it is read from the data")
     parsed = model_config(settings)
-    if parsed.name == "dual" and parsed.text != "gru":
+    if not hasattr(parsed, "words") or getattr(parsed, "text", "gru") != "gru":  # reads captions by itself
         return build(parsed)
     if config.vocabulary is not None:
         words = Vocabulary.read(config.vocabulary)

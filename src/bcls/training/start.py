@@ -83,7 +83,9 @@ def train(config: TrainConfig, *, model: "RetrievalModel | None" = None, dataset
 
 
 def _check_free(folder: Path, *, resume: bool) -> None:
-    if not resume and any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINTS)):
+    # An empty folder of checkpoints is what is left of a run that was killed before it wrote down its settings.
+    begun = (folder / CONFIG, folder / METRICS, *(folder / CHECKPOINTS).glob("*"))
+    if not resume and any(path.exists() for path in begun):
         fail(
             "out", "a new or empty folder", f"{folder}, which holds a run", "continue it with --resume, or use another"
         )
