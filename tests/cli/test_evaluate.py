@@ -150,7 +150,7 @@ def test_compare(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("evaluate", "--data", "data"), "`--similarity`: expected files with scores, got none"),
+        (("evaluate", "--data", "data"), "`--similarity`: expected a model or files with scores, got none"),
         (("evaluate", "--similarity", "a.npy"), "data"),
         (("evaluate", "--similarity", "a.npy", "--data", "nowhere"), "nowhere: no such dataset folder"),
         (("evaluate", "--similarity", "no.npy", "--data", "data"), "no.npy: no such file"),
@@ -190,6 +190,86 @@ def test_mistakes_are_one_line_and_code_2(run, words, message):
     assert out == ""
     assert err.count("\n") == 1
     assert err.startswith(f"bcls {words[0]}: ")
+    assert message in err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A dataset with features, a run on it, and a saved model."""
+    import torch
+
+    from bcls.models import load
+    from bcls.training import train
+    from tests.training.made import make_data as make_training_data
+    from tests.training.made import settings
+
+    folder = tmp_path_factory.mktemp("trained")
+    data = make_training_data(folder / "features")
+    train(settings(data, folder / "run", model={"name": "vsepp", "width": 8, "word_width": 4}, word_threshold=1))
+    other = load(folder / "run")
+    torch.nn.init.normal_(other.fc.weight, generator=torch.Generator().manual_seed(0))
+    other.save_pretrained(folder / "other")
+    return folder
+
+
+def test_a_run_is_named_in_front_of_the_flags(run, trained):
+    from bcls.training.journal import read_metrics
+
+    flags = ("--data", trained / "features", "--split", "val", "--json")
+    code, out, err = run("evaluate", trained / "run", *flags)
+    assert code == 0
+    found = json.loads(out)
+    best = [line for line in read_metrics(trained / "run") if line["kind"] == "validation" and line["best"]][-1]
+    assert (found["name"], found["rsum"]) == ("run", best["rsum"])
+    assert "encoding by run" in err
+    assert json.loads(run("evaluate", "--similarity", trained / "run", *flags)[1]) == found
+
+
+def test_a_saved_model_and_a_run_average(run, trained):
+    flags = ("--data", trained / "features", "--split", "val", "--features", "made", "--json")
+    both = (trained / "run", trained / "other")
+    code, out, _ = run("evaluate", *both, *flags)
+    assert code == 0
+    found = json.loads(out)
+    assert found["name"] == "run + other"
+    alone = [json.loads(run("evaluate", one, *flags)[1])["rsum"] for one in both]
+    assert found["rsum"] not in alone
+
+
+def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
+    flags = ("--data", trained / "features", "--split", "val", "--features", "made")
+    code, out, err = run("compare", trained / "run", trained / "other", *flags, "--json", "--html", "page.html")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["a"], found["b"]) == ("run", "other")
+    for side, model in (("a", "run"), ("b", "other")):
+        alone = json.loads(run("evaluate", trained / model, *flags, "--json")[1])
+        assert found[f"{side}_rsum"] == pytest.approx(alone["rsum"])
+        assert err.count(f"encoding by {model} ...") == 1
+    assert "A run" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("evaluate", "{}/other", "--data", "{}/features", "--split", "val"), "--features, one of made"),
+        (("evaluate", "{}/run", "--data", "data"), "made"),
+        (("evaluate", "{}/run", "--similarity", "a.npy", "--data", "data"), "`--similarity`: expected models in front"),
+        (
+            ("evaluate", "modle", "--data", "data"),
+            "`--similarity`: expected 'photo', the folder of a model or of a run",
+        ),
+        (
+            ("evaluate", "--images", "images.npy", "--texts", "texts.npy", "--data", "data", "--features", "made"),
+            "`--features`: expected a model that reads them",
+        ),
+        (("compare", "{}/run", "--data", "data"), "`MODEL`: expected two models in front of the flags"),
+        (("compare", "{}/run", "{}/other", "--b", "b.npy", "--data", "data"), "`--a`: expected two models in front"),
+    ],
+)
+def test_mistakes_with_models_are_one_line_and_code_2(run, trained, words, message):
+    code, out, err = run(*(str(word).format(trained) for word in words))
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 

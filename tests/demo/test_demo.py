@@ -1,54 +1,113 @@
 """The demo end to end, small: every file it promises, the same figures twice, nothing lost on the way."""
 
+import io
 import json
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bcls.cli import main as cli
+from bcls.data import open_dataset
 from bcls.demo import run as demo
 from bcls.demo.results import FIGURES, LOSSES, Run, Spread, summary
 from bcls.demo.settings import DemoSettings
+from bcls.demo.table import print_table
 from bcls.evaluation import kendall, recalls
+from bcls.models import MODELS, load
+from bcls.training.journal import read_metrics
 
-SMALL = ["--images", "120", "--seeds", "1", "--epochs", "2", "--batch", "16"]
+SMALL = ["--images", "100", "--seeds", "1", "--epochs", "2", "--batch", "32"]
 
 
-def test_end_to_end(tmp_path, capsys):
-    out = tmp_path / "made" / "here"
-    assert cli.main(["demo", *SMALL, "--out", str(out), "--json", "--save_images"]) == 0
-    captured = capsys.readouterr()
-    figures = json.loads(captured.out)  # standard output is JSON alone
+REGISTERED = ("bcls.demo.towers:ScenesConfig", "bcls.demo.towers:ScenesModel")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A small demo's folder, what it printed, and what it said on the way."""
+    out = tmp_path_factory.mktemp("demo") / "made" / "here"
+    said = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said[0]), redirect_stderr(said[1]):
+        patch.setitem(MODELS, "scenes", REGISTERED)
+        assert cli.main(["demo", *SMALL, "--out", str(out), "--json"]) == 0
+    return out, said[0].getvalue(), said[1].getvalue()
+
+
+def test_end_to_end(made):
+    out, printed, said = made
+    figures = json.loads(printed)  # standard output is JSON alone
     assert list(figures) == list(LOSSES)
     assert all(set(row) == {key for key, _, _ in FIGURES} for row in figures.values())
-    assert "training" in captured.err
+    assert "training 3 of 3: BCLS, seed 1 of 1" in said
     results = json.loads((out / "results.json").read_text())
     assert results["summary"] == figures
-    assert results["settings"]["sizes"] == [90, 12, 18]
+    assert results["settings"]["sizes"] == [75, 10, 15]
     assert [(one["loss"], one["seed"]) for one in results["runs"]] == [(loss, 0) for loss in LOSSES]
     assert "<table" in (out / "report.html").read_text()
-    assert len(list((out / "scenes" / "images").glob("*.png"))) == 120
-    splits = [json.loads(line)["split"] for line in (out / "scenes" / "captions.jsonl").read_text().splitlines()]
-    assert [splits.count(name) for name in ("train", "val", "test")] == [450, 60, 90]
     assert not list(out.rglob("*.tmp"))
 
 
-def test_table_on_the_terminal_and_the_same_figures_twice(tmp_path, capsys):
-    tables = []
-    for name in ("a", "b"):
-        assert cli.main(["demo", *SMALL, "--out", str(tmp_path / name)]) == 0
-        tables.append(capsys.readouterr().out)
-    assert tables[0].replace("/a/", "/b/") == tables[1]
-    assert all(name in tables[0] for name in LOSSES.values())
-    assert "report.html" in tables[0]
-    assert "±" not in tables[0]  # one seed has no spread
+def test_the_scenes_are_a_dataset(made):
+    scenes = open_dataset(made[0] / "scenes")
+    assert scenes.splits == {"train": (75, 375), "val": (10, 50), "test": (15, 75)}
+    test = scenes.split("test")
+    pixels = test.features("pixels").take(range(15))
+    for number in (0, 14):
+        assert (np.asarray(test.read_image(test.image_ids[number])).transpose(2, 0, 1) == pixels[number]).all()
 
 
-def test_interrupted_demo_keeps_its_rounds(tmp_path, monkeypatch, capsys):
-    real, calls = demo.train, []
+def test_each_run_is_one_that_the_library_reads(made, monkeypatch, capsys):
+    """Run folders are whole, and the model in them gives the figures that the demo tells, from pictures and strings."""
+    monkeypatch.setitem(MODELS, "scenes", REGISTERED)
+    out = made[0]
+    test = open_dataset(out / "scenes").split("test")
+    for one in json.loads((out / "results.json").read_text())["runs"]:
+        folder = out / "runs" / f"{one['loss']}-seed0"
+        files = {"config.yaml", "environment.json", "metrics.jsonl", "report.html"}
+        assert files <= {path.name for path in folder.iterdir()}
+        model = load(folder)
+        similarity = model.similarity([test.read_image(image) for image in test.image_ids], test.texts)
+        np.testing.assert_allclose(recalls(similarity, test.image_of_caption)["rsum"], one["test"]["rsum"], atol=3)
+        looks = [line for line in read_metrics(folder) if line["kind"] == "validation"]
+        assert one["val_rsum"] == [look["rsum"] for look in looks]
+        assert one["epochs"] == [1, 2]
+    assert cli.main(["evaluate", str(folder), "--data", str(out / "scenes"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["name"], found["images"]) == ("bcls-seed0", 15)
+    assert found["rsum"] == pytest.approx(one["test"]["rsum"], abs=3)
+    vectors = model.encode_texts(["a red bus beside a dog"])
+    assert vectors.shape == (1, 128)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(1))
+
+
+def test_a_later_demo_replaces_an_earlier_one_and_nothing_else(made, tmp_path, capsys):
+    out = shutil.copytree(made[0], tmp_path / "out")
+    (out / "runs" / "mine").mkdir()
+    before = (out / "results.json").read_bytes()
+    demo._clear(out)
+    assert [path.name for path in (out / "runs").iterdir()] == ["mine"]
+    assert not (out / "scenes").exists()
+    assert (out / "results.json").read_bytes() == before
+    for results in (None, "[]", "{", "{}"):
+        folder = tmp_path / f"other{results}"
+        (folder / "scenes").mkdir(parents=True)
+        (folder / "scenes" / "mine").write_text("mine")
+        if results is not None:
+            (folder / "results.json").write_text(results)
+        assert cli.main(["demo", *SMALL, "--out", str(folder)]) == 2
+        assert "`--out`: expected a new folder, or that of an earlier demo" in capsys.readouterr().err
+        assert (folder / "scenes" / "mine").read_text() == "mine"
+        assert results is None or (folder / "results.json").read_text() == results
+
+
+def test_interrupted_demo_keeps_its_rounds_and_gives_the_same_figures_again(made, tmp_path, monkeypatch, capsys):
+    real = demo.train
 
     def stops(loss, seed, *rest):
-        calls.append((loss, seed))
         if seed == 1:
             raise KeyboardInterrupt
         return real(loss, seed, *rest)
@@ -56,9 +115,18 @@ def test_interrupted_demo_keeps_its_rounds(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "train", stops)
     assert cli.main(["demo", *SMALL, "--seeds", "2", "--out", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err
-    kept = json.loads((tmp_path / "results.json").read_text())["runs"]
-    assert [one["loss"] for one in kept] == list(LOSSES)
     assert (tmp_path / "report.html").exists()
+    kept, before = (json.loads((out / "results.json").read_text())["runs"] for out in (tmp_path, made[0]))
+    assert [one | {"seconds": 0} for one in kept] == [one | {"seconds": 0} for one in before]
+
+
+def test_table_on_the_terminal(capsys):
+    print_table([run_of(loss, 1.0) for loss in LOSSES], Path("here"))
+    table = capsys.readouterr().out
+    assert all(name in table for name in LOSSES.values())
+    assert "here/report.html" in table
+    assert "bcls evaluate here/runs/bcls-seed0 --data here/scenes" in table
+    assert "±" not in table  # one seed has no spread
 
 
 def test_missing_extra_is_said_first(tmp_path, monkeypatch, capsys):
@@ -75,14 +143,14 @@ def test_out_that_is_a_file(tmp_path, capsys):
     assert (tmp_path / "taken").read_text() == "mine"
 
 
-def test_run_learns_and_measures_what_it_says():
+def test_run_learns_and_measures_what_it_says(tmp_path):
     """A run's test figures are those of its own scores, and training beats chance."""
-    settings = DemoSettings(images=400, seeds=1, epochs=6, batch=32)
-    data = demo.prepare(settings)
-    one = demo.train("triplet-sn", 0, data, settings, lambda epoch: None)
-    assert one.epochs == [2, 4, 6]
+    settings = DemoSettings(images=200, seeds=1, epochs=4, batch=32)
+    data = demo.prepare(settings, tmp_path / "scenes")
+    one = demo.train("triplet-sn", 0, data, settings, tmp_path / "run")
+    assert one.epochs == [1, 2, 3, 4]
     assert one.train_loss[-1] < one.train_loss[0]
-    assert one.similarity.shape == (60, 300)
+    assert one.similarity.shape == (30, 150)
     assert one.test["rsum"] == recalls(one.similarity, data.test.image_of_caption)["rsum"]
     taus = kendall(one.similarity, data.test.true)
     assert one.test["tau_true"] == (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
@@ -94,12 +162,13 @@ def test_run_learns_and_measures_what_it_says():
     assert (data.validation.true[own] == 1).all()
 
 
-def test_summary_of_runs():
-    def of(loss, rsum):
-        test = {key: rsum for key, _, _ in FIGURES}
-        return Run(loss, 0, [1], [0.1], [1.0], [0.2], test, 1.0, np.zeros((1, 1), np.float32))
+def run_of(loss, rsum):
+    test = {key: rsum for key, _, _ in FIGURES}
+    return Run(loss, 0, [1], [0.1], [1.0], [0.2], test, 1.0, np.zeros((1, 1), np.float32))
 
-    rows = summary([of("bcls", 1.0), of("triplet-hn", 4.0), of("bcls", 3.0)])
+
+def test_summary_of_runs():
+    rows = summary([run_of("bcls", 1.0), run_of("triplet-hn", 4.0), run_of("bcls", 3.0)])
     assert list(rows) == ["triplet-hn", "bcls"]
     assert rows["bcls"]["rsum"] == Spread(2.0, pytest.approx(2**0.5))
     assert rows["triplet-hn"]["rsum"] == Spread(4.0, 0.0)

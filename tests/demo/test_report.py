@@ -101,7 +101,7 @@ def test_the_page_is_whole(write, nine):
     assert "Everything took 1 min 15 s" in page.text
     for name in LOSSES.values():
         assert name in page.text
-    assert "bcls demo --images 4000 --epochs 30" in page.text
+    assert "bcls demo --images 4000 --epochs 8" in page.text
     assert "loss(similarity, relevance, image_ids=ids)" in page.text
     assert all("scope" in cell for cell in page.all("th"))
     assert all(image["alt"] for image in page.all("img"))

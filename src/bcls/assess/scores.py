@@ -1,6 +1,7 @@
-"""The scores of a model on a split, from what a user names: a similarity matrix or a folder of embeddings."""
+"""The scores of a model on a split, from what a user names: the model, a similarity matrix, or embeddings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,47 +17,56 @@ from bcls.assess.fits import (
     check_similarity_shape,
     row_blocks,
 )
+from bcls.assess.model_scores import is_model, model_scores
 
 if TYPE_CHECKING:
     from bcls.data import Dataset
 
 
-def load_similarity(models: Sequence[str], split: "Dataset", flag: str = "--similarity") -> NDArray[Any]:
-    """Read the scores of a model, or the mean of those of several: the ensemble.
+def load_similarity(
+    models: Sequence[str], split: "Dataset", flag: str = "--similarity", *, features: str | None = None
+) -> NDArray[Any]:
+    """Read or compute the scores of a model, or the mean of those of several: the ensemble.
 
     One matrix is used as it is, mapped into memory where it can be. Of several, one after another is added up in
     blocks.
 
     Args:
-        models: Each the name of a matrix, for :func:`bcls.assess.arrays.open_matrix`, or of a folder with embeddings,
-            see :func:`find_embeddings`, whose cosines are the scores.
+        models: Each a model, see :func:`bcls.assess.model_scores.model_scores`; a matrix, for
+            :func:`bcls.assess.arrays.open_matrix`; or a folder with embeddings, see :func:`find_embeddings`, whose
+            cosines are the scores.
         split: Whose images are the rows and whose captions the columns.
         flag: What the caller calls ``models``.
+        features: Name of the dataset's features that models read; left out, those of their runs, and else pictures.
 
     Returns:
         ``(N, C)``; the mean is float32 where all matrices fit into it, else float64.
 
     Raises:
-        ValueError: If one is no such matrix or folder; the message names it.
+        ValueError: If one is no such model, matrix or folder, or does not fit the split; the message names it.
         OSError: If it cannot be read.
     """
     check_captions(split)
     if not models:
-        fail(flag, "at least one file", "none", "give a matrix of images x captions, or a folder of embeddings")
+        fail(
+            flag, "at least one file", "none", "give a model, a matrix of images x captions, or a folder of embeddings"
+        )
     if len(set(models)) < len(models):
         twice = next(model for model in models if models.count(model) > 1)
         fail(flag, "different files", f"{twice} more than once", "name each model of an ensemble once")
     if len(models) == 1:
-        return _read_model(models[0], split)
+        return _read_model(models[0], split, features, flag)
     total: NDArray[Any] = np.zeros((len(split.images), len(split.captions)), dtype=np.float32)
     for model in models:
-        total = _add(total, _read_model(model, split))
+        total = _add(total, _read_model(model, split, features, flag))
     total /= len(models)
     return total
 
 
-def _read_model(name: str, split: "Dataset") -> NDArray[Any]:
+def _read_model(name: str, split: "Dataset", features: str | None, flag: str) -> NDArray[Any]:
     """Turn what a user named into scores; each kind of thing that can be named has its branch here."""
+    if is_model(name):
+        return model_scores(name, split, features, flag)
     if Path(name).is_dir():
         return load_embeddings(*find_embeddings(Path(name)), split)
     stored = open_matrix(name)
@@ -96,6 +106,12 @@ def _add(total: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
     for rows in row_blocks(*matrix.shape):
         total[rows] += matrix[rows]
     return total
+
+
+def on_disk(similarity: NDArray[Any], path: Path) -> Callable[[], NDArray[Any]]:
+    """Put scores into a file, and return what maps them into memory again."""
+    np.save(path, similarity)
+    return partial(np.load, path, mmap_mode="r")
 
 
 def load_embeddings(images: str, texts: str, split: "Dataset") -> NDArray[np.float32]:

@@ -1,16 +1,18 @@
-"""``bcls evaluate``: the figures of a model, from its scores."""
+"""``bcls evaluate``: the figures of a model, from the model itself or from its scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from bcls._checks import check_choice, fail
 from bcls.cli.arguments import parse
 
 ABOUT = (
-    "Computes the figures of a model on a split. A model is a similarity matrix (images x captions) or a folder with "
-    "embeddings in images.npy and texts.npy; several are averaged. Files are .npy, .npz or .safetensors; file.npz:key "
-    "chooses an array."
+    "Computes the figures of a model on a split. A model is the folder of a training run or of a saved model, a "
+    "similarity matrix (images x captions), or a folder with embeddings in images.npy and texts.npy; several are "
+    "averaged. They stand in front of the flags, or behind --similarity. Files are .npy, .npz or .safetensors; "
+    "file.npz:key chooses an array."
 )
 
 
@@ -23,7 +25,9 @@ class EvaluateSettings:
     split: str = "test"
     """Split that the scores are of."""
     similarity: list[str] = field(default_factory=list)
-    """Matrices, images x captions, or folders with embeddings in images.npy and texts.npy; several are averaged."""
+    """Runs, models, matrices (images x captions), or folders with images.npy and texts.npy; several are averaged."""
+    features: str | None = None
+    """Features of the dataset that a model reads; left out, those of its run, and else pictures."""
     images: str | None = None
     """Embeddings of the images, with --texts instead of --similarity."""
     texts: str | None = None
@@ -56,7 +60,7 @@ class EvaluateSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    settings = parse("evaluate", ABOUT, EvaluateSettings, arguments)
+    settings = parse("evaluate", ABOUT, EvaluateSettings, _with_flag(list(arguments)))
     _check(settings)
     # Here, not above: `--help` need not wait for them.
     from bcls.assess import (
@@ -77,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     if settings.images is not None and settings.texts is not None:
         similarity = load_embeddings(settings.images, settings.texts, split)
     else:
-        similarity = load_similarity(settings.similarity, split)
+        similarity = load_similarity(settings.similarity, split, features=settings.features)
     chosen = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
     captions = None if settings.labels is None else CaptionVectors(split, settings.labels)
     wanted = Options(**{key: getattr(settings, key) for key in chosen})
@@ -105,6 +109,26 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def models_in_front(words: Sequence[str]) -> list[str]:
+    """The words in front of the flags.
+
+    Example:
+        >>> models_in_front(["runs/a", "b.npy", "--data", "scenes"])
+        ['runs/a', 'b.npy']
+    """
+    return list(takewhile(lambda word: not word.startswith("-"), words))
+
+
+def _with_flag(words: list[str]) -> list[str]:
+    """Put the flag in front of models that stand without one."""
+    models = models_in_front(words)
+    if not models:
+        return words
+    if any(word.partition("=")[0] == "--similarity" for word in words):
+        fail("--similarity", "models in front of the flags, or behind this one", "both", "leave one of them out")
+    return ["--similarity", *words]
+
+
 def _check(settings: EvaluateSettings) -> None:
     embeddings = [flag for flag in ("images", "texts") if getattr(settings, flag) is not None]
     if settings.similarity and embeddings:
@@ -113,7 +137,10 @@ def _check(settings: EvaluateSettings) -> None:
         other = "texts" if embeddings == ["images"] else "images"
         fail(f"--{other}", "it together with the other embeddings", f"--{embeddings[0]} alone", "give both")
     if not settings.similarity and not embeddings:
-        fail("--similarity", "files with scores", "none", "give matrices, or embeddings by --images and --texts")
+        remedy = "name a run, a model or a matrix, or give embeddings by --images and --texts"
+        fail("--similarity", "a model or files with scores", "none", remedy)
+    if settings.features is not None and embeddings:
+        fail("--features", "a model that reads them", f"--{embeddings[0]}", "leave one of them out")
     if settings.row is not None:
         check_choice("--row", settings.row, ("markdown", "latex"))
         if settings.json:

@@ -35,7 +35,7 @@ known here because the pictures are drawn from a description, and no loss gets t
 </dl>"""
 _NEXT = (
     ("More seeds, for a firmer ±:", "bcls demo --seeds 5 --out other"),
-    ("More data and longer training, to see what stays:", "bcls demo --images 4000 --epochs 30"),
+    ("More data and longer training, to see what stays:", "bcls demo --images 4000 --epochs 8"),
     (
         "The loss in your own training loop:",
         "from bcls.losses import BCLSLoss\n\nloss = BCLSLoss()\nloss(similarity, relevance, image_ids=ids)",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bcls.demo.results import FIGURES, LOSSES, Run, summary
+from bcls.demo.run import RUNS, SCENES
 
 
 def print_table(runs: Sequence[Run], out: Path) -> None:
@@ -33,4 +34,4 @@ def print_table(runs: Sequence[Run], out: Path) -> None:
     )
     console.print(f"Report with curves and a gallery: {out / 'report.html'}")
     console.print(f"All figures: {out / 'results.json'}")
-    console.print("Next: bcls demo --seeds 5 --out other · bcls demo --help · from bcls.losses import BCLSLoss")
+    console.print(f"Next: bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help")

@@ -1,86 +1,85 @@
-"""One training run of the demo, top to bottom."""
+"""One run of the demo: the library's own training loop, then a look at the model of every epoch."""
 
-import math
 import time
-from collections.abc import Callable
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from safetensors.torch import load_file
 
-from bcls.demo.gallery import TestSplit
+from bcls._padded import Padded
+from bcls.demo.gallery import Floats, TestSplit
 from bcls.demo.results import Run
-from bcls.demo.scenes import CAPTIONS, DemoData
+from bcls.demo.scenes import ENCODER, PIXELS, DemoData
 from bcls.demo.settings import DemoSettings
-from bcls.demo.towers import Towers
+from bcls.demo.towers import ScenesConfig, ScenesModel
 from bcls.evaluation import kendall, recalls
-from bcls.losses import from_name
+from bcls.models.folder import WEIGHTS
+from bcls.training import TrainConfig
+from bcls.training import train as train_run
+from bcls.training.journal import read_metrics
+from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH
 
-#: The same for every loss; chosen on the validation split.
-LEARNING_RATE = 3e-3
-#: The validation split is looked at after every so many epochs.
-LOOK_EVERY = 2
 
-
-def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, tell: Callable[[int], None]) -> Run:
+def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: Path) -> Run:
     """Train the towers under one loss from one seed and measure them.
+
+    The test figures are those of the model that ``bcls.models.load(folder)`` gives: the one with the highest RSUM on
+    the validation split.
 
     Args:
         loss: Name of the loss; its defaults are the paper's.
-        seed: Of weights, batches and the choice of captions.
-        data: Pictures, caption vectors and labels.
+        seed: Of weights, batches and dropout.
+        data: Pictures, captions and labels.
         settings: Epochs and batch size.
-        tell: Called with the number of epochs done.
+        folder: The run's folder.
     """
     started = time.perf_counter()
     torch.manual_seed(seed)
-    criterion, model = from_name(loss), Towers(data.vectors.shape[2])
-    steps_each = data.training // settings.batch
-    steps = settings.epochs * steps_each
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_pace, steps=steps))
-    seen: dict[str, list[float]] = {"epochs": [], "train_loss": [], "val_rsum": [], "val_tau_true": []}
-    for epoch in range(1, settings.epochs + 1):
-        model.train()
-        values = []
-        # Whole batches only: a short last one would weigh its pairs more than the others.
-        for images in torch.randperm(data.training)[: steps_each * settings.batch].view(steps_each, -1):
-            captions = data.vectors[images, torch.randint(CAPTIONS, (len(images),))]
-            value = criterion(model(data.pictures[images], captions), _labels(data, images, captions), image_ids=images)
-            optimizer.zero_grad()
-            torch.autograd.backward(value)
-            nn.utils.clip_grad_norm_(model.parameters(), 2.0)
-            optimizer.step()
-            schedule.step()
-            values.append(value.item())
-        if epoch % LOOK_EVERY == 0 or epoch == settings.epochs:
-            figures = measure(_scores(model, data, data.training, data.validation), data.validation)
-            for key, number in zip(
-                seen, (epoch, sum(values) / len(values), figures["rsum"], figures["tau_true"]), strict=True
-            ):
-                seen[key].append(number)
-        tell(epoch)
-    similarity = _scores(model, data, len(data.pictures) - len(data.test.pixels), data.test)
+    model = ScenesModel(ScenesConfig(), data.reader)
+    result = train_run(_config(loss, seed, data, settings, folder), model=model, dataset=data.dataset)
+    epochs = list(range(1, result.epochs + 1))
+    # No loss and no choice has seen the true relevance, so it is looked at afterwards.
+    looks = [_scores(model, folder, EPOCH.format(epoch), data, data.validation) for epoch in epochs]
+    seen = [measure(look, data.validation) for look in looks]
+    similarity = _scores(model, folder, BEST, data, data.test)
     return Run(
         loss=loss,
         seed=seed,
-        epochs=[int(epoch) for epoch in seen.pop("epochs")],
-        **seen,
+        epochs=epochs,
+        train_loss=_losses(read_metrics(folder), result.epochs),
+        val_rsum=[look["rsum"] for look in result.history],
+        val_tau_true=[look["tau_true"] for look in seen],
         test=measure(similarity, data.test),
         seconds=time.perf_counter() - started,
-        similarity=similarity.numpy(),
+        similarity=similarity,
     )
 
 
-def _pace(step: int, steps: int) -> float:
-    """Share of the learning rate: up over the first tenth of the steps, then down along a cosine."""
-    warm = steps // 10 + 1
-    if step < warm:
-        return (step + 1) / warm
-    return 0.5 + 0.5 * math.cos(math.pi * (step - warm) / max(1, steps - warm))
+def _config(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: Path) -> TrainConfig:
+    """The same for every loss but for its name; the learning rate was chosen on the validation split."""
+    return TrainConfig(
+        data=str(data.dataset.folder),
+        out=str(folder),
+        model={"name": ScenesConfig.name},
+        loss={"name": loss},
+        features=PIXELS,
+        labels=ENCODER,
+        val_images=None,
+        epochs=settings.epochs,
+        batch=settings.batch,
+        optimizer="adamw",
+        lr=3e-3,
+        weight_decay=1e-3,
+        schedule="cosine",
+        warmup=settings.epochs / 10,
+        keep_epochs=True,
+        device="cpu",
+        seed=seed,
+    )
 
 
-def measure(similarity: Tensor, split: TestSplit) -> dict[str, float]:
+def measure(similarity: Floats, split: TestSplit) -> dict[str, float]:
     """Recalls against the pairs, and Kendall's tau (mean of both directions) against both kinds of relevance."""
     figures = recalls(similarity, split.image_of_caption)
     for name, labels in (("pseudo", split.pseudo), ("true", split.true)):
@@ -89,15 +88,28 @@ def measure(similarity: Tensor, split: TestSplit) -> dict[str, float]:
     return figures
 
 
-def _labels(data: DemoData, images: Tensor, captions: Tensor) -> Tensor:
-    """Pseudo labels of a batch: the best cosine of a caption with any caption of the image."""
-    cosines = torch.einsum("ikd,jd->ijk", data.vectors[images], captions)
-    return cosines.amax(2).clamp(-1, 1).fill_diagonal_(1)
-
-
-@torch.no_grad()
-def _scores(model: Towers, data: DemoData, start: int, split: TestSplit) -> Tensor:
-    model.eval()
-    images = slice(start, start + len(split.pixels))
-    scores: Tensor = model(data.pictures[images], data.vectors[images].flatten(0, 1))
+def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: DemoData, split: TestSplit) -> Floats:
+    """Scores of a split by the model as a checkpoint has it."""
+    model.load_trained_state(load_file(folder / CHECKPOINTS / checkpoint / WEIGHTS))
+    pixels = torch.from_numpy(split.pixels).permute(0, 3, 1, 2)
+    scores: Floats = model.similarity(pixels, Padded(data.reader(split.texts))).numpy()
     return scores
+
+
+def _losses(lines: list[dict[str, Any]], epochs: int) -> list[float]:
+    """Mean training loss of each epoch, from the lines of ``metrics.jsonl``.
+
+    Each line has the mean over the steps since the line before.
+
+    Example:
+        >>> steps = ((1, 2, 4.0), (1, 3, 1.0), (2, 4, 0.5))
+        >>> _losses([{"kind": "step", "epoch": e, "step": s, "loss": value} for e, s, value in steps], 2)
+        [3.0, 0.5]
+    """
+    sums, counts, before = [0.0] * epochs, [0] * epochs, 0
+    for line in lines:
+        if line["kind"] == "step":
+            count, before = line["step"] - before, line["step"]
+            sums[line["epoch"] - 1] += line["loss"] * count
+            counts[line["epoch"] - 1] += count
+    return [total / count for total, count in zip(sums, counts, strict=True)]

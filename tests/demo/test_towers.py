@@ -1,0 +1,86 @@
+"""The demo's model: pictures in any form give the same, captions are read once, wrong input is named."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bcls._padded import Padded
+from bcls.data import open_dataset
+from bcls.demo.towers import TEXT_WIDTH, Reader, ScenesConfig, ScenesModel
+from bcls.models import MODELS, load
+from tests.training.made import make_data
+
+CONFIG = ScenesConfig(channels=2, width=8)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    known = torch.nn.functional.normalize(torch.randn(2, TEXT_WIDTH), dim=1)
+    return ScenesModel(CONFIG, Reader({"a dog": known[0], "a cat": known[1]}))
+
+
+def test_pixels_and_pictures_give_the_same(model):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
+    pictures = [Image.fromarray(one) for one in pixels]
+    array = pixels.transpose(0, 3, 1, 2)
+    expected = model.encode_images(pictures)
+    torch.testing.assert_close(expected.norm(dim=1), torch.ones(3))
+    for same in (array, torch.from_numpy(array.copy()), torch.from_numpy(array.copy()).float(),
+                 Padded(torch.from_numpy(array.copy()))):  # fmt: skip
+        torch.testing.assert_close(model.encode_images(same), expected)
+    assert model.encode_images([pictures[0].resize((200, 90))]).shape == (1, 8)
+
+
+def test_known_captions_are_not_read_again(model, monkeypatch):
+    monkeypatch.setattr("bcls.demo.towers._minilm", lambda: pytest.fail("read again"))
+    vectors = model.read(["a cat", "a dog", "a cat"])
+    assert torch.equal(vectors[0], vectors[2])
+    torch.testing.assert_close(model.encode_texts(["a cat"]), model.encode_texts(Padded(vectors[:1])))
+    assert model.encode_texts([]).shape == (0, 8)
+
+
+def test_unknown_captions_are_read_with_minilm(model):
+    pytest.importorskip("sentence_transformers", reason='needs pip install "bcls[text]"')
+    from bcls.labels import load_text_encoder
+
+    texts = ["a red bus", "a dog", "a red bus"]
+    found = model.read(texts)
+    np.testing.assert_allclose(found[[0, 2]], load_text_encoder("minilm").encode(texts)[[0, 2]], atol=1e-6)
+    assert torch.equal(found[1], model.read(["a dog"])[0])
+
+
+def test_saved_and_loaded(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(MODELS, "scenes", ("bcls.demo.towers:ScenesConfig", "bcls.demo.towers:ScenesModel"))
+    model.save_pretrained(tmp_path / "model")
+    again = load(tmp_path / "model")
+    pixels = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    vectors = Padded(model.read(["a dog", "a cat"]))
+    assert torch.equal(again.similarity(pixels, vectors), model.similarity(pixels, vectors))
+
+
+def test_training_builds_it_by_name(monkeypatch, tmp_path):
+    """So that the ``config.yaml`` of a demo's run can be given to ``bcls train``."""
+    from bcls.training import TrainConfig
+    from bcls.training.setup import build_model
+
+    monkeypatch.setitem(MODELS, "scenes", ("bcls.demo.towers:ScenesConfig", "bcls.demo.towers:ScenesModel"))
+    made = open_dataset(make_data(tmp_path))
+    assert isinstance(build_model(TrainConfig(model={"name": "scenes"}, features="made"), made), ScenesModel)
+    assert build_model(TrainConfig(model={"name": "vsepp"}, features="made"), made).vocabulary is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: model.encode_texts("a dog"), "a list of strings"),
+        (lambda model: model.encode_texts([1, 2]), "a list of strings"),
+        (lambda model: model.encode_texts(torch.zeros(2, 5)), r"vectors \(C, 384\), got torch.float32 \(2, 5\)"),
+        (lambda model: model.encode_images(torch.zeros(2, 3, 32, 32)), r"\(N, 3, 64, 64\), got \(2, 3, 32, 32\)"),
+        (lambda _: ScenesConfig(side=16), "`side`"),
+    ],
+)
+def test_wrong_input_is_named(model, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(model)
