@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 DEMO_OUT   ?= bcls-demo
 DEMO_FLAGS ?=
 
-.PHONY: help demo test test-all lint bench docs clean
+.PHONY: help demo test test-all lint bench docs evidence clean
 
 help:
 	@echo "make demo      train three losses on drawn scenes, about 4 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-all  the default tests and those marked slow"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make bench     speed and memory of losses and evaluation, as ratios measured in one run"
+	@echo "make evidence  the paper's experiments on Flickr8k: DATA=folder JUDGEMENTS=folder, hours on a CPU"
 	@echo "make docs      the documentation site in docs/_build"
 	@echo "make clean     remove what the other targets made"
 
@@ -42,6 +43,20 @@ test-all: lint
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.evaluation
+
+# DATA is the imported dataset, JUDGEMENTS the folder with its ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
+DATA       ?= flickr8k
+JUDGEMENTS ?= flickr8k-release
+SWEEPS     := dual vsepp sgr saf alpha beta lines gamma batch
+evidence: $(VENV)/.dev
+	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite2 --regions global --name lite2
+	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite2 --regions 36 --name grid
+	$(BIN)/bcls labels embed "$(DATA)" --encoder minilm
+	set -e; for s in $(SWEEPS); do $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s; done
+	set -e; for s in dual vsepp sgr saf; do \
+	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
+	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
+	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) noise)
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build

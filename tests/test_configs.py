@@ -13,7 +13,7 @@ from bcls.training.config import check_config
 from bcls.training.objective import make_loss
 
 ROOT = Path(__file__).parents[1] / "configs"
-FILES = sorted(ROOT.rglob("*.yaml"))
+FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name not in {"paper", "sweeps"})
 PAPER = [path for path in FILES if path.parent.name in {"flickr30k", "coco"}]
 
 

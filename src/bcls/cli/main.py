@@ -18,12 +18,15 @@ VERBS = {
     "train": ("bcls.cli.train", "train a model on a dataset, or go on with a run that was stopped"),
     "evaluate": ("bcls.cli.evaluate", "the figures of a model on a split, from its scores"),
     "compare": ("bcls.cli.compare", "whether two models differ, on the same queries"),
+    "sweep": ("bcls.cli.sweep", "train and judge every row of a table from every seed"),
+    "report": ("bcls.cli.report", "tables, curves and verdicts from sweeps"),
     "labels": (
         "bcls.cli.labels",
         "vectors of captions (embed), how well labels agree with people (quality), how wide a window to use (alpha)",
     ),
     "index": ("bcls.cli.index", "embed a folder of photos so that they can be searched"),
     "search": ("bcls.cli.search", "find photos by words or by another photo"),
+    "serve": ("bcls.cli.serve", "search in the browser, and a JSON API"),
     "export": ("bcls.cli.export", "a model for use elsewhere: ONNX towers, or a folder for the Hub"),
 }
 

@@ -186,12 +186,16 @@ class RetrievalModel(nn.Module, ABC):
 def judging(model: nn.Module) -> Iterator[None]:
     """Eval mode without gradients; the model's own mode comes back afterwards, whatever happens."""
     training = model.training
-    model.eval()
+    # Looking is cheaper than switching, and a model that serves queries is in eval mode already.
+    switches = any(module.training for module in model.modules())
+    if switches:
+        model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.train(training)
+        if switches:
+            model.train(training)
 
 
 def parts(items: Any, size: int) -> Iterator[Any]:

@@ -2,7 +2,17 @@
 
 from bcls.search.answer import Answer, CaptionAnswer, CaptionHit, Hit
 from bcls.search.batcher import OverloadedError
+from bcls.search.opened import IndexChangedError
 from bcls.search.service import Service
 from bcls.search.settings import ServiceSettings
 
-__all__ = ["Answer", "CaptionAnswer", "CaptionHit", "Hit", "OverloadedError", "Service", "ServiceSettings"]
+__all__ = [
+    "Answer",
+    "CaptionAnswer",
+    "CaptionHit",
+    "Hit",
+    "IndexChangedError",
+    "OverloadedError",
+    "Service",
+    "ServiceSettings",
+]

@@ -39,6 +39,10 @@ class Batcher:
         wait: Seconds that the first text of a batch waits for others.
         waiting: Most texts in the queue.
         timeout: Seconds until a text is given up.
+
+    Attributes:
+        texts: How many went through the model.
+        batches: In how many calls.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Batcher:
             check_whole("waiting", waiting, least=1)
         )
         self._took = 0.05
+        self.texts = self.batches = 0
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="bcls-encode", daemon=True)
         self._thread.start()
@@ -94,6 +99,8 @@ class Batcher:
             if wanted:
                 started = time.monotonic()
                 self._answer(wanted)
+                self.texts += len(wanted)
+                self.batches += 1
                 self._took = 0.8 * self._took + 0.2 * (time.monotonic() - started)
 
     def _gather(self) -> tuple[list[tuple[str, Future[Vector]]], bool]:

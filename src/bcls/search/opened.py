@@ -13,6 +13,14 @@ from bcls.index.source import Source
 from bcls.search.answer import Hit
 
 
+class IndexChangedError(ValueError):
+    """The index was made anew with another model while it was open; nothing is wrong with the query."""
+
+    def __init__(self, folder: str) -> None:
+        message = "expected the model it had, got an index of another model; start the service again"
+        super().__init__(f"`{folder}`: {message}")
+
+
 @dataclass(frozen=True)
 class Opened:
     """An index that is open.

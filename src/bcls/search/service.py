@@ -18,7 +18,7 @@ from bcls.index.rerank import read_inputs, scores_of
 from bcls.search.answer import Answer, CaptionAnswer, CaptionHit
 from bcls.search.batcher import Batcher, OverloadedError
 from bcls.search.cache import LastUsed
-from bcls.search.opened import Opened, open_now, stamp_of
+from bcls.search.opened import IndexChangedError, Opened, open_now, stamp_of
 from bcls.search.query import check_results, check_text
 from bcls.search.settings import ServiceSettings
 
@@ -170,6 +170,18 @@ class Service:
         """Number of the photo with a name below the folder of photos."""
         return self.index.catalog.number_of(name)
 
+    def path_of(self, name: str) -> str:
+        """The path of a photo as a person knows it, by its name below the folder of photos."""
+        return self._now().path(name)
+
+    def counts(self) -> dict[str, int]:
+        """How many texts were remembered, went through the model, and in how many passes."""
+        return {
+            "texts_remembered": self._vector_of_text.hits,
+            "texts_encoded": self._batcher.texts,
+            "text_batches": self._batcher.batches,
+        }
+
     def read_photo(self, number: int) -> bytes:
         """A photo's file.
 
@@ -246,7 +258,8 @@ class Service:
             if stamp_of(self._folder) != self._open.stamp:
                 fresh = open_now(self._folder)
                 if fresh.index.manifest.weights != self._open.index.manifest.weights:
-                    fail(str(self._folder), "the model it had", "an index of another model", "start the service again")
+                    fresh.index.close()
+                    raise IndexChangedError(str(self._folder))
                 # Not closed here: searches of other threads may still read the old one.
                 self._open = fresh
             return self._open

@@ -1,0 +1,204 @@
+"""The web app against its bars on this machine's CPU: ``python -m benchmarks.serve``, with ``BCLS_DATA`` set.
+
+The server is a process of its own (``bcls serve``), the clients are threads here, and everything goes over HTTP on the
+loopback address. Two parts, each by itself with ``--only``:
+
+- ``latency``: milliseconds of a text query with 8 clients at once, every query another caption and nothing remembered;
+  beside it the same captions, in turns, through the service in this process without HTTP.
+- ``load``: many requests from far more clients than are let in: every answer is 200 or 503, and the server lives on.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bcls.data.text_files import read_json
+from bcls.index import IndexSettings, build_index
+from bcls.models import build
+from bcls.search import Service, ServiceSettings
+
+CLIENTS, ROUNDS = 8, 4
+#: Seconds that a refused client of the load test waits; far less than it is told to.
+PAUSE = 0.1
+START = "import sys; from bcls.cli.serve import main; sys.exit(main(sys.argv[1:]))"
+
+
+def data():
+    if "BCLS_DATA" not in os.environ:
+        raise SystemExit("set BCLS_DATA to the folder that has flickr8k/images_224.zip")
+    return Path(os.environ["BCLS_DATA"]) / "flickr8k"
+
+
+def captions(count):
+    """Different captions, one a photo first."""
+    images = read_json(data() / "dataset_flickr8k.json.gz")["images"]
+    texts = [image["sentences"][turn]["raw"] for turn in range(5) for image in images]
+    return list(dict.fromkeys(texts))[:count]
+
+
+def index_folder(arguments, place):
+    if arguments.index:
+        return arguments.index
+    torch.manual_seed(0)
+    build({"name": "dual", "image": "efficientnet-lite0"}).save_pretrained(place / "model")
+    build_index(data() / "images_224.zip", IndexSettings(out=str(place / "index"), model=str(place / "model")))
+    return place / "index"
+
+
+@contextlib.contextmanager
+def server(folder, *flags):
+    """A running server: host and port, and its process."""
+    command = [sys.executable, "-c", START, str(folder), "--port", "0", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    try:
+        found = re.search(r"http://\S+", process.stdout.readline())
+        if found is None:
+            raise SystemExit("the server did not start")
+        yield urlsplit(found[0]).netloc, process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def at_once(clients, work, items):
+    """Do ``work(item)`` for all items from some threads; the results and the seconds of each."""
+    results, lock = [], threading.Lock()
+    waiting = iter(items)
+
+    def run():
+        call = work()
+        while True:
+            with lock:
+                item = next(waiting, None)
+            if item is None:
+                return
+            started = time.perf_counter()
+            result = call(item)
+            with lock:
+                results.append((result, time.perf_counter() - started))
+
+    threads = [threading.Thread(target=run) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def over_http(address, pause=0.0):
+    """A client with a connection that stays open, and that waits a moment where it was refused."""
+
+    def work():
+        connection = http.client.HTTPConnection(address, timeout=60)
+
+        def call(path):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 503:
+                time.sleep(pause)
+            return answer.status, answer.getheader("retry-after")
+
+        return call
+
+    return work
+
+
+def measure_latency(rows, arguments, folder):
+    size = arguments.queries // ROUNDS
+    texts = captions(arguments.queries + 100)
+    web, alone = [], []
+    quiet = ServiceSettings(cache=0, timeout=60)
+    with server(folder, "--no_cache", "--timeout", "60") as (address, _), Service(folder, settings=quiet) as service:
+        path = "/api/search?k=10&q={}".format
+        at_once(CLIENTS, over_http(address), [path(quote(text)) for text in texts[-100:]])  # warms up
+        at_once(CLIENTS, lambda: service.search, texts[-100:])
+        for turn in range(ROUNDS):
+            part = texts[turn * size : (turn + 1) * size]
+            found = at_once(CLIENTS, over_http(address), [path(quote(text)) for text in part])
+            if {status for (status, _), _ in found} != {200}:
+                raise SystemExit(f"not every query was answered: {Counter(status for (status, _), _ in found)}")
+            web += [1e3 * seconds for _, seconds in found]
+            alone += [1e3 * seconds for _, seconds in at_once(CLIENTS, lambda: service.search, part)]
+    for share, bar in ((50, 60), (99, 250)):
+        value = float(np.percentile(web, share))
+        rows.append(
+            (f"text query over HTTP, {CLIENTS} clients, no cache: p{share} ms / {bar}", value, bar, value / bar, "<= 1")
+        )
+    first, second = float(np.median(web)), float(np.median(alone))
+    rows.append(("p50 ms over HTTP and of the service alone", first, second, first / second, "stated"))
+
+
+def measure_load(rows, arguments, folder):
+    texts = captions(arguments.requests)
+    kinds = [
+        lambda n: f"/api/search?k=10&q={quote(texts[n % len(texts)])}",
+        lambda n: f"/api/photos/{1 + n % 1000}/thumbnail",
+        lambda n: f"/results?q={quote(texts[n % len(texts)])}",
+        lambda n: f"/api/photos/{1 + n % 1000}/similar",
+    ]
+    paths = [kinds[n % len(kinds)](n) for n in range(arguments.requests)]
+    with server(folder, "--at_once", str(arguments.at_once)) as (address, process):
+        started = time.perf_counter()
+        found = at_once(arguments.clients, over_http(address, PAUSE), paths)
+        took = time.perf_counter() - started
+        statuses = Counter(status for (status, _), _ in found)
+        untold = sum(status == 503 and after is None for (status, after), _ in found)
+        alive = process.poll() is None and over_http(address)()("/api/search?q=dog")[0] == 200
+    wrong = arguments.requests - statuses[200] - statuses[503] + untold + (not alive)
+    what = f"{arguments.requests} requests, {arguments.clients} clients, {arguments.at_once} let in"
+    rows.append((f"{what}: 200 and 503", statuses[200], statuses[503], statuses[503] / arguments.requests, "stated"))
+    rows.append((f"{what}: other answers, of all", wrong, arguments.requests, wrong / arguments.requests, "0"))
+    slowest = max(seconds for _, seconds in found)
+    rows.append(
+        (f"{what}: slowest answer s, requests/s", slowest, arguments.requests / took, slowest / 15, "<= 1 (of 15 s)")
+    )
+
+
+PARTS = {"latency": measure_latency, "load": measure_load}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--index", help="an index of Flickr8k that is already there")
+    parser.add_argument("--queries", type=int, default=2000)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--at_once", type=int, default=32)
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = index_folder(arguments, Path(place))
+        for part in arguments.only:
+            PARTS[part](rows, arguments, folder)
+    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for heading in ("what", "first", "second", "ratio", "bar"):
+        table.add_column(heading, justify="left" if heading in {"what", "bar"} else "right")
+    for what, first, second, ratio, bar in rows:
+        table.add_row(what, f"{first:.3g}", f"{second:.3g}", f"{ratio:.2f}", bar)
+    Console(width=130).print(table)
+    if arguments.json:
+        keys = ("what", "first", "second", "ratio", "bar")
+        arguments.json.write_text(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Keeps the results of sweeps and writes docs/evidence.md: ``python scripts/evidence_page.py [SWEEP ...]``.
+
+With folders that ``bcls sweep`` wrote, what is worth keeping of them is first copied to ``results/flickr8k``: figures,
+settings and ranks, no weights. The page is always made from that folder, with the paper's figures beside.
+"""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from bcls._files import write_whole
+from bcls.experiments.report.build import build
+from bcls.experiments.report.page import as_markdown
+from bcls.experiments.report.paper import read_paper
+from bcls.experiments.report.summary import summarise
+from bcls.experiments.results import RANKS, RESULTS, SWEEP, read_results
+
+ROOT = Path(__file__).parents[1]
+KEPT, PAPER, PAGE = ROOT / "results" / "flickr8k", ROOT / "results" / "paper.json", ROOT / "docs" / "evidence.md"
+
+
+def keep(sweep: Path, kept: Path) -> Path:
+    """Copy what is worth keeping of a sweep; where it lay on the machine is not.
+
+    Args:
+        sweep: A folder that ``bcls sweep`` wrote.
+        kept: Folder with one folder for each sweep.
+
+    Returns:
+        The folder of the copy.
+    """
+    about, lines = read_results(sweep)
+    folder = kept / about["name"]
+    (folder / RANKS).mkdir(parents=True, exist_ok=True)
+    for line in lines:
+        line["command"] = re.sub(r"(?<!\S)\S*/(\S+)", r"\1", line["command"])
+        for file in (sweep / RANKS).glob(f"{line['key']}-test.npz"):
+            shutil.copyfile(file, folder / RANKS / file.name)
+    write_whole(folder / SWEEP, json.dumps(about, indent=1) + "\n")
+    write_whole(folder / RESULTS, "".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def main(sweeps: list[str]) -> None:
+    """Keep sweeps and write the page."""
+    for sweep in sweeps:
+        keep(Path(sweep), KEPT)
+    folders = sorted(path.parent for path in KEPT.glob(f"*/{SWEEP}"))
+    if not folders:
+        sys.exit(f"{KEPT} holds no sweep: give folders that `bcls sweep` wrote")
+    page = as_markdown(build([summarise(folder) for folder in folders], read_paper(PAPER)))
+    write_whole(PAGE, page.replace("# Experiments\n", "# Evidence\n", 1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

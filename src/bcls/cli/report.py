@@ -1,0 +1,88 @@
+"""``bcls report DIR...``: tables, curves and verdicts from sweeps."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bcls._checks import fail
+from bcls.cli.arguments import parse
+
+ABOUT = (
+    "Puts the results of sweeps together: means and spreads over seeds, paired tests, curves, and for each claim of "
+    "the paper whether it held. Prints Markdown unless a file is named."
+)
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    """Settings of ``bcls report DIR...``."""
+
+    paper: str | None = None
+    """File with the paper's tables, results/paper.json: its rows stand below ours."""
+    html: str | None = None
+    """Write the report as one HTML file here."""
+    markdown: str | None = None
+    """Write the report as Markdown here."""
+    json: bool = False
+    """Print rows and verdicts as JSON."""
+    gallery: list[str] = field(default_factory=list)
+    """In place of the report: two rows of one DIR, side by side where they differ most; with --data and --html."""
+    data: str | None = None
+    """Folder of the dataset, for --gallery."""
+    queries: int = 20
+    """Queries of each direction in the gallery."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb; see :func:`bcls.cli.main.main`."""
+    words = list(arguments)
+    folders: list[str] = []
+    while words and not words[0].startswith("-"):
+        folders.append(words.pop(0))
+    settings = parse("report DIR...", ABOUT, ReportSettings, words)
+    if not folders:
+        fail("bcls report: DIR", "folders that `bcls sweep` wrote", "none", "for example `bcls report sweeps/main`")
+    for flag, path in (("--html", settings.html), ("--markdown", settings.markdown)):
+        if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
+            fail(flag, "a file in a folder that exists", repr(path), "make the folder first")
+    from bcls.experiments.report.summary import summarise
+
+    summaries = [summarise(folder) for folder in folders]
+    if settings.gallery:
+        return _gallery(settings, folders)
+    from bcls.experiments.report.build import build
+    from bcls.experiments.report.claims import judge
+    from bcls.experiments.report.page import as_html, as_markdown
+    from bcls.experiments.report.paper import read_paper
+
+    sections = build(summaries, None if settings.paper is None else read_paper(settings.paper))
+    for path, content in ((settings.html, as_html), (settings.markdown, as_markdown)):
+        if path is not None:
+            _write(path, content(sections))
+    if settings.json:
+        rows = [asdict(row) for summary in summaries for row in summary.rows]
+        claims = [{**asdict(claim), "verdict": claim.verdict} for claim in judge(summaries)]
+        print(json.dumps({"rows": rows, "claims": claims}))
+    elif settings.html is None and settings.markdown is None:
+        print(as_markdown(sections), end="")
+    return 0
+
+
+def _gallery(settings: ReportSettings, folders: Sequence[str]) -> int:
+    if len(folders) != 1 or settings.data is None or settings.html is None:
+        fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
+    from bcls.experiments.report.gallery import gallery
+    from bcls.experiments.report.summary import summarise
+
+    page = gallery(summarise(folders[0]), settings.gallery, settings.data, count=settings.queries)
+    _write(settings.html, page)
+    return 0
+
+
+def _write(path: str, content: str) -> None:
+    from bcls._files import write_whole
+
+    write_whole(Path(path), content)
+    print(f"page: {path}", file=sys.stderr)

@@ -1,0 +1,126 @@
+"""``bcls serve``: the web app over an index."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bcls._checks import check_whole, fail
+from bcls.cli.arguments import parse
+from bcls.cli.places import places
+
+if TYPE_CHECKING:
+    from bcls.search import Service
+    from bcls.web import Site, WebSettings
+
+ABOUT = (
+    "Shows an index in the browser, at http://127.0.0.1:8000, and answers the same searches as JSON (see /about/api). "
+    "Only this machine can reach it, unless --host says otherwise, which needs --token or --behind_proxy."
+)
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Settings of ``bcls serve``."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on; 0 for any that is free."""
+    token: str = ""
+    """What everybody who asks must know, or @FILE with it inside; at least 16 characters."""
+    behind_proxy: bool = False
+    """A proxy in front decides who may ask, and how the app is called."""
+    compare: str | None = None
+    """A second index, of the same photos with another model, for the compare view."""
+    labels: str = "minilm"
+    """Text encoder of the pseudo labels in the compare view; none for no labels."""
+    runs: str | None = None
+    """Folder of training runs, for the runs view."""
+    model: str | None = None
+    """Where the index's model is now, if not where it was."""
+    cache: bool = True
+    """Remember the vectors of texts that come again."""
+    rerank: int = 50
+    """Results that a model with cross attention ranks again."""
+    at_once: int = 64
+    """Requests that are worked on or wait; more are told to come back."""
+    timeout: float = 15.0
+    """Seconds for a request."""
+    max_upload: int = 20
+    """Largest picture file that is taken, in MiB."""
+    max_pixels: int = 40_000_000
+    """Largest picture that is taken, in pixels."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb; see :func:`bcls.cli.main.main`."""
+    (folder,), rest = places("serve", arguments, ("INDEX",), "serve index --port 8000")
+    flags = [word.replace("--behind-proxy", "--behind_proxy", 1) for word in rest]
+    settings = parse("serve INDEX", ABOUT, ServeSettings, flags)
+    # Here, not above: `--help` need not wait for them.
+    from bcls._extras import require
+
+    for module in ("fastapi", "uvicorn", "jinja2", "python_multipart"):
+        require(module, "web", "the web app")
+    from bcls.web import WebSettings, create_app, serve
+    from bcls.web.server import bind, check_address
+
+    token = _token(settings.token)
+    check_address(settings.host, has_token=bool(token), behind_proxy=settings.behind_proxy)
+    check_whole("--max_upload", settings.max_upload, least=1)
+    limits = WebSettings(
+        token=token,
+        any_host=bool(token) or settings.behind_proxy,
+        at_once=settings.at_once,
+        timeout=settings.timeout,
+        max_upload=settings.max_upload * 2**20,
+        max_pixels=settings.max_pixels,
+    )
+    # The port before the models: a port that is taken is told at once.
+    with bind(settings.host, settings.port) as listening:
+        site = _site(folder, settings, limits)
+        name = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"http://{name}:{listening.getsockname()[1]}"
+
+        def ready() -> None:
+            print(f"{site.service.index.catalog.count()} photos at {address} (Ctrl-C ends it)", flush=True)
+
+        try:
+            serve(create_app(site), listening, behind_proxy=settings.behind_proxy, ready=ready)
+        except KeyboardInterrupt:
+            print("bcls serve: stopped", file=sys.stderr)
+            return 130
+    return 0
+
+
+def _site(folder: str, settings: ServeSettings, limits: "WebSettings") -> "Site":
+    from bcls.web import Site
+    from bcls.web.labels import QueryLabels
+
+    runs = None if settings.runs is None else Path(settings.runs)
+    if runs is not None and not runs.is_dir():
+        fail("--runs", "a folder of training runs", settings.runs, "give the folder that `bcls train --out` wrote into")
+    service = _service(folder, settings, settings.model)
+    other = labels = None
+    if settings.compare is not None:
+        other = _service(settings.compare, settings, None)
+        if settings.labels != "none":
+            from bcls.labels import load_text_encoder
+
+            labels = QueryLabels(load_text_encoder(settings.labels))
+    return Site(service, limits, other, labels, runs)
+
+
+def _service(folder: str, settings: ServeSettings, model: str | None) -> "Service":
+    from bcls.search import Service, ServiceSettings
+
+    cache = ServiceSettings().cache if settings.cache else 0
+    wanted = ServiceSettings(cache=cache, rerank=settings.rerank, timeout=settings.timeout, queue=settings.at_once)
+    return Service(folder, model, wanted)
+
+
+def _token(given: str) -> str:
+    """The token itself, out of its file where one is named."""
+    return Path(given[1:]).read_text(encoding="utf-8").strip() if given.startswith("@") else given

@@ -1,0 +1,81 @@
+"""``sweep.json``: what a sweep is, for its report and for whoever goes on with it."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bcls._checks import fail
+from bcls._files import write_whole
+from bcls.experiments.file import Sweep
+from bcls.experiments.plan import Planned, space_of, trials
+from bcls.experiments.results import SWEEP, read_result
+from bcls.experiments.settings import SweepSettings
+
+
+def describe(
+    out: Path, sweep: Sweep, file: str | Path, settings: SweepSettings, chosen: dict[str, dict[str, Any]]
+) -> None:
+    """Write what the sweep is, for the report; and refuse a folder that holds a sweep over other data."""
+    from bcls.data import open_dataset
+
+    dataset = open_dataset(settings.data)
+    about: dict[str, Any] = {
+        "name": sweep.name,
+        "about": sweep.about,
+        "dataset": dataset.name,
+        "captions": len(dataset.captions),
+        "paper": list(sweep.paper),
+        "columns": sweep.columns,
+        "test_split": sweep.test_split,
+        "rows": [row.name for row in sweep.rows],
+        "grid": sweep.grid,
+        "seeds": list(sweep.seeds),
+        "file": Path(file).name,
+    }
+    if sweep.search is not None:
+        spaces = {row.name: space_of(sweep, row) for row in sweep.rows if not row.ensemble}
+        about["search"] = {
+            **asdict(sweep.search),
+            "spaces": spaces,
+            "sizes": {name: _size(space) for name, space in spaces.items()},
+            "tried": {row.name: len(trials(sweep, row)) for row in sweep.rows if not row.ensemble},
+            "chosen": chosen,
+        }
+    path = out / SWEEP
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        for key in ("dataset", "captions"):
+            if before[key] != about[key]:
+                fail("--data", f"the data of the sweep in {out}, {key} {before[key]}", about[key], "use another --out")
+        if not chosen and before.get("search", {}).get("chosen") and "search" in about:
+            about["search"]["chosen"] = before["search"]["chosen"]
+    write_whole(path, json.dumps(about, indent=1) + "\n")
+
+
+def add_spread(out: Path, settings: SweepSettings, runs: Sequence[Planned]) -> None:
+    """Add how far similarities between captions of one image lie apart: what the paper sets alpha to."""
+    about = json.loads((out / SWEEP).read_text(encoding="utf-8"))
+    encoder = runs[0].settings["labels"]
+    if encoder == "none" or not any(read_result(out, run) for run in runs):
+        return
+    from bcls.experiments.shared import Shared
+    from bcls.labels.alpha import caption_spread
+    from bcls.training import TrainConfig
+
+    shared = Shared(settings.data, out / "shared")
+    train = shared.split(runs[0].settings["train_split"], TrainConfig())
+    counts = Counter(train.image_of_caption.tolist())
+    if max(counts.values()) < 2:
+        return
+    spread = caption_spread(shared.captions(train, encoder).vectors, train.image_of_caption)
+    write_whole(out / SWEEP, json.dumps({**about, "spread": spread.alpha}, indent=1) + "\n")
+
+
+def _size(space: dict[str, list[Any]]) -> int:
+    size = 1
+    for values in space.values():
+        size *= len(values)
+    return size

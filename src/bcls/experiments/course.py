@@ -1,0 +1,41 @@
+"""The course of a run, epoch by epoch, from its ``metrics.jsonl``."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bcls.training.journal import read_metrics
+
+#: Of a step's values, not terms of the loss.
+_ASIDE = {"kind", "epoch", "step", "lr", "seconds", "gradient", "spread", "loss"}
+
+
+def course(folder: Path) -> dict[str, Any]:
+    """Training loss and validation figures of every epoch.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        ``history``, a mapping for each epoch with ``loss``, ``rsum`` and ``tau`` where they are known; ``best_epoch``;
+        ``epochs``; and ``seconds`` of training.
+    """
+    lines = read_metrics(folder)
+    steps = [line for line in lines if line["kind"] == "step"]
+    looks: dict[int, dict[str, Any]] = {line["epoch"]: line for line in lines if line["kind"] == "validation"}
+    history = []
+    for epoch in sorted({line["epoch"] for line in steps}):
+        values = [_loss(line) for line in steps if line["epoch"] == epoch]
+        figures = {key: value for key, value in looks.get(epoch, {}).items() if key in {"rsum", "tau"}}
+        history.append({"epoch": epoch, "loss": fmean(values), **figures})
+    return {
+        "history": history,
+        "best_epoch": max((epoch for epoch, look in looks.items() if look["best"]), default=len(history)),
+        "epochs": len(history),
+        "seconds": steps[-1]["seconds"] if steps else 0.0,
+    }
+
+
+def _loss(line: dict[str, Any]) -> float:
+    """The whole loss: its terms sum to it."""
+    return float(sum(value for key, value in line.items() if key not in _ASIDE)) if "loss" not in line else line["loss"]

@@ -1,0 +1,179 @@
+"""One run of a sweep: train, take the best checkpoint of the validation split, compute figures, write them down."""
+
+import io
+import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bcls._files import write_whole
+from bcls.experiments.course import course
+from bcls.experiments.figures import scores_of, split_figures
+from bcls.experiments.file import Sweep
+from bcls.experiments.people import PARTS, Judgements, people_figures
+from bcls.experiments.plan import TRIAL, Planned
+from bcls.experiments.results import RANKS, read_result, run_folder, write_result
+from bcls.experiments.shared import Shared, part_of
+from bcls.experiments.train_run import train_run
+from bcls.models import load
+from bcls.training import TrainConfig
+from bcls.training.environment import describe
+from bcls.training.run_folder import BEST, CHECKPOINTS, LAST
+from bcls.training.setup import start_accelerator
+from bcls.training.watch import DivergedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bcls.evaluation import QueryRanks
+    from bcls.models.base import RetrievalModel
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every run of a sweep needs."""
+
+    sweep: Sweep
+    """The file."""
+    out: Path
+    """Folder of the sweep."""
+    shared: Shared
+    """The data."""
+    pool: ThreadPoolExecutor
+    """Threads that read pictures."""
+    judgements: Judgements | None
+    """What people said, where it may be looked at."""
+    final: bool
+    """Whether the test split may be looked at."""
+    device: str
+    """auto, cpu or cuda."""
+    graph: bool
+    """Whether steps are recorded as CUDA graphs."""
+
+
+def wants_work(out: Path, run: Planned, *, final: bool) -> bool:
+    """Whether a run is unfinished, or finished but not tested though it may be."""
+    result = read_result(out, run)
+    if result is None:
+        return True
+    return final and run.phase != TRIAL and "test" not in result and "failed" not in result
+
+
+def do_run(bench: Bench, run: Planned) -> None:
+    """Bring a run to its end: train it or go on with it, then compute what is missing.
+
+    Raises:
+        KeyboardInterrupt: It was stopped; the next call goes on from its checkpoint.
+        ValueError: The data does not fit the settings.
+    """
+    result = read_result(bench.out, run)
+    models: list[tuple[TrainConfig, RetrievalModel]]
+    if run.members:
+        models = [_trained(bench, member) for member in run.members]
+        result = result or {"seconds": 0.0, **_about(bench)}
+    elif result is None:
+        try:
+            config, model = _train(bench, run)
+        except DivergedError as error:
+            write_result(bench.out, run, {"failed": str(error), **_about(bench)})
+            return
+        models = [(config, model)]
+        result = {**course(run_folder(bench.out, run)), **_about(bench)}
+    else:
+        models = [_trained(bench, run)]
+    started = time.monotonic()
+    if "validation" not in result:
+        result["validation"] = _figures(bench, run, models, "validation", str(models[0][0].val_split))
+    if bench.final and run.phase != TRIAL and "test" not in result:
+        result["test"] = _figures(bench, run, models, "test", bench.sweep.test_split)
+    result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
+    # The moments of the optimiser are several times the model, and a finished run needs them no more.
+    shutil.rmtree(run_folder(bench.out, run) / CHECKPOINTS / LAST, ignore_errors=True)
+    write_result(bench.out, run, result)
+
+
+def _config(bench: Bench, run: Planned) -> TrainConfig:
+    place = {"data": str(bench.shared.dataset.folder), "out": str(run_folder(bench.out, run))}
+    machine = {"device": bench.device, "graph": bench.graph, "seed": run.seed}
+    return TrainConfig(**{**run.settings, **place, **machine})
+
+
+def _train(bench: Bench, run: Planned) -> "tuple[TrainConfig, RetrievalModel]":
+    folder, config = run_folder(bench.out, run), _config(bench, run)
+    model = bench.shared.model(config)
+    train_run(config, model, bench.shared.dataset, run.noise)
+    _take_best(model, folder)
+    return config, model
+
+
+def _take_best(model: "RetrievalModel", folder: Path) -> None:
+    """Put the weights of the best epoch into the model; those of the last are there already."""
+    from safetensors.torch import load_file
+
+    from bcls.models.folder import WEIGHTS
+
+    best = folder / CHECKPOINTS / BEST / WEIGHTS
+    if best.is_file():
+        model.load_trained_state(load_file(best))
+
+
+def _trained(bench: Bench, run: Planned) -> "tuple[TrainConfig, RetrievalModel]":
+    """The model of a finished run."""
+    config = _config(bench, run)
+    model = load(str(run_folder(bench.out, run) / CHECKPOINTS / BEST))
+    model.to(start_accelerator(config).device)
+    return config, bench.shared.lend(model)
+
+
+def _figures(
+    bench: Bench, run: Planned, models: "list[tuple[TrainConfig, RetrievalModel]]", kind: str, split_name: str
+) -> dict[str, float]:
+    config = models[0][0]
+    split = bench.shared.split(split_name, config)
+    similarity = _mean([scores_of(model, one, split, split.texts, bench.pool) for one, model in models])
+    test = kind == "test"
+    more: dict[str, Any] = {"folds": bench.sweep.folds, "eccv": bench.sweep.eccv} if test else {}
+    figures, ranks = split_figures(split, similarity, config.labels, bench.shared, **more)
+    _write_ranks(bench.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
+    search = bench.sweep.search
+    parts = PARTS if test else ("choice",) if search is not None and search.measure.startswith("choice_") else ()
+    if bench.judgements is not None and parts:
+        figures |= people_figures(bench.judgements, partial(_scores_of_photos, bench, models), parts)
+    return figures
+
+
+def _scores_of_photos(
+    bench: Bench, models: "list[tuple[TrainConfig, RetrievalModel]]", photos: Any, texts: Any
+) -> "NDArray[np.float32]":
+    images = part_of(bench.shared.dataset, photos)
+    order = {image: row for row, image in enumerate(images.image_ids)}
+    matrix = _mean([scores_of(model, config, images, list(texts), bench.pool) for config, model in models])
+    return matrix[[order[photo] for photo in photos]]
+
+
+def _mean(matrices: "list[NDArray[np.float32]]") -> "NDArray[np.float32]":
+    total: NDArray[np.float32] = np.mean(matrices, axis=0, dtype=np.float32) if len(matrices) > 1 else matrices[0]
+    return total
+
+
+def _write_ranks(path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]") -> None:
+    """Write the rank of each query and the image of each caption: all that a paired test needs."""
+    path.parent.mkdir(exist_ok=True)
+    packed = io.BytesIO()
+    i2t, t2i, owners = (array.astype(np.uint32) for array in (ranks.i2t, ranks.t2i, owner))
+    np.savez_compressed(packed, i2t=i2t, t2i=t2i, owner=owners)
+    write_whole(path, packed.getvalue())
+
+
+def _about(bench: Bench) -> dict[str, Any]:
+    """Where a result comes from."""
+    world = describe(1)
+    kept = ("bcls", "revision", "python", "packages", "gpus", "threads", "started")
+    command = " ".join(["bcls", *sys.argv[1:]])
+    return {"dataset": bench.shared.dataset.name, "command": command, **{key: world[key] for key in kept}}

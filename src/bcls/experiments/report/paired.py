@@ -1,0 +1,71 @@
+"""Whether two rows differ on the same queries, all seeds together."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls.evaluation import paired_test
+from bcls.experiments.report.blocks import Cell, Table
+from bcls.experiments.report.summary import Summary, SummaryRow
+from bcls.experiments.results import RANKS
+
+_KS = (1, 5, 10)
+
+
+def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, kind: str) -> dict[str, float] | None:
+    """Test the difference of two rows' RSUM, image by image.
+
+    The share of an image in RSUM is averaged over the seeds that both rows have, and the images with their captions
+    are what is exchanged and drawn; see :func:`bcls.evaluation.paired_test`.
+
+    Args:
+        folder: Of the sweep.
+        a: One row.
+        b: The other.
+        kind: ``"test"`` or ``"validation"``.
+
+    Returns:
+        ``difference``, a less b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``; ``None``
+        where the ranks of no common seed are there.
+    """
+    pairs = []
+    for seed in sorted(a.keys.keys() & b.keys.keys()):
+        files = [folder / RANKS / f"{row.keys[seed]}-{kind}.npz" for row in (a, b)]
+        if all(file.is_file() for file in files):
+            pairs.append([_shares(file) for file in files])
+    if not pairs:
+        return None
+    means = np.mean(pairs, axis=0)
+    return {**paired_test(means[0], means[1]), "seeds": float(len(pairs))}
+
+
+def paired_table(summary: Summary, against: SummaryRow) -> Table | None:
+    """A row against every other of its sweep; nothing where there are no ranks."""
+    rows: list[list[str]] = []
+    for row in summary.rows:
+        if row.name == against.name:
+            continue
+        test = compare_rows(summary.folder, against, row, summary.split)
+        if test is not None:
+            interval = f"{test['difference_low']:+.1f} to {test['difference_high']:+.1f}"
+            rows.append(
+                [row.name, f"{test['difference']:+.1f}", interval, f"{test['p_value']:.4f}", f"{test['seeds']:.0f}"]
+            )
+    if not rows:
+        return None
+    return Table(
+        [f"RSUM of {against.name} less that of", "difference", "95 % interval", "p", "seeds"],
+        [[Cell(text) for text in row] for row in rows],
+    )
+
+
+def _shares(file: Path) -> NDArray[np.float64]:
+    """Split RSUM among the images that are queries, so that its mean over them is RSUM."""
+    with np.load(file, allow_pickle=False) as ranks:
+        i2t, t2i, owner = ranks["i2t"], ranks["t2i"], ranks["owner"]
+    asked = i2t > 0
+    hits = np.sum([i2t[asked] <= k for k in _KS], axis=0)
+    found = np.bincount(owner, np.sum([t2i <= k for k in _KS], axis=0), minlength=len(i2t))[asked]
+    shares: NDArray[np.float64] = 100.0 * (hits + found * (np.count_nonzero(asked) / len(owner)))
+    return shares

@@ -1,0 +1,159 @@
+"""Training runs: which there are, and their curves and tables."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fastapi import APIRouter, Request, Response
+
+from bcls.training.journal import read_metrics
+from bcls.training.run_folder import CONFIG, METRICS
+from bcls.web.api import site_of
+from bcls.web.curves import Line, curve
+from bcls.web.problem import ProblemError
+from bcls.web.rendering import html
+
+routes = APIRouter(include_in_schema=False)
+#: Most runs that are listed, and that share one plot.
+MOST, TOGETHER = 200, 8
+#: Of the steps' values, not terms of the loss.
+_ASIDE = frozenset({"kind", "epoch", "step", "loss", "lr", "seconds", "gradient", "spread"})
+_FIGURES = ("rsum", "i2t_r1", "t2i_r1", "i2t_tau_a", "t2i_tau_a")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run, as far as its folder can be read.
+
+    Attributes:
+        name: Its folder below the folder of runs.
+        steps: Readings of the steps.
+        looks: Validations.
+        config: Text of its settings.
+        model: Name of the model.
+        loss: Name of the loss.
+        trouble: What could not be read; empty if all could.
+    """
+
+    name: str
+    steps: list[dict[str, Any]]
+    looks: list[dict[str, Any]]
+    config: str
+    model: str
+    loss: str
+    trouble: str
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The validation that counts: the last one that was the best so far, or the last."""
+        marked = [look for look in self.looks if look.get("best")]
+        return (marked or self.looks or [{}])[-1]
+
+
+def find_runs(folder: Path) -> dict[str, Path]:
+    """Folders with a ``metrics.jsonl`` by their names: the folder itself, and those up to two levels below."""
+    found = {}
+    for pattern in (METRICS, f"*/{METRICS}", f"*/*/{METRICS}"):
+        for file in sorted(folder.glob(pattern)):
+            name = file.parent.relative_to(folder).as_posix()
+            found[folder.name if name == "." else name] = file.parent
+    return dict(list(found.items())[:MOST])
+
+
+def read_run(name: str, folder: Path) -> Run:
+    """Read a run; one that is damaged is shown with what can be read."""
+    lines: list[dict[str, Any]] = []
+    config, settings, trouble = "", {}, ""
+    try:
+        lines = [line for line in read_metrics(folder) if isinstance(line, dict)]
+    except (OSError, ValueError) as error:
+        trouble = f"{METRICS} cannot be read ({error})"
+    try:
+        config = (folder / CONFIG).read_text(encoding="utf-8")
+        settings = yaml.safe_load(config)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        trouble = trouble or f"{CONFIG} cannot be read ({type(error).__name__})"
+    steps = [line for line in lines if line.get("kind") == "step"]
+    looks = [line for line in lines if line.get("kind") == "validation"]
+    return Run(name, steps, looks, config, _name(settings, "model"), _name(settings, "loss"), trouble)
+
+
+@routes.get("/runs")
+def runs_page(request: Request) -> Response:
+    """All runs: a table, and the curves of the first of them in one plot each."""
+    runs = [read_run(name, folder) for name, folder in _known(request).items()]
+    plots = []
+    for title, key in (("RSUM", "rsum"), ("Tau, image to text", "i2t_tau_a"), ("Tau, text to image", "t2i_tau_a")):
+        lines = [Line(run.name, _points(run.looks, "epoch", key)) for run in runs[:TOGETHER]]
+        plots.append(curve(title, "epoch", lines))
+    rows = [(run, _figures(run.best)) for run in runs]
+    shown = {"rows": rows, "figures": _FIGURES, "plots": [plot for plot in plots if plot], "together": TOGETHER}
+    return html(request, "runs.html", shown)
+
+
+@routes.get("/runs/{name:path}")
+def run_page(request: Request, name: str) -> Response:
+    """One run."""
+    folder = _known(request).get(name)
+    if folder is None:
+        raise ProblemError(404, "there is no such run: see /runs for those there are")
+    run = read_run(name, folder)
+    terms = list(dict.fromkeys(key for line in run.steps for key in line if key not in _ASIDE))
+    wanted: list[tuple[str, str, Sequence[Mapping[str, Any]], list[str]]] = [
+        ("Loss", "step", run.steps, ["loss", *(terms if len(terms) > 1 else [])]),
+        ("Learning rate", "step", run.steps, ["lr"]),
+        ("Norm of the gradient", "step", run.steps, ["gradient"]),
+        ("Validation RSUM", "epoch", run.looks, ["rsum"]),
+        ("Validation tau", "epoch", run.looks, ["i2t_tau_a", "t2i_tau_a"]),
+    ]
+    plots = [
+        curve(title, axis, [Line(key, _points(lines, axis, key)) for key in keys])
+        for title, axis, lines, keys in wanted
+    ]
+    keys = [key for key, value in (run.looks[0] if run.looks else {}).items() if isinstance(value, float)]
+    rows = [
+        (look.get("epoch", ""), look is run.best, [_written(key, look.get(key)) for key in keys]) for look in run.looks
+    ]
+    values = {"run": run, "plots": [plot for plot in plots if plot], "keys": keys, "rows": rows}
+    return html(request, "run.html", values)
+
+
+def _known(request: Request) -> dict[str, Path]:
+    """The runs there are; a name in a request is looked up here and never used as a path."""
+    site = site_of(request)
+    if site.runs is None:
+        raise ProblemError(404, "there is no folder of runs: start with `bcls serve INDEX --runs DIR`")
+    return find_runs(site.runs)
+
+
+def _points(lines: Sequence[Mapping[str, Any]], axis: str, key: str) -> list[tuple[float, float]]:
+    pairs = [(line.get(axis), line.get(key)) for line in lines]
+    return [(float(x), float(y)) for x, y in pairs if _is_number(x) and _is_number(y)]  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _figures(look: Mapping[str, Any]) -> list[str]:
+    return [_written(key, look.get(key)) for key in _FIGURES]
+
+
+def _written(key: str, value: object) -> str:
+    """A figure as tables show it.
+
+    Example:
+        >>> _written("rsum", 318.64), _written("i2t_tau_a", 0.35712), _written("rsum", None)
+        ('318.6', '0.357', '–')
+    """
+    if not isinstance(value, int | float):
+        return "–"
+    return f"{value:.3f}" if "tau" in key or "loss" in key else f"{value:.1f}"
+
+
+def _name(settings: object, what: str) -> str:
+    found = settings.get(what) if isinstance(settings, dict) else None
+    return str(found.get("name", "–")) if isinstance(found, dict) else "–"

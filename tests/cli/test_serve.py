@@ -1,0 +1,132 @@
+"""``bcls serve`` as a user starts it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from bcls.cli import main as cli
+from tests.index.made import index, photos, tiny_model
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("fastapi", reason='needs pip install "bcls[web]"')
+ROOT = Path(__file__).parents[2]
+#: The command, with the model of the tests known to it.
+START = """
+import sys
+from bcls.cli import main as cli
+from bcls.models import MODELS
+MODELS["tiny"] = ("tests.index.tiny:TinyConfig", "tests.index.tiny:TinyModel")
+cli.VERBS["serve"] = ("bcls.cli.serve", "serve")
+sys.exit(cli.main(["serve", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path, capsys):
+    index(photos(tmp_path / "photos", 6), tmp_path / "index", tiny_model(monkeypatch, tmp_path / "tiny"))
+    capsys.readouterr()
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    monkeypatch.setitem(cli.VERBS, "serve", ("bcls.cli.serve", "serve"))
+
+    def call(*words):
+        code = cli.main(["serve", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def get(address, token=""):
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+def test_serve_answer_and_stop(made, tmp_path):
+    secret = tmp_path / "token"
+    secret.write_text("a secret of the house\n")
+    words = [made, "--port", "0", "--token", f"@{secret}", "--compare", made, "--labels", "none", "--no_cache"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        address = re.fullmatch(r"6 photos at (http://127\.0\.0\.1:\d+) \(Ctrl-C ends it\)\n", line)
+        assert address, line + process.stderr.read()
+        assert get(f"{address[1]}/healthz") == {"status": "ok"}
+        found = get(f"{address[1]}/api/search?q=red&k=2", "a secret of the house")
+        assert [row["name"] for row in found["results"]][:1] == ["0/000-red-red.png"]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            get(f"{address[1]}/api/search?q=red")
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert told == "bcls serve: stopped\n"
+
+
+def test_one_line_for_what_is_wrong(run, made, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for words, said in (
+            ((), "INDEX, then flags"),
+            ((tmp_path / "none", "--port", 0), "no such index"),
+            ((tmp_path, "--port", 0), "expected an index with an index.json, got none"),
+            ((made, "--port", port), f"`--port`: expected one that is free at 127.0.0.1, got {port} (Address already"),
+            ((made, "--port", 70000), "`--port`: expected a number up to 65535"),
+            ((made, "--host", "0.0.0.0"), "expected 127.0.0.1, or --token or --behind_proxy beside it"),  # noqa: S104
+            ((made, "--host", "no such host", "--behind-proxy"), "`--host`: expected an address of this machine"),
+            ((made, "--token", "short"), "`token`: expected at least 16 ASCII characters, got 5"),
+            ((made, "--token", f"@{tmp_path / 'none'}"), "No such file"),
+            ((made, "--port", 0, "--runs", tmp_path / "none"), "`--runs`: expected a folder of training runs"),
+            ((made, "--port", 0, "--compare", tmp_path / "none"), "no such index"),
+            ((made, "--at_once", 0), "`at_once`: expected a whole number not below 1"),
+            ((made, "--max_upload", 0), "`--max_upload`: expected a whole number"),
+            ((made, "--prot", 80), "did you mean --port?"),
+        ):
+            code, output, told = run(*words)
+            assert code == 2, words
+            assert output == ""
+            assert said in told, told
+            assert told.count("\n") == 1
+
+
+def test_an_index_of_another_version_or_model(run, made, tmp_path, monkeypatch):
+    manifest = made / "index.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "version": 99}))
+    assert "expected an index of version 1, got version 99; make the index again" in run(made, "--port", 0)[2]
+    manifest.write_text(json.dumps(content))
+    another = tiny_model(monkeypatch, tmp_path / "another", seed=4)
+    code, _, told = run(made, "--port", 0, "--model", another)
+    assert code == 2
+    assert "its vectors mean nothing to another model" in told
+
+
+def test_help_and_light_start(run, capsys):
+    with pytest.raises(SystemExit) as left:
+        run("--help")
+    assert left.value.code == 0
+    assert "usage: bcls serve INDEX" in capsys.readouterr().out
+    code = "import sys, bcls.cli.serve; print(sorted({'torch', 'fastapi', 'uvicorn'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,155 @@
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bcls.assess import compare
+from bcls.evaluation import QueryRanks
+from bcls.experiments.report.blocks import Cell, Chart, Table, Terms, Text
+from bcls.experiments.report.build import build
+from bcls.experiments.report.chart import Line, chart, ticks
+from bcls.experiments.report.page import as_html, as_markdown
+from bcls.experiments.report.paired import compare_rows
+from bcls.experiments.report.paper import read_paper
+from bcls.experiments.report.summary import Spread, spread, summarise
+from bcls.experiments.report.tables import main_table
+from tests.experiments.report.made import line, ranks, sweep
+
+PAPER = Path(__file__).parents[3] / "results" / "paper.json"
+
+
+def test_seeds_are_put_together(tmp_path):
+    lines = [line("bcls", seed, 300.0 + seed) for seed in (1, 2, 3)] + [line("triplet-hn", 1, 290.0)]
+    lines.append({**line("bcls", 4, 0.0), "failed": "NaN"})
+    summary = summarise(sweep(tmp_path / "a", lines))
+    bcls, hard = summary.rows
+    assert bcls.figures["rsum"] == spread([301.0, 302.0, 303.0]) == Spread(302.0, 1.0, 3)
+    assert (bcls.failed, hard.figures["rsum"].error, summary.split) == (1, None, "validation")
+    assert [round(one["rsum"], 1) for one in bcls.history] == [75.5, 151.0, 226.5, 302.0]
+    assert summary.seconds == 5 * 60
+
+
+def test_a_split_is_named_test_when_every_row_is_tested(tmp_path):
+    lines = [line("bcls", 1, 1.0, test={"rsum": 2.0}), line("triplet-hn", 1, 1.0)]
+    assert summarise(sweep(tmp_path / "a", lines)).split == "validation"
+    lines[1]["test"] = {"rsum": 1.5}
+    summary = summarise(sweep(tmp_path / "b", lines))
+    assert summary.split == "test"
+    assert [row[2].text for row in main_table(summary).rows] == ["2.0", "1.5"]
+
+
+def test_the_best_is_bold_and_the_papers_row_stands_below(tmp_path):
+    lines = [line("bcls", seed, 300.0 + seed, paper={"VIII": "BCLS"}) for seed in (1, 2)]
+    lines += [line("triplet-hn", 1, 290.0, 0.4)]
+    table = main_table(summarise(sweep(tmp_path / "a", lines)), read_paper(PAPER))
+    assert table.headings == ["row", "seeds", "RSUM", "tau-a"]
+    texts = [[cell.text for cell in row] for row in table.rows]
+    assert texts == [
+        ["bcls", "2", "301.5 ± 0.7", "0.300 ± 0.000"],
+        ["the paper, Flickr30K: BCLS (Table VIII)", "1", "415.6", ""],
+        ["triplet-hn", "1", "290.0", "0.400"],
+    ]
+    assert [[cell.bold for cell in row[2:]] for row in table.rows] == [[True, False], [False, False], [False, True]]
+
+
+def test_paired_tests_are_those_of_compare(tmp_path):
+    folder = sweep(tmp_path / "a", [line("bcls", 1, 300.0), line("triplet-hn", 1, 290.0)])
+    summary = summarise(folder)
+    a, b = summary.rows
+    stored = [ranks(folder, row.keys[1], seed) for seed, row in enumerate(summary.rows)]
+    found = compare_rows(folder, a, b, "validation")
+
+    class Split:
+        image_of_caption = stored[0]["owner"].astype(np.int64)
+
+    expected = compare(Split, *(QueryRanks(one["i2t"].astype(np.int64), one["t2i"].astype(np.int64)) for one in stored))
+    assert found["difference"] == pytest.approx(expected["difference_rsum"])
+    assert found["difference_low"] < found["difference"] < found["difference_high"]
+    assert compare_rows(folder, a, b, "test") is None
+
+
+def test_a_report_has_every_part(tmp_path):
+    settings = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
+    table = sweep(
+        tmp_path / "table",
+        [line(loss, seed, 300.0 + seed) for loss in ("triplet-sn", "triplet-hn", "bcls") for seed in (1, 2)],
+    )
+    for row in summarise(table).rows:
+        ranks(table, row.keys[1], len(row.name))
+    points = [
+        line("g", 1, 300.0 + alpha, name=f"g {alpha}", point={"loss.alpha": alpha}, settings=settings)
+        for alpha in (0.0, 0.2, 0.4)
+    ]
+    search = {
+        "measure": "rsum",
+        "method": "random",
+        "spaces": {"bcls": {"lr": [0.1, 0.2]}},
+        "sizes": {"bcls": 2},
+        "tried": {"bcls": 2},
+        "chosen": {"bcls": {"lr": 0.1}},
+    }
+    found = sweep(tmp_path / "found", [line("bcls", 1, 1.0), line("bcls", 2, 1.0, phase="trial")], search=search)
+    folders = [table, sweep(tmp_path / "grid", points), found]
+    sections = build([summarise(folder) for folder in folders], read_paper(PAPER))
+    assert [one.title for one in sections] == ["Claims of the paper", "table", "grid", "found"]
+    titles = [block.title for one in sections for block in one.blocks if isinstance(block, Chart)]
+    assert titles == ["Training loss", "Validation RSUM", "RSUM against alpha", "tau-a against alpha"]
+    (alpha,) = (block for block in sections[2].blocks if isinstance(block, Chart) and block.title.startswith("RSUM"))
+    assert [one.name for one in alpha.lines] == ["BCLS", "w/o BCLS"]
+    assert alpha.lines[1].level == 301.5
+    markdown, page = as_markdown(sections), as_html(sections)
+    assert "RSUM of bcls less that of" in markdown
+    assert "lr 0.1" in markdown
+    assert page.count("<svg") == 4
+    assert not re.search(r"https?://", page)
+
+
+def test_nothing_in_a_name_becomes_html_or_breaks_a_table():
+    name = "<script>alert(1)</script>|*x*"
+    table, text = Table(["row", name], [[Cell(name), Cell("1", bold=True)]]), Text(name)
+    pieces = [
+        table,
+        text,
+        Terms([(name, name)]),
+        Chart(name, name, [Line(name, [(0, 1.0), (1, 2.0)]), Line(name, level=1.5)]),
+    ]
+    for piece in pieces:
+        seen = []
+        parser = HTMLParser()
+        parser.handle_starttag = lambda tag, attributes, seen=seen: seen.append(tag)
+        parser.feed(piece.as_html())
+        assert "script" not in seen
+    lines = table.as_markdown().splitlines()
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in lines}) == 1
+    assert "**1**" in lines[2]
+
+
+def test_a_chart_keeps_its_lines_inside():
+    svg = chart("t", "x", [Line("a", [(1, 300.0), (2, 320.0), (3, 290.0)]), Line("b", level=400.0)])
+    numbers = [
+        tuple(map(float, pair.split(","))) for points in re.findall(r'points="([^"]*)"', svg) for pair in points.split()
+    ]
+    assert len(numbers) == 5
+    assert all(0 <= x <= 460 and 0 <= y <= 300 for x, y in numbers)
+    assert "nan" not in chart("t", "x", [Line("a", [(1, 2.0)])])
+    assert ticks(1, 3, whole=True) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "results.jsonl"])
+def test_damaged_and_missing_files_are_named(tmp_path, name):
+    folder = sweep(tmp_path / "a", [line("bcls", 1, 1.0)])
+    (folder / name).write_text('{"', encoding="utf-8")
+    with pytest.raises(ValueError, match="damaged"):
+        summarise(folder)
+    (folder / name).unlink()
+    with pytest.raises(ValueError, match="run `bcls sweep"):
+        summarise(folder)
+
+
+def test_json_is_plain(tmp_path):
+    from dataclasses import asdict
+
+    assert json.dumps(asdict(summarise(sweep(tmp_path / "a", [line("bcls", 1, 1.0)])).rows[0]))

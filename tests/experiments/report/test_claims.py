@@ -1,0 +1,149 @@
+import pytest
+
+from bcls.experiments.report.claims import HELD, NOT, PARTLY, UNKNOWN, judge
+from bcls.experiments.report.summary import summarise
+from tests.experiments.report.made import line, sweep
+
+
+def verdicts(*folders):
+    return {claim.claim: claim for claim in judge([summarise(folder) for folder in folders])}
+
+
+def rows(rsums, taus=None, seeds=(1, 2, 3), step=0.1, **changes):
+    return [
+        line(loss, seed, rsum + step * seed, (taus or {}).get(loss, 0.3) + 0.001 * seed, **changes)
+        for loss, rsum in rsums.items()
+        for seed in seeds
+    ]
+
+
+def test_without_results_nothing_is_claimed(tmp_path):
+    found = verdicts(sweep(tmp_path / "a", rows({"sigmoid": 1.0})))
+    assert {claim.verdict for claim in found.values()} == {UNKNOWN}
+
+
+def test_an_order_beyond_the_spread_is_held(tmp_path):
+    figures = {
+        "triplet-hn": 300.0,
+        "triplet-sn": 310.0,
+        "bcls": 320.0,
+        "kendall-sw-hs": 200.0,
+        "ladder": 305.0,
+        "sam": 306.0,
+    }
+    found = verdicts(sweep(tmp_path / "a", rows(figures, {"bcls": 0.4})))
+    assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == HELD
+    assert found["the Kendall loss alone is poor at RSUM"].verdict == HELD
+    assert found["BCLS above Ladder and SAM"].verdict == HELD
+    assert found["Kendall's tau with the labels rises most with BCLS"].verdict == HELD
+    assert found["Triplet-SN converges better than Triplet-HN"].verdict == HELD
+    assert found["the same settings work for several models"].verdict == UNKNOWN  # one model
+
+
+@pytest.mark.parametrize(
+    ("soft", "step", "seeds", "expected"),
+    [
+        (315.0, 0.1, (1, 2, 3), HELD),
+        (315.0, 50.0, (1, 2, 3), PARTLY),  # within the spread of the seeds
+        (315.0, 0.1, (1,), PARTLY),  # one seed shows no spread
+        (295.0, 0.1, (1, 2, 3), PARTLY),  # one of the two steps
+    ],
+)
+def test_between_held_and_not(tmp_path, soft, step, seeds, expected):
+    figures = {"triplet-hn": 300.0, "triplet-sn": soft, "bcls": 320.0}
+    found = verdicts(sweep(tmp_path / "a", rows(figures, seeds=seeds, step=step)))
+    assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == expected
+
+
+def test_the_reverse_order_is_not(tmp_path):
+    found = verdicts(sweep(tmp_path / "a", rows({"triplet-hn": 3.0, "triplet-sn": 2.0, "bcls": 1.0})))
+    assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == NOT
+
+
+def test_equal_is_no_difference(tmp_path):
+    found = verdicts(sweep(tmp_path / "a", rows({"triplet-hn": 3.0, "triplet-sn": 3.0, "bcls": 3.0})))
+    assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == NOT
+
+
+def test_models_are_compared_within_themselves(tmp_path):
+    other = {"settings": {"model": {"name": "sgr"}, "loss": {"name": "bcls"}}}
+    lines = rows({"triplet-hn": 300.0, "bcls": 310.0})
+    lines += [
+        line("S-HN", seed, 400.0, settings={"model": {"name": "sgr"}, "loss": {"name": "triplet-hn"}})
+        for seed in (1, 2)
+    ]
+    lines += [line("S-BCLS", seed, 390.0 + seed, **other) for seed in (1, 2)]
+    claim = verdicts(sweep(tmp_path / "a", lines))["the same settings work for several models"]
+    assert {finding.where: finding.verdict for finding in claim.findings} == {"made, dual": HELD, "made, sgr": NOT}
+    assert claim.verdict == PARTLY
+
+
+def test_a_loss_with_several_rows_is_that_with_the_best_validation(tmp_path):
+    plain = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
+    lines = rows({"triplet-hn": 300.0})
+    for name, validation, test in (("good", 320.0, 290.0), ("bad", 310.0, 330.0)):
+        lines += [line(name, seed, validation + seed, test={"rsum": test + seed}, settings=plain) for seed in (1, 2)]
+    for one in lines:
+        one.setdefault("test", {"rsum": 300.0 + one["seed"]})
+    claim = verdicts(sweep(tmp_path / "a", lines))["the same settings work for several models"]
+    assert claim.findings == []
+    found = judge([summarise(tmp_path / "a")])
+    (order,) = (one for one in found if one.claim.startswith("RSUM"))
+    assert order.findings == []  # there is no Triplet-SN
+    lines += [line("triplet-sn", seed, 300.0, test={"rsum": 280.0 + seed}) for seed in (1, 2)]
+    (first, _) = verdicts(sweep(tmp_path / "b", lines))["RSUM: BCLS above Triplet-SN above Triplet-HN"].findings
+    assert first.what == "rsum: good less triplet-sn"
+    assert first.difference == pytest.approx(10.0)
+
+
+def test_tested_rows_are_not_mixed_with_others(tmp_path):
+    tested = [
+        line(loss, seed, 1.0, test={"rsum": rsum + seed})
+        for loss, rsum in (("bcls", 30.0), ("triplet-sn", 20.0))
+        for seed in (1, 2)
+    ]
+    other = sweep(tmp_path / "b", [line("triplet-sn", seed, 99.0 + seed) for seed in (1, 2)])
+    (finding,) = verdicts(sweep(tmp_path / "a", tested), other)["RSUM: BCLS above Triplet-SN above Triplet-HN"].findings
+    assert finding.difference == pytest.approx(10.0)
+
+
+def test_people_on_the_images_for_reporting(tmp_path):
+    lines = []
+    for loss, tau in (("triplet-hn", 0.4), ("triplet-sn", 0.45), ("bcls", 0.5)):
+        test = {"rsum": 1.0, "judged_expert_tau_c": 0.9 - tau, "report_expert_tau_c": tau}
+        lines += [line(loss, seed, 1.0, test={**test, "report_expert_tau_c": tau + 0.001 * seed}) for seed in (1, 2)]
+    assert verdicts(sweep(tmp_path / "a", lines))["agreement with people rises"].verdict == HELD
+
+
+def test_alpha_beta_and_noise(tmp_path):
+    def point(key, value, rsum, tau, seed):
+        return line("row", seed, rsum + 0.1 * seed, tau + 0.001 * seed, name=f"row ({value})", point={key: value},
+                    settings={"model": {"name": "dual"}, "loss": {"name": "bcls"}})  # fmt: skip
+
+    alphas = {0.0: (300.0, 0.3), 0.1: (305.0, 0.33), 0.2: (320.0, 0.36), 0.4: (310.0, 0.31)}
+    lines = [point("loss.alpha", alpha, *figures, seed) for alpha, figures in alphas.items() for seed in (1, 2)]
+    claim = "alpha is best at the captions' spread"
+    assert verdicts(sweep(tmp_path / "a", lines, spread=0.17))[claim].verdict == HELD
+    assert verdicts(sweep(tmp_path / "b", lines, spread=0.05))[claim].verdict == NOT
+    betas = {0.0: (330.0, 0.30), 0.1: (320.0, 0.36), 0.5: (310.0, 0.31)}
+    lines = [point("loss.beta", beta, *figures, seed) for beta, figures in betas.items() for seed in (1, 2)]
+    beta = verdicts(sweep(tmp_path / "c", lines))["a smaller stride beta is better"]
+    assert [finding.verdict for finding in beta.findings] == [HELD, HELD, NOT, NOT]
+    lines = []
+    for name, noise, loss, true in (
+        ("soft", 0.0, {"name": "triplet-sn"}, 0.2),
+        ("zero", 0.1, {"name": "bcls", "alpha": 0.0}, 0.25),
+        ("some", 0.1, {"name": "bcls", "alpha": 0.2}, 0.3),
+    ):
+        lines += [
+            line(
+                name,
+                seed,
+                300.0,
+                noise=noise,
+                figures={"true_tau": true + 0.001 * seed},
+                settings={"model": {"name": "dual"}, "loss": loss},
+            )
+            for seed in (1, 2)
+        ]
+    assert verdicts(sweep(tmp_path / "d", lines))["noise in the labels is survived"].verdict == HELD

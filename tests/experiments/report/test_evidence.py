@@ -1,0 +1,18 @@
+import json
+
+from scripts.evidence_page import keep
+from tests.experiments.report.made import line, ranks, sweep
+
+
+def test_what_is_kept_has_figures_and_ranks_and_no_places(tmp_path):
+    command = "bcls sweep configs/a.yaml --data /home/me/flickr8k --out /home/me/out --final"
+    folder = sweep(tmp_path / "made", [line("bcls", 1, 1.0, command=command)])
+    key = json.loads((folder / "results.jsonl").read_text(encoding="utf-8"))["key"]
+    ranks(folder, key, 0, kind="test")
+    ranks(folder, key, 0, kind="validation")
+    kept = keep(folder, tmp_path / "kept")
+    assert kept == tmp_path / "kept" / "made"
+    assert [path.name for path in (kept / "ranks").iterdir()] == [f"{key}-test.npz"]
+    (written,) = (json.loads(row) for row in (kept / "results.jsonl").read_text(encoding="utf-8").splitlines())
+    assert written["command"] == "bcls sweep a.yaml --data flickr8k --out out --final"
+    assert written["validation"]["rsum"] == 1.0

@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+
+from bcls.data import open_dataset
+from bcls.data.synthetic import load, true_relevance
+from bcls.evaluation import kendall, recalls
+from bcls.experiments.figures import split_figures
+from bcls.experiments.scenes import draw_scenes
+from bcls.experiments.shared import Shared
+from tests.experiments.made import data
+
+
+def test_on_drawn_scenes_the_order_is_judged_by_the_truth(tmp_path):
+    draw_scenes(tmp_path / "scenes", 40)
+    split = open_dataset(tmp_path / "scenes").split("test")
+    drawn = load(tmp_path / "scenes")
+    truth = true_relevance(drawn.scenes[-len(split.images) :], drawn.captions[-len(split.captions) :])
+    scores = truth + np.random.default_rng(0).normal(0, 0.05, truth.shape)
+    figures, ranks = split_figures(split, scores, "none", Shared(tmp_path / "scenes", tmp_path))
+    taus = kendall(scores, truth)
+    assert figures["true_tau"] == pytest.approx((taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2)
+    assert "tau" not in figures
+    assert len(ranks.i2t) == len(split.images)
+
+
+def test_folds_are_added_and_labels_bring_tau(tmp_path):
+    shared = Shared(data(tmp_path / "data"), tmp_path / "shared")
+    split = shared.dataset.split("test")
+    scores = np.random.default_rng(0).random((len(split.images), len(split.captions))).astype(np.float32)
+    figures, _ = split_figures(split, scores, "wordllama", shared, folds=4)
+    assert figures["rsum"] == recalls(scores, split.image_of_caption)["rsum"]
+    assert figures["fold_rsum"] == recalls(scores, split.image_of_caption, folds=4)["rsum"]
+    assert figures["tau"] == pytest.approx((figures["i2t_tau_a"] + figures["t2i_tau_a"]) / 2)
+    assert all(np.isfinite(value) for value in figures.values())

@@ -1,0 +1,76 @@
+import pytest
+import yaml
+
+from bcls.experiments.file import read_sweep
+from tests.experiments.made import BASE, write
+
+
+def test_rows_go_on_top_of_settings_on_top_of_a_preset(tmp_path):
+    (tmp_path / "preset.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
+    (tmp_path / "other.yaml").write_text("epochs: 7\nloss: {name: sam}\n", encoding="utf-8")
+    file = write(
+        tmp_path / "a.yaml",
+        base="preset.yaml",
+        settings={"batch": 16},
+        runs={"A": {"lr": "5e-4"}, "B": {"base": "other.yaml"}},
+        seeds=2,
+    )
+    sweep = read_sweep(file)
+    a, b = sweep.rows
+    assert (a.settings["batch"], a.settings["lr"], a.settings["epochs"]) == (16, 5e-4, 2)
+    assert (b.settings["batch"], b.settings["loss"], b.settings["epochs"]) == (16, {"name": "sam"}, 7)
+    assert (sweep.name, sweep.seeds) == ("a", (1, 2))
+
+
+def test_without_rows_the_file_is_one(tmp_path):
+    sweep = read_sweep(write(tmp_path / "alone.yaml", grid={"loss.alpha": [0.1, 0.2]}))
+    assert [row.name for row in sweep.rows] == ["alone"]
+
+
+def test_a_name_of_the_papers_row_is_meant_for_every_table(tmp_path):
+    runs = {"A": {"paper": "SGR"}, "B": {"paper": {"V": "SGR"}}}
+    a, b = read_sweep(write(tmp_path / "a.yaml", paper=["III", "V"], runs=runs)).rows
+    assert (a.paper, b.paper) == ({"III": "SGR", "V": "SGR"}, {"V": "SGR"})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"grids": {}}, "did you mean 'grid'"),
+        ({"grid": {"loss.alpha": 0.1}}, "expected a list of values"),
+        ({"grid": {"epoch": [1]}}, "did you mean 'epochs'"),
+        ({"grid": {"batch": [1]}}, "`batch`"),
+        ({"seeds": [1, 1]}, "a list of different ones"),
+        ({"seeds": 0}, "`seeds`"),
+        ({"seeds": []}, "a list of different ones"),
+        ({"runs": {"A": {"seed": 3}}}, "`setting`"),
+        ({"runs": {"A": {"ensemble": ["B", "C"]}}}, "at least one row that is trained"),
+        ({"runs": {"A": {}, "B": {"ensemble": ["A", "C"]}}}, "`runs.B.ensemble`"),
+        ({"runs": {"A": {"ensemble": ["A"]}}}, "two rows or more"),
+        ({"runs": {"A": {"space": {"lr": [1]}}}}, "it with `search`"),
+        ({"runs": {"A": {"noise": -1}}}, "`runs.A.noise`"),
+        ({"runs": ["A"]}, "`runs`: expected a mapping"),
+        ({"search": {}}, "`search.budget`"),
+        ({"search": {"budget": 0}}, "`search.budget`"),
+        ({"search": {"budget": 1, "method": "clever"}}, "`search.method`"),
+        ({"search": {"budgets": 1}}, "did you mean 'budget'"),
+        ({"search": {"budget": 1}, "grid": {"lr": [0.1]}}, "either a grid or a search"),
+        ({"paper": "X"}, "`paper`"),
+        ({"folds": 0}, "`folds`"),
+        ({"scenes": 3}, "`scenes`"),
+        ({"settings": {"val_split": None}}, "`val_split`"),
+        ({"settings": {"best": "tau", "labels": "none"}}, "`best`"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_file(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        read_sweep(write(tmp_path / "wrong.yaml", **content))
+    assert "wrong.yaml" in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", ""])
+def test_other_files_are_refused(tmp_path, text):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"wrong\.yaml"):
+        read_sweep(path)

@@ -1,0 +1,114 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bcls.experiments.choose import choose
+from bcls.experiments.file import Row, Search, Sweep, read_sweep
+from bcls.experiments.plan import TRIAL, plan_runs, plan_trials, share, trials
+from tests.experiments.made import BASE, write
+
+
+def sweep_of(tmp_path, **content):
+    return read_sweep(write(tmp_path / "a.yaml", **content))
+
+
+def test_every_row_at_every_point_from_every_seed(tmp_path):
+    runs = plan_runs(sweep_of(tmp_path, runs={"A": {}, "B": {"lr": 0.1}}, grid={"loss.alpha": [0.1, 0.2]}, seeds=2))
+    assert [(run.seed, run.name) for run in runs[:4]] == [
+        (1, "A (alpha=0.1)"),
+        (1, "A (alpha=0.2)"),
+        (1, "B (alpha=0.1)"),
+        (1, "B (alpha=0.2)"),
+    ]
+    assert len(runs) == len({run.key for run in runs}) == 8
+    assert runs[3].settings["loss"] == {"name": "bcls", "alpha": 0.2}
+
+
+def test_a_key_is_what_changes_the_result_and_nothing_else(tmp_path):
+    key = plan_runs(sweep_of(tmp_path))[0].key
+    same = {
+        "named": {"runs": {"other name": {}}},
+        "defaults": {"settings": {"clip": 2.0, "precision": "no"}},
+        "machine": {"settings": {"save_every": 7, "log_every": 3}},
+    }
+    for content in same.values():
+        assert plan_runs(sweep_of(tmp_path, **content))[0].key == key
+    other = [
+        {"settings": {"lr": 0.5}},
+        {"settings": {"loss.alpha": 0.3}},
+        {"seeds": [2]},
+        {"runs": {"A": {"noise": 0.1}}},
+    ]
+    keys = {plan_runs(sweep_of(tmp_path, **content))[0].key for content in other}
+    assert len(keys | {key}) == len(other) + 1
+
+
+def test_an_ensemble_comes_after_its_members(tmp_path):
+    runs = plan_runs(sweep_of(tmp_path, runs={"AB": {"ensemble": ["A", "B"]}, "A": {}, "B": {"lr": 0.1}}, seeds=2))
+    assert [run.row for run in runs] == ["A", "B", "AB", "A", "B", "AB"]
+    assert [member.key for member in runs[5].members] == [runs[3].key, runs[4].key]
+
+
+def test_a_search_tries_the_same_number_for_each_row(tmp_path):
+    search = {"budget": 3, "space": {"lr": [0.1, 0.2, 0.3]}, "seeds": 2}
+    runs = {"A": {}, "B": {"space": {"loss.alpha": [0.1, 0.2]}}, "C": {"space": {"lr": [0.5]}}}
+    sweep = sweep_of(tmp_path, runs=runs, search=search)
+    planned = plan_trials(sweep)
+    assert all(run.phase == TRIAL for run in planned)
+    counts = {row: sum(run.row == row for run in planned) for row in runs}
+    assert counts == {"A": 6, "B": 6, "C": 2}  # a space of one has no more
+    assert planned == plan_trials(sweep)
+    assert {tuple(run.point) for run in planned if run.row == "B"} == {("lr", "loss.alpha")}
+
+
+def test_the_grid_method_keeps_the_order():
+    space = {"lr": [0.1, 0.2], "batch": [8, 16]}
+    sweep = Sweep("s", (Row("A", BASE),), search=Search(3, method="grid", space=space))
+    assert trials(sweep, sweep.rows[0]) == [
+        {"lr": 0.1, "batch": 8},
+        {"lr": 0.1, "batch": 16},
+        {"lr": 0.2, "batch": 8},
+    ]
+
+
+def test_what_a_search_chose_is_what_is_run(tmp_path):
+    sweep = sweep_of(tmp_path, search={"budget": 2, "space": {"lr": [0.1, 0.2]}}, seeds=[1, 2])
+    planned = plan_trials(sweep)
+    results = {run.key: {"validation": {"rsum": 10 * run.settings["lr"]}} for run in planned}
+    assert choose(planned[:1], {}, "rsum") is None
+    chosen = choose(planned, results, "rsum")
+    assert chosen == {"a": {"lr": 0.2}}
+    runs = plan_runs(sweep, chosen)
+    assert [run.settings["lr"] for run in runs] == [0.2, 0.2]
+    assert runs[0].key in results  # the trial of the first seed need not be trained again
+    assert (runs[0].name, runs[0].point) == ("a", {})
+
+
+def test_diverged_trials_are_worst_and_an_unknown_measure_is_named(tmp_path):
+    planned = plan_trials(sweep_of(tmp_path, search={"budget": 2, "space": {"lr": [0.1, 0.2]}}))
+    good, bad = planned
+    results = {good.key: {"validation": {"rsum": 0.0}}, bad.key: {"failed": "NaN"}}
+    assert choose(planned, results, "rsum") == {"a": good.point}
+    with pytest.raises(ValueError, match=r"search.measure.*did you mean 'rsum'"):
+        choose(planned, results, "rsun")
+    with pytest.raises(ValueError, match="all diverged"):
+        choose(planned, {run.key: {"failed": "NaN"} for run in planned}, "rsum")
+
+
+@given(st.integers(1, 5), st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_shares_are_whole_and_disjoint(shards, seeds):
+    rows = (Row("A", BASE), Row("B", {**BASE, "lr": 0.1}), Row("C", {**BASE, "lr": 0.2}))
+    rows += (Row("AC", BASE, ensemble=("A", "C")),)
+    runs = plan_runs(Sweep("s", rows, seeds=tuple(range(seeds))))
+    parts = [share(runs, f"{number}/{shards}") for number in range(1, shards + 1)]
+    assert sorted(run.key for part in parts for run in part) == sorted(run.key for run in runs)
+    for part in parts:
+        own = {run.key for run in part}
+        assert all(member.key in own for run in part for member in run.members)
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_other_shares_are_refused(shard):
+    with pytest.raises(ValueError, match="--shard"):
+        share([], shard)

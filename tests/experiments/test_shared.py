@@ -1,0 +1,68 @@
+import numpy as np
+import torch
+
+from bcls._padded import Padded
+from bcls.experiments.scenes import draw_scenes
+from bcls.experiments.shared import Shared, kept_file, part_of
+from bcls.models import build
+from bcls.training import TrainConfig
+from tests.experiments.made import BASE, data
+
+
+def test_rows_are_made_once(tmp_path):
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return Padded(torch.ones(3, 2, 4), torch.tensor([1, 2, 2]))
+
+    for _ in range(2):
+        found = kept_file(tmp_path / "shared" / "a.safetensors", compute)
+    assert len(calls) == 1
+    assert found.values.shape == (3, 2, 4)
+    assert found.lengths.tolist() == [1, 2, 2]
+
+
+def test_a_frozen_encoder_reads_captions_once_for_all_models(tmp_path):
+    """Models with other heads share what their common encoder made; other captions are read anew."""
+    shared = Shared(data(tmp_path / "data"), tmp_path / "shared")
+    models = [
+        build({"name": "dual", "image": "features", "features": 6, "text": "minilm", "width": width})
+        for width in (4, 8)
+    ]
+    texts = ["a dog runs", "two men eat"]
+    plain = models[0].text_vectors_of(texts).values
+    first, second = (shared.lend(model).text_vectors_of(texts) for model in models)
+    assert first is second
+    assert torch.equal(first.values, plain)
+    other = models[1].text_vectors_of(texts[::-1])
+    assert torch.equal(other.values[0], first.values[1])
+    assert len(list((tmp_path / "shared").glob("*.safetensors"))) == 2
+
+
+def test_label_vectors_have_length_one(tmp_path):
+    shared = Shared(data(tmp_path / "data"), tmp_path / "shared")
+    config = TrainConfig(**BASE)
+    split = shared.split("test", config)
+    captions = shared.captions(split, "wordllama")
+    assert captions is shared.captions(split, "wordllama")
+    assert captions.vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(captions.vectors, axis=1), 1, atol=1e-6)
+
+
+def test_a_part_keeps_the_order_of_the_dataset(tmp_path):
+    dataset = Shared(data(tmp_path / "data"), tmp_path).dataset
+    part = part_of(dataset, ["i7", "i3"])
+    assert part.image_ids == ("i3", "i7")
+    assert {caption.image_id for caption in part.captions} == {"i3", "i7"}
+    assert part.features("made").shape == (2, 6)
+
+
+def test_scenes_are_a_dataset_that_is_drawn_once(tmp_path):
+    draw_scenes(tmp_path / "scenes", 20)
+    before = (tmp_path / "scenes" / "captions.jsonl").stat().st_mtime_ns
+    draw_scenes(tmp_path / "scenes", 50)
+    assert (tmp_path / "scenes" / "captions.jsonl").stat().st_mtime_ns == before
+    dataset = Shared(tmp_path / "scenes", tmp_path).dataset
+    assert {split: count for split, (count, _) in dataset.splits.items()} == {"train": 14, "val": 3, "test": 3}
+    assert dataset.read_image(dataset.image_ids[0]).size == (96, 96)

@@ -1,0 +1,207 @@
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bcls.experiments import SweepSettings, read_results, run_sweep
+from bcls.experiments.file import read_sweep
+from bcls.experiments.plan import plan_runs
+from bcls.experiments.sweep import list_runs
+from bcls.training import TrainConfig, train
+from tests.experiments.made import BASE, data, write
+
+ROWS = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}, "both": {"ensemble": ["HN", "BCLS"]}}
+
+
+@pytest.fixture
+def place(tmp_path):
+    data(tmp_path / "data")
+    return tmp_path
+
+
+def settings(place, **changes):
+    plain = {"data": str(place / "data"), "out": str(place / "out"), "device": "cpu"}
+    return SweepSettings(**{**plain, **changes})
+
+
+def stamps(place):
+    return {path: path.stat().st_mtime_ns for path in (place / "out" / "runs").glob("*/metrics.jsonl")}
+
+
+def test_a_table_is_trained_judged_and_only_later_tested(place):
+    file = write(place / "a.yaml", runs=ROWS, seeds=2, name="mine")
+    outcome = run_sweep(file, settings(place))
+    assert (outcome.planned, outcome.finished, outcome.failed, outcome.spent) == (6, 6, [], False)
+    about, lines = read_results(place / "out")
+    assert about["name"] == "mine"
+    assert 0 < about["spread"] < 1
+    assert [(line["row"], line["seed"]) for line in lines] == [
+        (row, seed) for seed in (1, 2) for row in ("HN", "BCLS", "both")
+    ]
+    for line in lines:
+        assert "test" not in line
+        assert {"i2t_r1", "rsum", "tau", "tau_b", "ndcg", "i2t_cs8"} <= line["validation"].keys()
+    assert [one["epoch"] for one in lines[0]["history"]] == [1, 2]
+    assert lines[0]["settings"]["loss"] == {"name": "triplet-hn"}
+    best = max(one["rsum"] for one in lines[1]["history"])
+    assert lines[1]["validation"]["rsum"] == pytest.approx(best)
+    before = stamps(place)
+    again = run_sweep(file, settings(place, final=True))
+    assert again.finished == 6
+    assert stamps(place) == before  # nothing was trained again
+    tested = read_results(place / "out")[1]
+    assert all({"rsum", "tau"} <= line["test"].keys() for line in tested)
+    assert [line["validation"] for line in tested] == [line["validation"] for line in lines]
+    assert not list((place / "out").glob("runs/*/checkpoints/last"))
+
+
+def test_a_run_is_the_one_of_bcls_train(place):
+    file = write(place / "a.yaml")
+    run_sweep(file, settings(place))
+    (run,) = plan_runs(read_sweep(file))
+    train(TrainConfig(**BASE, data=str(place / "data"), out=str(place / "alone"), device="cpu"))
+    weights = [
+        load_file(folder / "checkpoints/best/model.safetensors")
+        for folder in (place / "out" / "runs" / run.key, place / "alone")
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_stopped_sweep_goes_on_as_if_it_had_not_been(place):
+    file = write(place / "a.yaml", settings={"epochs": 40, "lr": 1e-3, "val_images": 2})
+    first = run_sweep(file, settings(place, minutes=0.01))
+    assert (first.spent, first.finished) == (True, 0)
+    assert [row["finished"] for row in list_runs(file, settings(place))] == [False]
+    assert run_sweep(file, settings(place)).finished == 1
+    run_sweep(file, settings(place, out=str(place / "whole")))
+    figures = [read_results(place / name)[1][0] for name in ("whole", "out")]
+    assert figures[0]["validation"] == figures[1]["validation"]
+    assert figures[0]["history"] == figures[1]["history"]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_as_if_it_had_not_been(place):
+    file = write(place / "a.yaml", settings={"epochs": 300, "lr": 1e-3, "val_images": 2})
+    code = "import sys; from bcls.cli.sweep import main; main(sys.argv[1:])"
+    words = [str(file), "--data", str(place / "data"), "--out", str(place / "out"), "--device", "cpu"]
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        journals = list((place / "out").glob("runs/*/metrics.jsonl"))
+        if journals and journals[0].read_text(encoding="utf-8").count("validation") > 5:
+            break
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not list((place / "out").glob("runs/*/result.json"))
+    assert run_sweep(file, settings(place)).finished == 1
+    run_sweep(file, settings(place, out=str(place / "whole")))
+    figures = [read_results(place / name)[1][0] for name in ("whole", "out")]
+    assert figures[0]["validation"] == figures[1]["validation"]
+    assert figures[0]["history"] == figures[1]["history"]
+
+
+def test_shards_come_together_by_copying(place):
+    file = write(place / "a.yaml", runs=ROWS, seeds=2, settings={"epochs": 1})
+    for number in (1, 2):
+        run_sweep(file, settings(place, out=str(place / f"part{number}"), shard=f"{number}/2"))
+        shutil.copytree(place / f"part{number}", place / "out", dirs_exist_ok=True)
+    before = stamps(place)
+    assert run_sweep(file, settings(place)).finished == 6
+    assert stamps(place) == before
+    assert [line["row"] for line in read_results(place / "out")[1]] == ["HN", "BCLS", "both"] * 2
+
+
+def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_alone(place):
+    file = write(
+        place / "a.yaml",
+        runs={"SN": {"loss": {"name": "triplet-sn"}}, "BCLS": {"space": {"loss.weight": [1.0, 2.0]}}},
+        search={"budget": 2, "space": {"lr": [1e-6, 0.02]}},
+        seeds=2,
+        settings={"epochs": 1},
+    )
+    half = run_sweep(file, settings(place, shard="1/2", final=True))
+    assert (half.searching, half.chosen) == (True, {})
+    outcome = run_sweep(file, settings(place, final=True))
+    about, lines = read_results(place / "out")
+    tried = [line for line in lines if line["phase"] == "trial"]
+    runs = [line for line in lines if line["phase"] == "run"]
+    assert len(tried) == len(runs) == 4
+    assert about["search"]["sizes"] == {"SN": 2, "BCLS": 4}
+    assert about["search"]["chosen"] == outcome.chosen
+    for row, point in outcome.chosen.items():
+        best = max((line for line in tried if line["row"] == row), key=lambda line: line["validation"]["rsum"])
+        assert best["point"] == point
+    chosen = {line["key"] for line in runs}
+    assert all("test" in line for line in runs)
+    assert all("test" not in line for line in tried if line["key"] not in chosen)
+    assert {path.parent.name for path in (place / "out").glob("runs/*/checkpoints")} == chosen
+
+
+def test_processes_share_the_runs(place):
+    file = write(place / "a.yaml", runs=ROWS, seeds=2)
+    outcome = run_sweep(file, settings(place, processes=2, threads=1))
+    assert outcome.finished == 6
+    assert [line["row"] for line in read_results(place / "out")[1]] == ["HN", "BCLS", "both"] * 2
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_start_says_why(place):
+    file = write(place / "a.yaml", settings={"features": "missing"}, seeds=2)
+    with pytest.raises(ValueError, match="'missing'"):
+        run_sweep(file, settings(place, processes=2, threads=1))
+
+
+def test_a_run_that_diverges_is_written_down_and_the_others_go_on(place):
+    file = write(place / "a.yaml", runs={"wild": {"lr": 1e37, "clip": None}, "tame": {}})
+    outcome = run_sweep(file, settings(place))
+    assert (outcome.finished, outcome.failed) == (2, ["wild"])
+    lines = {line["row"]: line for line in read_results(place / "out")[1]}
+    assert "expected a finite number" in lines["wild"]["failed"]
+    assert lines["tame"]["validation"]["rsum"] > 0
+
+
+def test_another_dataset_is_refused(place):
+    file = write(place / "a.yaml")
+    run_sweep(file, settings(place))
+    data(place / "larger", images=60)
+    with pytest.raises(ValueError, match="captions 120"):
+        run_sweep(file, settings(place, data=str(place / "larger")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"processes": 0}, "--processes"),
+        ({"minutes": 0}, "--minutes"),
+        ({"device": "tpu"}, "--device"),
+        ({"threads": 0}, "--threads"),
+        ({"shard": "2/1"}, "--shard"),
+    ],
+)
+def test_wrong_flags_are_named(place, changes, message):
+    with pytest.raises(ValueError, match=message):
+        run_sweep(write(place / "a.yaml"), settings(place, **changes))
+
+
+def test_a_wrong_argument_of_a_loss_is_told_before_any_training(place):
+    file = write(place / "a.yaml", runs={"A": {}, "B": {"loss": {"name": "triplet-hn", "marign": 1}}})
+    with pytest.raises(ValueError, match="did you mean 'margin'"):
+        run_sweep(file, settings(place))
+    assert not (place / "out").exists()
+
+
+def test_noise_changes_the_result_and_needs_labels(place):
+    run_sweep(write(place / "a.yaml", runs={"plain": {}, "noisy": {"noise": 0.5}}), settings(place))
+    lines = {line["row"]: line for line in read_results(place / "out")[1]}
+    assert lines["plain"]["history"][0]["loss"] != lines["noisy"]["history"][0]["loss"]
+    assert json.loads((place / "out" / "sweep.json").read_text())["rows"] == ["plain", "noisy"]
+    rows = {"noisy": {"noise": 0.5, "labels": "none", "loss": {"name": "triplet-hn"}}}
+    with pytest.raises(ValueError, match="`noise`"):
+        run_sweep(write(place / "b.yaml", runs=rows), settings(place, out=str(place / "other")))

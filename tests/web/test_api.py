@@ -1,0 +1,215 @@
+"""The JSON API: what it finds, and a clear answer to everything that is wrong."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bcls.search import OverloadedError
+from tests.web.conftest import client_of, make_site
+
+
+def png(width, height):
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def problem(answer, status):
+    """The detail of a problem, with its form checked."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert body["status"] == status
+    return body["detail"]
+
+
+def test_text_search(client, folders):
+    body = client.get("/api/search", params={"q": "red", "k": 3}).json()
+    assert body["results"][0]["name"] == "0/000-red-red.png"
+    assert len(body["results"]) == 3
+    assert body["fits"] is True
+    first = body["results"][0]
+    assert first["path"] == str(folders / "photos/0/000-red-red.png")
+    assert first["captions"][0] == "a red wall"
+    scores = [row["score"] for row in body["results"]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_filters(client):
+    names = [row["name"] for row in client.get("/api/search?q=red&under=1/&k=20").json()["results"]]
+    assert len(names) == 4
+    assert {name[0] for name in names} == {"1"}
+    assert len(client.get("/api/search?q=red&words=above&k=20").json()["results"]) == 2
+    assert client.get("/api/search?q=red&before=1990").json() == {"results": [], "fits": False, "reranked": 0}
+
+
+def test_search_with_a_picture(client, folders):
+    content = (folders / "photos/1/004-black-red.png").read_bytes()
+    body = client.post("/api/search?k=2", files={"image": content}).json()
+    assert [len(body["results"]), body["results"][0]["name"]] == [2, "1/004-black-red.png"]
+    body = client.post("/api/search?under=0/", files={"image": content}).json()
+    assert {row["name"][0] for row in body["results"]} == {"0"}
+    content = (folders / "photos/0/000-red-red.png").read_bytes()
+    found = client.post("/api/captions?k=1", files={"image": content}).json()["results"]
+    assert found[0]["text"] in {"a red wall", "all red <script>alert(1)</script>"}
+
+
+def test_photos(client, folders):
+    number = client.get("/api/search?q=red&k=1").json()["results"][0]["number"]
+    facts = client.get(f"/api/photos/{number}").json()
+    assert [facts["name"], facts["captions"][0]] == ["0/000-red-red.png", "a red wall"]
+    found = client.get(f"/api/photos/{number}/captions?k=2").json()["results"]
+    assert {row["number"] for row in found} == {number}
+    similar = client.get(f"/api/photos/{number}/similar?k=4").json()["results"]
+    assert len(similar) == 4
+    assert number not in {row["number"] for row in similar}
+    whole = client.get(f"/api/photos/{number}/file")
+    assert whole.content == (folders / "photos/0/000-red-red.png").read_bytes()
+    assert whole.headers["content-type"] == "image/png"
+    small = client.get(f"/api/photos/{number}/thumbnail")
+    assert "immutable" in small.headers["cache-control"]
+    with Image.open(io.BytesIO(small.content)) as image:
+        assert image.format == "JPEG"
+        difference = np.asarray(image, float) - np.asarray(Image.open(io.BytesIO(whole.content)).convert("RGB"), float)
+        assert np.abs(difference).mean() < 8
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "said"),
+    [
+        ("/api/search", 422, "`q`: field required"),
+        ("/api/search?q=", 422, "`q`: expected some words, got ''; write what"),
+        ("/api/search?q=%20%00", 422, "`q`: expected some words"),
+        ("/api/search?q=" + "x" * 50_000, 422, "`q`: expected at most 2000 characters, got 50000; describe one"),
+        ("/api/search?q=red&k=0", 422, "`k`: input should be greater than or equal to 1, got '0'"),
+        ("/api/search?q=red&k=1001", 422, "`k`: input should be less than or equal to 1000"),
+        ("/api/search?q=red&k=some", 422, "`k`: "),
+        ("/api/search?q=red&after=soon", 422, "`after`: expected a date such as 2024"),
+        ("/api/search?q=red&after=2024&before=2023", 422, "`before`: expected a date later"),
+        ("/api/search?q=red&words=!", 422, "`words`: expected at least one word"),
+        ("/api/photos/999", 404, "`number`: expected the number of a photo in the index, got 999"),
+        ("/api/photos/999/thumbnail", 404, "search again"),
+        ("/api/photos/999/file", 404, "search again"),
+        ("/api/photos/999/captions", 404, "search again"),
+        ("/api/photos/999/similar", 404, "search again"),
+        (f"/api/photos/{2**70}", 422, "`number`: "),
+        ("/api/photos/..%2f..%2fetc%2fpasswd", 404, "nothing at this address"),
+        ("/api/photos/1/thumbnail?size=../x", 422, "`size`: "),
+        ("/api/none", 404, "nothing at this address: see /"),
+    ],
+)
+def test_what_is_wrong_with_a_request(client, address, status, said):
+    assert said in problem(client.get(address), status)
+
+
+def test_pictures_that_are_refused(folders):
+    with client_of(make_site(folders, compare=False, max_upload=20_000, max_pixels=10_000)) as client:
+
+        def send(content):
+            return client.post("/api/search", files={"image": content})
+
+        assert send(png(100, 100)).status_code == 200
+        assert "expected a picture, got 3 bytes of something else; send a JPEG" in problem(send(b"abc"), 415)
+        assert "got an empty file; send" in problem(send(b""), 415)
+        assert "a damaged one" in problem(send(png(100, 100)[:-30]), 415)
+        assert "at most 10000 pixels, got 101 x 100; shrink the picture" in problem(send(png(101, 100)), 413)
+        # A small file that would unpack to gigabytes: refused by its header.
+        bomb = bytearray(png(1, 1))
+        bomb[16:24] = (60_000).to_bytes(4, "big") * 2
+        assert "shrink the picture" in problem(send(_with_checksum(bomb)), 413)
+        assert "expected at most 20000 bytes" in problem(send(bytes(30_000)), 413)
+
+        def endless():
+            for _ in range(100):
+                yield bytes(1000)
+
+        kind = {"content-type": "multipart/form-data; boundary=x"}
+        assert "at most 20000 bytes" in problem(client.post("/api/search", content=endless(), headers=kind), 413)
+        assert "with the field `image`" in problem(client.post("/api/search", content=b"abc"), 422)
+        assert "with the field `image`" in problem(client.post("/api/search", data={"image": "text"}), 422)
+
+
+def _with_checksum(content):
+    import zlib
+
+    content[29:33] = zlib.crc32(bytes(content[12:29])).to_bytes(4, "big")
+    return bytes(content)
+
+
+def test_a_photo_that_is_gone(folders, tmp_path):
+    import shutil
+
+    with client_of(make_site(folders, compare=False)) as client:
+        path = folders / "photos/2/011-white-green.png"
+        number = client.get("/api/search?q=red&k=20&under=2/011").json()["results"][0]["number"]
+        shutil.move(path, tmp_path / "away.png")
+        try:
+            for what in ("thumbnail", "file"):
+                said = problem(client.get(f"/api/photos/{number}/{what}"), 404)
+                assert "2/011-white-green.png: the photo is in the index, but its file is missing" in said
+                assert "run `bcls index` again" in said
+            assert client.get("/api/search?q=red&k=20&under=2/011").status_code == 200
+        finally:
+            shutil.move(tmp_path / "away.png", path)
+
+
+def test_an_index_made_anew_with_another_model(tmp_path, monkeypatch):
+    import shutil
+
+    from bcls.search import Service
+    from bcls.web import Site
+    from tests.index.made import index, photos, tiny_model
+
+    source = photos(tmp_path / "photos", 3)
+    index(source, tmp_path / "index", tiny_model(monkeypatch, tmp_path / "first"))
+    with client_of(Site(Service(tmp_path / "index"))) as client:
+        assert client.get("/api/search?q=red").status_code == 200
+        index(source, tmp_path / "new", tiny_model(monkeypatch, tmp_path / "second", seed=2))
+        (tmp_path / "index").rename(tmp_path / "old")
+        assert "cannot be read" in problem(client.get("/api/search?q=red"), 503)
+        shutil.move(tmp_path / "new", tmp_path / "index")
+        for address in ("/api/search?q=red", "/api/photos/1"):
+            answer = client.get(address)
+            assert "an index of another model; start the service again" in problem(answer, 503)
+            assert answer.headers["retry-after"] == "60"
+
+
+def test_overload_is_told(folders, monkeypatch):
+    site = make_site(folders, compare=False)
+
+    def full(*_):
+        raise OverloadedError(3)
+
+    monkeypatch.setattr(site.service, "search", full)
+    with client_of(site) as client:
+        answer = client.get("/api/search?q=red")
+        assert "try again in 3 s" in problem(answer, 503)
+        assert answer.headers["retry-after"] == "3"
+
+
+def test_health_and_metrics(folders):
+    with client_of(make_site(folders, compare=False)) as client:
+        assert client.get("/healthz").json() == {"status": "ok"}
+        for text in ("red", "red", "blue"):
+            client.get("/api/search", params={"q": text})
+        client.get("/nowhere/1")
+        client.get("/nowhere/2")
+        said = client.get("/metrics").text.splitlines()
+        assert 'bcls_requests_total{route="/api/search",status="200"} 3' in said
+        assert 'bcls_requests_total{route="other",status="404"} 2' in said
+        assert 'bcls_request_seconds_bucket{route="/api/search",le="+Inf"} 3' in said
+        assert "bcls_texts_remembered_total 1" in said
+        assert "bcls_texts_encoded_total 2" in said
+
+
+def test_an_error_of_ours_is_no_traceback(folders, monkeypatch):
+    site = make_site(folders, compare=False)
+    monkeypatch.setattr(site.service, "search", lambda *_: 1 / 0)
+    with client_of(site, raise_server_exceptions=False) as client:
+        assert (
+            problem(client.get("/api/search?q=red"), 500)
+            == "an error in the server (ZeroDivisionError): see its output"
+        )
+        assert client.get("/api/photos/1").status_code == 200

@@ -1,0 +1,292 @@
+"""The app in a real Chromium: search, upload, compare and keys, with no request to another host and no CSP report."""
+
+import os
+import shutil
+
+import pytest
+
+from tests.web.conftest import listening, make_site
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        # No background traffic of the browser's own.
+        quiet = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def address(folders):
+    with listening(make_site(folders)) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser, address):
+    """A page that fails the test when anything is loaded from elsewhere or anything is reported on the console."""
+    context = browser.new_context(viewport=DESKTOP, base_url=address)
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    asked, said = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.expected = []
+    yield page
+    assert {url for url in asked if not url.startswith((address, "blob:" + address))} == set()
+    assert [text for text in said if not any(part in text for part in page.expected)] == []
+    context.close()
+
+
+def shot(page, name):
+    """A screenshot, where somebody wants to look at them."""
+    if "BCLS_SCREENSHOTS" in os.environ:
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=f"{os.environ['BCLS_SCREENSHOTS']}/{name}.png")
+
+
+def names(page):
+    return page.locator("#results a.tile").evaluate_all("tiles => tiles.map(tile => tile.title)")
+
+
+def type_query(page, text):
+    with page.expect_response(lambda answer: "/results" in answer.url):
+        page.locator("#q").press_sequentially(text, delay=20)
+    page.wait_for_selector("#results .note")
+
+
+def test_answers_as_you_type(page):
+    page.goto("/")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if "/results" in request.url else None)
+    type_query(page, "red")
+    assert len(names(page)) == 12
+    assert names(page)[0] == "0/000-red-red.png"
+    assert len(asked) < 3  # not one for each letter
+    assert page.url.endswith("/?q=red")
+    page.reload()
+    assert names(page)[0] == "0/000-red-red.png"
+    loaded = "tiles => tiles.every(tile => tile.complete && tile.naturalWidth > 0)"
+    page.wait_for_function("() => [...document.querySelectorAll('#results img')].every(i => i.complete)")
+    assert page.locator("#results img").evaluate_all(loaded)
+    shot(page, "search-desktop")
+
+
+def test_rows_are_justified(page):
+    page.goto("/?q=red")
+    page.wait_for_function("() => [...document.querySelectorAll('#results img')].every(i => i.complete)")
+    boxes = page.locator("#results li").evaluate_all(
+        "items => items.map(i => { const r = i.getBoundingClientRect(); return [r.top, r.right, r.height]; })"
+    )
+    rows = {}
+    for top, right, height in boxes:
+        rows.setdefault(round(top), []).append((right, height))
+    assert len(rows) > 1
+    inner = page.locator("#results").evaluate("box => box.getBoundingClientRect().right")
+    for row in list(rows.values())[:-1]:
+        assert abs(max(right for right, _ in row) - inner) < 2
+    assert len({round(height) for _, _, height in boxes}) == 1
+
+
+def test_keys(page):
+    page.goto("/?q=red")
+    page.locator("#q").evaluate("box => box.blur()")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.keyboard.press("ArrowDown")
+    focused = "document.activeElement.title"
+    order = names(page)
+    assert page.evaluate(focused) == order[0]
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(focused) == order[1]
+    top = "document.activeElement.getBoundingClientRect().top"
+    before = page.evaluate(top)
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(top) > before
+    page.keyboard.press("ArrowUp")
+    assert abs(page.evaluate(top) - before) < 1
+    chosen = page.evaluate(focused)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open] h2")
+    assert page.locator("dialog h2").inner_text() == chosen
+    shot(page, "photo-desktop")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog:not([open])", state="attached")
+    assert page.evaluate(focused) == chosen
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") != "q"
+
+
+def test_more_like_this_opens_in_place(page):
+    page.goto("/?q=red")
+    page.locator("#results a.tile").first.click()
+    page.wait_for_selector("dialog[open] .like a.tile")
+    title = page.locator("dialog .like a.tile").first.get_attribute("title")
+    page.locator("dialog .like a.tile").first.click()
+    page.wait_for_function("title => document.querySelector('dialog h2').textContent === title", arg=title)
+    page.locator("dialog .close button").click()
+    page.wait_for_selector("dialog:not([open])", state="attached")
+
+
+def test_captions_are_text(page):
+    page.goto("/photo/1")
+    page.wait_for_selector(".captions .truth")
+    assert "<script>alert(1)</script>" in page.locator("ul.captions").inner_text()
+
+
+def test_choose_a_picture(page, folders):
+    page.goto("/")
+    page.locator("#image").set_input_files(folders / "photos/1/004-black-red.png")
+    page.wait_for_selector("#results a.tile")
+    assert names(page)[0] == "1/004-black-red.png"
+    assert page.locator("#asked img").evaluate("image => image.complete")
+    page.locator("summary").click()
+    with page.expect_response(lambda answer: "under=0" in answer.url) as told:
+        page.locator("[name=under]").fill("0/")
+        page.locator("[name=under]").blur()
+    assert told.value.request.method == "POST"
+    page.wait_for_function("() => document.querySelectorAll('#results a.tile').length === 4")
+    assert {name[0] for name in names(page)} == {"0"}
+    shot(page, "picture-desktop")
+    type_query(page, "blue")
+    assert page.locator("#asked").is_hidden()
+
+
+HAND_OVER = """([kind, bytes]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([new Uint8Array(bytes)], "given.png", { type: "image/png" }));
+  const name = kind === "paste" ? "clipboardData" : "dataTransfer";
+  const make = kind === "paste" ? ClipboardEvent : DragEvent;
+  const options = { bubbles: true, cancelable: true, [name]: data };
+  if (kind === "drop") {
+    document.body.dispatchEvent(new DragEvent("dragover", options));
+    if (document.getElementById("drop").hidden) throw new Error("nothing says that a picture may be dropped");
+  }
+  document.body.dispatchEvent(new make(kind, options));
+}"""
+
+
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_drop_or_paste_a_picture(page, folders, kind):
+    page.goto("/")
+    content = list((folders / "photos/2/005-white-red.png").read_bytes())
+    page.evaluate(HAND_OVER, [kind, content])
+    page.wait_for_selector("#results a.tile")
+    assert names(page)[0] == "2/005-white-red.png"
+    assert page.locator("#drop").is_hidden()
+
+
+def test_not_a_picture(page, tmp_path):
+    page.expected = ["415"]  # Chromium writes failed requests on the console
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    page.goto("/")
+    page.locator("#image").set_input_files(tmp_path / "no.png")
+    page.wait_for_selector("#results .problem")
+    assert "expected a picture" in page.locator("#results").inner_text()
+
+
+def test_a_file_that_is_too_large_is_not_sent(page, tmp_path):
+    (tmp_path / "large.png").write_bytes(bytes(21 * 2**20))
+    page.goto("/")
+    page.locator("#image").set_input_files(tmp_path / "large.png")
+    page.wait_for_selector("#results .problem")
+    assert "larger than 20 MiB" in page.locator("#results").inner_text()
+
+
+def test_a_photo_that_is_gone(browser, folders, tmp_path):
+    path = folders / "photos/2/008-blue-green.png"
+    shutil.move(path, tmp_path / "away.png")
+    try:
+        # A site of its own: others remember the thumbnail.
+        with listening(make_site(folders, compare=False)) as address:
+            page = browser.new_page(base_url=address)
+            for start in ("/?q=blue&under=2/008", "/photo/11"):
+                page.goto(start)
+                page.wait_for_selector("main .missing")
+                assert "photo is missing: 2/008-blue-green.png" in page.locator("main").inner_text()
+            page.close()
+    finally:
+        shutil.move(tmp_path / "away.png", path)
+
+
+def test_compare(page):
+    page.goto("/compare")
+    page.locator("#q").fill("a red wall")
+    page.wait_for_selector(".column")
+    assert page.locator(".column").count() == 2
+    for column in page.locator(".column").all():
+        truth = column.locator("li.truth a.tile")
+        assert truth.count() == 1
+        assert truth.evaluate("tile => getComputedStyle(tile).outlineStyle") == "solid"
+        assert truth.evaluate("tile => getComputedStyle(tile).outlineColor") == "rgb(18, 128, 60)"
+        assert column.locator("li.truth .label").inner_text() == "[1.00]"
+    shot(page, "compare-desktop")
+    page.locator("li.truth a.tile").first.click()
+    page.wait_for_selector("dialog[open]")
+    page.get_by_text("Compare the models on this photo").click()
+    page.wait_for_selector(".column .captions .truth")
+    shot(page, "compare-captions-desktop")
+
+
+def test_runs(page):
+    page.goto("/runs")
+    assert page.locator("svg polyline").count() == 2
+    assert page.locator("svg polyline").first.evaluate("line => getComputedStyle(line).stroke") == "rgb(38, 115, 189)"
+    shot(page, "runs-desktop")
+    page.get_by_text("vsepp <b>", exact=True).first.click()
+    page.wait_for_selector("tr.best")
+    shot(page, "run-desktop")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone(browser, address, scheme):
+    context = browser.new_context(viewport=PHONE, base_url=address, color_scheme=scheme, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    colours = set()
+    for path in ("/", "/?q=red", "/photo/1", "/compare?q=a+red+wall", "/runs", "/runs/vsepp%20%3Cb%3E", "/about/api"):
+        page.goto(path)
+        wide = "document.documentElement.scrollWidth"
+        assert page.evaluate(wide) <= PHONE["width"], path
+        colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        shot(page, f"phone-{scheme}-{path.strip('/').split('?')[0].split('/')[0] or 'search' + str('?' in path)}")
+    assert colours == {"rgb(251, 250, 247)" if scheme == "light" else "rgb(20, 22, 26)"}
+    page.goto("/?q=red")
+    page.locator("#results a.tile").first.tap()
+    page.wait_for_selector("dialog[open]")
+    shot(page, f"phone-{scheme}-dialog")
+    page.locator("dialog .close button").tap()
+    page.wait_for_selector("dialog:not([open])", state="attached")
+    context.close()
+
+
+def test_login(browser, folders):
+    token = "a secret of the house"  # noqa: S105
+    with listening(make_site(folders, compare=False, token=token, any_host=True)) as address:
+        context = browser.new_context(base_url=address)
+        page = context.new_page()
+        page.goto("/?q=red")
+        assert page.url.endswith("/login")
+        page.fill("#token", "wrong")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".problem")
+        page.fill("#token", token)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#q")
+        assert page.evaluate("document.cookie") == ""
+        page.goto("/?q=red")
+        page.wait_for_function("() => [...document.querySelectorAll('#results img')].every(i => i.naturalWidth > 0)")
+        page.get_by_text("Log out").click()
+        page.wait_for_selector("#token")
+        context.close()

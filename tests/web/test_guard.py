@@ -1,0 +1,144 @@
+"""Who may ask, and what browsers are told."""
+
+import re
+import time
+
+import pytest
+
+from bcls.web.guard import COOKIE, is_login, login_of
+from bcls.web.outer import HEADERS
+from tests.web.conftest import client_of, make_site
+
+TOKEN = "a secret of the house"  # noqa: S105
+PAGE = {"accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def locked(folders):
+    site = make_site(folders, compare=False, token=TOKEN, any_host=True)
+    with client_of(site, "http://photos.example", follow_redirects=False) as client:
+        yield client
+
+
+def test_nothing_without_the_token(locked):
+    locked.cookies.clear()
+    every = [path for path in locked.app.openapi()["paths"] if path != "/healthz"]
+    for path in [*every, "/api/openapi.json", "/runs", "/compare", "/results", "/photo/1", "/nowhere"]:
+        answer = locked.get(path.replace("{number}", "1"))
+        assert answer.status_code == 401, path
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "Authorization: Bearer TOKEN" in answer.json()["detail"]
+    assert locked.post("/api/search", files={"image": b"x"}).status_code == 401
+    assert locked.get("/healthz").status_code == 200
+    assert locked.get("/static/app.css").status_code == 200
+    page = locked.get("/", headers=PAGE)
+    assert [page.status_code, page.headers["location"]] == [303, "/login"]
+    part = locked.get("/results?q=red", headers={"hx-request": "true"})
+    assert part.status_code == 401
+    assert "<html" not in part.text
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer é"])
+def test_wrong_tokens(locked, given):
+    locked.cookies.clear()
+    assert locked.get("/api/search?q=red", headers={"authorization": given.encode()}).status_code == 401
+
+
+def test_the_token_opens(locked):
+    locked.cookies.clear()
+    assert locked.get("/api/search?q=red", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert locked.get("/api/search?q=red", headers={"authorization": f"bearer  {TOKEN}"}).status_code == 200
+
+
+def test_login_and_logout(locked):
+    locked.cookies.clear()
+    wrong = locked.post("/login", data={"token": "no"}, headers=PAGE)
+    assert wrong.status_code == 401
+    assert "This is not the token" in wrong.text
+    assert "set-cookie" not in wrong.headers
+    right = locked.post("/login", data={"token": TOKEN})
+    assert [right.status_code, right.headers["location"]] == [303, "/"]
+    cookie = right.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert locked.get("/api/search?q=red").status_code == 200
+    locked.post("/logout")
+    assert locked.get("/api/search?q=red").status_code == 401
+
+
+def test_the_cookie_is_only_for_https_where_that_is_used(folders):
+    site = make_site(folders, compare=False, token=TOKEN, any_host=True)
+    with client_of(site, "https://photos.example", follow_redirects=False) as client:
+        assert "; Secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"]
+
+
+def test_forged_cookies(locked):
+    value = login_of(TOKEN, time.time())
+    ends, _, signature = value.partition(".")
+    assert is_login(TOKEN, value, time.time())
+    for forged in (
+        "",
+        ".",
+        ends,
+        f"{int(ends) + 1}.{signature}",
+        f"{ends}.",
+        f"x.{signature}",
+        f"{ends}.{signature[:-1]}",
+    ):
+        assert not is_login(TOKEN, forged, time.time())
+        locked.cookies.clear()
+        assert locked.get("/api/photos/1", headers={"cookie": f"{COOKIE}={forged}"}).status_code == 401
+    assert locked.get("/api/photos/1", headers={"cookie": "bcls=\x01;;=="}).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["photos.example/login?", "photos.example/static/", "[", "x/healthz#"])
+def test_a_host_header_with_a_path_opens_nothing(locked, host):
+    locked.cookies.clear()
+    for path in ("/api/search?q=red", "/photo/1"):
+        assert locked.get(path, headers={"host": host}).status_code == 401
+        assert locked.get(path, headers={"host": host, **PAGE}).status_code in {303, 401}
+
+
+def test_no_login_where_there_is_no_token(client):
+    assert client.post("/login", data={"token": "x"}).status_code == 404
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::2]"])
+def test_names_of_other_sites_are_refused(client, host):
+    answer = client.get("/api/search?q=red", headers={"host": host})
+    assert answer.status_code == 421
+    assert "use one of these" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:8000"])
+def test_names_of_this_machine(client, host):
+    assert client.get("/healthz", headers={"host": host}).status_code == 200
+
+
+def test_other_sites_may_link_but_not_load(client):
+    from_other = {"sec-fetch-site": "cross-site"}
+    assert client.get("/", headers={**from_other, "sec-fetch-mode": "navigate"}).status_code == 200
+    assert client.get("/api/photos/1/file", headers={**from_other, "sec-fetch-mode": "no-cors"}).status_code == 403
+    assert client.post("/results", headers={**from_other, "sec-fetch-mode": "navigate"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/api/search?q=red", "/nowhere", "/api/photos/1/file", "/static/app.js", "/healthz"]
+)
+def test_headers_on_every_answer(client, address):
+    headers = client.get(address).headers
+    for name, value in HEADERS.items():
+        assert headers[name] == value
+
+
+@pytest.mark.parametrize(
+    "address", ["/?q=red", "/photo/1", "/compare?q=red", "/runs", "/runs/vsepp%20%3Cb%3E", "/about/api"]
+)
+def test_pages_have_nothing_inline_and_nothing_from_elsewhere(client, address):
+    page = client.get(address, headers=PAGE).text
+    assert "<style" not in page
+    assert " style=" not in page
+    assert not re.search(r"<script(?![^>]* src=\"/static/)", page)
+    assert not re.search(r"\son\w+=", page)
+    assert not re.search(r"(src|href|action)=\"(https?:)?//", page)

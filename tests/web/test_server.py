@@ -1,0 +1,55 @@
+"""The port, and who may reach it."""
+
+import http.client
+import socket
+
+import pytest
+
+from bcls.web.server import bind, check_address
+from bcls.web.settings import WebSettings
+from tests.web.conftest import listening, make_site
+
+
+def test_answers_do_not_wait_for_acknowledgements(folders):
+    # asyncio sets TCP_NODELAY only on sockets that are known to be TCP.
+    with bind("127.0.0.1", 0) as found:
+        assert found.proto == socket.IPPROTO_TCP
+        with socket.create_connection(found.getsockname()):
+            accepted, _ = found.accept()
+            assert accepted.proto == socket.IPPROTO_TCP
+            accepted.close()
+
+
+def test_a_very_long_query_over_a_real_connection(folders):
+    with listening(make_site(folders, compare=False)) as address:
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+        connection.request("GET", "/api/search?q=" + "x" * 100_000)
+        answer = connection.getresponse()
+        assert answer.status == 422
+        assert b"at most 2000 characters, got 100000" in answer.read()
+        connection.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "photos.example"])  # noqa: S104
+def test_a_network_needs_a_token_or_a_proxy(host):
+    with pytest.raises(ValueError, match="everybody in the network could see the photos"):
+        check_address(host, has_token=False, behind_proxy=False)
+    check_address(host, has_token=True, behind_proxy=False)
+    check_address(host, has_token=False, behind_proxy=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token": "short"},
+        {"token": "long enough, but é"},
+        {"at_once": 0},
+        {"timeout": 0},
+        {"max_upload": 0},
+        {"max_pixels": 0},
+        {"thumbnails": -1},
+    ],
+)
+def test_broken_settings(wrong):
+    with pytest.raises(ValueError, match=rf"`{next(iter(wrong))}`: expected"):
+        WebSettings(**wrong)

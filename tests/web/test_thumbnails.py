@@ -1,0 +1,27 @@
+"""Thumbnails: remembered up to a size, and never of a photo that was replaced."""
+
+import io
+
+from PIL import Image
+
+from bcls.search import Service
+from bcls.web.thumbnails import Thumbnails
+
+
+def test_remembered_up_to_a_size(folders):
+    with Service(folders / "index") as service:
+        read = []
+        real = service.thumbnail
+        service.thumbnail = lambda number, side: read.append(number) or real(number, side)
+        one = len(Thumbnails(service, 0).jpeg(1, 320))
+        read.clear()
+        kept = Thumbnails(service, 2 * one + one // 2)
+        for number in (1, 1, 2, 1, 3, 1, 2):  # 3 pushes 2 out, which was used longest ago
+            kept.jpeg(number, 320)
+        assert read == [1, 2, 3, 2]
+        nothing = Thumbnails(service, 0)
+        read.clear()
+        assert nothing.jpeg(1, 320) == nothing.jpeg(1, 320)
+        assert read == [1, 1]
+        with Image.open(io.BytesIO(kept.jpeg(1, 16))) as image:
+            assert image.size == (16, 16)
