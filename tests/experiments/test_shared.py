@@ -36,7 +36,7 @@ def test_a_frozen_encoder_reads_captions_once_for_all_models(tmp_path):
     assert first is second
     assert torch.equal(first.values, plain)
     other = models[1].text_vectors_of(texts[::-1])
-    assert torch.equal(other.values[0], first.values[1])
+    torch.testing.assert_close(other.values[0], first.values[1], rtol=1e-4, atol=1e-5)  # another place in the batch
     assert len(list((tmp_path / "shared").glob("*.safetensors"))) == 2
 
 
