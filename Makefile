@@ -9,7 +9,7 @@ DEMO_FLAGS ?=
 .PHONY: help demo test test-all lint bench docs evidence clean
 
 help:
-	@echo "make demo      train three losses on drawn scenes, about 4 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
+	@echo "make demo      train three losses on drawn scenes, about 3 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
 	@echo "make test      lint, types and the default tests with the coverage gate (under 12 minutes on 2 cores)"
 	@echo "make test-all  the default tests and those marked slow"
 	@echo "make lint      ruff and mypy alone"

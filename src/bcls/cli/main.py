@@ -13,7 +13,7 @@ from bcls._extras import MissingExtraError
 
 #: Verb, the module whose ``main(arguments)`` does it, and what it does. Modules are loaded when asked for.
 VERBS = {
-    "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about two minutes"),
+    "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about three minutes"),
     "data": ("bcls.cli.data", "a dataset folder: import it, check it, count it (stats), extract features"),
     "train": ("bcls.cli.train", "train a model on a dataset, or go on with a run that was stopped"),
     "evaluate": ("bcls.cli.evaluate", "the figures of a model on a split, from its scores"),
