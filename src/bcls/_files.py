@@ -1,6 +1,8 @@
-"""Files that appear complete or not at all."""
+"""Files and folders that appear complete or not at all."""
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -20,3 +22,53 @@ def write_whole(path: Path, content: bytes | str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Write a folder anew so that a complete one is there at every moment.
+
+    The new one is complete on the disk as ``NAME.new`` before the old one becomes ``NAME.old`` and the new one takes
+    its name. :func:`recover` puts every state in between right.
+
+    Args:
+        folder: Where.
+        write: Writes the files into the folder that it is given; each must be on the disk when it returns.
+    """
+    new, old = beside(folder)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    write(new)
+    for inner in (*(path for path in new.rglob("*") if path.is_dir()), new):
+        sync_folder(inner)
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    new.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(folder: Path) -> bool:
+    """Put a folder right whose replacing was cut short; whether there is one."""
+    new, old = beside(folder)
+    if not folder.exists() and old.exists():
+        old.rename(folder)
+        sync_folder(folder.parent)
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    return folder.exists()
+
+
+def sync_folder(folder: Path) -> None:
+    """See that a folder's list of files is on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def beside(folder: Path) -> tuple[Path, Path]:
+    """The names that a folder has while it is replaced: the new one's and the old one's."""
+    folder = folder.absolute()
+    return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")

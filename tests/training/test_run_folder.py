@@ -4,7 +4,8 @@ import multiprocessing
 
 import pytest
 
-from bcls.training.run_folder import locked, recover, replace_folder
+from bcls._files import recover, replace_folder
+from bcls.training.run_folder import locked
 
 
 def write(text):
@@ -57,7 +58,7 @@ def test_every_state_in_between_is_put_right(tmp_path, there, expected):
 
 def test_folders_inside_are_on_the_disk_before_the_name_is_given(tmp_path, monkeypatch):
     done = []
-    monkeypatch.setattr("bcls.training.run_folder.sync", lambda folder: done.append(folder.name))
+    monkeypatch.setattr("bcls._files.sync_folder", lambda folder: done.append(folder.name))
 
     def nested(folder):
         (folder / "encoder").mkdir()

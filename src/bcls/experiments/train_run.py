@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bcls._checks import fail
+from bcls._files import recover
 from bcls.experiments.noise import NoisyLabels
 from bcls.labels import cached_embeddings
 from bcls.training.checkpoint import read_state
 from bcls.training.config import TrainConfig, write_yaml
 from bcls.training.loop import run_epochs
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, locked, recover
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, locked
 from bcls.training.setup import Run, set_up
 
 if TYPE_CHECKING:

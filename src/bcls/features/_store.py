@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._checks import fail
-from bcls._files import write_whole
+from bcls._files import sync_folder, write_whole
 
 
 class SplitFile:
@@ -98,12 +98,3 @@ class SplitFile:
                 )
         self.done = {int(line["block"]): line["zero"] for line in map(json.loads, lines)}
         os.truncate(self._journal, len(whole) + 1)  # a line that was cut off
-
-
-def sync_folder(folder: Path) -> None:
-    """Force new names in a folder onto the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,13 +1,11 @@
 """A model as a folder: config, weights, vocabulary and a card; written whole or not at all, without pickle."""
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcls._checks import fail
-from bcls._files import write_whole
+from bcls._files import beside, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.card import card
@@ -33,19 +31,7 @@ def save_folder(model: "RetrievalModel", folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not _replaceable(folder):
         fail("folder", "a new folder, or one that holds a model", folder, "choose another name: nothing is overwritten")
-    new, old = _beside(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
-    write_files(model, new)
-    for inner in (*(path for path in new.rglob("*") if path.is_dir()), new):
-        _sync(inner)
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    new.rename(folder)
-    _sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    replace_folder(folder, lambda new: write_files(model, new))
 
 
 def write_files(model: "RetrievalModel", folder: Path) -> None:
@@ -91,7 +77,7 @@ def load_folder(folder: str | Path) -> "RetrievalModel":
 
 def is_model_folder(folder: Path) -> bool:
     """Whether there is a model, or one whose replacing was cut short."""
-    return any((place / CONFIG).is_file() for place in (folder, _beside(folder)[1]))
+    return any((place / CONFIG).is_file() for place in (folder, beside(folder)[1]))
 
 
 def _read_weights(path: Path) -> dict[str, Any]:
@@ -108,7 +94,7 @@ def _read_weights(path: Path) -> dict[str, Any]:
 
 
 def _present(folder: Path) -> Path:
-    _, old = _beside(folder)
+    _, old = beside(folder)
     found = folder if (folder / CONFIG).is_file() or not (old / CONFIG).is_file() else old
     if not (found / CONFIG).is_file():
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
@@ -118,16 +104,3 @@ def _present(folder: Path) -> Path:
 
 def _replaceable(folder: Path) -> bool:
     return folder.is_dir() and ((folder / CONFIG).is_file() or not any(folder.iterdir()))
-
-
-def _beside(folder: Path) -> tuple[Path, Path]:
-    folder = folder.absolute()
-    return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bcls._files import replace_folder
 from bcls._padded import Padded
 from bcls._progress import Step, progress
 from bcls.losses import RetrievalLoss
@@ -41,7 +42,7 @@ from bcls.training.objective import all_negatives, hold_in_range
 from bcls.training.optimizer import set_rate
 from bcls.training.plan import sizes_of_ranks
 from bcls.training.ranks import agree, average_gradients
-from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH, LAST, replace_folder
+from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH, LAST
 from bcls.training.schedule import rate_at
 from bcls.training.setup import Run
 from bcls.training.tell import Clock, tell, tell_epoch

@@ -1,9 +1,8 @@
-"""The folder of a run: one process at a time, and folders in it that are replaced whole."""
+"""The folder of a run: what is where in it, and one process at a time."""
 
 import fcntl
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,51 +32,3 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()}\n")
         file.flush()
         yield
-
-
-def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder anew so that a complete one is there at every moment.
-
-    The new one is complete on the disk as ``NAME.new`` before the old one becomes ``NAME.old`` and the new one takes
-    its name. :func:`recover` puts every state in between right.
-
-    Args:
-        folder: Where.
-        write: Writes the files into the folder that it is given; each must be on the disk when it returns.
-    """
-    new, old = _beside(folder)
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    write(new)
-    for inner in (*(path for path in new.rglob("*") if path.is_dir()), new):
-        sync(inner)
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    new.rename(folder)
-    sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def recover(folder: Path) -> bool:
-    """Put a folder right whose replacing was cut short; whether there is one."""
-    new, old = _beside(folder)
-    if not folder.exists() and old.exists():
-        old.rename(folder)
-        sync(folder.parent)
-    shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-    return folder.exists()
-
-
-def sync(folder: Path) -> None:
-    """See that a folder's list of files is on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _beside(folder: Path) -> tuple[Path, Path]:
-    return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")

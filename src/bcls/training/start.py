@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcls._checks import fail
+from bcls._files import recover
 from bcls.training.config import TrainConfig, check_config, differences, write_yaml
 from bcls.training.result import Result
 from bcls.training.run_folder import (
@@ -15,7 +16,6 @@ from bcls.training.run_folder import (
     METRICS,
     REPORT,
     locked,
-    recover,
 )
 
 if TYPE_CHECKING:
