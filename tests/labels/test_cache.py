@@ -178,8 +178,9 @@ def test_two_processes_at_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_both_engines_write_the_same_bytes(tmp_path):
+def test_both_engines_write_the_same_bytes(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason='needs pip install "bcls[jobs]"')
+    monkeypatch.setattr(cache, "BLOCK", 3)  # several blocks, for both workers
     files = []
     for engine, workers in (("local", 1), ("ray", 2)):
         dataset = make(tmp_path / engine)
