@@ -12,7 +12,6 @@ Four parts, each by itself with ``--only``:
 
 import argparse
 import itertools
-import json
 import os
 import resource
 import statistics
@@ -27,8 +26,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
 from bcls.data.text_files import read_json
 from bcls.index import IndexSettings, Row, build_index, open_index
@@ -36,6 +33,7 @@ from bcls.index.embedding import BATCH, image_vectors, prepare
 from bcls.index.faiss_engine import FaissEngine
 from bcls.models import build, load
 from bcls.search import Service, ServiceSettings
+from benchmarks.tables import show_ratios
 
 ROOT = Path(__file__).parents[1]
 CLIENTS, MIXED, NOISE = 8, 3, 0.3
@@ -215,15 +213,7 @@ def main():
     for part in arguments.only:
         with tempfile.TemporaryDirectory() as place:
             PARTS[part](rows, arguments, Path(place))
-    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    for heading in ("what", "first", "second", "ratio", "bar"):
-        table.add_column(heading, justify="left" if heading in {"what", "bar"} else "right")
-    for what, first, second, ratio, bar in rows:
-        table.add_row(what, f"{first:.3g}", f"{second:.3g}", f"{ratio:.2f}", bar)
-    Console(width=130).print(table)
-    if arguments.json:
-        keys = ("what", "first", "second", "ratio", "bar")
-        arguments.json.write_text(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1) + "\n")
+    show_ratios(rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ loopback address. Two parts, each by itself with ``--only``:
 import argparse
 import contextlib
 import http.client
-import json
 import os
 import re
 import subprocess
@@ -25,13 +24,12 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from bcls.data.text_files import read_json
 from bcls.index import IndexSettings, build_index
 from bcls.models import build
 from bcls.search import Service, ServiceSettings
+from benchmarks.tables import show_ratios
 
 CLIENTS, ROUNDS = 8, 4
 #: Seconds that a refused client of the load test waits; far less than it is told to.
@@ -189,15 +187,7 @@ def main():
         folder = index_folder(arguments, Path(place))
         for part in arguments.only:
             PARTS[part](rows, arguments, folder)
-    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    for heading in ("what", "first", "second", "ratio", "bar"):
-        table.add_column(heading, justify="left" if heading in {"what", "bar"} else "right")
-    for what, first, second, ratio, bar in rows:
-        table.add_row(what, f"{first:.3g}", f"{second:.3g}", f"{ratio:.2f}", bar)
-    Console(width=130).print(table)
-    if arguments.json:
-        keys = ("what", "first", "second", "ratio", "bar")
-        arguments.json.write_text(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1) + "\n")
+    show_ratios(rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -28,3 +28,16 @@ def show(title, rows, path=None):
         measured = {"title": title, "machine": machine, "python": platform.python_version(), "torch": torch.__version__}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_whole(Path(path), json.dumps({**measured, "rows": rows}, indent=1) + "\n")
+
+
+def show_ratios(rows, path=None):
+    """Print rows of what was measured, two figures, their ratio and the bar; write them where a path is given."""
+    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    headings = ("what", "first", "second", "ratio", "bar")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in {"what", "bar"} else "right")
+    for what, first, second, ratio, bar in rows:
+        table.add_row(what, f"{first:.3g}", f"{second:.3g}", f"{ratio:.2f}", bar)
+    Console(width=130).print(table)
+    if path is not None:
+        path.write_text(json.dumps([dict(zip(headings, row, strict=True)) for row in rows], indent=1) + "\n")

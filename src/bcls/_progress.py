@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 #: Seconds between two plain lines.
 _EVERY = 10.0
@@ -76,3 +76,19 @@ def _lines(what: str, total: int) -> Iterator[Step]:
 
     print(f"{what} ...", file=sys.stderr, flush=True)
     yield step
+
+
+@contextmanager
+def no_bars(logging: Any) -> Iterator[None]:
+    """Keep transformers from drawing a bar while it reads a file.
+
+    Args:
+        logging: ``transformers.utils.logging``.
+    """
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls._progress import no_bars
 from bcls.labels._grouping import group_by_length
 from bcls.labels.encoder import Progress
-from bcls.labels.sentence import check_texts, no_bars, unit_or_zero
+from bcls.labels.sentence import check_texts, unit_or_zero
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,7 +42,7 @@ class ClipEncoder:
         self.name = name
         self._source, self._precision = source, precision
         local = isinstance(source, Path)
-        with no_bars() if local else nullcontext():
+        with no_bars(require("transformers.utils.logging", "text", "text encoders")) if local else nullcontext():
             self._tokeniser = library.AutoTokenizer.from_pretrained(str(source), local_files_only=local)
             self._model = library.AutoModel.from_pretrained(str(source), local_files_only=local).eval()
         if not hasattr(self._model, "get_text_features"):

@@ -1,6 +1,6 @@
 """METEOR and SPICE through the Java programs that ``pycocoevalcap`` brings or points to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,7 @@ class Meteor:
         """Score the pairs; see :meth:`bcls.labels.scorers.PairScorer.pair_scores`."""
         words = ptb_tokens(self.name, texts)
         program = require("pycocoevalcap.meteor.meteor", "caption-metrics", "the metric 'meteor'").Meteor()
-        scores = np.empty(len(images))
-        for start, gold, said in _exchanges(words, image_of_caption, images, captions):
-            _, part = program.compute_score(gold, said)
-            scores[start : start + len(part)] = part
-            if progress is not None:
-                progress(start + len(part), len(scores))
-        return scores
+        return _scored(program, list, _exchanges(words, image_of_caption, images, captions), len(images), progress)
 
 
 class Spice:
@@ -68,14 +62,27 @@ class Spice:
         """Score the pairs; see :meth:`bcls.labels.scorers.PairScorer.pair_scores`."""
         words = ptb_tokens(self.name, texts)
         program = require("pycocoevalcap.spice.spice", "caption-metrics", "the metric 'spice'").Spice()
-        scores = np.empty(len(images))
-        for start, gold, said in _exchanges(words, image_of_caption, images, captions):
-            _, part = program.compute_score(gold, said)
-            # Sorted by the number of the pair, as the program gives them; without any tuple there is no agreement.
-            scores[start : start + len(part)] = np.nan_to_num([one["All"]["f"] for one in part])
-            if progress is not None:
-                progress(start + len(part), len(scores))
-        return scores
+        return _scored(
+            program, _agreements, _exchanges(words, image_of_caption, images, captions), len(images), progress
+        )
+
+
+def _agreements(part: Sequence[Any]) -> Any:
+    """SPICE's figures, sorted by the number of the pair as the program gives them; no tuples are no agreement."""
+    return np.nan_to_num([one["All"]["f"] for one in part])
+
+
+def _scored(
+    program: Any, read: Callable[[Any], Any], exchanges: Iterator[Any], pairs: int, progress: Progress | None
+) -> NDArray[np.float64]:
+    """Let a program score the pairs, one exchange after another; ``read`` makes numbers of what it answers."""
+    scores = np.empty(pairs)
+    for start, gold, said in exchanges:
+        _, part = program.compute_score(gold, said)
+        scores[start : start + len(part)] = read(part)
+        if progress is not None:
+            progress(start + len(part), pairs)
+    return scores
 
 
 def _exchanges(

@@ -1,7 +1,7 @@
 """Any sentence-transformers model as a text encoder."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls._progress import no_bars
 from bcls.labels._modules import encode_usual, is_usual
 from bcls.labels.encoder import Progress
 
@@ -38,7 +39,7 @@ class SentenceEncoder:
         self.name = name
         local = isinstance(source, Path)
         # A download may show how far it is; reading a file is over in a moment.
-        with no_bars() if local else nullcontext():
+        with no_bars(require("transformers.utils.logging", "text", "text encoders")) if local else nullcontext():
             self._model = library.SentenceTransformer(str(source), local_files_only=local)
         self._model.eval()
         self._precision = precision
@@ -70,19 +71,6 @@ class SentenceEncoder:
             rows = order[start : start + _BATCH]
             batch = [texts[row] for row in rows]
             yield rows, self._model.encode(batch, batch_size=_BATCH, show_progress_bar=False)
-
-
-@contextmanager
-def no_bars() -> Iterator[None]:
-    """Keep transformers from drawing a bar while it reads a file."""
-    logging = require("transformers.utils.logging", "text", "text encoders")
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def check_texts(texts: Sequence[str]) -> None:

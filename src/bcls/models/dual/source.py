@@ -1,8 +1,7 @@
 """Parts of transformers checkpoints, from folders and from the hub: safetensors only, no code of theirs."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ import torch
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls._progress import no_bars
 
 Part = TypeVar("Part")
 
@@ -44,7 +44,7 @@ def read_config(argument: str, source: str | Path) -> Any:
 def read_weights(argument: str, source: str | Path, kind: Any) -> Any:
     """A model with its weights, float32 whatever they are stored in, in eval mode."""
     options = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
-    with _no_bars():
+    with no_bars(transformers().utils.logging):
         return read_part(argument, source, "model.safetensors", lambda: kind.from_pretrained(_place(source), **options))
 
 
@@ -67,18 +67,6 @@ def read_json_part(source: str | Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         fail(str(path), "a JSON object", type(content).__name__, "copy the checkpoint again")
     return content
-
-
-@contextmanager
-def _no_bars() -> Iterator[None]:
-    logging = transformers().utils.logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _place(source: str | Path) -> str:
