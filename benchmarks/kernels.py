@@ -1,8 +1,8 @@
 """Speed and memory of the fused losses on an NVIDIA GPU: ``python -m benchmarks.kernels --out kernels.json``.
 
-Forward and backward, both directions, eager, the gradient counted. Rivals take turns in one run and the median of
-CUDA events counts. Memory is the peak above the inputs and the gradient. Labels are spread as MiniLM's are on photo
-captions (mean 0.13, deviation 0.11).
+Forward and backward, both directions, eager, the gradient counted. Rivals take turns in one run, each after a step that
+does not count, and the median of CUDA events counts. Memory is the peak above the inputs and the gradient. Labels are
+spread as MiniLM's are on photo captions (mean 0.13, deviation 0.11).
 
 ``--quick`` measures what the bars are about, ``--profile`` says where the time goes: device time by kernel, launches,
 and how long the host is busy.
@@ -20,15 +20,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from bcls.kernels import SoftNegatives, kendall_matrix, matrix_loss, sliding_windows, streaming_loss
+from bcls._files import write_whole
+from bcls.bench import difference, inputs, measure, rivals, step
+from bcls.bench.subjects import machine
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss
-from tests.kernels.made import plain
-from tests.reference.window_loop import loop_over_windows
 
-DEVICE = "cuda"
+DEVICE = torch.device("cuda", 0)
 SIZES = (128, 1024, 4096, 8192, 16384)
 QUICK_SIZES = (128, 1024, 4096, 16384)
 #: Milliseconds of K-SW-HS, and megabytes above inputs and gradient of the whole loss.
@@ -36,113 +35,43 @@ TIME_BAR = {128: 0.5, 1024: 0.5, 4096: 1.2, 16384: 12.0}
 MEMORY_BAR = {size: factor * size**2 * 4 / 1e6 for size, factor in ((1024, 3), (4096, 3), (16384, 2))} | {128: 2.0}
 #: The window loop keeps its graph for 18 windows: beyond this it does not fit.
 LOOP_UP_TO = 8192
+#: What the bars are about.
+BARRED = ("fused K-SW-HS", "fused K-SW-HS, beta 0.01", "plain Triplet-HN", "fused BCLS", "window loop")
 
-
-def inputs(size):
-    generator = torch.Generator(DEVICE).manual_seed(size)
-    similarity = torch.randn(size, size, generator=generator, device=DEVICE) / 4
-    relevance = torch.randn(size, size, generator=generator, device=DEVICE).mul_(0.11).add_(0.13)
-    return similarity.requires_grad_(), relevance.clamp_(-1, 1).fill_diagonal_(1)
-
-
-def hard_triplets(similarity, margin=0.2):
-    """Triplet-HN as VSE++ writes it."""
-    own = similarity.diagonal()
-    others = similarity.masked_fill(torch.eye(len(similarity), dtype=torch.bool, device=similarity.device), -1e9)
-    by_row, by_column = others.max(1).values, others.max(0).values
-    return ((by_row - own + margin).relu() + (by_column - own + margin).relu()).mean()
-
-
-def infonce(similarity):
-    """As open_clip writes it."""
-    logits, target = similarity / 0.05, torch.arange(len(similarity), device=similarity.device)
-    return (functional.cross_entropy(logits, target) + functional.cross_entropy(logits.T, target)) / 2
-
-
-def window_part(similarity, relevance, beta=0.1):
-    return matrix_loss(similarity, relevance, windows=sliding_windows(0.2, beta, scale=1 / len(similarity))).continuous
-
-
-def whole(similarity, relevance):
-    scale = 1 / len(similarity)
-    terms = matrix_loss(similarity, relevance, soft=SoftNegatives(scale=scale), windows=sliding_windows(scale=scale))
-    return terms.binary + terms.continuous
-
-
-def step(loss, leaves, *others):
-    """Forward and backward: value and gradients."""
-    value = loss(*leaves, *others)
-    return value.detach(), *torch.autograd.grad(value, leaves)
-
-
-def milliseconds(run):
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    run()
-    stop.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(stop)
-
-
-def medians(rivals, repeats):
-    """Median milliseconds of each rival, taking turns."""
-    for run in rivals.values():
-        run(), run()
-    times = {name: [] for name in rivals}
-    for _ in range(repeats):
-        for name, run in rivals.items():
-            times[name].append(milliseconds(run))
-    return {name: statistics.median(values) for name, values in times.items()}
+matrices = partial(inputs.matrices, device=DEVICE)
+medians = partial(measure.medians, device=DEVICE)
 
 
 def megabytes(run, kept):
-    """Peak above what is there before and above ``kept`` bytes of gradient."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before - kept) / 1e6
-
-
-def difference(ours, theirs):
-    """Largest relative difference of value and of gradients in norm."""
-    gaps = [float((a - b).abs() / b.abs()) if a.ndim == 0 else float((a - b).norm() / b.norm())
-            for a, b in zip(ours, theirs, strict=True)]  # fmt: skip
-    return max(gaps)
-
-
-#: What the bars are about.
-BARRED = ("fused K-SW-HS", "fused K-SW-HS, beta 0.01", "plain Triplet-HN", "fused BCLS", "window loop")
+    return measure.megabytes(run, DEVICE, kept)
 
 
 def rivals_of(size, similarity, relevance, *, quick=False):
     """Steps by name, without input."""
     target, source = torch.empty_like(similarity), similarity.detach()
-    rivals = {
-        "plain K-SW-HS": partial(step, plain(KendallWindowLoss()), (similarity,), relevance),
-        "fused K-SW-HS": partial(step, window_part, (similarity,), relevance),
-        "fused K-SW-HS, beta 0.01": partial(step, partial(window_part, beta=0.01), (similarity,), relevance),
-        "plain Triplet-HN": partial(step, hard_triplets, (similarity,)),
+    narrow = partial(rivals.fused_windows, beta=0.01)
+    steps = {
+        "plain K-SW-HS": partial(step, rivals.plain(KendallWindowLoss()), (similarity,), relevance),
+        "fused K-SW-HS": partial(step, rivals.fused_windows, (similarity,), relevance),
+        "fused K-SW-HS, beta 0.01": partial(step, narrow, (similarity,), relevance),
+        "plain Triplet-HN": partial(step, rivals.hard_triplets, (similarity,)),
         "TripletHardLoss": partial(step, TripletHardLoss(), (similarity,), relevance),
-        "plain BCLS": partial(step, plain(BCLSLoss()), (similarity,), relevance),
+        "plain BCLS": partial(step, rivals.plain(BCLSLoss()), (similarity,), relevance),
         "BCLSLoss": partial(step, BCLSLoss(), (similarity,), relevance),
-        "fused BCLS": partial(step, whole, (similarity,), relevance),
-        "InfoNCE": partial(step, infonce, (similarity,)),
+        "fused BCLS": partial(step, rivals.fused_bcls, (similarity,), relevance),
+        "InfoNCE": partial(step, rivals.infonce, (similarity,)),
         "copy": partial(target.copy_, source),
     }
     if size <= LOOP_UP_TO:
-        rivals["window loop"] = partial(step, loop_over_windows, (similarity,), relevance)
-    return {name: run for name, run in rivals.items() if not quick or name in BARRED}
+        steps["window loop"] = partial(step, rivals.window_loop, (similarity,), relevance)
+    return {name: run for name, run in steps.items() if not quick or name in BARRED}
 
 
 def time_losses(rows, sizes, *, quick=False):
     for size in sizes:
-        similarity, relevance = inputs(size)
-        rivals = rivals_of(size, similarity, relevance, quick=quick)
-        took = medians(rivals, 50 if size <= 1024 else 20 if size <= 4096 else 7)
+        similarity, relevance = matrices(size)
+        steps = rivals_of(size, similarity, relevance, quick=quick)
+        took = medians(steps, repeats=30 if size <= 1024 else 10 if size <= 4096 else 3)
         for name, value in took.items():
             bar = TIME_BAR.get(size) if name == "fused K-SW-HS" else None
             rows.append((f"B={size}: {name}, ms", value, bar, "most"))
@@ -151,10 +80,10 @@ def time_losses(rows, sizes, *, quick=False):
         rows.append((f"B={size}: beta 0.01 / 0.1", took["fused K-SW-HS, beta 0.01"] / fused, 1.5, "most"))
         if "window loop" in took:
             rows.append((f"B={size}: window loop / fused", took["window loop"] / fused, 30.0, "least"))
-        rivals.pop("copy", None)  # and with it the copy's memory
+        steps.pop("copy", None)  # and with it the copy's memory
         for name in ("fused K-SW-HS", "fused BCLS", *(() if quick else ("plain K-SW-HS", "plain Triplet-HN"))):
             bar = MEMORY_BAR.get(size) if name.startswith("fused") else None
-            rows.append((f"B={size}: {name}, MB", megabytes(rivals[name], 4 * size**2), bar, "most"))
+            rows.append((f"B={size}: {name}, MB", megabytes(steps[name], 4 * size**2), bar, "most"))
 
 
 def device_work(run, repeats=5):
@@ -187,11 +116,12 @@ def host_milliseconds(run, repeats=30):
 
 def show_profile(rows, sizes):
     for size in sizes:
-        similarity, relevance = inputs(size)
+        similarity, relevance = matrices(size)
         for name, loss, others in (
-            ("fused K-SW-HS", window_part, (relevance,)),
-            ("fused BCLS", whole, (relevance,)),
-            ("plain Triplet-HN", hard_triplets, ()),
+            ("fused K-SW-HS", rivals.fused_windows, (relevance,)),
+            ("fused BCLS", rivals.fused_bcls, (relevance,)),
+            ("BCLSLoss", BCLSLoss(), (relevance,)),
+            ("plain Triplet-HN", rivals.hard_triplets, ()),
         ):
             forward, both = partial(loss, similarity, *others), partial(step, loss, (similarity,), *others)
             first, all_of_it = device_work(forward), device_work(both)
@@ -215,10 +145,11 @@ def compare_kernels(rows, sizes):
 
     usual = _small.LARGEST
     for size in sizes:
-        similarity, relevance = inputs(size)
-        for name, loss in (("K-SW-HS", window_part), ("BCLS", whole), ("beta 0.01", partial(window_part, beta=0.01))):
+        similarity, relevance = matrices(size)
+        narrow = partial(rivals.fused_windows, beta=0.01)
+        for name, loss in (("K-SW-HS", rivals.fused_windows), ("BCLS", rivals.fused_bcls), ("beta 0.01", narrow)):
             run = partial(step, loss, (similarity,), relevance)
-            took = medians({"anchors": partial(up_to, size, run), "tiles": partial(up_to, 0, run)}, 30)
+            took = medians({"anchors": partial(up_to, size, run), "tiles": partial(up_to, 0, run)}, repeats=15)
             for kernels, value in took.items():
                 rows.append((f"B={size}: {name} by {kernels}, ms", value, None, "most"))
     _small.LARGEST = usual
@@ -226,57 +157,37 @@ def compare_kernels(rows, sizes):
 
 def compare_values(rows, sizes):
     for size in sizes:
-        similarity, relevance = inputs(size)
+        similarity, relevance = matrices(size)
         for name, ours, theirs in (
-            ("K-SW-HS", window_part, plain(KendallWindowLoss())),
-            ("BCLS", whole, plain(BCLSLoss())),
+            ("K-SW-HS", rivals.fused_windows, rivals.plain(KendallWindowLoss())),
+            ("BCLS", rivals.fused_bcls, rivals.plain(BCLSLoss())),
         ):
             gap = difference(step(ours, (similarity,), relevance), step(theirs, (similarity,), relevance))
             rows.append((f"B={size}: fused {name} against plain, relative", gap, 1e-5, "most"))
         rounded = similarity.detach().bfloat16()
-        short = step(whole, (rounded.clone().requires_grad_(),), relevance)
-        exact = step(whole, (rounded.float().requires_grad_(),), relevance)
+        short = step(rivals.fused_bcls, (rounded.clone().requires_grad_(),), relevance)
+        exact = step(rivals.fused_bcls, (rounded.float().requires_grad_(),), relevance)
         gap = difference((short[0], short[1].float()), (exact[0], exact[1].bfloat16().float()))
         rows.append((f"B={size}: bfloat16 against float32 of the same values", gap, 1e-3, "most"))
 
 
-def embeddings(size, width=512, labels=384):
-    generator = torch.Generator(DEVICE).manual_seed(size)
-    draw = partial(torch.randn, generator=generator, device=DEVICE)
-    images = functional.normalize(draw(size, width), dim=1)
-    texts = functional.normalize(images + 0.8 * functional.normalize(draw(size, width), dim=1), dim=1)
-    captions = functional.normalize(draw(size, labels) + 0.35, dim=1)
-    return (images.requires_grad_(), texts.detach().requires_grad_()), captions
-
-
-def stream(images, texts, captions):
-    scale = 1 / len(images)
-    settings = {"soft": SoftNegatives(scale=scale), "windows": sliding_windows(scale=scale)}
-    terms = streaming_loss(images, texts, captions, **settings)
-    return terms.binary + terms.continuous
-
-
-def matrices(images, texts, captions):
-    return whole(images @ texts.T, (captions @ captions.T).clamp(-1, 1).fill_diagonal_(1))
-
-
 def time_streaming(rows, sizes):
     for size in sizes:
-        leaves, captions = embeddings(size)
-        run = partial(step, stream, leaves, captions)
-        rows.append((f"B={size}: streaming BCLS, ms", medians({"": run}, 3)[""], 3000.0, "most"))
+        leaves, captions = inputs.embeddings(size, 512, 384, DEVICE)
+        run = partial(step, rivals.streaming_bcls, leaves, captions)
+        rows.append((f"B={size}: streaming BCLS, ms", medians({"": run}, repeats=1)[""], 3000.0, "most"))
         rows.append((f"B={size}: streaming BCLS, MB", megabytes(run, 2 * 4 * size * 512), 6000.0, "most"))
         if size <= 8192:
-            gap = difference(run(), step(matrices, leaves, captions))
+            gap = difference(run(), step(rivals.matrix_bcls, leaves, captions))
             rows.append((f"B={size}: streaming against the matrix, relative", gap, 1e-5, "most"))
 
 
 def time_dense(rows, sizes):
     for size in sizes:
-        similarity, relevance = inputs(size)
-        ours = partial(step, partial(kendall_matrix, scale=1 / size), (similarity,), relevance)
-        theirs = partial(step, plain(KendallLoss()), (similarity,), relevance)
-        took = medians({"fused": ours, "plain": theirs}, 7)
+        similarity, relevance = matrices(size)
+        ours = partial(step, rivals.fused_kendall, (similarity,), relevance)
+        theirs = partial(step, rivals.plain(KendallLoss()), (similarity,), relevance)
+        took = medians({"fused": ours, "plain": theirs}, repeats=3)
         time_bar, memory_bar = (25.0, 200.0) if size == 2048 else (None, None)
         rows.append((f"B={size}: dense Kendall fused, ms", took["fused"], time_bar, "most"))
         rows.append((f"B={size}: dense Kendall plain, ms", took["plain"], None, "most"))
@@ -317,8 +228,9 @@ def main():
         part(rows, sizes)
         if arguments.out:  # whatever comes later, what was measured is kept
             keys = ("what", "value", "bar", "side")
-            text = json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1)
-            arguments.out.write_text(text + "\n")
+            about = {"title": "Fused losses and their bars", **machine(DEVICE)}
+            result = {**about, "rows": [dict(zip(keys, row, strict=True)) for row in rows]}
+            write_whole(arguments.out, json.dumps(result, indent=1) + "\n")
     table = Table("what", "value", "bar", "holds", title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for what, value, bar, side in rows:
         limit = "" if bar is None else f"at {side} {bar:g}"

@@ -21,9 +21,9 @@ from rich.table import Table
 from bcls.training import TrainConfig
 from bcls.training.batch import labelled
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.loop import seed_step, step_once
 from bcls.training.objective import make_loss
 from bcls.training.setup import set_up
+from bcls.training.step import seed_step, step_once
 
 LOSSES = ("triplet-hn", "triplet-sn", "bcls")
 

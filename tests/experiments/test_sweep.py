@@ -205,3 +205,68 @@ def test_noise_changes_the_result_and_needs_labels(place):
     rows = {"noisy": {"noise": 0.5, "labels": "none", "loss": {"name": "triplet-hn"}}}
     with pytest.raises(ValueError, match="`noise`"):
         run_sweep(write(place / "b.yaml", runs=rows), settings(place, out=str(place / "other")))
+
+
+def test_runs_that_take_turns_are_the_runs_alone(place):
+    file = write(place / "a.yaml", runs=ROWS, seeds=2, name="mine")
+    run_sweep(file, settings(place))
+    run_sweep(file, settings(place, out=str(place / "beside"), together=3))
+    alone, beside = read_results(place / "out")[1], read_results(place / "beside")[1]
+    assert [line["key"] for line in alone] == [line["key"] for line in beside]
+    for one, other in zip(alone, beside, strict=True):
+        assert other["validation"] == one["validation"]
+        assert other.get("history") == one.get("history")
+    weights = [
+        load_file(place / name / "runs" / alone[0]["key"] / "checkpoints/best/model.safetensors")
+        for name in ("out", "beside")
+    ]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert {line.get("beside") for line in beside} == {3, 1, None}
+
+
+def test_one_that_diverges_does_not_stop_those_beside_it(place):
+    rows = {"BCLS": {}, "wild": {"lr": 1e37, "clip": None}}
+    outcome = run_sweep(write(place / "a.yaml", runs=rows, seeds=1), settings(place, together=2))
+    assert outcome.failed == ["wild"]
+    lines = {line["row"]: line for line in read_results(place / "out")[1]}
+    assert "rsum" in lines["BCLS"]["validation"]
+    assert "expected a finite number" in lines["wild"]["failed"]
+
+
+def test_a_stop_leaves_a_checkpoint_of_every_run(place, monkeypatch):
+    from bcls.experiments import train_run
+    from bcls.training.interrupt import Interrupt
+
+    file = write(place / "a.yaml", runs={"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}, seeds=1)
+    asked = []
+
+    def agreed(self, device, *, look=True):
+        asked.append(1)
+        return len(asked) > 3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Interrupt, "agreed", agreed)
+        with pytest.raises(KeyboardInterrupt):
+            run_sweep(file, settings(place, together=2))
+    assert len(list((place / "out").glob("runs/*/checkpoints/last/training.json"))) == 2
+    assert run_sweep(file, settings(place, together=2)).finished == 2
+    whole = run_sweep(file, settings(place, out=str(place / "whole")))
+    assert whole.finished == 2
+    assert train_run.SAVE_SECONDS > 0
+    stopped, straight = read_results(place / "out")[1], read_results(place / "whole")[1]
+    assert [line["validation"] for line in stopped] == [line["validation"] for line in straight]
+
+
+def test_a_trial_is_judged_by_its_epochs_and_a_row_by_everything(place):
+    search = {"budget": 2, "measure": "rsum", "space": {"lr": [1e-3, 1e-2]}}
+    run_sweep(write(place / "a.yaml", search=search, seeds=1), settings(place))
+    lines = read_results(place / "out")[1]
+    trials = [line for line in lines if line["phase"] == "trial"]
+    runs = [line for line in lines if line["phase"] == "run"]
+    assert len(trials) == 2
+    assert len(runs) == 1
+    assert "ndcg" in runs[0]["validation"]
+    other = [line for line in trials if line["key"] != runs[0]["key"]]
+    assert other
+    assert "ndcg" not in other[0]["validation"]
+    assert other[0]["validation"]["rsum"] == max(one["rsum"] for one in other[0]["history"])

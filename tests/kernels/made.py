@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from bcls.kernels import without_kernels
+from bcls.kernels import values, without_kernels
 
 
 def batch(size, seed=0, device="cpu"):
@@ -49,3 +49,16 @@ def step(loss, *leaves):
 def assert_same(ours, theirs, rtol=1e-5, atol=1e-6):
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.float(), other.float(), rtol=rtol, atol=atol)
+
+
+def look_plainly(similarity, relevance, *, bounded=True):
+    """:func:`bcls.kernels.values.look` in plain torch: what the kernel is pinned to, and a device for where none is."""
+    words = values.report_on(similarity.device)
+    cells = []
+    for matrix in (similarity, relevance):
+        odd = [] if matrix is None else (~matrix.isfinite()).flatten().nonzero().flatten().tolist()
+        cells.append(4 * odd[0] + values.KINDS.index(str(matrix.flatten()[odd[0]].item())) if odd else -1)
+    low, high = (0.0, 0.0) if relevance is None else (float(bound) for bound in relevance.float().aminmax())
+    outside = bounded and relevance is not None and max(-low, high) > 1 + values.ROUNDING
+    if max(cells) >= 0 or outside:
+        words.copy_(torch.tensor([1.0, *cells, low, high, similarity.shape[1]], dtype=torch.float64))

@@ -12,7 +12,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("file", ["test_triton.py", "test_small.py"])
+@pytest.mark.parametrize("file", ["test_triton.py", "test_small.py", "test_values.py", "test_guards.py"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="these files run on the GPU themselves")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason='needs triton: pip install "bcls[kernels]"')
 def test_kernels_in_the_interpreter(file):

@@ -7,7 +7,16 @@ interpreter is chosen before Triton is imported, so ``test_interpreter.py`` runs
 import pytest
 import torch
 
-from bcls.kernels import SoftNegatives, engines, kendall_matrix, matrix_loss, rungs, sliding_windows, streaming_loss
+from bcls.kernels import (
+    SoftNegatives,
+    check_now,
+    engines,
+    kendall_matrix,
+    matrix_loss,
+    rungs,
+    sliding_windows,
+    streaming_loss,
+)
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, LadderLoss, TripletSoftLoss
 from tests.kernels.made import assert_same, batch, embeddings, ids_of, plain, step
 from tests.kernels.test_matrix import whole
@@ -135,8 +144,10 @@ def test_equal_scores_pick_the_first_place():
 
 def test_labels_out_of_range_stay_in_bounds():
     similarity, relevance = batch(20, device=DEVICE)
-    relevance[0, 1], relevance[1, 0], relevance[2, 3] = 1e30, -1e30, torch.nan
+    relevance[0, 1], relevance[1, 0] = 1e30, -1e30
     assert matrix_loss(similarity, relevance, windows=sliding_windows()).continuous.isfinite()
+    with pytest.raises(ValueError, match=r"^`relevance`: .* got values from -1e\+30 to 1e\+30 in an earlier call"):
+        check_now()
 
 
 @pytest.mark.parametrize("rows", [None, 16])

@@ -15,9 +15,9 @@ from bcls.models import build
 from bcls.training import train
 from bcls.training.batch import labelled
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.loop import score_pairs
 from bcls.training.ranks import average_gradients
 from bcls.training.setup import set_up
+from bcls.training.step import score_pairs
 from tests.training.made import WIDTH, TinyModel, WordModel, settings
 
 #: Model, loss, and the dataset with the features that it takes.

@@ -9,9 +9,9 @@ from bcls._padded import Padded
 from bcls.training import TrainConfig, train
 from bcls.training.batch import Batch, labelled
 from bcls.training.graph import why_not
-from bcls.training.loop import seed_step, stepper
 from bcls.training.optimizer import set_rate
 from bcls.training.setup import set_up
+from bcls.training.step import seed_step, stepper
 from tests.training.made import TinyModel, make_data, settings
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from bcls.training import train
-from bcls.training.loop import seed_step
+from bcls.training.step import seed_step
 from bcls.training.watch import Watch
 from tests.training.made import TinyModel, WordModel, make_data, settings
 

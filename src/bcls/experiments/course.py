@@ -8,6 +8,14 @@ from bcls.training.journal import read_metrics
 
 #: Of a step's values, not terms of the loss.
 _ASIDE = {"kind", "epoch", "step", "lr", "seconds", "gradient", "spread", "loss"}
+#: Figures of each epoch's validation that a search may choose by.
+MEASURES = ("rsum", "tau")
+
+
+def best_look(folder: Path) -> dict[str, float]:
+    """Figures of the best epoch on the validation split, as training computed them."""
+    looks = [line for line in read_metrics(folder) if line["kind"] == "validation" and line["best"]]
+    return {key: value for key, value in looks[-1].items() if isinstance(value, float)} if looks else {}
 
 
 def course(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bcls.assess import Options, evaluate
@@ -41,6 +42,11 @@ def scores_of(
     return model.similarity(inputs, captions).numpy()
 
 
+def on_device(similarity: NDArray[Any]) -> Any:
+    """Scores where pairs are counted fastest: on a GPU where there is one."""
+    return torch.from_numpy(similarity).cuda() if torch.cuda.is_available() else similarity
+
+
 def split_figures(
     split: "Dataset",
     similarity: NDArray[Any],
@@ -66,7 +72,7 @@ def split_figures(
     """
     encoder = None if labels == "none" else labels
     captions = None if encoder is None else shared.captions(split, encoder)
-    figures = evaluate(split, similarity, Options(labels=encoder, eccv=eccv), captions=captions)
+    figures = evaluate(split, on_device(similarity), Options(labels=encoder, eccv=eccv), captions=captions)
     for name, key in (("tau", "tau_a"), ("tau_b", "tau_b"), ("ndcg", "ndcg")):
         if f"i2t_{key}" in figures:
             figures[name] = (figures[f"i2t_{key}"] + figures[f"t2i_{key}"]) / 2

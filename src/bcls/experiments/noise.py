@@ -38,16 +38,14 @@ class NoisyLabels(BatchLabels):
         seed: int = 0,
     ) -> None:
         super().__init__(embeddings, image_of_caption, aggregate, device)
-        self._owner = image_of_caption
         shape = int(image_of_caption.max()) + 1, len(image_of_caption)
         drawn = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-        self._noise = torch.from_numpy(drawn * np.float32(noise))
+        self._noise = torch.from_numpy(drawn * np.float32(noise)).to(device)
 
     def __call__(self, captions: Any) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
         labels = super().__call__(captions)
-        chosen = np.asarray(captions, dtype=np.int64)
-        images = torch.from_numpy(self._owner[chosen])
-        noise = self._noise[images][:, torch.from_numpy(chosen)]
-        noisy = (labels + noise.to(labels.device)).clamp(-1, 1)
-        return noisy.masked_fill((images[:, None] == images).to(labels.device), 1.0)
+        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device)
+        images = self._images[chosen]
+        noisy = (labels + self._noise[images[:, None], chosen]).clamp(-1, 1)
+        return noisy.masked_fill(images[:, None] == images, 1.0)

@@ -4,6 +4,7 @@ import io
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,20 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bcls._files import write_whole
-from bcls.experiments.course import course
+from bcls.experiments.course import MEASURES, best_look, course
 from bcls.experiments.figures import scores_of, split_figures
 from bcls.experiments.file import Sweep
 from bcls.experiments.people import PARTS, Judgements, people_figures
 from bcls.experiments.plan import TRIAL, Planned
 from bcls.experiments.results import RANKS, read_result, run_folder, write_result
 from bcls.experiments.shared import Shared, part_of
-from bcls.experiments.train_run import train_run
+from bcls.experiments.train_run import Job, train_runs
 from bcls.models import load
 from bcls.training import TrainConfig
 from bcls.training.environment import describe
 from bcls.training.run_folder import BEST, CHECKPOINTS, LAST
 from bcls.training.setup import start_accelerator
-from bcls.training.watch import DivergedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,37 +58,53 @@ class Bench:
 
 
 def wants_work(out: Path, run: Planned, *, final: bool) -> bool:
-    """Whether a run is unfinished, or finished but not tested though it may be."""
+    """Whether a run is unfinished, was judged as a trial only, or is not tested though it may be."""
     result = read_result(out, run)
     if result is None:
         return True
-    return final and run.phase != TRIAL and "test" not in result and "failed" not in result
+    if run.phase == TRIAL or "failed" in result:
+        return False
+    return "brief" in result or (final and "test" not in result)
 
 
-def do_run(bench: Bench, run: Planned) -> None:
-    """Bring a run to its end: train it or go on with it, then compute what is missing.
+def do_runs(bench: Bench, runs: Sequence[Planned]) -> None:
+    """Bring runs to their end: train them side by side or go on with them, then compute what is missing.
 
     Raises:
-        KeyboardInterrupt: It was stopped; the next call goes on from its checkpoint.
+        KeyboardInterrupt: It was stopped; the next call goes on from the checkpoints.
         ValueError: The data does not fit the settings.
     """
-    result = read_result(bench.out, run)
+    new = [run for run in runs if not run.members and read_result(bench.out, run) is None]
+    jobs = [_job(bench, run) for run in new]
+    ends = train_runs(jobs, bench.shared.dataset) if jobs else []
+    trained = {run.key: (job, end) for run, job, end in zip(new, jobs, ends, strict=True)}
+    for run in runs:
+        job, end = trained.get(run.key, (None, None))
+        if end is not None:
+            write_result(bench.out, run, {"failed": str(end), **_about(bench)})
+        else:
+            _judge(bench, run, job, beside=len(new))
+
+
+def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:
+    """Compute what is missing of a run, and write it down."""
+    found = read_result(bench.out, run)
     models: list[tuple[TrainConfig, RetrievalModel]]
+    result: dict[str, Any]
     if run.members:
         models = [_trained(bench, member) for member in run.members]
-        result = result or {"seconds": 0.0, **_about(bench)}
-    elif result is None:
-        try:
-            config, model = _train(bench, run)
-        except DivergedError as error:
-            write_result(bench.out, run, {"failed": str(error), **_about(bench)})
-            return
-        models = [(config, model)]
-        result = {**course(run_folder(bench.out, run)), **_about(bench)}
+        result = found or {"seconds": 0.0, **_about(bench)}
+    elif job is not None:
+        _take_best(job.model, run_folder(bench.out, run))
+        models = [(job.config, job.model)]
+        result = {**course(run_folder(bench.out, run)), "beside": beside, **_about(bench)}
     else:
         models = [_trained(bench, run)]
+        result = found or {}
     started = time.monotonic()
-    if "validation" not in result:
+    if _seen_enough(bench, run):
+        result |= {"validation": best_look(run_folder(bench.out, run)), "brief": True}
+    elif "validation" not in result or result.pop("brief", False):
         result["validation"] = _figures(bench, run, models, "validation", str(models[0][0].val_split))
     if bench.final and run.phase != TRIAL and "test" not in result:
         result["test"] = _figures(bench, run, models, "test", bench.sweep.test_split)
@@ -98,18 +114,21 @@ def do_run(bench: Bench, run: Planned) -> None:
     write_result(bench.out, run, result)
 
 
+def _seen_enough(bench: Bench, run: Planned) -> bool:
+    """Whether the figures of a run are those of its best epoch: a trial's, which are there to choose by."""
+    search = bench.sweep.search
+    return run.phase == TRIAL and search is not None and search.measure in MEASURES
+
+
 def _config(bench: Bench, run: Planned) -> TrainConfig:
     place = {"data": str(bench.shared.dataset.folder), "out": str(run_folder(bench.out, run))}
     machine = {"device": bench.device, "graph": bench.graph, "seed": run.seed}
     return TrainConfig(**{**run.settings, **place, **machine})
 
 
-def _train(bench: Bench, run: Planned) -> "tuple[TrainConfig, RetrievalModel]":
-    folder, config = run_folder(bench.out, run), _config(bench, run)
-    model = bench.shared.model(config)
-    train_run(config, model, bench.shared.dataset, run.noise)
-    _take_best(model, folder)
-    return config, model
+def _job(bench: Bench, run: Planned) -> Job:
+    config = _config(bench, run)
+    return Job(config, bench.shared.model(config), run.noise)
 
 
 def _take_best(model: "RetrievalModel", folder: Path) -> None:

@@ -17,6 +17,9 @@ class SweepSettings:
     """Folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt of Flickr8k."""
     processes: int = 1
     """Processes side by side, for CPUs; on a GPU one is faster."""
+    together: int = 1
+    """Runs that take turns in one process, step by step: on a GPU, with --graph, 8 small models take little longer than
+    one."""
     threads: int | None = None
     """Threads of each process; the cores shared out among them when left out."""
     shard: str | None = None

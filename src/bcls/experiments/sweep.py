@@ -3,8 +3,9 @@
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[Planned], plan: S
         runs: The runs to do.
         plan: All runs that stand in ``results.jsonl``.
     """
-    from bcls.experiments.one_run import Bench, do_run, wants_work
+    from bcls.experiments.one_run import Bench, do_runs, wants_work
     from bcls.experiments.people import read_judgements
     from bcls.experiments.shared import Shared
     from bcls.training.tell import tell
@@ -135,15 +136,30 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[Planned], plan: S
         bench = Bench(
             sweep, out, shared, pool, judgements, settings.final, device=settings.device, graph=settings.graph
         )
-        for place, run in enumerate(left, start=1):
-            if any(read_result(out, member) is None for member in run.members):
-                continue  # another process or machine has not finished it
-            with claimed(run_folder(out, run)) as mine:
-                if not mine or not wants_work(out, run, final=settings.final):
-                    continue
-                tell(f"{sweep.name}: {run.name}, seed {run.seed}, {place} of {len(left)} ({run.key})")
-                do_run(bench, run)
+        done = 0
+        for group in _groups(left, settings.together):
+            with ExitStack() as claims:
+                mine = [run for run in group if _free(out, run, claims)]
+                mine = [run for run in mine if wants_work(out, run, final=settings.final)]
+                for place, run in enumerate(mine, start=done + 1):
+                    tell(f"{sweep.name}: {run.name}, seed {run.seed}, {place} of {len(left)} ({run.key})")
+                do_runs(bench, mine)
+            done += len(group)
             write_results(out, plan)
+
+
+def _groups(runs: Sequence[Planned], size: int) -> Iterator[Sequence[Planned]]:
+    """Runs that are done together; those made of others come after all others, one by one."""
+    trained = [run for run in runs if not run.members]
+    yield from (trained[first : first + size] for first in range(0, len(trained), size))
+    yield from ([run] for run in runs if run.members)
+
+
+def _free(out: Path, run: Planned, claims: ExitStack) -> bool:
+    """Whether a run is this process's to do: its members are finished, and nobody else has it."""
+    if any(read_result(out, member) is None for member in run.members):
+        return False
+    return claims.enter_context(claimed(run_folder(out, run)))
 
 
 def _do(
@@ -172,6 +188,7 @@ def _left(until: float | None) -> float | None:
 def _check(sweep: Sweep, settings: SweepSettings) -> None:
     check_choice("--device", settings.device, ("auto", "cpu", "cuda"))
     check_whole("--processes", settings.processes, least=1)
+    check_whole("--together", settings.together, least=1)
     if settings.threads is not None:
         check_whole("--threads", settings.threads, least=1)
     if settings.minutes is not None:

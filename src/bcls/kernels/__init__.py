@@ -8,11 +8,13 @@ from bcls.kernels.kendall import kendall_matrix
 from bcls.kernels.matrix import Terms, matrix_loss
 from bcls.kernels.settings import SoftNegatives, Windows, rungs, sliding_windows
 from bcls.kernels.streaming import streaming_loss
+from bcls.kernels.values import check_now
 
 __all__ = [
     "SoftNegatives",
     "Terms",
     "Windows",
+    "check_now",
     "kendall_matrix",
     "matrix_loss",
     "rungs",

@@ -2,8 +2,8 @@
 # mypy: ignore-errors
 """Triton kernel for small matrices: one program an anchor, which holds all its scores and labels.
 
-One launch for the whole forward pass, with nothing to set up before: there launches cost more than work.
-The memory that the passes share is laid out in :mod:`bcls.kernels._small`.
+One launch for values, gradient and the look at the input: on small matrices launches cost more than work. The memory
+that programs share is laid out in :mod:`bcls.kernels._small`.
 """
 
 import triton
@@ -12,11 +12,12 @@ import triton.language as tl
 from bcls.kernels._triton_hinges import larger, score_of
 from bcls.kernels._triton_soft import SAME_FROM
 from bcls.kernels._triton_tiles import BEFORE, NEVER, bin_of, rungs_below
+from bcls.kernels._triton_values import bad_cells, sum_up
 
 
 @triton.jit
 def soft_hinge(scores, allowed, own, sharpness, margin, scale, AVERAGE: tl.constexpr):
-    """Value and level of one anchor's binary half."""
+    """Value of one anchor's binary half, its base-2 log-sum-exp, and whether its hinge is not flat."""
     powers = tl.where(allowed, scores * sharpness, float("-inf"))
     top = tl.max(powers, 0)
     base = tl.where(top == float("-inf"), 0.0, top)
@@ -29,7 +30,7 @@ def soft_hinge(scores, allowed, own, sharpness, margin, scale, AVERAGE: tl.const
     hinge = maximum - own + margin
     # A NaN is not flat; a maximum may have passed over it, a sum has not.
     active = ((top != float("-inf")) & ((hinge > 0) | (hinge != hinge))) | (total != total)
-    return tl.where(active, hinge * scale, 0.0), tl.where(active, level, float("inf"))
+    return tl.where(active, hinge * scale, 0.0), level, active
 
 
 @triton.jit
@@ -84,13 +85,16 @@ def total_of(VALUES, number, BLOCK: tl.constexpr):
 
 @triton.jit
 def anchor_hinges(  # noqa: C901
-    S, R, IDS, EDGES, MARGINS, WEIGHTS, KEYS, WORK, BINARY, CONTINUOUS, ARRIVED,
+    S, R, IDS, EDGES, MARGINS, WEIGHTS, KEYS, WORK, BINARY, CONTINUOUS, ARRIVED, REPORT, OUT, UP_BINARY, UP_CONTINUOUS,
     size, s_row, s_column, r_row, r_column, windows, sharpness, margin, soft_scale, window_scale,
     LABELLED: tl.constexpr, HAS_IDS: tl.constexpr, SOFT: tl.constexpr, AVERAGE: tl.constexpr,
     SLIDING: tl.constexpr, THRESHOLDS: tl.constexpr, EXCLUDE_SAME: tl.constexpr, VALID_ONLY: tl.constexpr,
     AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WINDOWS: tl.constexpr,
 ):  # fmt: skip
-    """Hinges of one anchor, rows first, then columns; the program that comes last adds up what all have written."""
+    """Hinges of one anchor, rows first, then columns; the program that comes last adds up what all have written.
+
+    With ``OUT``, a matrix of zeros, also the gradient is added up there, times the upstream ones where they are given.
+    """
     program = tl.program_id(0)
     by_row = program < size
     anchor = tl.where(by_row, program, program - size)
@@ -110,16 +114,34 @@ def anchor_hinges(  # noqa: C901
     if HAS_IDS:
         other = other & (tl.load(IDS + x, mask=inside, other=0) != tl.load(IDS + anchor))
     both = 2 * size
-    values = WORK + 2 * both
+    notes = KEYS + tl.cast(both, tl.int64) * 2 * windows
+    bounds = WORK + 2 * both
+    out_start = tl.where(by_row, start * size, start)
+    out_step = tl.where(by_row, 1, size).to(tl.int64)
+
+    if by_row:  # every cell once
+        cells = start * size + wide
+        tl.store(notes + program, tl.min(bad_cells(scores, cells, inside), 0))
+        if LABELLED:
+            tl.store(notes + size + program, tl.min(bad_cells(labels, cells, inside), 0))
+            tl.store(bounds + program, tl.min(tl.where(inside, labels.to(tl.float32), float("inf")), 0))
+            tl.store(bounds + size + program, tl.max(tl.where(inside, labels.to(tl.float32), -float("inf")), 0))
 
     if SOFT:
         allowed = other
         if LABELLED:
             allowed = allowed & (labels < SAME_FROM)
         own = tl.load(S + s_start + start * s_step).to(tl.float32)
-        value, level = soft_hinge(scores, allowed, own, sharpness, margin, soft_scale, AVERAGE)
-        tl.store(values + program, value)
-        tl.store(WORK + program, level)
+        value, level, active = soft_hinge(scores, allowed, own, sharpness, margin, soft_scale, AVERAGE)
+        tl.store(WORK + program, value)
+        if OUT is not None:
+            slope = tl.cast(soft_scale, tl.float32)
+            if UP_BINARY is not None:
+                slope = slope * tl.load(UP_BINARY).to(tl.float32)
+            if active:
+                slopes = tl.where(allowed, tl.exp2(scores * sharpness - level), -1.0) * slope
+                places = OUT + out_start + wide * out_step
+                tl.atomic_add(places, slopes, mask=allowed | (x == anchor), sem="relaxed")
 
     if SLIDING or THRESHOLDS:
         if SLIDING:
@@ -145,23 +167,27 @@ def anchor_hinges(  # noqa: C901
         if VALID_ONLY:
             share = share / tl.maximum(tl.sum(valid.to(tl.float32), 0), 1.0)
         weights = tl.load(WEIGHTS + window, mask=window < windows, other=0.0)
-        tl.store(values + both + program, tl.sum(tl.where(active, gaps * weights, 0.0), 0) * share)
-        tl.store(WORK + both + program, share)
-        out = WORK + 4 * both + program.to(tl.int64) * windows + window
-        place = tl.where(active, (-(below & BEFORE) + BEFORE).to(tl.int32), -1).to(tl.float32)
-        tl.store(out, place, mask=window < windows)
-        place = tl.where(active, (-(above & BEFORE) + BEFORE).to(tl.int32), -1).to(tl.float32)
-        tl.store(out + tl.cast(both, tl.int64) * windows, place, mask=window < windows)
+        tl.store(WORK + both + program, tl.sum(tl.where(active, gaps * weights, 0.0), 0) * share)
+        if OUT is not None:
+            slopes = weights * share
+            if UP_CONTINUOUS is not None:
+                slopes = slopes * tl.load(UP_CONTINUOUS).to(tl.float32)
+            place = -(below & BEFORE) + BEFORE
+            tl.atomic_add(OUT + out_start + place * out_step, slopes, mask=active, sem="relaxed")
+            place = -(above & BEFORE) + BEFORE
+            tl.atomic_add(OUT + out_start + place * out_step, -slopes, mask=active, sem="relaxed")
 
     tl.debug_barrier()  # all threads have written before one says so, and read after one has heard of the others
     if tl.atomic_add(ARRIVED, 1, sem="acq_rel") == both - 1:
         tl.debug_barrier()
         tl.store(ARRIVED, 0)  # for the next launch
+        # NaN where the input is not finite: a maximum or a minimum may have passed over it.
+        spoilt = sum_up(notes, bounds, size, size, REPORT, LABELLED, LABELLED, BLOCK)
         if SOFT:
-            tl.store(BINARY, total_of(values, both, BLOCK))
+            tl.store(BINARY, total_of(WORK, both, BLOCK) + spoilt)
         else:
-            tl.store(BINARY, 0.0)
+            tl.store(BINARY, spoilt)
         if SLIDING or THRESHOLDS:
-            tl.store(CONTINUOUS, total_of(values + both, both, BLOCK))
+            tl.store(CONTINUOUS, total_of(WORK + both, both, BLOCK) + spoilt)
         else:
-            tl.store(CONTINUOUS, 0.0)
+            tl.store(CONTINUOUS, spoilt)

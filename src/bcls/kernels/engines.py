@@ -58,13 +58,21 @@ def usable(similarity: Tensor) -> bool:
         >>> usable(torch.zeros(2, 2, dtype=torch.float64))
         False
     """
+    return similarity.dtype in PRECISIONS and runs_triton(similarity.device) and allowed(similarity)
+
+
+def allowed(similarity: Tensor) -> bool:
+    """Whether kernels may work on this matrix: outside tracing and :func:`without_kernels`."""
     return (
-        similarity.dtype in PRECISIONS
-        and not _WITHOUT.get()
-        and runs_triton(similarity.device)
+        not _WITHOUT.get()
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(similarity)
     )
+
+
+def elsewhere(tensor: Tensor) -> bool:
+    """Whether a tensor lies on another GPU than the current one, where Triton would launch its kernels."""
+    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
 
 
 def engine_for(device: torch.device) -> Engine:

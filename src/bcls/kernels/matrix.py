@@ -12,8 +12,9 @@ from torch import Tensor
 from bcls._checks import fail
 from bcls.kernels._once import only_once
 from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
-from bcls.kernels.engines import PRECISIONS, engine_for, runs_triton
+from bcls.kernels.engines import PRECISIONS, elsewhere, engine_for, runs_triton
 from bcls.kernels.settings import SoftNegatives, Windows
+from bcls.kernels.values import look, refuse_earlier
 
 
 class Terms(NamedTuple):
@@ -33,18 +34,19 @@ def matrix_loss(
 ) -> Terms:
     """Soft negatives and hard pairs of windows over a ``(B, B)`` matrix, rows are images.
 
-    Values are not read, so nothing waits for the device: NaN, infinity and labels out of range are for the caller to
-    refuse. A second derivative is refused; the plain losses have one.
+    Nothing waits for the device: kernels that meet NaN, infinity or labels out of range report them, and the next call
+    or :func:`bcls.kernels.check_now` raises. Plain torch, off CUDA, leaves them for the caller to refuse. A second
+    derivative is refused; the plain losses have one.
 
     Args:
         similarity: ``(B, B)`` float32, bfloat16 or float16, any strides.
-        relevance: ``(B, B)`` labels; may be left out without ``windows``.
+        relevance: ``(B, B)`` labels in [-1, 1]; may be left out without ``windows``.
         image_ids: ``(B,)`` integers; pairs with equal ones are never negatives of the soft half.
         soft: Settings of the binary half, or None to leave it out.
         windows: Settings of the continuous half, or None to leave it out.
 
     Raises:
-        ValueError: If shapes, types or devices do not fit.
+        ValueError: If shapes, types or devices do not fit, or an earlier call had bad values.
 
     Example:
         >>> from bcls.kernels import sliding_windows
@@ -53,7 +55,8 @@ def matrix_loss(
         >>> matrix_loss(scores, labels, windows=sliding_windows()).continuous
         tensor(0.0333)
     """
-    if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1] or similarity.dtype not in PRECISIONS:
+    square = similarity.ndim == 2 and similarity.shape[0] == similarity.shape[1] > 0
+    if not square or similarity.dtype not in PRECISIONS:
         got = f"shape {tuple(similarity.shape)} of {similarity.dtype}"
         fail("similarity", "a (B, B) matrix of float32, bfloat16 or float16", got, "the plain losses take float64")
     if windows is not None and relevance is None:
@@ -67,12 +70,17 @@ def matrix_loss(
             fail(argument, f"shape {tuple(shape)} on {similarity.device}", got, "pass the labels of this very batch")
     if relevance is not None and relevance.dtype != torch.float64:
         relevance = relevance.float()  # half precision is too coarse to tell windows apart
+    if elsewhere(similarity):
+        with torch.cuda.device_of(similarity):  # type: ignore[no-untyped-call]
+            return matrix_loss(similarity, relevance, image_ids=image_ids, soft=soft, windows=windows)
     inputs = similarity, relevance, image_ids, soft, windows
     if runs_triton(similarity.device):
-        from bcls.kernels._small import SmallLoss, is_small
+        refuse_earlier(similarity.device)
+        from bcls.kernels._small import is_small, small_loss
 
         if is_small(similarity.shape[0], windows):
-            return Terms(*SmallLoss.apply(*inputs))  # type: ignore[no-untyped-call]
+            return Terms(*small_loss(*inputs))
+        look(similarity.detach(), relevance)
     return Terms(*_MatrixLoss.apply(*inputs))  # type: ignore[no-untyped-call]
 
 

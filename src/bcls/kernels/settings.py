@@ -65,6 +65,7 @@ class Windows:
     """Factor of the sum: 1 for the paper's equation, 1 / B for the mean, times the weight of the half."""
 
 
+@lru_cache(maxsize=64)  # every step of a training asks for the same
 def sliding_windows(alpha: float = 0.2, beta: float = 0.1, *, valid_only: bool = False, scale: float = 1.0) -> Windows:
     """The windows of L_K-SW-HS: ``[-1 + m beta, -1 + m beta + alpha]``, m = 1 .. M, M = floor((2 - alpha) / beta).
 

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from bcls import __version__
 from bcls._checks import check_choice, fail
 from bcls._progress import progress
 from bcls.data import Caption, Dataset
-from bcls.data.records import read_captions
+from bcls.data.records import CAPTIONS, PARQUET, read_captions
 from bcls.jobs import Worker, run_blocks
 from bcls.labels._store import Manifest, alone, open_rows, read_manifest, write_rows
 from bcls.labels.encoder import PRECISIONS, load_text_encoder
@@ -64,7 +64,7 @@ def cached_embeddings(
             or there are no captions.
     """
     check_choice("precision", precision, PRECISIONS)
-    captions = read_captions(dataset.folder)
+    captions = _captions_of(dataset.folder)
     if not captions:
         fail("dataset", "captions", f"none in {dataset.folder}", "import the dataset again")
     folder = cache_folder(dataset.folder, encoder)
@@ -79,8 +79,20 @@ def cached_embeddings(
             fail(str(folder), "embeddings of these captions by this encoder", got, f"`{command} --overwrite`")
         if found is None or reasons:
             _embed(folder, wanted, [caption.text for caption in captions], engine, address, workers)
-        rows = open_rows(folder)
+        rows = open_rows(folder, len(captions))
     return _take(rows, captions, dataset.captions)
+
+
+def _captions_of(folder: Path) -> tuple[Caption, ...]:
+    """All captions of a folder, read once in a process unless the file changes: runs of a sweep share them."""
+    path = next((folder / name for name in (CAPTIONS, PARQUET) if (folder / name).exists()), folder / CAPTIONS)
+    about = path.stat()
+    return _read_captions(folder, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _read_captions(folder: Path, _size: int, _changed: int) -> tuple[Caption, ...]:
+    return read_captions(folder)
 
 
 def cache_folder(dataset: Path, encoder: str) -> Path:

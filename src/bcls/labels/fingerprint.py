@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from bcls._checks import fail
@@ -71,5 +72,16 @@ def _counts(path: Path) -> bool:
 
 
 def _hash(folder: Path, paths: Iterable[Path]) -> str:
-    listed = "\n".join(f"{path.relative_to(folder).as_posix()} {sha256_of(path)}" for path in paths)
+    listed = "\n".join(f"{path.relative_to(folder).as_posix()} {_known_hash(path)}" for path in paths)
     return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def _known_hash(path: Path) -> str:
+    """Hash a file, once in a process unless it changes: many runs of a sweep ask for the same ones."""
+    about = path.stat()
+    return _hash_of(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _hash_of(path: Path, _size: int, _changed: int) -> str:
+    return sha256_of(path)

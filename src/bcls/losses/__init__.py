@@ -3,6 +3,7 @@
 All are called as ``loss(similarity, relevance=None, *, image_ids=None)`` and give a scalar.
 """
 
+from bcls.kernels.values import check_now
 from bcls.losses._base import RetrievalLoss
 from bcls.losses._names import LOSSES, SumLoss, from_name
 from bcls.losses.bcls import BCLSLoss, bcls_loss
@@ -34,6 +35,7 @@ __all__ = [
     "TripletSoftLoss",
     "adaptive_ladder_loss",
     "bcls_loss",
+    "check_now",
     "from_name",
     "infonce_loss",
     "kendall_loss",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor, nn
 
 from bcls._checks import check_choice, fail
-from bcls.losses._batch import Batch, check_batch
+from bcls.losses._batch import Batch, check_batch, look_later
 
 Reduction = Literal["mean", "sum"]
 
@@ -18,9 +18,11 @@ def reduce(total: Tensor, size: int, reduction: Reduction) -> Tensor:
 class RetrievalLoss(nn.Module):
     """Base of all losses: ``loss(similarity, relevance=None, *, image_ids=None)`` gives a scalar.
 
-    A subclass writes :meth:`compute`, which gets checked input and returns its named terms. Inside ``torch.compile``,
-    ``torch.func.vmap`` and the capture of a CUDA graph values cannot be looked at: shapes are checked there, NaN,
-    infinity and the range of the labels are not.
+    A subclass writes :meth:`compute`, which gets checked input and returns its named terms.
+
+    NaN, infinity and labels out of range are refused at once on a CPU. On a CUDA device with Triton nothing waits for
+    the device: what it finds is raised by the next call of any loss or by :func:`bcls.losses.check_now`. Inside
+    ``torch.compile`` and ``torch.func.vmap`` values cannot be looked at, only shapes.
     """
 
     #: Whether ``relevance`` must lie in [-1, 1].
@@ -40,11 +42,18 @@ class RetrievalLoss(nn.Module):
         """Named terms of the loss, reduced and weighted, for checked input."""
         raise NotImplementedError
 
+    def fuses(self, batch: Batch) -> bool:
+        """Whether fused kernels of :mod:`bcls.kernels` serve this batch; they look at its values themselves."""
+        return False
+
     def terms(
         self, similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Named scalars that sum to the loss, for logging."""
-        return self.compute(check_batch(similarity, relevance, image_ids, bounded=self.bounded))
+        batch = check_batch(similarity, relevance, image_ids, bounded=self.bounded)
+        if batch.raw and not self.fuses(batch):
+            batch = look_later(batch, bounded=self.bounded)
+        return self.compute(batch)
 
     if TYPE_CHECKING:  # what nn.Module makes of `forward`, with its types
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from bcls._checks import fail
+from bcls.kernels import values
+from bcls.kernels.values import ROUNDING
 
 #: Labels this close to 1 say "the same": cosines of equal captions round to 0.9999999.
 SAME = 1e-4
-#: How far labels may lie outside [-1, 1] through rounding; they are clamped.
-ROUNDING = 1e-4
 
 
 class Batch(NamedTuple):
@@ -20,7 +20,8 @@ class Batch(NamedTuple):
     similarity: Tensor
     relevance: Tensor | None
     image_ids: Tensor | None
-    lowest: float  #: no label lies below; -1 where values cannot be read
+    lowest: float  #: no label lies below; -1 where values are not read
+    raw: bool = False  #: whether values are yet to be looked at and labels to be clamped
 
     @property
     def size(self) -> int:
@@ -68,7 +69,8 @@ def check_batch(
 ) -> Batch:
     """Check shapes, devices and values once, and bring the numbers to at least float32.
 
-    Values are not read inside ``torch.compile`` and ``torch.func.vmap``, where reading them is not possible.
+    Values are not read inside ``torch.compile`` and ``torch.func.vmap``, where reading them is not possible, nor on a
+    CUDA device with Triton, where it would wait: that batch is raw, see :func:`look_later`.
 
     Args:
         similarity: ``(B, B)`` float; rows are images, columns are captions.
@@ -77,7 +79,7 @@ def check_batch(
         bounded: Whether ``relevance`` must lie in [-1, 1].
 
     Raises:
-        ValueError: If a shape, dtype, device or value is wrong.
+        ValueError: If a shape, dtype, device or value is wrong, here or on the device in an earlier call.
     """
     _check_matrix("similarity", similarity)
     if similarity.shape[0] != similarity.shape[1] or similarity.shape[0] == 0:
@@ -90,10 +92,21 @@ def check_batch(
     ids = None if image_ids is None else _check_ids(image_ids, similarity)
     if relevance is not None:
         relevance = _check_relevance(relevance, similarity)
+    if values.defers(similarity):
+        values.refuse_earlier(similarity.device)
+        return Batch(_at_least_float32(similarity), relevance, ids, -1.0, raw=True)
     lowest = _check_values(similarity, relevance, bounded=bounded)
-    if relevance is not None and bounded:
-        relevance = relevance.clamp(-1, 1)
-    return Batch(_at_least_float32(similarity), relevance, ids, lowest)
+    return Batch(_at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids, lowest)
+
+
+def look_later(batch: Batch, *, bounded: bool) -> Batch:
+    """A raw batch with its labels clamped; the device looks at its values, and the next call raises what it finds."""
+    values.look(batch.similarity.detach(), batch.relevance, bounded=bounded)
+    return batch._replace(relevance=_clamped(batch.relevance, bounded=bounded), raw=False)
+
+
+def _clamped(relevance: Tensor | None, *, bounded: bool) -> Tensor | None:
+    return relevance.clamp(-1, 1) if relevance is not None and bounded else relevance
 
 
 def _check_matrix(argument: str, matrix: Tensor) -> None:
@@ -152,22 +165,12 @@ def _check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool
     for (argument, matrix), (low, high) in zip(matrices.items(), extremes, strict=True):
         if not math.isfinite(low) or not math.isfinite(high):
             row, column = (~torch.isfinite(matrix)).nonzero()[0].tolist()
-            remedy = {
-                "similarity": "look for a diverged model or a zero vector normalised without epsilon",
-                "relevance": "look for an empty caption in the label encoder's input",
-            }[argument]
-            value = matrix[row, column].item()
-            fail(argument, "finite numbers", f"{value} at row {row}, column {column}", remedy)
+            values.refuse_not_finite(argument, str(matrix[row, column].item()), row, column)
     if relevance is None:
         return -1.0
     low, high = extremes[1]
     if bounded and (low < -1 - ROUNDING or high > 1 + ROUNDING):
-        fail(
-            "relevance",
-            "labels in [-1, 1]",
-            f"values from {low:.6g} to {high:.6g}",
-            "rescale them (cosines need unit vectors; for CIDEr-like scales use SAMLoss)",
-        )
+        values.refuse_range(low, high)
     return max(low, -1.0)
 
 
@@ -179,7 +182,7 @@ def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:
     extremes = [bound for matrix in matrices for bound in torch.aminmax(_at_least_float32(matrix.detach()))]
     together = torch.stack([bound.to(extremes[0].dtype) for bound in extremes]).cpu()  # one wait for the device
     try:
-        values = [bound.item() for bound in together]
+        bounds = [bound.item() for bound in together]
     except RuntimeError:  # inside torch.func.vmap
         return None
-    return list(zip(values[::2], values[1::2], strict=True))
+    return list(zip(bounds[::2], bounds[1::2], strict=True))

@@ -70,10 +70,15 @@ class BCLSLoss(RetrievalLoss):
         self.binary = check_part("binary", binary, reduction)
         self.continuous = check_part("continuous", continuous, reduction)
 
+    def fuses(self, batch: Batch) -> bool:
+        """See :meth:`RetrievalLoss.fuses`."""
+        soft, ranked = self.binary, self.continuous
+        return type(soft) is TripletSoftLoss and type(ranked) is KendallWindowLoss and ranked.fuses(batch)
+
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         soft, ranked = self.binary, self.continuous
-        if type(soft) is TripletSoftLoss and type(ranked) is KendallWindowLoss and ranked.fuses(batch):
+        if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and self.fuses(batch):
             terms = kernels.matrix_loss(  # both halves in one pass over the matrices
                 batch.similarity,
                 batch.labels,

@@ -94,7 +94,7 @@ class KendallWindowLoss(RetrievalLoss):
             fail("window_norm", '"all" with mining="none"', "'valid'", "without mining nothing is divided by windows")
 
     def fuses(self, batch: Batch) -> bool:
-        """Whether the fused kernels of :mod:`bcls.kernels` serve this loss and batch."""
+        """See :meth:`RetrievalLoss.fuses`."""
         return self.mining == "hard" and self.beta > 0 and kernels.usable(batch.similarity)
 
     def windows(self, size: int, weight: float = 1.0) -> kernels.Windows:

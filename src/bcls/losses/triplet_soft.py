@@ -65,9 +65,13 @@ class TripletSoftLoss(RetrievalLoss):
         scale = 1.0 if self.reduction == "sum" else 1 / size
         return kernels.SoftNegatives(self.margin, self.gamma, self.lse == "mean", scale)
 
+    def fuses(self, batch: Batch) -> bool:
+        """See :meth:`RetrievalLoss.fuses`."""
+        return kernels.usable(batch.similarity)
+
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        if kernels.usable(batch.similarity):
+        if self.fuses(batch):
             soft = self.negatives(batch.size)
             terms = kernels.matrix_loss(batch.similarity, batch.relevance, image_ids=batch.image_ids, soft=soft)
             return {"triplet": terms.binary}

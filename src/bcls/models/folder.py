@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, WORDS, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 #: Where a dual encoder keeps the settings and the tokeniser of an encoder that is no installed package's.
 ENCODER = "encoder"
+#: Settings of the recurrent models that tensors are as large as.
+_SIZES = frozenset({"words", "features", "width", "word_width", "similarity_width", "regions", "steps"})
 
 
 def save_folder(model: "RetrievalModel", folder: str | Path) -> None:
@@ -66,8 +68,10 @@ def load_folder(folder: str | Path) -> "RetrievalModel":
         )
     words = folder / WORDS
     vocabulary = Vocabulary.read(words) if words.exists() else None
-    model = build(model_config(plain), vocabulary=vocabulary, folder=folder if (folder / ENCODER).is_dir() else None)
+    config = model_config(plain)
     weights = _read_weights(folder / WEIGHTS)
+    _check_sizes(folder, config, weights)
+    model = build(config, vocabulary=vocabulary, folder=folder if (folder / ENCODER).is_dir() else None)
     try:
         model.load_trained_state(weights)
     except ValueError as error:
@@ -91,6 +95,23 @@ def _read_weights(path: Path) -> dict[str, Any]:
     except SafetensorError as error:
         size = path.stat().st_size
         fail(str(path), "a whole safetensors file", f"{size} bytes that are not ({error})", "copy the file again")
+
+
+def _check_sizes(folder: Path, config: Any, weights: dict[str, Any]) -> None:
+    """Refuse a config that asks for more memory than the weights have numbers, before it is taken."""
+    from bcls.models.config import SafConfig, VseppConfig
+
+    stored = sum(value.numel() for value in weights.values())
+    sizes = {key: value for key, value in vars(config).items() if isinstance(value, int) and key in _SIZES}
+    if not isinstance(config, VseppConfig | SafConfig) or sizes.get("steps", 0) > len(weights):
+        sizes = {key: value for key, value in sizes.items() if key == "steps"}
+    if getattr(config, "backbone", None) is not None:
+        sizes.pop("features", None)
+    pairs = [("features", "width"), ("words", "word_width"), ("width", "word_width"), ("similarity_width", "width")]
+    needed = max((sizes.get(one, 1) * sizes.get(other, 1) for one, other in pairs), default=0)
+    if needed > stored or max(sizes.values(), default=0) > max(stored, len(weights)):
+        got = f"{stored} numbers in {WEIGHTS}"
+        fail(str(folder / CONFIG), "sizes that the weights have", got, "the config and the weights are of two models")
 
 
 def _present(folder: Path) -> Path:

@@ -30,6 +30,11 @@ class Batch:
     image_ids: Tensor
     relevance: Tensor | None
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What batches have in common that one recording serves."""
+        return tuple((part.shape, part.dtype) for part in self.tensors())
+
     def tensors(self) -> Iterator[Tensor]:
         """Its tensors, always in the same order."""
         every = (self.images.values, self.images.lengths, self.texts.values, self.texts.lengths, self.image_ids)

@@ -44,16 +44,25 @@ class BatchLabels:
             fail("embeddings", expected, len(embeddings), "embed the captions again: bcls labels embed")
         self.aggregate = aggregate
         self.device = device
-        self._images = image_of_caption
-        self._table = _table(image_of_caption)
+        self._images = torch.from_numpy(image_of_caption).to(device)
+        table = _table(image_of_caption)
+        self._table = torch.from_numpy(table).to(device)
+        real = np.ones(table.shape, dtype=bool)
+        real[:, 1:] = table[:, 1:] != table[:, :1]
+        self._real = torch.from_numpy(real).to(device)
         self._embeddings = embeddings
         self._held: Tensor | None = None
         if fits(embeddings.shape[0] * embeddings.shape[1] * 4, device):
             self._held = _unit(_to_tensor(embeddings), device)
 
-    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64]) -> Tensor:
+    @property
+    def held(self) -> bool:
+        """Whether all vectors are on the device, so that a batch is made without the host."""
+        return self._held is not None
+
+    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
-        chosen = np.asarray(captions, dtype=np.int64)
+        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device, non_blocking=True)
         images = self._images[chosen]
         # Labels stay in float32 whatever the model runs in: half precision cannot tell windows apart.
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
@@ -64,19 +73,13 @@ class BatchLabels:
                 own = self._table[images]
                 # Images with fewer captions repeat one: no matter for the best, and left out of the mean.
                 references = self._rows(own.reshape(-1)).view(*own.shape, -1)
-                cosines = _aggregate(references, columns, self.aggregate, self._repeats(own))
-            ids = torch.from_numpy(images).to(self.device)
-            return cosines.clamp(-1, 1).masked_fill(ids[:, None] == ids, 1.0)
+                cosines = _aggregate(references, columns, self.aggregate, self._real[images])
+            return cosines.clamp(-1, 1).masked_fill(images[:, None] == images, 1.0)
 
-    def _rows(self, captions: npt.NDArray[np.int64]) -> Tensor:
+    def _rows(self, captions: Tensor) -> Tensor:
         if self._held is not None:
-            return self._held[torch.from_numpy(captions).to(self.device, non_blocking=True)]
-        return _unit(_to_tensor(self._embeddings[captions]), self.device)
-
-    def _repeats(self, own: npt.NDArray[np.int64]) -> Tensor:
-        first = np.ones(own.shape, dtype=bool)
-        first[:, 1:] = own[:, 1:] != own[:, :1]
-        return torch.from_numpy(first).to(self.device, non_blocking=True)
+            return self._held[captions]
+        return _unit(_to_tensor(self._embeddings[captions.cpu().numpy()]), self.device)
 
 
 def _aggregate(references: Tensor, columns: Tensor, aggregate: str, real: Tensor) -> Tensor:

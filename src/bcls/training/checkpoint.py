@@ -117,8 +117,9 @@ def read_state(folder: Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         version = state["version"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-        fail(str(path), "the state of a training run", f"none that can be read ({error})", "start a new run")
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
+        got = f"none that can be read ({str(error)[:200]})"
+        fail(str(path), "the state of a training run", got, "start a new run")
     if version != _VERSION:
         fail(str(path), f"version {_VERSION}", f"version {version}", "use the release of bcls that wrote it")
     checked: dict[str, Any] = state
@@ -143,9 +144,13 @@ def restore(folder: Path, learner: Learner, state: dict[str, Any]) -> Progress:
     _restore_optimizer(learner.optimizer, _below(tensors, "optimizer/"), folder / TENSORS)
     if learner.scaler is not None and state["scaler"]:
         learner.scaler.load_state_dict(state["scaler"])
-    values = dict(state["progress"])
-    values["pending"] = [(step, row) for step, row in values["pending"]]
-    return Progress(**values)
+    try:
+        values = dict(state["progress"])
+        values["pending"] = [(step, row) for step, row in values["pending"]]
+        return Progress(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        got = f"something else ({str(error)[:200]})"
+        fail(str(folder / STATE), "a position in the run", got, "the file is damaged: use another checkpoint")
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -161,7 +166,7 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tens
     optimizer.state.clear()
     for name, value in tensors.items():
         number, _, key = name.partition("/")
-        if int(number) >= len(parameters):
+        if not number.isdecimal() or len(number) > 9 or int(number) >= len(parameters):
             fail(str(path), f"{len(parameters)} parameters", f"number {number}", "the checkpoint is of another model")
         parameter = parameters[int(number)]
         if value.ndim and value.shape != parameter.shape:

@@ -11,8 +11,8 @@ from torch import Tensor
 from bcls.models.base import RetrievalModel
 from bcls.training.batch import labelled
 from bcls.training.config import TrainConfig
-from bcls.training.loop import score_pairs
 from bcls.training.setup import Run, set_up, unvisited
+from bcls.training.step import score_pairs
 
 #: Batches that the memory of a step is measured at; a step grows with the square of the batch at most.
 _PROBES = (4, 8, 16)

@@ -6,6 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bcls._padded import Padded
 from bcls.training.images import ImageSource
@@ -37,15 +39,30 @@ class Texts:
     def __init__(self, texts: Padded, device: torch.device) -> None:
         self.all = texts
         self._lengths = None if texts.lengths is None else texts.lengths.numpy()
+        self._device = device
         self._held = texts.to(device) if fits(texts.values.nbytes, device) else texts
+
+    @property
+    def held(self) -> bool:
+        """Whether all captions are on the device, or there is only one."""
+        return self._held.values.device.type == self._device.type
+
+    def longest(self, captions: Numbers) -> int | None:
+        """Words of the longest of some captions; ``None`` where each is one vector."""
+        return None if self._lengths is None else int(self._lengths[captions].max())
 
     def take(self, captions: Numbers, whole: Numbers) -> Padded:
         """Some captions, cut to the longest of the whole batch, so that all processes have one width."""
         rows = torch.from_numpy(captions).to(self._held.values.device, non_blocking=True)
-        taken = self._held.take(rows)
-        if self._lengths is None:
+        return self.rows(rows, self.longest(whole))
+
+    def rows(self, captions: Tensor, width: int | None) -> Padded:
+        """Some captions by numbers that lie where the captions do, cut or padded to a width."""
+        taken = self._held.take(captions)
+        if width is None:
             return taken
-        return Padded(taken.values[:, : int(self._lengths[whole].max())], taken.lengths)
+        values = taken.values[:, :width]
+        return Padded(functional.pad(values, (0, width - values.shape[1])), taken.lengths)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,36 @@ they run. A graph starts them all at once. The numbers are those of the ordinary
 seeds, and losses skip only the look at their input, which :mod:`bcls.training.watch` makes up for.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from bcls._padded import Padded
-from bcls.training.batch import Batch
 from bcls.training.config import TrainConfig
+from bcls.training.tell import tell
 
-Step = Callable[[Batch], dict[str, Tensor]]
+
+class Recordable(Protocol):
+    """A batch whose tensors can be exchanged for those of another of the same shape."""
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What batches have in common that one recording serves."""
+        ...
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What differs from batch to batch."""
+        ...
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with every tensor changed."""
+        ...
+
+
+Inputs = TypeVar("Inputs", bound=Recordable)
 #: Ordinary steps before a shape is recorded, so that kernels are chosen and the optimiser has its state.
 _BEFORE = 3
 
@@ -38,7 +57,7 @@ def why_not(config: TrainConfig, device: torch.device, processes: int) -> str | 
     return None
 
 
-class RecordedStep:
+class RecordedStep(Generic[Inputs]):
     """Takes steps: ordinary ones at first, then replays of a recording of the same step.
 
     Args:
@@ -46,49 +65,62 @@ class RecordedStep:
         optimizer: Its optimiser; the learning rates become tensors, which a recording can read.
     """
 
-    def __init__(self, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, step: Callable[[Inputs], dict[str, Tensor]], optimizer: torch.optim.Optimizer) -> None:
         self._step = step
         self._seen: dict[Any, int] = {}
-        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Batch, dict[str, Tensor]]] = {}
+        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Inputs, dict[str, Tensor]]] = {}
         self._pool: Any = None
+        self._plain = False
+        self._beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         for group in optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
             group["capturable"] = True
         self._optimizer = optimizer
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, batch: Inputs) -> dict[str, Tensor]:
         """One step of the optimiser; see :func:`bcls.training.loop.step_once`."""
-        shape = _shape(batch)
-        if shape in self._recorded:
-            graph, held, values = self._recorded[shape]
-            _copy(batch, held)
+        if batch.shape in self._recorded:
+            graph, held, values = self._recorded[batch.shape]
+            for new, old in zip(batch.tensors(), held.tensors(), strict=True):
+                old.copy_(new)
             graph.replay()
             return values
-        self._seen[shape] = self._seen.get(shape, 0) + 1
-        if self._seen[shape] <= _BEFORE:
+        self._seen[batch.shape] = self._seen.get(batch.shape, 0) + 1
+        if self._plain or self._seen[batch.shape] <= _BEFORE:
             return self._step(batch)
-        return self._record(shape, batch)
+        try:
+            return self._record(batch)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            # A loss or a model that looks at a value on the way cannot be recorded; it trains all the same.
+            self._plain = True
+            tell(f"note: this step cannot be recorded and is taken as it is ({str(error).splitlines()[0]})")
+            self._optimizer.zero_grad(set_to_none=True)
+            return self._step(batch)
 
-    def _record(self, shape: Any, batch: Batch) -> dict[str, Tensor]:
+    def _record(self, batch: Inputs) -> dict[str, Tensor]:
         held = batch.map(torch.clone)
         graph = torch.cuda.CUDAGraph()
         self._optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph, pool=self._pool):
-            values = self._step(held)
+        # `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than an epoch.
+        here = torch.cuda.current_stream()
+        self._beside.wait_stream(here)
+        with torch.cuda.stream(self._beside):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                values = self._step(held)
+            except BaseException:
+                with suppress(RuntimeError):  # the recording is broken, and what broke it is worth more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        here.wait_stream(self._beside)
         self._pool = graph.pool()
-        self._recorded[shape] = graph, held, values
+        self._recorded[batch.shape] = graph, held, values
         graph.replay()  # recording does not run anything
         return values
-
-
-def _shape(batch: Batch) -> Any:
-    return tuple((part.shape, part.dtype) for part in batch.tensors())
-
-
-def _copy(source: Batch, target: Batch) -> None:
-    for new, old in zip(source.tensors(), target.tensors(), strict=True):
-        old.copy_(new)
 
 
 def widened(texts: Padded, step: int = 4) -> Padded:

@@ -53,12 +53,16 @@ class HeldImages:
 
     def take(self, images: Numbers, captions: Numbers, epoch: int) -> Padded:
         """See :class:`ImageSource`."""
-        taken = self._held.take(torch.from_numpy(images).to(self._held.values.device, non_blocking=True))
+        return self.rows(torch.from_numpy(images).to(self._held.values.device, non_blocking=True))
+
+    def rows(self, images: torch.Tensor) -> Padded:
+        """Some images by numbers that lie where the features do."""
+        taken = self._held.take(images)
         return Padded(taken.values.float(), taken.lengths)
 
     def everything(self) -> Padded:
         """See :class:`ImageSource`."""
-        return Padded(self._held.values.float(), self._held.lengths).to("cpu")
+        return Padded(self._held.values.float(), self._held.lengths)
 
 
 class MappedImages:

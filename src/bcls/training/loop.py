@@ -17,34 +17,29 @@ step is one step of the optimiser. Nothing random depends on what came before a 
 from the seed and the step's position, so a run that was killed goes on as if it had not been.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bcls._files import replace_folder
-from bcls._padded import Padded
-from bcls._progress import Step, progress
-from bcls.losses import RetrievalLoss
-from bcls.training.batch import Batch, labelled
+from bcls._progress import Step as Show
+from bcls._progress import progress
 from bcls.training.checkpoint import Progress, restore, write_checkpoint, write_model
-from bcls.training.gather import gather_codes
-from bcls.training.graph import RecordedStep, widened
 from bcls.training.interrupt import Interrupt, listening
 from bcls.training.journal import Journal
-from bcls.training.objective import all_negatives, hold_in_range
+from bcls.training.objective import all_negatives
 from bcls.training.optimizer import set_rate
-from bcls.training.plan import sizes_of_ranks
-from bcls.training.ranks import agree, average_gradients
+from bcls.training.ranks import agree
 from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH, LAST
 from bcls.training.schedule import rate_at
 from bcls.training.setup import Run
+from bcls.training.step import Step, parts_of, seed_step, stepper
 from bcls.training.tell import Clock, tell, tell_epoch
 from bcls.training.validate import validate
 from bcls.training.watch import StepValues, Watch, diverged
@@ -62,8 +57,12 @@ class _Here:
     interrupt: Interrupt
     clock: Clock
     caption_ids: list[str]
-    step: Callable[[list[Batch]], dict[str, Tensor]]
-    warm_step: Callable[[list[Batch]], dict[str, Tensor]]
+    step: Step
+    warm_step: Step
+    save_seconds: float
+    shows: bool
+    saved: list[float]
+    unwritten: dict[str, Tensor] = field(default_factory=dict)
 
 
 def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress:
@@ -81,121 +80,86 @@ def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress
         KeyboardInterrupt: Ctrl-C or SIGTERM came; a checkpoint was written.
         ValueError: NaN or infinity, or no memory left; the last good checkpoint is kept.
     """
+    at = Progress()
+    with listening() as interrupt:
+        for at in steps(run, folder, state, interrupt):  # noqa: B007 - the last one is the result
+            pass
+    return at
+
+
+def steps(
+    run: Run,
+    folder: Path,
+    state: dict[str, Any] | None,
+    interrupt: Interrupt,
+    *,
+    save_seconds: float = 0.0,
+    shows: bool = True,
+) -> Iterator[Progress]:
+    """Train step by step, so that several runs can take turns; see :func:`run_epochs`.
+
+    Args:
+        run: Everything that the run works with.
+        folder: The run's folder.
+        state: What the last checkpoint says, or ``None``.
+        interrupt: Whether it was asked to stop.
+        save_seconds: At the end of an epoch a checkpoint is written only if the last one is so old, or if it is the
+            last epoch. With 0 after every epoch.
+        shows: Whether progress is shown.
+
+    Yields:
+        Where the run is, after each step and each epoch.
+
+    Raises:
+        KeyboardInterrupt: It was asked to stop; a checkpoint was written.
+        ValueError: As for :func:`run_epochs`.
+    """
     config, main = run.config, run.accelerator.is_main_process
     at = Progress() if state is None else restore(folder / CHECKPOINTS / LAST, run.learner, state)
     pending = [StepValues(*row) for row in at.pending]
     watch = Watch(check_norm=config.precision != "fp16", pending=pending, flat=at.flat)
     run.accelerator.wait_for_everyone()  # nobody may still read the checkpoint when the first one is written
+    yield at
     with ExitStack() as stack:
-        interrupt = stack.enter_context(listening())
         journal = Journal(folder, at.metrics_bytes, at.done) if main else None
         if journal is not None:
             stack.callback(journal.close)
         caption_ids = [caption.caption_id for caption in run.train.captions]
         step, warm_step = stepper(run, run.learner.loss), stepper(run, all_negatives(config.loss))
-        here = _Here(run, folder, at, watch, journal, interrupt, Clock(at.seconds), caption_ids, step, warm_step)
+        here = _Here(
+            run, folder, at, watch, journal, interrupt, Clock(at.seconds), caption_ids, step, warm_step,
+            save_seconds, shows, [time.monotonic()],
+        )  # fmt: skip
         while not at.finished:
-            _train_epoch(here)
+            yield from _train_epoch(here)
             _end_epoch(here)
-    return at
+            yield at
 
 
-def _train_epoch(here: _Here) -> None:
+def _train_epoch(here: _Here) -> Iterator[Progress]:
     run, at, config = here.run, here.at, here.run.config
     plan = run.plan(at.epoch)
-    batches = run.feed.batches([batch for step in plan[at.step :] for batch in step], at.epoch)
+    coming = parts_of(run, plan[at.step :], at.epoch)
     step = here.warm_step if at.epoch < config.warm_negatives else here.step
     run.parallel.train()
-    showing = progress(f"epoch {at.epoch + 1} of {config.epochs}", len(plan)) if here.journal else nullcontext()
+    wanted = here.journal is not None and here.shows
+    showing = progress(f"epoch {at.epoch + 1} of {config.epochs}", len(plan)) if wanted else nullcontext()
     with showing as show:
         while at.step < len(plan):
             seed_step(config.seed, at.epoch, at.step, run.accelerator.process_index)
             set_rate(run.learner.optimizer, rate_at(at.epoch, at.step, len(plan), config))
-            captions = plan[at.step]
-            parts = [labelled(next(batches), run.labels, run.train.image_of_caption) for _ in captions]
+            captions = np.concatenate(plan[at.step])
             try:
-                values = step(parts)
+                values = step(next(coming))
             except FloatingPointError as error:
-                diverged(at.done + 1, str(error), float("nan"), np.concatenate(captions), here.caption_ids)
+                diverged(at.done + 1, str(error), float("nan"), captions, here.caption_ids)
             at.step, at.done = at.step + 1, at.done + 1
-            here.watch.note(at.done, values, np.concatenate(captions))
+            here.watch.note(at.done, values, captions)
             _after_step(here, show, ends=at.step == len(plan))
+            yield at
 
 
-def stepper(run: Run, loss: torch.nn.Module) -> Callable[[list[Batch]], dict[str, Tensor]]:
-    """What takes a step with a loss: the ordinary one, or recordings of it where ``graph`` asks for them."""
-    if not run.config.graph:
-        return partial(step_once, run, loss)
-    recorded = RecordedStep(lambda batch: step_once(run, loss, [batch]), run.learner.optimizer)
-    return lambda parts: recorded(replace(parts[0], texts=widened(parts[0].texts)))
-
-
-def step_once(run: Run, loss: torch.nn.Module, parts: list[Batch]) -> dict[str, Tensor]:
-    """One step of the optimiser, over one batch or several whose gradients are added up.
-
-    Returns:
-        The terms of the loss, the spread of the scores and the norm of the gradient, on the device.
-
-    Raises:
-        FloatingPointError: The scores are not finite.
-        ValueError: The batch does not fit into the memory.
-    """
-    accelerator, learner = run.accelerator, run.learner
-    values: dict[str, Tensor] = {}
-    try:
-        for number, batch in enumerate(parts):
-            waits = number + 1 < len(parts)  # gradients are exchanged once, with the last part
-            with accelerator.no_sync(run.parallel) if waits else nullcontext():
-                similarity = score_pairs(run, batch)
-                terms = _terms(loss, similarity, batch)
-                accelerator.backward(torch.stack(list(terms.values())).sum() / len(parts))
-            for name, value in (*terms.items(), ("spread", similarity.float().std())):
-                values[name] = values.get(name, 0) + value.detach() / len(parts)
-    except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"`batch`: expected one that fits into the memory of {accelerator.device}, got {run.config.batch} pairs; "
-            "lower --batch, or use --precision bf16 or more processes"
-        ) from error
-    average_gradients(loss, accelerator.num_processes)
-    weights = [one for group in learner.optimizer.param_groups for one in group["params"]]
-    limit = float("inf") if run.config.clip is None else run.config.clip
-    values["gradient"] = torch.as_tensor(accelerator.clip_grad_norm_(weights, limit))
-    run.stepper.step()
-    run.stepper.zero_grad()
-    hold_in_range(loss)
-    if learner.average is not None:
-        learner.average.update(learner.model)
-    return values
-
-
-def score_pairs(run: Run, batch: Batch) -> Tensor:
-    """Scores of all pairs of the batch of all processes, ``(B, B)`` float32.
-
-    Scores of vectors are computed in float32 also in mixed precision: bf16 has three digits, and they would tie.
-    """
-    sizes = sizes_of_ranks(batch.pairs, run.accelerator.num_processes)
-    with run.accelerator.autocast():
-        images, texts = run.parallel(batch.images, batch.texts)
-    images, texts = gather_codes(images, sizes), gather_codes(texts, sizes)
-    if images.values.ndim == texts.values.ndim == 2:
-        return run.model.scores(Padded(images.values.float()), Padded(texts.values.float()))
-    with run.accelerator.autocast():
-        scores = run.model.scores(images, texts)
-    return scores.float()
-
-
-def _terms(loss: torch.nn.Module, similarity: Tensor, batch: Batch) -> dict[str, Tensor]:
-    try:
-        if isinstance(loss, RetrievalLoss):
-            return loss.terms(similarity, batch.relevance, image_ids=batch.image_ids)
-        return {"loss": loss(similarity, batch.relevance, image_ids=batch.image_ids)}
-    except ValueError as error:  # losses look at their input, too
-        if not similarity.isfinite().all():
-            raise FloatingPointError("similarity") from error
-        raise
-
-
-def _after_step(here: _Here, show: Step | None, *, ends: bool) -> None:
+def _after_step(here: _Here, show: Show | None, *, ends: bool) -> None:
     """Read and write down the values now and then, save, and leave if asked to."""
     run, at, watch, config = here.run, here.at, here.watch, here.run.config
     logs = at.step % config.log_every == 0 or ends
@@ -233,11 +197,14 @@ def _end_epoch(here: _Here) -> None:
     at.finished = at.epoch == config.epochs or (config.patience is not None and at.stale >= config.patience)
     if here.journal is not None and figures:
         here.journal.write("validation", at.epoch, at.done, {**figures, "best": better})
-        tell_epoch(at.epoch, config.epochs, figures, here.clock.seconds(), better=better)
-    kept = [BEST] * better + [EPOCH.format(at.epoch)] * config.keep_epochs
-    for name in kept if here.journal is not None else []:
-        replace_folder(here.folder / CHECKPOINTS / name, lambda new: _write_judged(run, new))
-    _save(here)
+        if here.shows:
+            tell_epoch(at.epoch, config.epochs, figures, here.clock.seconds(), better=better)
+    if better:
+        _note_best(here)
+    if config.keep_epochs and here.journal is not None:
+        _write_judged(here, EPOCH.format(at.epoch))
+    if at.finished or time.monotonic() - here.saved[0] >= here.save_seconds:
+        _save(here)
 
 
 def _judge(run: Run) -> dict[str, float]:
@@ -248,11 +215,33 @@ def _judge(run: Run) -> dict[str, float]:
         return validate(run.model, run.validation)
 
 
-def _write_judged(run: Run, folder: Path) -> None:
-    """Write the model as the validation saw it."""
-    average = run.learner.average
+def _note_best(here: _Here) -> None:
+    """Keep the model as the validation saw it: on the disk, or with the next checkpoint where these are seldom."""
+    if here.journal is None:
+        return
+    if not here.save_seconds:
+        _write_judged(here, BEST)
+        return
+    run, average = here.run, here.run.learner.average
     with average.in_place(run.model) if average else nullcontext():
-        write_model(run.model, folder)
+        here.unwritten.update({name: value.detach().clone() for name, value in run.model.trained_state().items()})
+
+
+def _write_judged(here: _Here, name: str) -> None:
+    """Write the model as the validation saw it."""
+    run, average = here.run, here.run.learner.average
+    with average.in_place(run.model) if average else nullcontext():
+        replace_folder(here.folder / CHECKPOINTS / name, lambda new: write_model(run.model, new))
+
+
+def _write_best(here: _Here) -> None:
+    """Write the best model of an epoch before this one."""
+    model = here.run.model
+    now = {name: value.detach().clone() for name, value in model.trained_state().items()}
+    model.load_trained_state(here.unwritten)
+    replace_folder(here.folder / CHECKPOINTS / BEST, lambda new: write_model(model, new))
+    model.load_trained_state(now)
+    here.unwritten.clear()
 
 
 def _save(here: _Here) -> None:
@@ -260,14 +249,11 @@ def _save(here: _Here) -> None:
     run, at = here.run, here.at
     if here.journal is None:
         return
+    if here.unwritten:
+        _write_best(here)
     at.metrics_bytes, at.seconds, at.flat = here.journal.settle(), here.clock.seconds(), here.watch.flat
     at.pending = [(step, values) for step, values in here.watch.pending]
     settings, data = run.config.as_dict(), run.fingerprint
     last = here.folder / CHECKPOINTS / LAST
     replace_folder(last, lambda new: write_checkpoint(new, run.learner, at, settings, data))
-
-
-def seed_step(*position: int) -> None:
-    """Seed torch from a position: seed, epoch, step, process."""
-    state = np.random.SeedSequence(position).generate_state(1, np.uint64)
-    torch.manual_seed(int(state[0]) >> 1)
+    here.saved[0] = time.monotonic()

@@ -47,6 +47,8 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         rate = group["full_lr"] * factor
         if isinstance(group["lr"], torch.Tensor):  # read by a recorded step, where it lies
-            group["lr"].fill_(rate)
+            if group.get("rate_there") != rate:
+                group["lr"].fill_(rate)
+                group["rate_there"] = rate
         else:
             group["lr"] = rate

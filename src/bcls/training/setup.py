@@ -25,6 +25,7 @@ from bcls.training.config import TrainConfig, check_config
 from bcls.training.feed import Feed, Texts
 from bcls.training.graph import why_not
 from bcls.training.images import HeldImages, ImageSource, PictureImages, Pictures, feature_images
+from bcls.training.numbered import Lookup
 from bcls.training.objective import make_loss, numbers
 from bcls.training.optimizer import LOSS_GROUP, make_optimizer
 from bcls.training.plan import left_out, plan_epoch
@@ -46,6 +47,13 @@ class Run:
     parallel: torch.nn.Module
     stepper: Any
     pool: ThreadPoolExecutor
+
+    @cached_property
+    def lookup(self) -> Lookup | None:
+        """Makes batches on the device, for recorded steps whose data is all there."""
+        if not self.config.graph or not Lookup.serves(self.feed, self.labels):
+            return None
+        return Lookup(self.feed, self.labels)
 
     @property
     def model(self) -> RetrievalModel:
@@ -132,7 +140,11 @@ def start_accelerator(config: TrainConfig) -> Accelerator:
     """Accelerate, on the device and in the precision that the settings ask for."""
     if config.device == "cuda" and not torch.cuda.is_available():
         fail("device", "a machine with a CUDA device", "none", "use --device cpu or auto")
-    if AcceleratorState._shared_state:  # a run before this one in the same process may have had another precision
+    # A run before this one in the same process may have had another precision or device; one beside it has the same.
+    now = AcceleratorState._shared_state
+    if now and now["_cpu"] != (config.device == "cpu"):
+        AcceleratorState._reset_state(reset_partial_state=True)
+    elif now and now["_mixed_precision"] != config.precision:
         AcceleratorState._reset_state()
     return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
 

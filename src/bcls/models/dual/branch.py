@@ -37,11 +37,13 @@ class Branch(nn.Module):
         pooling: See :func:`pool`; ``"gpo"``; anything where the encoder gives vectors.
         head: The head.
         tuned: Whether the encoder is trained.
+        parts: Heads side by side, P: a vector is then P unit vectors of D / P in a row, over the root of P, so that a
+            product of two is the mean of P cosines.
     """
 
-    def __init__(self, side: str, encoder: Any, pooling: str, head: Head, *, tuned: bool) -> None:
+    def __init__(self, side: str, encoder: Any, pooling: str, head: Head, *, tuned: bool, parts: int = 1) -> None:
         super().__init__()
-        self.side, self.tuned, self.kind = side, tuned, pooling
+        self.side, self.tuned, self.kind, self.parts = side, tuned, pooling, parts
         self.encoder = encoder
         self.head = head
         self.gpo = GPO() if pooling == "gpo" else None
@@ -93,7 +95,12 @@ class Branch(nn.Module):
         if self.gpo is not None and vectors.ndim == 3:
             vectors = self.gpo(Padded(vectors, features.lengths))
         # In float32 also under autocast; a zero vector stays one and passes no gradient.
-        return unit(vectors.float())
+        vectors = vectors.float()
+        if self.parts == 1:
+            return unit(vectors)
+        side_by_side = vectors.view(*vectors.shape[:-1], self.parts, -1)
+        joined: Tensor = unit(side_by_side).flatten(-2) / self.parts**0.5
+        return joined
 
     @staticmethod
     def _is_features(inputs: Padded) -> bool:

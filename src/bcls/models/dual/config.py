@@ -35,6 +35,9 @@ class DualConfig:
     Left out: ``linear``, and ``none`` with ``image: clip``."""
     text_head: str = ""
     """The same for captions. Left out: ``mlp``, and ``none`` with ``image: clip``."""
+    heads: int = 1
+    """Heads of each side, side by side: each gives a unit vector of width / heads, and a score is the mean of their
+    cosines. :func:`bcls.models.dual.merge.merge` makes one model of several that were trained apart."""
     image_pooling: str = "mean"
     """How regions, or a backbone's grid, become one vector: ``mean`` or ``max`` before the head, ``gpo`` after it."""
     text_pooling: str = ""
@@ -81,8 +84,11 @@ class DualConfig:
             check_choice(name, getattr(self, name), _HEADS)
         check_choice("image_pooling", self.image_pooling, ("mean", "max", "gpo"))
         check_choice("text_pooling", self.text_pooling, ("mean", "last" if self.text == "gru" else "cls", "gpo"))
-        for name in ("width", "word_width", "states"):
+        for name in ("width", "word_width", "states", "heads"):
             check_whole(name, getattr(self, name), least=1)
+        if self.heads > 1 and (self.width % self.heads or "none" in (self.image_head, self.text_head)):
+            expected = f"a divisor of the width {self.width}, and a head on each side"
+            fail("heads", expected, self.heads, "leave it at 1")
         for name in ("dropout_images", "dropout_texts", "dropout_words"):
             value = check_number(name, getattr(self, name), "0 switches dropout off", low=0)
             if value >= 1:

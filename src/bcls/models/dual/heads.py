@@ -1,5 +1,6 @@
 """From features to the common space."""
 
+import torch
 from torch import Tensor, nn
 
 
@@ -13,6 +14,7 @@ class Head(nn.Module):
         width: Width of the features, d.
         size: Width of the common space, D.
         dropout: Share of the features that training leaves out.
+        parts: Heads side by side, each of D / parts: they share the dropout and nothing else.
 
     Inputs:
         features: ``(N, d)`` or ``(N, L, d)``.
@@ -21,11 +23,12 @@ class Head(nn.Module):
         ``(N, D)`` or ``(N, L, D)``.
     """
 
-    def __init__(self, kind: str, width: int, size: int, dropout: float) -> None:
+    def __init__(self, kind: str, width: int, size: int, dropout: float, parts: int = 1) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.linear = _linear(width, size) if kind != "none" else None
-        self.mlp = nn.Sequential(_linear(width, size), nn.ReLU(), _linear(size, size)) if kind == "mlp" else None
+        last = _linear(size, size) if parts == 1 else SideBySide(parts, size // parts)
+        self.mlp = nn.Sequential(_linear(width, size), nn.ReLU(), last) if kind == "mlp" else None
 
     def forward(self, features: Tensor) -> Tensor:
         """See the class."""
@@ -34,6 +37,26 @@ class Head(nn.Module):
             return features
         straight: Tensor = self.linear(features)
         return straight if self.mlp is None else straight + self.mlp(features)
+
+
+class SideBySide(nn.Module):
+    """Linear layers side by side, each on its own part of the input: ``(..., P d)`` to ``(..., P d)``.
+
+    Args:
+        parts: How many, P.
+        size: Width of each, d.
+    """
+
+    def __init__(self, parts: int, size: int) -> None:
+        super().__init__()
+        layers = [_linear(size, size) for _ in range(parts)]
+        self.weight = nn.Parameter(torch.stack([layer.weight.detach() for layer in layers]))
+        self.bias = nn.Parameter(torch.zeros(parts, size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """See the class."""
+        split = features.view(*features.shape[:-1], *self.bias.shape)
+        return (torch.einsum("...pi,poi->...po", split, self.weight) + self.bias).flatten(-2)
 
 
 def _linear(width: int, size: int) -> nn.Linear:

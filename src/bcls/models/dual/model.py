@@ -203,8 +203,9 @@ def _branch(side: str, encoder: Any, config: DualConfig, tuned: bool) -> Branch:
     image = side == "images"
     kind = config.image_head if image else config.text_head
     dropout = config.dropout_images if image else config.dropout_texts
-    head = Head(kind, encoder.width, config.width, 0.0 if kind == "none" else dropout)
-    return Branch(side, encoder, config.image_pooling if image else config.text_pooling, head, tuned=tuned)
+    head = Head(kind, encoder.width, config.width, 0.0 if kind == "none" else dropout, config.heads)
+    pooling = config.image_pooling if image else config.text_pooling
+    return Branch(side, encoder, pooling, head, tuned=tuned, parts=config.heads)
 
 
 def _width(kind: str, config: DualConfig, encoder: Any) -> int:

@@ -1,0 +1,130 @@
+"""What a loss refuses in its input, said at once where values can be read, and one call later where that would wait.
+
+On a CUDA device a look at the values from the host waits until the device has done everything before. So the kernels
+look, write what they find into memory of the host, and the next call of any loss, or :func:`check_now`, raises it.
+"""
+
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bcls._checks import fail
+from bcls.kernels._arrivals import arrivals
+from bcls.kernels._launch import launch, looks
+from bcls.kernels.engines import allowed, elsewhere, runs_triton
+
+#: How far labels may lie outside [-1, 1] through rounding.
+ROUNDING = 1e-4
+#: What stands in a cell that is not a finite number.
+KINDS = ("nan", "inf", "-inf")
+#: Of a report: whether there is one, the first bad cell of the similarities and of the labels (-1 for none), lowest and
+#: highest label, columns.
+WORDS = 6
+#: Programs that look at a matrix, and columns that one of them looks at once.
+_PROGRAMS, _WIDTH = 2048, 1024
+
+
+class _Words(NamedTuple):
+    tensor: Tensor
+    array: "np.ndarray[tuple[int], np.dtype[np.float64]]"  #: the same memory
+
+
+_REPORTS: dict[torch.device, _Words] = {}
+
+
+def check_now() -> None:
+    """Wait for the devices and refuse what earlier calls of the losses met on them.
+
+    On a CUDA device with Triton the losses do not wait to see whether their input is finite and labels lie in [-1, 1]:
+    the call after the one that had them raises. Call this where it is to be known at once: after the last step, before
+    a checkpoint, or after every step while looking for the first bad one. Elsewhere every call has raised its own.
+
+    Raises:
+        ValueError: If an earlier call met NaN, infinity or labels out of range.
+
+    Example:
+        >>> check_now()
+    """
+    for device in list(_REPORTS):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        refuse_earlier(device)
+
+
+def defers(similarity: Tensor) -> bool:
+    """Whether the values of this matrix are looked at by the device, and refused later."""
+    return similarity.device.type == "cuda" and runs_triton(similarity.device) and allowed(similarity)
+
+
+def report_on(device: torch.device) -> Tensor | None:
+    """Where kernels on a device report to, memory that both sides reach; None where a graph is captured before it."""
+    words = _REPORTS.get(device)
+    if words is None:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None
+        tensor = torch.zeros(WORDS, dtype=torch.float64, pin_memory=device.type == "cuda")
+        words = _REPORTS[device] = _Words(tensor, tensor.numpy())
+    return words.tensor
+
+
+def refuse_earlier(device: torch.device) -> None:
+    """Raise what kernels on a device have reported, once; nothing is waited for where there is nothing.
+
+    Raises:
+        ValueError: If an earlier call met NaN, infinity or labels out of range.
+    """
+    words = _REPORTS.get(device)
+    if words is None or not words.array[0]:
+        return
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            return  # the call after the capture says so
+        torch.cuda.synchronize(device)  # the report is whole
+    _, cell, cell_label, low, high, columns = words.array.tolist()
+    words.array[:] = 0
+    for argument, where in (("similarity", int(cell)), ("relevance", int(cell_label))):
+        if where >= 0:
+            row, column = divmod(where // 4, int(columns))
+            refuse_not_finite(argument, KINDS[where % 4], row, column, " in an earlier call")
+    refuse_range(low, high, " in an earlier call")
+
+
+def refuse_not_finite(argument: str, value: str, row: int, column: int, when: str = "") -> NoReturn:
+    """Refuse a matrix with a number that is not finite."""
+    remedy = {
+        "similarity": "look for a diverged model or a zero vector normalised without epsilon",
+        "relevance": "look for an empty caption in the label encoder's input",
+    }[argument]
+    fail(argument, "finite numbers", f"{value} at row {row}, column {column}{when}", remedy)
+
+
+def refuse_range(low: float, high: float, when: str = "") -> NoReturn:
+    """Refuse labels out of range."""
+    remedy = "rescale them (cosines need unit vectors; for CIDEr-like scales use SAMLoss)"
+    fail("relevance", "labels in [-1, 1]", f"values from {low:.6g} to {high:.6g}{when}", remedy)
+
+
+def look(similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
+    """Have the device look at the values of two matrices, in one launch that nobody waits for.
+
+    Args:
+        similarity: ``(B, B)`` on a device of Triton's.
+        relevance: ``(B, B)``, or None.
+        bounded: Whether the labels must lie in [-1, 1].
+    """
+    from bcls.kernels._triton_values import look_at_values
+
+    if elsewhere(similarity):
+        with torch.cuda.device_of(similarity):  # type: ignore[no-untyped-call]
+            return look(similarity, relevance, bounded=bounded)
+    (rows, columns), device = similarity.shape, similarity.device
+    programs, report = min(rows, _PROGRAMS), report_on(device)
+    notes = torch.empty(2 * programs, dtype=torch.int64, device=device)
+    bounds = torch.empty(2 * programs, device=device)
+    whole = (rows, columns, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()))
+    constants = (relevance is not None, bounded and relevance is not None, _WIDTH, _WIDTH // 4)
+    key = ("look", device, looks(similarity), looks(relevance), report is None, whole, constants)
+    arguments = (similarity, relevance, notes, bounds, arrivals(device), report, *whole, *constants)
+    return launch(look_at_values, programs, arguments, key, warps=4)

@@ -1,0 +1,53 @@
+"""One dual encoder of several that were trained apart."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bcls._checks import fail
+from bcls.models.dual.config import DualConfig
+from bcls.models.dual.model import DualModel
+
+
+def merge(models: Sequence[DualModel], image: str | None = None) -> DualModel:
+    r"""Put the heads of several models side by side: the scores of the result are the means of theirs.
+
+    .. math:: s(I, T) = \frac{1}{P} \sum_p \cos(v_p(I), t_p(T))
+
+    Models that differ in nothing but the seed err in different places, so their mean errs less.
+
+    Args:
+        models: With frozen encoders, linear or ``mlp`` heads, and the same settings.
+        image: A backbone that takes the place of ``image: features``, the one that made the features.
+
+    Returns:
+        A model with as many heads, in eval mode.
+
+    Raises:
+        ValueError: The models do not have the same settings, have trained encoders, or are merged already.
+    """
+    first = models[0].config
+    for model in models:
+        if model.config != first:
+            fail("models", "models with the same settings", "others", "give runs that differ in their seeds alone")
+    if first.tune_image or first.tune_text or first.text == "gru" or first.heads > 1:
+        got = "trained encoders" if first.heads == 1 else f"{first.heads} heads already"
+        fail("models", "models with frozen encoders and one head on each side", got, "merge models of `dual` heads")
+    if image is not None and first.image != "features":
+        fail("image", "none: the models have an image encoder", repr(image), "leave it out")
+    config: DualConfig = replace(first, heads=len(models), width=first.width * len(models))
+    if image is not None:
+        config = replace(config, image=image, features=None)
+    merged = DualModel(config)
+    states = [model.trained_state() for model in models]
+    merged.load_trained_state({name: _side_by_side(name, [state[name] for state in states]) for name in states[0]})
+    return merged.eval()
+
+
+def _side_by_side(name: str, values: list[Tensor]) -> Tensor:
+    if len(values) == 1 or not name.startswith(("image.head.", "text.head.")):
+        return values[0]
+    # The second layer of a perceptron reads the part of the first that is its own.
+    return torch.stack(values) if ".mlp.2." in name else torch.cat(values)
