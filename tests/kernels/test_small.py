@@ -143,6 +143,23 @@ def test_backward_twice_and_upstream():
     assert_same([again], [-3 * once])
 
 
+def test_whole_numbers_are_passed_on_as_floats(monkeypatch):
+    """Compiled code is found again by a key that tells nothing of them."""
+    from bcls.kernels import _small
+
+    passed = []
+
+    def note(kernel, programs, arguments, key, *, warps):
+        passed.append([type(argument) for argument in arguments])
+
+    monkeypatch.setattr(_small, "launch", note)
+    similarity, relevance = batch(5, device=DEVICE)
+    for margin, scale in ((0.5, 2.0), (1, 2)):
+        soft, windows = SoftNegatives(margin, 50, scale=scale), sliding_windows(scale=scale)
+        matrix_loss(similarity, relevance, soft=soft, windows=windows)
+    assert passed[0] == passed[1]
+
+
 def test_without_a_gradient_nothing_is_kept():
     similarity, relevance = batch(5, device=DEVICE)
     expected = whole(relevance, beta=0.3)(similarity)

@@ -20,6 +20,7 @@ from bcls.losses import (
     _extrema,
     from_name,
 )
+from bcls.losses._batch import check_batch
 from tests.losses.test_modes import NAMES
 
 EYE = torch.eye(3)
@@ -222,3 +223,9 @@ def test_values_are_not_read_while_compiling(monkeypatch):
 def test_a_tensor_without_numbers_is_refused():
     with pytest.raises(RuntimeError, match="meta"):
         TripletLoss()(torch.zeros(2, 2, device="meta"))
+
+
+def test_labels_are_bounded_unless_a_loss_says_otherwise():
+    with pytest.raises(ValueError, match=r"`relevance`: expected labels in \[-1, 1\], got values from 0 to 2"):
+        check_batch(EYE, 2 * EYE)
+    assert check_batch(EYE, 2 * EYE, bounded=False).relevance.max() == 2

@@ -15,6 +15,7 @@ from bcls.losses import (
 )
 from bcls.losses._pairs import count_in_blocks, hinge_sum
 from bcls.losses._prefix import count_by_prefix
+from bcls.losses._windows import empty_windows
 from tests.losses.strategies import value_and_gradient
 from tests.reference.window_loop import loop_over_windows
 
@@ -171,3 +172,7 @@ def test_hinge_sum_is_linear_in_the_counts():
     scores = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
     active = count_in_blocks(scores, torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), 0.5, graded=False)
     assert float(hinge_sum(scores, active, 0.5)) == pytest.approx(2.5)
+
+
+def test_windows_below_every_label_are_left_out():
+    assert [empty_windows(lowest, 0.1) for lowest in (-1.0, -0.95, -0.25, 0.0)] == [0, 0, 7, 10]

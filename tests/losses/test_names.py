@@ -1,5 +1,7 @@
 """Losses by name, sums, terms and parts of one's own."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -167,3 +169,24 @@ def test_sam_draws_for_each_row_anew():
     chosen = sam._choose(torch.zeros(50, 50), ~torch.eye(50, dtype=torch.bool), "random")
     assert len(set(chosen.tolist())) > 10
     assert not (chosen == torch.arange(50)).any()
+
+
+def test_the_function_keeps_alpha_and_margin_apart():
+    similarity, relevance = batch(12)
+    given = {"alpha": 0.1, "margin": 0.3}
+    value = losses.kendall_loss(similarity, relevance, **given)
+    torch.testing.assert_close(value, losses.KendallLoss(**given)(similarity, relevance))
+    assert value != losses.kendall_loss(similarity, relevance, alpha=0.3, margin=0.1)
+
+
+@pytest.mark.parametrize("name", [name for name in losses.__all__ if name.endswith("_loss")])
+def test_functions_have_the_defaults_of_their_modules(name):
+    words = {"bcls": "BCLS", "sam": "SAM", "infonce": "InfoNCE"}
+    order = ["adaptive", "ladder"] if name.startswith("adaptive") else name.removesuffix("_loss").split("_")
+    module = getattr(losses, "".join(words.get(word, word.title()) for word in order) + "Loss")
+    function = {key: one.default for key, one in inspect.signature(getattr(losses, name)).parameters.items()}
+    expected = {key: one.default for key, one in inspect.signature(module).parameters.items()}
+    assert {key: value for key, value in function.items() if key in expected} == {
+        key: value for key, value in expected.items() if key in function
+    }
+    assert set(function) - set(expected) == {"similarity", "relevance", "image_ids"}

@@ -183,3 +183,13 @@ def test_smaller_strides_tend_to_the_limit():
     errors = [abs(float(KendallWindowLoss(beta=beta)(similarity, relevance) - limit)) for beta in (0.1, 0.01, 0.0005)]
     assert errors[2] < errors[1] < 0.02 * float(limit)
     assert errors[2] < 1e-3 * float(limit)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_labels_teach_and_are_not_taught(name):
+    generator = torch.Generator().manual_seed(0)
+    similarity = torch.randn(6, 6, generator=generator).requires_grad_()
+    relevance = (torch.rand(6, 6, generator=generator) * 2 - 1).fill_diagonal_(1).requires_grad_()
+    from_name(name, **ALL[name])(similarity, relevance).backward()
+    assert similarity.grad.abs().sum() > 0
+    assert relevance.grad is None

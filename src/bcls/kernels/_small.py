@@ -100,7 +100,8 @@ def _launch(
         report, slopes, *upstream,
     )  # fmt: skip
     whole = (size, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()), count)
-    scales = (1.0, 0.0, 1.0) if soft is None else (soft.sharpness, soft.margin, soft.scale)
+    # Floats, whatever the caller wrote: Triton compiles other code for whole numbers, which the key does not tell.
+    scales = (1.0, 0.0, 1.0) if soft is None else (soft.sharpness, float(soft.margin), float(soft.scale))
     constants = (
         relevance is not None, image_ids is not None, soft is not None, soft is not None and soft.average,
         windows is not None and not windows.thresholds, windows is not None and bool(windows.thresholds),
@@ -109,6 +110,6 @@ def _launch(
     )  # fmt: skip
     given = (similarity, relevance, image_ids, *upstream)  # the others are as torch and this package make them
     key = ("anchors", device, *map(looks, given), report is None, slopes is None, whole, constants)
-    arguments = (*tensors, *whole, *scales, 1.0 if windows is None else windows.scale, *constants)
+    arguments = (*tensors, *whole, *scales, 1.0 if windows is None else float(windows.scale), *constants)
     launch(anchor_hinges, 2 * size, arguments, key, warps=max(1, min(16, block // 256)))
     return binary, continuous

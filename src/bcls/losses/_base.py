@@ -1,7 +1,9 @@
 """What all losses share: one call, named terms, one reduction."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor, nn
 
 from bcls._checks import check_choice, fail
@@ -91,3 +93,8 @@ def terms_of(loss: nn.Module, batch: Batch, name: str) -> dict[str, Tensor]:
     if isinstance(loss, RetrievalLoss):
         return loss.compute(batch)
     return {name: loss(batch.similarity, batch.relevance, image_ids=batch.image_ids)}
+
+
+def numbers_like(tensor: Tensor, values: Sequence[float]) -> Tensor:
+    """A few numbers as a vector of a tensor's type, made on its device: a copy from the host cannot be recorded."""
+    return torch.stack([tensor.new_full((), value) for value in values]) if values else tensor.new_zeros(0)

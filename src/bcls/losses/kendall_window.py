@@ -156,7 +156,7 @@ def _every_position(batch: Batch, alpha: float, norm: WindowNorm) -> Tensor:
         keys = cell_keys(batch.similarity.detach(), cell_ranks(batch.similarity.detach()))
         for anchors, labels in ((keys, batch.labels), (keys.T, batch.labels.T)):
             pairs, lengths = limit_pairs(anchors, labels.contiguous(), alpha)
-            whole = lengths.sum(1, keepdim=True) if norm == "valid" else lengths.new_tensor(2 - alpha)
+            whole = lengths.sum(1, keepdim=True) if norm == "valid" else lengths.new_full((), 2 - alpha)
             terms.append(hinge_terms(pairs, lengths / torch.where(whole > 0, whole, 1.0)))
     return add_up(batch.similarity, terms)
 

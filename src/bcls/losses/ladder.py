@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bcls._checks import check_numbers, fail
-from bcls.losses._base import Reduction, RetrievalLoss, reduce
+from bcls.losses._base import Reduction, RetrievalLoss, numbers_like, reduce
 from bcls.losses._batch import Batch
 from bcls.losses._extrema import HardPairs, mine
 from bcls.losses._sparse import hinges_with_margin
@@ -71,8 +71,8 @@ class LadderLoss(RetrievalLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        thresholds = batch.labels.new_tensor(self.thresholds)
-        margins, weights = (batch.similarity.new_tensor(values) for values in (self.margins, self.weights))
+        thresholds = numbers_like(batch.labels, self.thresholds)
+        margins, weights = (numbers_like(batch.similarity, values) for values in (self.margins, self.weights))
         value = rungs(batch, thresholds, thresholds, margins, weights)
         (binary,) = self.binary.compute(batch).values()
         return {"binary": binary, "continuous": reduce(value, batch.size, self.reduction)}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bcls._checks import check_number, check_whole, fail
-from bcls.losses._base import Reduction, RetrievalLoss, reduce
+from bcls.losses._base import Reduction, RetrievalLoss, numbers_like, reduce
 from bcls.losses._batch import Batch
 from bcls.losses._levels import level_thresholds
 from bcls.losses.ladder import rungs
@@ -71,7 +71,7 @@ class AdaptiveLadderLoss(RetrievalLoss):
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         most = self.levels[1] - 1
-        weights = batch.similarity.new_tensor([self.weight / 2**rung for rung in reversed(range(most))])
+        weights = numbers_like(batch.similarity, [self.weight / 2**rung for rung in reversed(range(most))])
         margins = torch.full_like(weights, self.rung_margin)
         by_image = level_thresholds(batch.labels, batch.negatives, *self.levels)
         by_caption = level_thresholds(batch.labels.T, batch.negatives.T, *self.levels)

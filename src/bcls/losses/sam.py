@@ -109,7 +109,7 @@ def _margins(similarity: Tensor, labels: Tensor, allowed: Tensor, temperature: f
         chosen = _choose(scores.detach(), negatives, sampling)[:, None]
         adaptive = ((phi.diagonal() - phi.gather(1, chosen)[:, 0]) / temperature).clamp(max=1).to(scores.dtype)
         hinge = (scores.gather(1, chosen)[:, 0] - scores.diagonal() + adaptive).relu()
-        value = value + torch.where(negatives.any(1), hinge, 0.0).sum()
+        value = value + hinge.masked_fill(~negatives.any(1), 0.0).sum()
     return value
 
 
