@@ -1,5 +1,6 @@
 """Files and folders that appear complete or not at all."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -57,6 +58,26 @@ def recover(folder: Path) -> bool:
     shutil.rmtree(new, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
     return folder.exists()
+
+
+def reserve(path: Path) -> None:
+    """Take the room on the disk that a file's length asks for.
+
+    A file that is mapped into memory may have holes. Where the disk is full, filling one kills the process; asked for
+    beforehand, it is an error like any other.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    if not hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+        return
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            # Some file systems cannot do it, which is no reason to stop.
+            if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
+                raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync_folder(folder: Path) -> None:

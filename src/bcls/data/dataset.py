@@ -180,10 +180,10 @@ def _check_captions(folder: Path, captions: tuple[Caption, ...], images: tuple[I
         split = splits.get(caption.image_id)
         if split != caption.split:
             got = "no such image" if split is None else f"an image of split {split!r}"
-            where = f"{folder / CAPTIONS}, caption {caption.caption_id!r}"
+            where = f"{folder / CAPTIONS}, caption {caption.caption_id[:60]!r}"
             fail(
                 where,
-                f"its image {caption.image_id!r} in split {caption.split!r}",
+                f"its image {caption.image_id[:60]!r} in split {caption.split[:60]!r}",
                 got,
                 "mend captions.jsonl or images.jsonl",
             )

@@ -1,5 +1,6 @@
 """Features of images in ``.npy`` files, mapped into memory and read by the image's place in a dataset."""
 
+import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._checks import fail
+from bcls._files import reserve
 from bcls.data.manifest import FeatureFile
 
 Array = npt.NDArray[Any]
+#: Bytes of a header; numpy refuses longer ones too, but reads them first.
+_LONGEST_HEADER = 10_000
+#: What numpy raises over a damaged header, which it reads as Python's literals.
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    OverflowError,
+    TypeError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+    tokenize.TokenError,
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,10 @@ def open_features(
     if len({array.shape[1:] for array in arrays}) > 1:
         got = ", ".join(f"{split} {array.shape[1:]}" for split, array in zip(splits, arrays, strict=True))
         fail(f"features {name!r}", "one shape for an image", got, "ask for one split at a time")
-    counts = tuple(load_array(folder / file.counts) if (file := files[split]).counts else None for split in splits)
+    counts = tuple(
+        _open_counts(folder / file.counts, array) if (file := files[split]).counts else None
+        for split, array in zip(splits, arrays, strict=True)
+    )
     number = {split: index for index, split in enumerate(splits)}
     row = [place * files[split].every for split, place in places]
     return Features(
@@ -103,14 +121,42 @@ def _open_rows(folder: Path, file: FeatureFile, images: int) -> Array:
     return array
 
 
+def _open_counts(path: Path, rows: Array) -> Array:
+    counts = load_array(path)
+    if counts.shape != rows.shape[:1] or counts.dtype.kind not in "iu":
+        got = f"shape {counts.shape} of {counts.dtype}"
+        fail(str(path), f"a whole number for each of {len(rows)} rows", got, "import the features again")
+    return counts
+
+
+def new_array(path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> "np.memmap[tuple[int, ...], np.dtype[Any]]":
+    """Make an ``.npy`` file of zeros, mapped into memory, with all of its room on the disk taken.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), shape)
+    reserve(path)
+    return array
+
+
 def load_array(path: Path) -> Array:
     """Map an ``.npy`` file into memory.
 
     Raises:
         ValueError: It is no array of numbers.
     """
+    with path.open("rb") as file:
+        start = file.read(12)
+    # A header of gigabytes is not even looked at, and neither is an archive, which numpy would open as well.
+    length = int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little")
+    if not start.startswith(b"\x93NUMPY") or length > _LONGEST_HEADER:
+        fail(str(path), "an .npy file with numbers", "something else", "copy or make it again")
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        fail(str(path), "an .npy file with numbers", f"something else ({error})", "copy or make it again")
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split())[:200]
+        fail(str(path), "an .npy file with numbers", f"something else ({reason})", "copy or make it again")
+    if array.dtype.kind not in "biuf":
+        fail(str(path), "an .npy file with numbers", f"dtype {str(array.dtype)[:60]}", "save it as float32")
     return array

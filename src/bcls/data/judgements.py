@@ -1,8 +1,9 @@
 """What people said of images and captions: Crisscrossed Captions (CxC), and Flickr8k in CLIPScore's protocol."""
 
 import csv
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from bcls.data.text_files import find_file, read_lines
 # The first two columns of each kind of table.
 _COLUMNS = {"sits": ["caption", "image"], "sts": ["caption1", "caption2"], "sis": ["image1", "image2"]}
 # The number in `COCO_val2014:sentid:732091` and in `COCO_val2014_000000365325.jpg`.
-_ID = re.compile(r"(\d+)(?:\.\w+)?$")
+_ID = re.compile(r"(?<!\d)(\d{1,19})(?:\.\w{1,10})?$")
 _MARKS = range(1, 5)
 
 
@@ -55,22 +56,27 @@ def read_cxc(path: str | Path, kind: str | None = None) -> CxCPairs:
         ValueError: If there is no such file, or a line is not of that form; the line is named.
     """
     known = [*_COLUMNS.values()] if kind is None else [_COLUMNS[check_choice("kind", kind, _COLUMNS)]]
-    reader = csv.reader(_lines(path))
-    head = next(reader, [])
+    rows = _cells(path)
+    _, head = next(rows, (0, []))
     if head[:2] not in known or head[2:3] != ["agg_score"]:
         expected = " or ".join(",".join([*columns, "agg_score"]) for columns in known)
         fail(
-            f"{path}, line 1", f"the columns {expected}", ",".join(head) or "none", f"give CxC's {kind or 'sits'}_*.csv"
+            f"{path}, line 1",
+            f"the columns {expected}",
+            ",".join(head)[:60] or "none",
+            f"give CxC's {kind or 'sits'}_*.csv",
         )
     pairs, scores = [], []
-    for row in reader:
-        found = [match for match in map(_ID.search, row[:2]) if match]
+    for line, row in rows:
+        found = [match for match in (_ID.search(cell[-60:]) for cell in row[:2]) if match]
         try:
             scores.append(float(row[2]))
             pairs.append((int(found[0][1]), int(found[1][1])))
+            if not math.isfinite(scores[-1]) or max(pairs[-1]) >= 2**63:
+                raise ValueError
         except (IndexError, ValueError):
             expected = "two names that end in a number, and a score"
-            fail(f"{path}, line {reader.line_num}", expected, ",".join(row), "download the table again")
+            fail(f"{path}, line {line}", expected, ",".join(row)[:200], "download the table again")
     ids = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return CxCPairs(ids[:, 0], ids[:, 1], np.array(scores, dtype=np.float64))
 
@@ -115,7 +121,8 @@ def flickr8k_crowdflower(path: str | Path, *, keep_own: bool = False) -> HumanRa
 
     def share(fields: list[str]) -> list[float]:
         stated, (yes, no) = float(fields[0]), (int(field) for field in fields[1:])
-        if min(yes, no) < 0 or abs(stated * (yes + no) - yes) > 1e-6 * (yes + no):
+        # Asked this way round, a share that is no number fails as well.
+        if min(yes, no) < 0 or not abs(stated * (yes + no) - yes) <= 1e-6 * (yes + no):
             raise ValueError
         return [yes / (yes + no)]
 
@@ -133,13 +140,23 @@ def _ratings(
             written_for, _, index = caption.rpartition("#")
             values = parse(fields[2:])
             int(index)
-        except (ValueError, IndexError, ZeroDivisionError):
-            fail(f"{path}, line {number}", expected, repr(line.strip()), "give the file of the release")
+        except (ValueError, IndexError, ArithmeticError):
+            fail(f"{path}, line {number}", expected, repr(line.strip()[:200]), "give the file of the release")
         if keep_own or written_for != image:
             images += [image] * len(values)
             captions += [caption] * len(values)
             ratings += values
     return HumanRatings(np.array(images, dtype=str), np.array(captions, dtype=str), np.array(ratings, dtype=np.float64))
+
+
+def _cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """Number of the line and cells of each row of a CSV file."""
+    reader = csv.reader(_lines(path))
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        fail(f"{path}, line {reader.line_num}", "rows of a CSV file", str(error), "download the table again")
 
 
 def _lines(path: str | Path) -> list[str]:

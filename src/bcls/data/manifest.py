@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._checks import check_whole, fail
 from bcls._files import write_whole
-from bcls.data.text_files import read_json
+from bcls.data.text_files import is_unicode, read_json
 
 FILE = "manifest.json"
 FORMAT = "bcls-dataset"
@@ -25,6 +25,9 @@ class ImageFiles:
     bytes: int | None = None
     sha256: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_path("path", self.path)
+
 
 @dataclass(frozen=True)
 class FeatureFile:
@@ -36,6 +39,12 @@ class FeatureFile:
     path: str
     every: int = 1
     counts: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_path("path", self.path)
+        check_whole("every", self.every, least=1)
+        if self.counts is not None:
+            _check_path("counts", self.counts)
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,8 @@ def read_manifest(folder: Path) -> Manifest:
             },
             {str(file): str(digest) for file, digest in content.get("sha256", {}).items()},
         )
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        fail(str(path), "fields as bcls writes them", f"a wrong one ({error})", _REMEDY)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        fail(str(path), "fields as bcls writes them", f"a wrong one ({str(error)[:200]})", _REMEDY)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -130,6 +139,11 @@ def _image_files(folder: Path, content: Mapping[str, Any]) -> tuple[ImageFiles, 
         return tuple(ImageFiles(**one) for one in content["images"])
     usual = [name for name in ("images", "images.zip", "images.tar") if (folder / name).exists()]
     return tuple(ImageFiles(name) for name in usual[:1])
+
+
+def _check_path(name: str, path: object) -> None:
+    if not isinstance(path, str) or not path or "\0" in path or not is_unicode(path):
+        fail(name, "the path of a file or folder", repr(path)[:60], _REMEDY)
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from bcls._checks import fail
 from bcls._extras import require
 from bcls._files import write_whole
-from bcls.data.text_files import read_json_lines
+from bcls.data.text_files import is_unicode, read_json_lines
 
 CAPTIONS = "captions.jsonl"
 PARQUET = "captions.parquet"
@@ -126,21 +126,20 @@ def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     try:
         write_whole(path, "".join(f"{line}\n" for line in lines))
     except UnicodeEncodeError:
-        broken = next(line for line in lines if not _is_unicode(line))
+        broken = next(line for line in lines if not is_unicode(line))
         fail("captions", "valid Unicode", ascii(broken[:80]), "half of a surrogate pair: mend the source file")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     parquet = require("pyarrow.parquet", "arrow", f"reading {path.name}")
-    return enumerate(parquet.read_table(path).to_pylist(), start=1)
+    arrow = require("pyarrow", "arrow", f"reading {path.name}")
+    try:
+        with parquet.ParquetFile(path) as file:
+            rows = file.read().to_pylist()
+    except (arrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        fail(str(path), "a whole parquet file", f"a damaged one ({reason})", "make or copy it again")
+    return enumerate(rows, start=1)
 
 
 def _id(where: str, key: str, row: Mapping[str, Any]) -> str:
@@ -158,5 +157,5 @@ def _split(where: str, row: Mapping[str, Any]) -> str:
 
 
 def _wrong(where: str, key: str, expected: str, row: Mapping[str, Any]) -> NoReturn:
-    got = repr(row[key])[:60] if key in row else f"only {', '.join(row) or 'nothing'}"
+    got = repr(row[key])[:60] if key in row else f"only {', '.join(row)[:200] or 'nothing'}"
     fail(where, f"{key!r} to be {expected}", got, "mend that line")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from bcls.data.dataset import Dataset
+from bcls.data.images import FORMATS
 
 Numbers = npt.NDArray[np.int64]
 
@@ -98,7 +99,7 @@ def plot(stats: list[Stats], path: Path, title: str) -> None:
 
 def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
     try:
-        with Image.open(io.BytesIO(dataset.read_bytes(image_id))) as image:
+        with Image.open(io.BytesIO(dataset.read_bytes(image_id)), formats=FORMATS) as image:
             return image.size
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError):
         return None

@@ -85,9 +85,9 @@ def read_json(path: Path) -> Any:
     text = read_text(path)
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         where = f"{path}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
-        fail(where, "JSON", getattr(error, "msg", "brackets nested too deep"), "make or download the file again")
+        fail(where, "JSON", json_trouble(error), "make or download the file again")
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -101,9 +101,30 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            got = getattr(error, "msg", "brackets nested too deep")
-            fail(f"{path}, line {number}", "a JSON object", got, "write one object a line")
+        except (ValueError, RecursionError) as error:
+            fail(f"{path}, line {number}", "a JSON object", json_trouble(error), "write one object a line")
         if not isinstance(value, dict):
             fail(f"{path}, line {number}", "a JSON object", type(value).__name__, "write one object a line")
         yield number, value
+
+
+def json_trouble(error: Exception) -> str:
+    """What ``json.loads`` does not like about a text, in a few words.
+
+    Example:
+        >>> json_trouble(RecursionError())
+        'brackets nested too deep'
+    """
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    # Python converts no number of thousands of digits: the time would grow with their square.
+    return "brackets nested too deep" if isinstance(error, RecursionError) else "a number of too many digits"
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: JSON can hold half of a surrogate pair, which is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -88,9 +88,11 @@ class Vocabulary:
         words = sorted(numbers, key=lambda word: numbers[word] if isinstance(numbers[word], int) else -1)
         wrong = next((word for number, word in enumerate(words) if numbers[word] != number), None)
         if wrong is not None:
-            fail(str(path), "the numbers 0, 1, 2 and so on", f"{wrong!r} with {numbers[wrong]!r}", _SCHEMA)
+            fail(
+                str(path), "the numbers 0, 1, 2 and so on", f"{wrong[:60]!r} with {repr(numbers[wrong])[:60]}", _SCHEMA
+            )
         if tuple(words[:4]) != SPECIALS:
-            fail(str(path), f"{', '.join(SPECIALS)} with the numbers 0 to 3", ", ".join(words[:4]), _SCHEMA)
+            fail(str(path), f"{', '.join(SPECIALS)} with the numbers 0 to 3", ", ".join(words[:4])[:200], _SCHEMA)
         return cls(tuple(words))
 
     def write(self, path: str | Path) -> None:

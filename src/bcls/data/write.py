@@ -3,7 +3,8 @@
 import os
 import shutil
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bcls._progress import progress
 from bcls.data.images import open_store
 from bcls.data.manifest import FILE, FeatureFile, ImageFiles, Manifest, checksum, write_manifest
 from bcls.data.records import CAPTIONS, IMAGES, Caption, ImageRecord, write_records
+from bcls.data.text_files import is_unicode
 
 #: Lies in the folder while a dataset is written, so that another import may take up what a broken-off one left.
 _UNFINISHED = ".unfinished"
@@ -62,7 +64,33 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
         fail("source", "at least one caption", "none", "check that the captions are in the file")
     _check_ids(content)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _UNFINISHED).touch()
+    with _alone(folder):
+        return _write(folder, content, copy=copy)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process write; the system lets go of the lock when it ends, however it ends."""
+    import fcntl
+
+    with (folder / _UNFINISHED).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            got = f"{folder}, in use by {file.read(64).strip() or 'another process'}"
+            fail("out", "a folder that no other import writes to", got, "wait for it, or choose another")
+        file.truncate(0)
+        file.write(f"process {os.getpid()}\n")
+        file.flush()
+        # Another import may have been finished between the first look and the lock.
+        if (folder / FILE).exists():
+            (folder / _UNFINISHED).unlink()
+            check_free(folder)
+        yield
+
+
+def _write(folder: Path, content: Content, *, copy: bool) -> Manifest:
     write_records(folder, content.images, content.captions)
     images = tuple(_place_images(folder, number, content, copy) for number in range(len(content.sources)))
     if content.pictures is not None:
@@ -96,12 +124,19 @@ def check_free(folder: Path) -> None:
 
 def _check_ids(content: Content) -> None:
     splits: dict[str, str] = {}
+    if not is_unicode(content.name):
+        fail("source", "a name in valid Unicode", ascii(content.name)[:80], "name the dataset with --name")
     for image in content.images:
+        if not image.image_id or not image.split:
+            got = f"{image.image_id!r} in split {image.split!r}"
+            fail("source", "an id and a split for every image", got, "mend the source: one of the two is empty")
         if image.image_id in splits:
             fail("source", "each image once", f"{image.image_id!r} twice", "give the images ids of their own")
         splits[image.image_id] = image.split
     seen = set()
     for caption in content.captions:
+        if not caption.caption_id:
+            fail("source", "an id for every caption", f"none for {caption.text[:60]!r}", "mend the source")
         if caption.caption_id in seen:
             fail(
                 "source", "each caption id once", f"{caption.caption_id!r} twice", "give the captions ids of their own"

@@ -1,6 +1,7 @@
 """``manifest.json`` beside the features: what they are, what made them, which splits are finished."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,12 +36,18 @@ def finished_splits(folder: Path, settings: Mapping[str, Any]) -> dict[str, dict
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", "choose another name")
+    made, splits = content.get("settings"), content.get("splits")
+    if not isinstance(made, dict) or not isinstance(splits, dict) or not all(map(_is_split, splits.values())):
+        fail(str(path), "settings and splits as bcls writes them", "something else", f"remove {folder}")
     for key, value in settings.items():
-        if content["settings"].get(key) != json.loads(json.dumps(value)):
+        if made.get(key) != json.loads(json.dumps(value)):
             remedy = f"choose another name for these, or remove {folder}"
-            fail(key, f"{content['settings'].get(key)!r}, as in the finished features {folder.name!r}", value, remedy)
-    splits: dict[str, dict[str, Any]] = content["splits"]
+            fail(key, f"{made.get(key)!r}, as in the finished features {folder.name!r}", value, remedy)
     return splits
+
+
+def _is_split(made: Any) -> bool:
+    return isinstance(made, dict) and "images" in made and isinstance(made.get("zero_rows"), list)
 
 
 def record_split(dataset: Path, name: str, split: str, settings: Mapping[str, Any], made: Mapping[str, Any]) -> None:
@@ -73,9 +80,14 @@ def alone(folder: Path, *, wait: bool = False) -> Iterator[None]:
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("wb") as file:
+    with (folder / ".lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            fail("name", "features that no other process makes now", str(folder), "wait for it, or end it")
+            file.seek(0)
+            got = f"{folder}, in use by {file.read(64).strip() or 'another process'}"
+            fail("name", "features that no other process makes now", got, "wait for it, or end it")
+        file.truncate(0)
+        file.write(f"process {os.getpid()}\n")
+        file.flush()
         yield  # the system lets go of the lock when the file is closed, or the process killed

@@ -1,6 +1,7 @@
 """The feature file of a split while it is made: rows first, then a line that says they are there."""
 
 import json
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,8 +87,13 @@ class SplitFile:
 
     def _take_up(self, depends: dict[str, Any]) -> None:
         whole, _, _ = self._journal.read_bytes().rpartition(b"\n")
-        first, *lines = whole.decode().split("\n")
-        before = json.loads(first)
+        try:
+            before, *lines = map(json.loads, whole.decode().split("\n"))
+            before = dict(before)
+            done = {operator.index(line["block"]): list(line["zero"]) for line in lines}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = f"a damaged one ({' '.join(str(error).split())[:200]})"
+            fail(str(self._journal), "notes about the blocks that are done", reason, f"remove {self._journal.parent}")
         for key in depends:
             if before.get(key) != json.loads(json.dumps(depends[key])):
                 fail(
@@ -96,5 +102,5 @@ class SplitFile:
                     repr(depends[key]),
                     f"finish that one first, choose another name, or remove {self._journal.parent}",
                 )
-        self.done = {int(line["block"]): line["zero"] for line in map(json.loads, lines)}
+        self.done = done
         os.truncate(self._journal, len(whole) + 1)  # a line that was cut off

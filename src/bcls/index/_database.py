@@ -46,7 +46,10 @@ class Database:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """The connection, for this thread alone."""
         with self._lock, self._told():
-            yield self._connection
+            try:
+                yield self._connection
+            except (TypeError, ValueError, OverflowError) as error:  # values that nobody wrote there
+                raise sqlite3.DatabaseError(f"damaged: {str(error)[:200]}") from error
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:

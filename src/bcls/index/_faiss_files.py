@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 _NAME = re.compile(r"vectors-(\d+)-(\d+)\.faiss")
+#: Follows what faiss wrote, with its length: faiss reads past the end of a file that was cut short.
+_END = b"bcls-end"
 
 
 def read_newest(
@@ -18,6 +20,8 @@ def read_newest(
     there = [match for path in place.glob("vectors-*.faiss") if (match := _NAME.fullmatch(path.name))]
     sizes = sorted((int(match[2]) for match in there if int(match[1]) == epoch and int(match[2]) <= rows), reverse=True)
     for size in sizes:
+        if not _is_whole(_path(place, epoch, size)):
+            continue
         try:
             index = faiss.read_index(str(_path(place, epoch, size)), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError:
@@ -36,7 +40,9 @@ def write_newest(faiss: Any, place: Path, epoch: int, rows: int, index: Any) -> 
             faiss.write_index(index, str(temporary))
         except RuntimeError as error:
             raise OSError(28, f"faiss cannot write its file ({str(error).splitlines()[0]})", str(final)) from error
-        with temporary.open("rb") as file:
+        with temporary.open("ab") as file:
+            file.write(_END + file.tell().to_bytes(8, "little"))
+            file.flush()
             os.fsync(file.fileno())
         temporary.replace(final)
     finally:
@@ -44,6 +50,15 @@ def write_newest(faiss: Any, place: Path, epoch: int, rows: int, index: Any) -> 
     for path in [*place.glob("vectors-*.faiss"), *place.glob(".vectors-*.tmp")]:
         if path != final:
             path.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END) - len(_END) - 8
+        if length < 0:
+            return False
+        file.seek(length)
+        return file.read() == _END + length.to_bytes(8, "little")
 
 
 def _path(place: Path, epoch: int, rows: int) -> Path:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from PIL import ExifTags, Image
 
+from bcls.data.images import FORMATS
+
 _DATES = (ExifTags.Base.DateTimeOriginal, ExifTags.Base.DateTimeDigitized, ExifTags.Base.DateTime)
 
 
@@ -30,7 +32,7 @@ def read_notes(content: bytes) -> Notes:
         Notes(date=None, latitude=None, longitude=None)
     """
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as image:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
             warnings.simplefilter("ignore")  # damaged notes are common and harm nobody
             exif = image.getexif()
             if not exif:

@@ -101,6 +101,7 @@ class Catalog:
         columns = "number, name, look, sha256, date, taken, latitude, longitude"
         with self._database.reading() as sql:
             for part in in_parts([int(one) for one in numbers]):
+                # Question marks are all that is put in; the values go as parameters.
                 query = f"SELECT {columns} FROM photos WHERE number IN ({','.join('?' * len(part))})"  # noqa: S608
                 for number, *facts in sql.execute(query, part):
                     found[number] = Photo(number, Facts(*facts)._replace(taken=bool(facts[4])))
@@ -163,7 +164,7 @@ class Catalog:
         found: dict[int, CaptionOf] = {}
         with self._database.reading() as sql:
             for part in in_parts([int(one) for one in numbers]):
-                places = ",".join("?" * len(part))
+                places = ",".join("?" * len(part))  # the column is one of ours, the values go as parameters
                 query = (
                     "SELECT captions.number, photo, name, text FROM captions JOIN photos ON photos.number = photo "  # noqa: S608
                     f"WHERE {column} IN ({places}) ORDER BY captions.number"

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._checks import check_whole, fail
 from bcls._files import write_whole
 from bcls.data.text_files import read_json
 from bcls.index.calibration import Calibration
@@ -65,10 +65,20 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", remedy)
     try:
         fields = {key: content[key] for key in IndexManifest.__dataclass_fields__}
+        _check_kinds(fields)
         maps = {str(key): Calibration(**value) for key, value in fields["calibration"].items()}
         return replace(IndexManifest(**fields), calibration=maps)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        fail(str(path), "fields as bcls writes them", f"a wrong one ({error!r})", "make the index again")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        fail(str(path), "fields as bcls writes them", f"a wrong one ({repr(error)[:200]})", "make the index again")
+
+
+def _check_kinds(fields: dict[str, Any]) -> None:
+    for key in ("identity", "photos", "model", "weights", "engine", "uri"):
+        if not isinstance(fields[key], str):
+            raise TypeError(f"{key} is no text")
+    check_whole("dimension", fields["dimension"], least=1)
+    if not isinstance(fields["cross"], bool) or not isinstance(fields["features"], str | None):
+        raise TypeError("cross or features")
 
 
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:

@@ -34,7 +34,7 @@ def read_sidecar(ending: str, content: bytes) -> tuple[str, ...]:
         return _clean(text.splitlines())
     try:
         value: Any = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return ()
     if isinstance(value, dict):
         return _clean([one for key in _KEYS for one in _strings(value.get(key))])

@@ -5,6 +5,7 @@ disk. In the end the rows get their name, and ``manifest.json`` is written last:
 """
 
 import json
+import operator
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from bcls._checks import fail
 from bcls._files import write_whole
+from bcls.data.features import load_array, new_array
 
 ROWS, MANIFEST = "embeddings.npy", "manifest.json"
 _PART, _PROGRESS, _LOCK = "embeddings.part.npy", "progress.json", ".lock"
@@ -28,14 +31,21 @@ def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a complete cache, else ``None``."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return manifest if isinstance(manifest, dict) and (folder / ROWS).is_file() else None
 
 
-def open_rows(folder: Path) -> NDArray[np.float16]:
-    """Map the rows of a complete cache into memory, not to be written to."""
-    rows: NDArray[np.float16] = np.load(folder / ROWS, mmap_mode="r", allow_pickle=False)
+def open_rows(folder: Path, count: int) -> NDArray[np.float16]:
+    """Map the rows of a complete cache into memory, not to be written to.
+
+    Raises:
+        ValueError: The file is damaged, or has not ``count`` rows.
+    """
+    rows: NDArray[np.float16] = load_array(folder / ROWS)
+    if rows.ndim != 2 or len(rows) != count or rows.dtype != np.float16:
+        got = f"shape {rows.shape} of {rows.dtype}"
+        fail(str(folder / ROWS), f"{count} rows of float16", got, f"remove {folder}: the rows are made again")
     return rows
 
 
@@ -53,8 +63,7 @@ def write_rows(folder: Path, manifest: Manifest, count: int, block: int, compute
     left = [number for number in range(-(-count // block)) if number not in done]
     for number, values in compute(left):
         if rows is None:
-            path = folder / _PART
-            rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(count, values.shape[1]))
+            rows = new_array(folder / _PART, np.float16, (count, values.shape[1]))
         rows[number * block : number * block + len(values)] = values
         rows.flush()
         done.add(number)
@@ -87,9 +96,10 @@ def _resume(folder: Path, manifest: Manifest, count: int) -> tuple["np.memmap[An
         noted = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
         if noted["manifest"] == manifest:
             rows = np.lib.format.open_memmap(folder / _PART, mode="r+")
-            if len(rows) == count and rows.dtype == np.float16:
-                return rows, set(noted["done"])
-    except (OSError, ValueError, KeyError, TypeError):
+            done = {operator.index(number) for number in noted["done"]}
+            if rows.ndim == 2 and len(rows) == count and rows.dtype == np.float16:
+                return rows, done
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # none, or not one that can be gone on with
     # It must not speak for the file that is begun now.
     (folder / _PROGRESS).unlink(missing_ok=True)

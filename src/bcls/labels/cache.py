@@ -106,18 +106,23 @@ def cache_folder(dataset: Path, encoder: str) -> Path:
     return dataset / "labels" / name
 
 
-def _manifest(captions: Sequence[Caption], encoder: str, precision: str) -> Manifest:
+@lru_cache(maxsize=1)
+def _captions_hash(captions: tuple[Caption, ...]) -> str:
     digest = hashlib.sha256()
     for caption in captions:
         # Lengths in front, so that no two lists of captions give the same bytes.
         for part in (caption.caption_id.encode(), caption.text.encode()):
             digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+def _manifest(captions: tuple[Caption, ...], encoder: str, precision: str) -> Manifest:
     return {
         "format": _FORMAT,
         "encoder": encoder,
         **asdict(fingerprint(encoder)),
         "captions": len(captions),
-        "captions_sha256": digest.hexdigest(),
+        "captions_sha256": _captions_hash(captions),
         "dtype": "float16",
         "precision": precision,
         "versions": _versions(),

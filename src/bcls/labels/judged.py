@@ -127,12 +127,12 @@ def judged_flickr8k(folder: Path, photos: Path | None = None) -> list[Judged]:
 def _coco_captions(path: Path) -> tuple[list[str], Ids, Ids]:
     rows = read_json(path)
     try:
-        return (
-            [str(row["caption"]) for row in rows],
-            np.array([row["caption_id"] for row in rows], dtype=np.int64),
-            np.array([row["image_id"] for row in rows], dtype=np.int64),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        texts = [str(row["caption"]) for row in rows]
+        captions, images = (np.array([row[key] for row in rows], dtype=np.int64) for key in ("caption_id", "image_id"))
+        if captions.ndim != 1 or images.ndim != 1:
+            raise TypeError("an id that is a list")
+        return texts, captions, images
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         expected = 'a JSON list of objects with "caption_id", "image_id" and "caption"'
         fail("--captions", expected, f"{path}: {type(error).__name__}: {error}", "see `bcls labels quality --help`")
 

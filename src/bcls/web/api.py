@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFile
 from starlette.responses import JSONResponse
 
+from bcls.data.images import FORMATS
 from bcls.index import Where
 from bcls.search import Answer, CaptionAnswer
 from bcls.web.asked import asked, photo_of, picture, shown
@@ -142,7 +143,7 @@ def _kind(content: bytes) -> str | None:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             return _KINDS.get(opened.format or "")
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ValueError("it is no picture any more") from error

@@ -69,12 +69,12 @@ def read_run(name: str, folder: Path) -> Run:
     config, settings, trouble = "", {}, ""
     try:
         lines = [line for line in read_metrics(folder) if isinstance(line, dict)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         trouble = f"{METRICS} cannot be read ({error})"
     try:
         config = (folder / CONFIG).read_text(encoding="utf-8")
         settings = yaml.safe_load(config)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         trouble = trouble or f"{CONFIG} cannot be read ({type(error).__name__})"
     steps = [line for line in lines if line.get("kind") == "step"]
     looks = [line for line in lines if line.get("kind") == "validation"]

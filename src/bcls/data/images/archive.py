@@ -1,16 +1,24 @@
 """Pictures inside zip and tar files, read in place."""
 
+import io
+import lzma
 import os
 import stat
+import struct
 import tarfile
 import threading
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bcls._checks import fail
 from bcls.data.images.members import check_member, check_size, is_picture
+
+#: What the standard library raises over damaged archives, beside its own errors.
+_DAMAGE = (EOFError, RuntimeError, ValueError, ArithmeticError, LookupError, struct.error, zlib.error, lzma.LZMAError)
+_CHUNK = 2**20
 
 
 class ZipStore:
@@ -39,19 +47,24 @@ class ZipStore:
         with self._lock:  # the file has one position for all threads
             archive = self._archive()
             try:
-                return archive.read(name)
+                info = archive.getinfo(name)
             except KeyError:
                 _missing(self.path, name)
-            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-                fail(f"{self.path}: {name}", "a whole member", f"a damaged one ({error})", "copy the archive again")
+            check_size(str(self.path), name, info.file_size)
+            try:
+                return _unpacked(archive, info)
+            except (zipfile.BadZipFile, OSError, *_DAMAGE) as error:
+                reason = " ".join(str(error).split())[:200]
+                fail(f"{self.path}: {name}", "a whole member", f"a damaged one ({reason})", "copy the archive again")
 
     def _archive(self) -> zipfile.ZipFile:
         # A forked process shares the position in the file with its parent, so it needs a file of its own.
         if self._open is None or self._open[0] != os.getpid():
             try:
                 archive = zipfile.ZipFile(self.path)
-            except zipfile.BadZipFile as error:
-                fail(str(self.path), "a zip file", f"a damaged one ({error})", "copy or download it again")
+            except (zipfile.BadZipFile, *_DAMAGE) as error:
+                reason = " ".join(str(error).split())[:200]
+                fail(str(self.path), "a zip file", f"a damaged one ({reason})", "copy or download it again")
             for info in archive.infolist():
                 _check_zip_member(str(self.path), info)
             self._open = os.getpid(), archive
@@ -84,6 +97,7 @@ class TarStore:
         if name not in members or self._file is None:
             _missing(self.path, name)
         start, size = members[name]
+        check_size(str(self.path), name, size)
         content = os.pread(self._file, size, start)
         if len(content) != size:
             fail(f"{self.path}: {name}", f"{size} bytes", len(content), "the archive is cut short: copy it again")
@@ -98,22 +112,63 @@ class TarStore:
             return self._members
 
 
+class _Bounded(io.BufferedReader):
+    """A file of which no more is asked than it has, whatever sizes are written in it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As that of any file."""
+        length = os.fstat(self.fileno()).st_size
+        return super().read(-1 if size is None or size < 0 else min(size, length))
+
+
+def is_tar(path: Path) -> bool:
+    """Whether a file begins as an uncompressed tar does."""
+    try:
+        with _Bounded(io.FileIO(path)) as file, tarfile.open(fileobj=file, mode="r:"):
+            return True
+    except (tarfile.TarError, *_DAMAGE):
+        return False
+
+
 def _tar_members(path: Path) -> dict[str, tuple[int, int]]:
     members: dict[str, tuple[int, int]] = {}
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for info in archive:
-                check_member(str(path), info.name)
-                if info.isdir():
-                    continue
-                if not info.isreg() or info.issparse():
-                    fail(str(path), "plain files", f"the link or device {info.name!r}", "pack the files themselves")
-                if is_picture(info.name):
-                    check_size(str(path), info.name, info.size)
-                members.setdefault(info.name, (info.offset_data, info.size))
-    except tarfile.TarError as error:
-        fail(str(path), "a tar file", f"a damaged one ({error})", "copy or download it again")
+    for info in _tar_infos(path):
+        check_member(str(path), info.name)
+        if info.isdir():
+            continue
+        if not info.isreg() or info.issparse():
+            fail(str(path), "plain files", f"the link or device {info.name!r}", "pack the files themselves")
+        if is_picture(info.name):
+            check_size(str(path), info.name, info.size)
+        members.setdefault(info.name, (info.offset_data, info.size))
     return members
+
+
+def _tar_infos(path: Path) -> Iterator[tarfile.TarInfo]:
+    at = -1
+    with _Bounded(io.FileIO(path)) as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                for info in archive:
+                    # A size below zero would lead back to where we were, again and again.
+                    if info.size < 0 or info.offset_data <= at:
+                        raise tarfile.ReadError("members that go backwards")
+                    at = info.offset_data
+                    yield info
+        except (tarfile.TarError, *_DAMAGE) as error:
+            reason = " ".join(str(error).split())[:200]
+            fail(str(path), "a tar file", f"a damaged one ({reason})", "copy or download it again")
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Bytes of a member, in small parts: asked for at once, far more than the stated size may be unpacked."""
+    if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise zipfile.BadZipFile("neither stored nor deflated, the two kinds that every program writes")
+    with archive.open(info) as member:
+        parts = []
+        while part := member.read(_CHUNK):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def _check_zip_member(where: str, info: zipfile.ZipInfo) -> None:

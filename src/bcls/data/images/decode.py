@@ -10,6 +10,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from bcls._checks import fail
 
+#: Kinds of files that are read. Pillow knows dozens more, and hands some of them, such as EPS, to other programs.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 #: Most pixels that a picture may have. Small files can unpack to gigabytes.
 MAX_PIXELS = 80_000_000
 #: What Pillow's readers raise on damaged files, each in its own way.
@@ -21,6 +23,9 @@ _DAMAGE = (
     TypeError,
     ValueError,
     ArithmeticError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
     struct.error,
     zlib.error,
 )
@@ -62,7 +67,7 @@ def _load(content: bytes, where: str, max_pixels: int) -> tuple[Image.Image, str
     if not content:
         fail(where, "a picture", "an empty file", "copy it again or leave it out")
     try:
-        image = Image.open(io.BytesIO(content))
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError:
         _too_large(where, "many more", max_pixels)
     except UnidentifiedImageError:
@@ -87,9 +92,12 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         return image
     if image.mode.startswith("I"):  # Pillow would clip 16-bit values to white
-        values = np.asarray(image, dtype=np.float64)
-        scale = 257.0 if values.max(initial=0) > 255 else 1.0
-        return Image.fromarray(np.clip(values / scale, 0, 255).astype(np.uint8)).convert("RGB")
+        values = np.array(image)
+        scale = 257 if values.max(initial=0) > 255 else 1
+        # In place: a picture of 80 million pixels takes gigabytes in the copies of one expression.
+        np.clip(values, 0, min(255 * scale, np.iinfo(values.dtype).max), out=values)
+        values //= values.dtype.type(scale)
+        return Image.fromarray(values.astype(np.uint8)).convert("RGB")
     if "A" in image.mode or "transparency" in image.info:
         clear = image.convert("RGBA")
         paper = Image.new("RGBA", clear.size, "white")

@@ -1,12 +1,11 @@
 """One way to read pictures by name, whatever holds them."""
 
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Protocol
 
 from bcls._checks import fail
-from bcls.data.images.archive import TarStore, ZipStore
+from bcls.data.images.archive import TarStore, ZipStore, is_tar
 from bcls.data.images.folder import FolderStore
 
 
@@ -53,6 +52,6 @@ def open_store(path: str | Path) -> ImageStore:
             "a compressed file",
             "unpack it to a .tar: pictures gain nothing",
         )
-    if not path.stat().st_size or not tarfile.is_tarfile(path):
+    if not path.stat().st_size or not is_tar(path):
         fail(str(path), "a folder, a zip or a plain tar", "something else", "check that the file is whole")
     return TarStore(path)

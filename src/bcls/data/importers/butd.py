@@ -1,13 +1,13 @@
 """Region features of bottom-up attention: ``.tsv`` files with base64 float32 arrays, turned into ``.npy`` files."""
 
 import base64
-import binascii
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,12 @@ import numpy.typing as npt
 from bcls._checks import fail
 from bcls._progress import progress
 from bcls.data.dataset import Dataset, open_dataset
+from bcls.data.features import new_array
 from bcls.data.manifest import FeatureFile, write_manifest
 
 NAME = "regions"
+#: Characters of a line: 100 regions of 2,048 values take 1.1 million.
+_LONGEST = 2**28
 _COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 
 
@@ -70,7 +73,7 @@ def _write(dataset: Dataset, source: Path, numbers: dict[str, str], shapes: dict
     place = dataset.folder / "features" / NAME
     place.mkdir(parents=True, exist_ok=True)
     width = next(iter(shapes.values()))[1]
-    arrays: dict[str, np.memmap[tuple[int, int, int], np.dtype[np.float32]]] = {}
+    arrays: dict[str, np.memmap[tuple[int, ...], np.dtype[Any]]] = {}
     rows: dict[str, tuple[str, int]] = {}
     files = {}
     for split in dataset.splits:
@@ -78,7 +81,7 @@ def _write(dataset: Dataset, source: Path, numbers: dict[str, str], shapes: dict
         rows |= {image: (split, row) for row, image in enumerate(images)}
         counts = np.array([shapes[image][0] for image in images], dtype=np.int64)
         shape = (len(images), int(counts.max()), width)
-        arrays[split] = np.lib.format.open_memmap(place / f".{split}.npy.tmp", "w+", np.dtype(np.float32), shape)
+        arrays[split] = new_array(place / f".{split}.npy.tmp", np.float32, shape)
         files[split] = FeatureFile(f"features/{NAME}/{split}.npy")
         if counts.min() != counts.max():
             np.save(place / f"{split}_counts.npy", counts)
@@ -106,24 +109,34 @@ def _lines(source: Path) -> Iterator[_Line]:
         if not files:
             fail(str(source), ".tsv files", "none", "point to the folder with the features")
     for path in files:
-        opened = gzip.open if path.suffix == ".gz" else open
+        for number, text in enumerate(_texts(path), start=1):
+            where = f"{path}, line {number}"
+            cells = text.rstrip("\r\n").split("\t")
+            if tuple(cells) == _COLUMNS or not text.strip():
+                continue
+            if len(cells) != len(_COLUMNS):
+                fail(where, f"the columns {', '.join(_COLUMNS)}", f"{len(cells)} columns", "is the file whole?")
+            if not re.fullmatch(r"0*[1-9][0-9]{0,8}", cells[3], re.ASCII):
+                fail(where, "a number of regions", repr(cells[3][:60]), "make the features again")
+            yield _Line(where, cells[0], int(cells[3]), cells[5])
+
+
+def _texts(path: Path) -> Iterator[str]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
         with opened(path, "rt", encoding="ascii", errors="replace") as file:
-            for number, text in enumerate(file, start=1):
-                where = f"{path}, line {number}"
-                cells = text.rstrip("\r\n").split("\t")
-                if tuple(cells) == _COLUMNS or not text.strip():
-                    continue
-                if len(cells) != len(_COLUMNS):
-                    fail(where, f"the columns {', '.join(_COLUMNS)}", f"{len(cells)} columns", "is the file whole?")
-                if not cells[3].isdecimal() or int(cells[3]) < 1:
-                    fail(where, "a number of regions", repr(cells[3]), "make the features again")
-                yield _Line(where, cells[0], int(cells[3]), cells[5])
+            while text := file.readline(_LONGEST + 1):
+                if len(text) > _LONGEST:
+                    fail(str(path), f"lines of at most {_LONGEST} characters", "a longer one", "is it a .tsv file?")
+                yield text
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        fail(str(path), "a whole gzip file", f"a broken one ({error})", "copy or download it again")
 
 
 def _values(line: _Line) -> npt.NDArray[np.float32]:
     try:
         content = base64.b64decode(line.values, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         fail(line.where, "features in base64", f"something else ({error})", "the file is damaged: copy it again")
     if not content or len(content) % (4 * line.regions):
         got = f"{len(content)} bytes"
@@ -147,4 +160,4 @@ def _stem(name: str) -> str:
 
 def _number(name: str) -> str:
     digits = re.search(r"(?:^|_)(\d+)$", Path(name).stem)
-    return str(int(digits[1])) if digits else name
+    return (digits[1].lstrip("0") or "0") if digits else name

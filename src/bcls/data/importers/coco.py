@@ -36,7 +36,8 @@ def read(source: Path, settings: ImportSettings) -> Content:
         if isinstance(content, dict):
             for number, image in enumerate(_list(path, content, "images")):
                 where = f"{path}, images[{number}]"
-                names[_key(where, image, "id")] = str(image.get("file_name", ""))
+                key = _key(where, image, "id")
+                names[key] = str(image.get("file_name", ""))
             rows = _list(path, content, "annotations")
         else:
             rows = _list(path, {"captions": content}, "captions")
@@ -89,7 +90,7 @@ def _key(where: str, row: Any, key: str) -> str:
 def _names(image_id: str, file_name: str) -> tuple[str, ...]:
     """Names that the official archives have for an image."""
     usual: tuple[str, ...] = ()
-    if image_id.isdecimal():
+    if image_id.isdecimal() and len(image_id) <= 12:
         number = f"{int(image_id):012d}.jpg"
         usual = (f"COCO_val2014_{number}", f"COCO_train2014_{number}", number)
     return (file_name, *usual) if file_name else (*usual, image_id)

@@ -6,6 +6,7 @@ from typing import Any
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls.data.images.members import check_member
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.table import IMAGE_NAMES, TEXT_NAMES
 from bcls.data.records import Caption, ImageRecord
@@ -45,7 +46,11 @@ def read(source: Path, settings: ImportSettings) -> Content:
 def _split_files(source: Path) -> dict[str, list[Path]]:
     splits = {"train": source}
     if (source / "dataset_dict.json").exists():
-        splits = {str(split): source / str(split) for split in read_json(source / "dataset_dict.json")["splits"]}
+        content = read_json(source / "dataset_dict.json")
+        named = content.get("splits") if isinstance(content, dict) else None
+        if not isinstance(named, list) or not all(isinstance(split, str) and split for split in named):
+            fail(str(source / "dataset_dict.json"), '"splits" with names', "something else", "save the dataset again")
+        splits = {check_member(str(source), split): source / split for split in named}
     files = {split: sorted(folder.glob("*.arrow")) for split, folder in splits.items()}
     empty = [split for split, found in files.items() if not found]
     if empty or not files:
@@ -69,6 +74,8 @@ def _rows(files: list[Path], settings: ImportSettings, *, pictures: bool) -> Ite
                 image = _column(path, names, settings.image_column, IMAGE_NAMES, "image")
                 caption = _column(path, names, settings.caption_column, TEXT_NAMES, "caption")
                 for batch in stream:
+                    # Arrow trusts what it maps: a damaged length would be read from wherever it points to.
+                    batch.validate(full=True)
                     pictured = batch.column(image)
                     if not arrow.types.is_struct(pictured.type):
                         fail(
@@ -82,8 +89,9 @@ def _rows(files: list[Path], settings: ImportSettings, *, pictures: bool) -> Ite
                     else:
                         rows = zip(batch.column(caption), pictured.field("path"), strict=True)
                         yield from ({"caption": text.as_py(), "path": name.as_py()} for text, name in rows)
-        except arrow.ArrowInvalid as error:
-            fail(str(path), "a whole arrow file", f"a damaged one ({error})", "save the dataset again")
+        except (arrow.ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
+            reason = " ".join(str(error).split())[:200]
+            fail(str(path), "a whole arrow file", f"a damaged one ({reason})", "save the dataset again")
 
 
 def _pictures(source: Path, settings: ImportSettings, images: list[ImageRecord]) -> Iterator[tuple[str, bytes]]:

@@ -40,7 +40,10 @@ def find_pictures(
     if images and len(missing) == len(images):
         got = f"{len(available)} others" if available else "no picture at all"
         fail(
-            "--images", f"files such as {wanted[0][0]!r} in {path}", got, "point it to the folder or archive with them"
+            "--images",
+            f"files such as {wanted[0][0][:60]!r} in {path}",
+            got,
+            "point it to the folder or archive with them",
         )
     if missing:
         notes.append(f"{len(missing)} of {len(images)} images have no file in {path}, {missing[0]!r} the first of them")

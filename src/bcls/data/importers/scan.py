@@ -70,7 +70,12 @@ def _splits(source: Path) -> list[str]:
 
 
 def _rows(path: Path) -> int | None:
-    return len(load_array(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    array = load_array(path)
+    if not array.ndim:
+        fail(str(path), "a row for each image or caption", "a single number", "make the features again")
+    return len(array)
 
 
 def _images(source: Path, split: str, texts: int, rows: int | None) -> tuple[list[str], int, int]:
@@ -97,7 +102,7 @@ def _images(source: Path, split: str, texts: int, rows: int | None) -> tuple[lis
         fail(str(path), f"{count} or {texts} lines", len(lines), "check that the files belong together")
     for number, line in enumerate(lines):
         if line != lines[number // each * each]:
-            got = f"{line!r} after {lines[number // each * each]!r}"
+            got = f"{line[:60]!r} after {lines[number // each * each][:60]!r}"
             fail(f"{path}, line {number + 1}", f"one id for {each} captions", got, "keep captions of an image together")
     return lines[::each], each, every
 

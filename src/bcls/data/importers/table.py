@@ -105,7 +105,7 @@ def _column(where: str, row: Mapping[str, Any], asked: str | None, usual: tuple[
     name = next((name for name in ((asked,) if asked is not None else usual) if name in row), None)
     if name is None:
         expected = f"a column {asked!r}" if asked is not None else f"a column for the {what}, such as {usual[1]!r}"
-        fail(where, expected, ", ".join(map(str, row)) or "nothing", f"name it with --{what}_column")
+        fail(where, expected, ", ".join(map(str, row))[:200] or "nothing", f"name it with --{what}_column")
     return name
 
 

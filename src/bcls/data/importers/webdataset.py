@@ -11,6 +11,7 @@ from bcls.data.images.store import open_store
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.splits import split_of
 from bcls.data.records import Caption, ImageRecord
+from bcls.data.text_files import json_trouble
 from bcls.data.write import Content
 
 _KEYS = ("captions", "caption", "text")
@@ -83,8 +84,8 @@ def _parse(where: str, content: bytes, ending: str) -> list[str] | None:
         value: Any = json.loads(text)
     except UnicodeDecodeError as error:
         fail(where, "utf-8 text", f"the byte 0x{content[error.start]:02x}", "convert the captions")
-    except (json.JSONDecodeError, RecursionError):
-        fail(where, "JSON", "something else", "mend that member")
+    except (ValueError, RecursionError) as error:
+        fail(where, "JSON", json_trouble(error), "mend that member")
     if isinstance(value, dict):
         value = next((value[key] for key in _KEYS if key in value), None)
         if value is None:

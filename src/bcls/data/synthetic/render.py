@@ -1,7 +1,9 @@
 """Draws scenes as pictures."""
 
+import errno
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
 import numpy as np
@@ -94,6 +96,7 @@ def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE, workers: int =
 
     Raises:
         ValueError: There is no scene, or ``size`` or ``workers`` is not an integer that is large enough.
+        OSError: A process was killed.
     """
     size = check_whole("size", size, least=LEAST_SIZE)
     workers = check_whole("workers", workers, least=1)
@@ -104,8 +107,11 @@ def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE, workers: int =
     if workers == 1:
         return np.concatenate([_render_chunk(chunk, size) for chunk in chunks])
     # Spawned, not forked: a fork of a process in which threads run (torch starts some) may hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return np.concatenate(list(pool.map(_render_chunk, chunks, [size] * len(chunks))))
+    try:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            return np.concatenate(list(pool.map(_render_chunk, chunks, [size] * len(chunks))))
+    except BrokenProcessPool as error:
+        raise OSError(errno.ECHILD, "a process that draws was killed; is the memory full? use fewer workers") from error
 
 
 def _render_chunk(scenes: Sequence[Scene], size: int) -> npt.NDArray[np.uint8]:

@@ -1,0 +1,213 @@
+"""Things that are written and must survive: how to write a first and a second version, and how to read them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bcls._files import recover, replace_folder
+from bcls.data import open_dataset
+from bcls.data.records import Caption, ImageRecord
+from bcls.data.vocabulary import Vocabulary
+from bcls.data.write import Content, write_dataset
+from bcls.features._store import SplitFile
+from bcls.index.calibration import Calibration
+from bcls.index.catalog import Catalog, Facts
+from bcls.index.manifest import IndexManifest, read_index_manifest, write_index_manifest
+from bcls.labels._store import open_rows, read_manifest, write_rows
+from bcls.losses import TripletLoss
+from bcls.models.folder import load_folder, save_folder
+from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
+from tests.models import made
+from tests.training.made import TinyModel
+
+
+def learner(seed=0):
+    """Something that has learnt for one step."""
+    torch.manual_seed(seed)
+    model = TinyModel(2)
+    optimizer = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    return Learner(model, TripletLoss(), optimizer)
+
+
+@dataclass
+class Checkpoint:
+    """A run's last checkpoint, replaced by a later one."""
+
+    name = "checkpoint of a run"
+    folder: Path
+    versions: list[Any] = field(default_factory=lambda: [learner(1), learner(2)])
+
+    def write(self, version):
+        progress = Progress(epoch=version, step=3, pending=[(1, {"loss": 0.5})])
+        replace_folder(
+            self.folder / "last", lambda new: write_checkpoint(new, self.versions[version], progress, {}, {})
+        )
+
+    def read(self):
+        """Which version is there, whole; as ``--resume`` would go on from it."""
+        recover(self.folder / "last")
+        found = learner(3)
+        version = restore(self.folder / "last", found, read_state(self.folder / "last")).epoch
+        expected = self.versions[version]
+        same = zip(found.model.state_dict().values(), expected.model.state_dict().values(), strict=True)
+        assert all(torch.equal(one, other) for one, other in same), "weights of no version"
+        for one, other in zip(found.model.parameters(), expected.model.parameters(), strict=True):
+            moments, known = found.optimizer.state[one], expected.optimizer.state[other]
+            assert all(torch.equal(moments[key], known[key]) for key in known), "an optimiser of no version"
+        return version
+
+
+@dataclass
+class IndexFile:
+    """The manifest of an index."""
+
+    name = "manifest of an index"
+    folder: Path
+
+    def _made(self, version):
+        scores = Calibration([0.4, 0.6], [0.1, 0.5], "captions")
+        return IndexManifest(str(version), "/photos", "photo", "0", 4, False, "faiss", "", None, {"text": scores})
+
+    def write(self, version):
+        write_index_manifest(self.folder, self._made(version))
+
+    def read(self):
+        found = read_index_manifest(self.folder)
+        assert found == self._made(int(found.identity))
+        return int(found.identity)
+
+
+@dataclass
+class SavedModel:
+    """A model's folder."""
+
+    name = "folder of a model"
+    folder: Path
+    versions: list[Any] = field(default_factory=lambda: [made.model("vsepp", seed=1), made.model("vsepp", seed=2)])
+
+    def write(self, version):
+        save_folder(self.versions[version], self.folder / "model")
+
+    def read(self):
+        found = load_folder(self.folder / "model").state_dict()
+        for version, model in enumerate(self.versions):
+            if all(torch.equal(value, found[name]) for name, value in model.state_dict().items()):
+                return version
+        raise AssertionError("weights of no version")
+
+
+@dataclass
+class Words:
+    """A vocabulary."""
+
+    name = "vocabulary"
+    folder: Path
+
+    def _made(self, version):
+        return Vocabulary.build(["a dog runs", "a cat sleeps"][: version + 1], threshold=1)
+
+    def write(self, version):
+        self._made(version).write(self.folder / "vocab.json")
+
+    def read(self):
+        found = Vocabulary.read(self.folder / "vocab.json")
+        return [self._made(0), self._made(1)].index(found)
+
+
+@dataclass
+class Photos:
+    """The catalogue of an index: version 1 has a photo more."""
+
+    name = "catalogue of an index"
+    folder: Path
+
+    def write(self, version):
+        catalog = Catalog(self.folder / "catalog.sqlite")
+        try:
+            catalog.put([(Facts(f"{version}.jpg", "1:2", "0" * 64, 0.0, False), ["A dog."] * 40)], [])
+        finally:
+            catalog.close()
+
+    def read(self):
+        catalog = Catalog(self.folder / "catalog.sqlite", read_only=True)
+        try:
+            photos = catalog.looks()
+            assert set(photos) in ({"0.jpg"}, {"0.jpg", "1.jpg"})
+            assert catalog.count("captions") == 40 * len(photos)
+            return len(photos) - 1
+        finally:
+            catalog.close()
+
+
+#: Version 0 is there when the fault comes, which strikes while version 1 is written.
+REPLACED = (Checkpoint, IndexFile, SavedModel, Words, Photos)
+
+
+@dataclass
+class Imported:
+    """A dataset that is imported."""
+
+    name = "import of a dataset"
+    folder: Path
+
+    def write(self):
+        images = tuple(ImageRecord(f"i{n}", "train") for n in range(3))
+        captions = tuple(Caption(f"c{n}", f"i{n}", "A dog.", "train") for n in range(3))
+        write_dataset(self.folder / "data", Content("made", images, captions))
+
+    def is_whole(self):
+        if not (self.folder / "data" / "manifest.json").exists():
+            return False
+        return len(open_dataset(self.folder / "data").captions) == 3
+
+
+@dataclass
+class Labels:
+    """Embeddings of captions, made block by block."""
+
+    name = "embeddings of captions"
+    folder: Path
+    rows = np.arange(60, dtype=np.float16).reshape(12, 5)
+    manifest = {"format": 1, "captions": 12}  # noqa: RUF012
+
+    def write(self):
+        write_rows(self.folder, self.manifest, 12, 3, lambda left: ((n, self.rows[3 * n : 3 * n + 3]) for n in left))
+
+    def is_whole(self):
+        if read_manifest(self.folder) is None:
+            return False
+        np.testing.assert_array_equal(open_rows(self.folder, 12), self.rows)
+        return True
+
+
+@dataclass
+class Regions:
+    """Features of a split, made block by block."""
+
+    name = "features of a split"
+    folder: Path
+    rows = np.arange(64, dtype=np.float16).reshape(8, 8)
+
+    def write(self):
+        made_now = SplitFile(self.folder, "train", self.rows.shape, {"images": "0"})
+        for block in range(4):
+            if block not in made_now.done:
+                made_now.write(block, 2 * block, self.rows[2 * block : 2 * block + 2], [])
+        made_now.finish()
+        made_now.forget()
+
+    def is_whole(self):
+        if not (self.folder / "train.npy").exists():
+            return False
+        np.testing.assert_array_equal(np.load(self.folder / "train.npy"), self.rows)
+        return True
+
+
+#: Nothing is there when the fault comes; the next try must end with everything.
+MADE = (Imported, Labels, Regions)

@@ -1,0 +1,71 @@
+"""Clocks that jump: files from the future or from long ago, and a day that is over before it began."""
+
+import os
+import time
+
+import pytest
+
+from bcls.index.build import build_index
+from bcls.index.settings import IndexSettings
+from bcls.training import train
+from bcls.web.guard import LASTS, is_login, login_of
+from tests.faults.records import tried
+from tests.index.made import photo, photos, tiny_model
+from tests.training.made import TinyModel, make_data, settings
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+_LATER = 4_000_000_000
+
+
+@pytest.fixture
+def backwards(monkeypatch):
+    """A clock that goes back an hour whenever it is looked at."""
+    now = [time.time()]
+
+    def look():
+        now[0] -= 3600
+        return now[0]
+
+    monkeypatch.setattr(time, "time", look)
+
+
+def test_files_from_the_future_and_the_past(tmp_path, monkeypatch):
+    model = tiny_model(monkeypatch, tmp_path / "model")
+    source = photos(tmp_path / "photos", 6)
+    wanted = IndexSettings(out=str(tmp_path / "index"), model=str(model), workers=1)
+    assert build_index(source, wanted).added == 6
+    files = sorted(source.rglob("*.png"))
+    tries = 0
+    for when in (_LATER, 0, 1, _LATER + 1):
+        os.utime(files[0], (when, when))  # touched, nothing else
+        report = build_index(source, wanted)
+        assert (report.added, report.updated, report.unchanged) == (0, 0, 6)
+        photo(files[1], ["red"], seed=when)  # changed, with a date before or after everything
+        os.utime(files[1], (when, when))
+        assert build_index(source, wanted).updated == 1
+        tries += 2
+    tried("clock jumps", "index of photos", tries, "changed photos are found whatever their dates; touched ones stay")
+
+
+def test_a_clock_that_goes_back(tmp_path, monkeypatch, backwards):
+    model = tiny_model(monkeypatch, tmp_path / "model")
+    source = photos(tmp_path / "photos", 6)
+    report = build_index(source, IndexSettings(out=str(tmp_path / "index"), model=str(model), workers=1))
+    assert report.added == 6
+    assert report.seconds >= 0
+    tried("clock jumps", "indexing", 1, "finished while the clock went back an hour at every look")
+
+
+def test_training_while_the_clock_goes_back(tmp_path, backwards):
+    data = make_data(tmp_path / "data")
+    result = train(settings(data, tmp_path / "run"), model=TinyModel())
+    assert result.epochs == 2
+    assert result.seconds >= 0
+    tried("clock jumps", "training", 1, "finished while the clock went back an hour at every look")
+
+
+def test_logins():
+    login = login_of("a secret of the house", now=1e9)
+    assert is_login("a secret of the house", login, now=0)
+    assert not is_login("a secret of the house", login, now=1e9 + LASTS)
+    tried("clock jumps", "logins of the web app", 2, "a login ends at its date; a clock that goes back does not end it")

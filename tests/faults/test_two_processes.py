@@ -1,0 +1,60 @@
+"""Two processes on one folder: the second is told who has it, or waits; a dead owner is no obstacle."""
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from bcls.data.write import _alone as importing
+from bcls.features._record import alone as extracting
+from bcls.index._lock import sole_writer
+from bcls.labels._store import alone as embedding
+from bcls.training.run_folder import locked
+from tests.faults.faulty import child
+from tests.faults.records import tried
+
+LOCKS = {"run folder": locked, "index": sole_writer, "import of a dataset": importing, "features": extracting}
+
+
+@contextmanager
+def held_elsewhere(hold, folder):
+    def work(ready):
+        with hold(folder):
+            ready()
+            threading.Event().wait(60)
+
+    with child(work) as pid:
+        yield pid
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_the_second_is_told_who_has_it(tmp_path, name):
+    hold = LOCKS[name]
+    with held_elsewhere(hold, tmp_path) as pid:
+        for _ in range(3):
+            with pytest.raises(ValueError, match=rf": expected .*process {pid}\b"), hold(tmp_path):
+                pass
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with hold(tmp_path):
+            pass
+    tried("two processes", name, 4, "the second is told the number of the first; a killed owner holds nothing")
+
+
+def test_the_second_waits_for_embeddings(tmp_path):
+    done = threading.Event()
+
+    def second():
+        with embedding(tmp_path):
+            done.set()
+
+    with held_elsewhere(embedding, tmp_path) as pid:
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        assert not done.wait(0.3)
+        os.kill(pid, signal.SIGKILL)
+        assert done.wait(10)
+        waiting.join()
+    tried("two processes", "embeddings of captions", 1, "the second waits, and goes on when the first is killed")
