@@ -11,10 +11,21 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from bcls.data.synthetic import make_scenes, render, true_relevance
-from bcls.losses import kendall_window_loss, triplet_hard_loss, triplet_soft_loss
+from bcls.data.synthetic import SceneDataset, make_scenes, render, render_all, true_relevance
+from bcls.evaluation import kendall, recalls
+from bcls.losses import (
+    BCLSLoss,
+    KendallWindowLoss,
+    RetrievalLoss,
+    TripletHardLoss,
+    TripletSoftLoss,
+    kendall_window_loss,
+    triplet_hard_loss,
+    triplet_soft_loss,
+)
 
 # Told apart by most kinds of colour vision (Okabe and Ito).
 POSITIVE, NEGATIVE, NEITHER, DARK = "#0072b2", "#d55e00", "#999999", "#222222"
@@ -37,6 +48,8 @@ def draw_all(folder: Path) -> None:
         windows().savefig(folder / "windows.svg", metadata={"Date": None})
         stride().savefig(folder / "stride.svg", metadata={"Date": None})
         gamma().savefig(folder / "gamma.svg", metadata={"Date": None})
+        gradients().savefig(folder / "gradients.svg", metadata={"Date": None})
+        embeddings().savefig(folder / "embeddings.png", dpi=150, metadata={"Software": None})
         contact_sheet().savefig(folder / "scenes.png", dpi=150, metadata={"Software": None})
         ranked_scenes().savefig(folder / "ranked.png", dpi=150, metadata={"Software": None})
 
@@ -150,6 +163,116 @@ def gamma() -> Figure:
     axes.set(xscale="log", xlabel=r"$\gamma$", ylabel="loss, mean over B = 32", ylim=(0, None))
     axes.legend()
     return figure
+
+
+def anchor_gradient(loss: RetrievalLoss) -> NDArray[np.float64]:
+    """How ``loss`` moves the scores of :func:`one_anchor`: the negative gradient, one number a candidate.
+
+    The anchor is the first row of a batch, its match in the first column. Labels are equal within a column and other
+    matches are far ahead, so that no other anchor pulls at this row.
+    """
+    labels, scores = (torch.from_numpy(values[::-1].copy()) for values in one_anchor())
+    similarity = torch.full((len(labels), len(labels)), -10.0, dtype=torch.float64).fill_diagonal_(10)
+    similarity[0] = scores
+    similarity.requires_grad_()
+    loss(similarity, labels.expand(len(labels), -1)).backward()
+    return -similarity.grad[0].numpy()[::-1]
+
+
+def gradients() -> Figure:
+    """How four losses move the candidates of one anchor."""
+    labels, scores = one_anchor()
+    chosen: list[tuple[str, RetrievalLoss]] = [
+        ("Triplet-HN", TripletHardLoss(reduction="sum")),
+        ("Triplet-SN", TripletSoftLoss(reduction="sum")),
+        ("K-SW-HS", KendallWindowLoss(reduction="sum")),
+        ("BCLS", BCLSLoss(reduction="sum")),
+    ]
+    figure = Figure(figsize=(7.4, 5.4), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey=True)
+    for axes, (name, loss) in zip(panels.flat, chosen, strict=True):
+        moves = anchor_gradient(loss)
+        # The square root keeps small moves visible beside large ones.
+        lengths = 0.3 * np.sign(moves) * np.sqrt(np.abs(moves))
+        moved = np.abs(lengths) > 0.01
+        for label, score, length in zip(labels[moved], scores[moved], lengths[moved], strict=True):
+            arrow = {"arrowstyle": "->", "color": POSITIVE if length > 0 else NEGATIVE, "linewidth": 1.6}
+            axes.annotate("", (label, score + length), (label, score), arrowprops=arrow)
+        axes.scatter(labels, scores, 26, np.where(moved, DARK, NEITHER), zorder=2)
+        axes.set(title=name, ylim=(-0.25, 1.05))
+    for axes in panels[1]:
+        axes.set_xlabel("label r of the candidate")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("similarity to the anchor")
+    return figure
+
+
+def embeddings(anchor: int = 1) -> Figure:
+    """Captions around one image in the space of a small model: untrained, after Triplet-HN, and after BCLS.
+
+    The distance from the middle is the angle between caption and image; directions are the two in which the captions,
+    seen from the image, differ most.
+    """
+    data = make_scenes(240, seed=1)
+    truth = torch.from_numpy(true_relevance(data.scenes, data.captions)).float()
+    figure = Figure(figsize=(7.4, 3.1), layout="constrained")
+    panels = figure.subplots(1, 3)
+    trained: list[tuple[str, RetrievalLoss | None]] = [
+        ("untrained", None),
+        ("Triplet-HN", TripletHardLoss()),
+        ("BCLS", BCLSLoss()),
+    ]
+    order = truth[anchor].argsort()  # the most relevant on top
+    for axes, (name, loss) in zip(panels, trained, strict=True):
+        images, captions = learn(data, truth, loss)
+        figures = recalls(images @ captions.T, data.image_of_caption) | kendall(images @ captions.T, truth)
+        cosines = captions @ images[anchor]
+        rest = captions - cosines[:, None] * images[anchor]
+        _, _, directions = torch.pca_lowrank(rest, q=2)
+        flat = torch.nn.functional.normalize(rest @ directions, dim=1) * cosines.clamp(-1, 1).arccos()[:, None]
+        shown = flat.rad2deg()[order].numpy()
+        dots = axes.scatter(*shown.T, 9, truth[anchor][order].numpy(), cmap="viridis_r", vmin=0, vmax=1)
+        axes.scatter(0, 0, 90, NEGATIVE, "*", zorder=3)
+        for degrees in (45, 90):
+            axes.add_patch(Circle((0, 0), degrees, fill=False, color=DARK, linewidth=0.7, zorder=3))
+        axes.set(title=f"{name}\nRSUM {figures['rsum']:.0f}, tau {figures['i2t_tau_a']:.2f}", aspect="equal")
+        axes.set(xlim=(-125, 125), ylim=(-125, 125))
+        axes.set_axis_off()
+    figure.colorbar(dots, ax=panels, label="true relevance", shrink=0.7)
+    return figure
+
+
+def learn(
+    data: SceneDataset, truth: torch.Tensor, loss: RetrievalLoss | None, steps: int = 300
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unit vectors of images and captions from two linear towers, over pixels and over words.
+
+    Args:
+        data: What is learnt.
+        truth: ``(N, C)`` labels of all pairs.
+        loss: None leaves the towers as they begin.
+        steps: Batches of 128 captions.
+    """
+    pixels = torch.from_numpy(render_all(data.scenes, size=32)).flatten(1).float() / 255
+    pixels = pixels - pixels.mean(0)
+    words = sorted({word for text in data.texts for word in text.split()})
+    bags = torch.tensor([[word in text.split() for word in words] for text in data.texts]).float()
+    owner = torch.from_numpy(data.image_of_caption)
+    torch.manual_seed(0)
+    towers = torch.nn.ModuleList([torch.nn.Linear(pixels.shape[1], 32), torch.nn.Linear(len(words), 32)])
+    optimizer = torch.optim.Adam(towers.parameters(), lr=1e-3)
+    for _ in range(steps if loss is not None else 0):
+        chosen = torch.randperm(len(owner))[:128]
+        inputs = pixels[owner[chosen]], bags[chosen]
+        images, captions = (torch.nn.functional.normalize(t(x), dim=1) for t, x in zip(towers, inputs, strict=True))
+        optimizer.zero_grad()
+        loss(images @ captions.T, truth[owner[chosen]][:, chosen], image_ids=owner[chosen]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        images, captions = (
+            torch.nn.functional.normalize(t(x), dim=1) for t, x in zip(towers, (pixels, bags), strict=True)
+        )
+    return images, captions
 
 
 def contact_sheet() -> Figure:

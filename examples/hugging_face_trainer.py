@@ -1,0 +1,93 @@
+"""A CLIP of transformers trained with BCLS by the Hugging Face ``Trainer``.
+
+Rows of the dataset hold a picture, a caption, and two numbers: the caption's place among all captions, from which its
+labels are made, and its image's, so that captions of one image are never negatives of one another.
+
+Run it: ``python examples/hugging_face_trainer.py``
+"""
+
+import tempfile
+from typing import Any
+
+import torch
+from tiny_clip import scenes, tiny_clip
+from torch import Tensor
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, Trainer, TrainingArguments
+
+from bcls.evaluation import recalls
+from bcls.labels import load_text_encoder
+from bcls.losses import BCLSLoss, RetrievalLoss
+from bcls.training.batch_labels import BatchLabels
+
+
+class RetrievalTrainer(Trainer):
+    """``Trainer`` with a loss over the whole batch in place of the model's own.
+
+    Args:
+        *arguments: As ``Trainer`` takes them.
+        labels: Makes the ``(B, B)`` labels of a batch from the captions' places.
+        loss: Any loss of ``bcls.losses``; BCLS where left out.
+        **others: As ``Trainer`` takes them. ``remove_unused_columns=False`` is needed in the training arguments.
+    """
+
+    def __init__(self, *arguments: Any, labels: BatchLabels, loss: RetrievalLoss | None = None, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self.labels = labels
+        self.loss = BCLSLoss() if loss is None else loss
+
+    def compute_loss(
+        self, model: CLIPModel, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any
+    ) -> Tensor | tuple[Tensor, Any]:
+        """The loss of a batch; ``image_embeds`` and ``text_embeds`` are unit vectors, their products cosines."""
+        captions, images = inputs.pop("caption"), inputs.pop("image")
+        outputs = model(**inputs)
+        similarity = outputs.image_embeds @ outputs.text_embeds.T
+        relevance = self.labels(captions.cpu().numpy()).to(similarity.device)
+        loss = self.loss(similarity, relevance, image_ids=images)
+        return (loss, outputs) if return_outputs else loss
+
+
+class Collator:
+    """Rows to a batch: pictures and captions as the checkpoint wants them."""
+
+    def __init__(self, folder: str) -> None:
+        self.words = AutoTokenizer.from_pretrained(folder)
+        self.pixels = AutoImageProcessor.from_pretrained(folder)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Pixels, token numbers with their mask, places of captions and images."""
+        batch = dict(self.words([row["text"] for row in rows], padding=True, truncation=True, return_tensors="pt"))
+        batch["pixel_values"] = self.pixels([row["picture"] for row in rows], return_tensors="pt")["pixel_values"]
+        return batch | {name: torch.tensor([row[name] for row in rows]) for name in ("caption", "image")}
+
+
+def main(epochs: int = 30) -> dict[str, float]:
+    """Train a tiny CLIP on drawn scenes with labels from their captions; RSUM before and after."""
+    data, pictures = scenes(40)
+    images = data.image_of_caption
+    vectors = load_text_encoder("minilm").encode(data.texts)
+    rows = [
+        {"picture": pictures[image], "text": text, "caption": place, "image": int(image)}
+        for place, (image, text) in enumerate(zip(images, data.texts, strict=True))
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        model = CLIPModel.from_pretrained(tiny_clip(folder, data.texts))
+        collate = Collator(folder)
+
+        @torch.no_grad()
+        def rsum() -> float:
+            outputs = model.eval()(**{key: value for key, value in collate(rows).items() if key not in rows[0]})
+            first = [images.tolist().index(image) for image in range(len(pictures))]  # each picture once
+            return recalls(outputs.image_embeds[first] @ outputs.text_embeds.T, images)["rsum"]
+
+        before = rsum()
+        sizes = {"per_device_train_batch_size": 40, "num_train_epochs": epochs, "learning_rate": 1e-3}
+        quiet = {"report_to": "none", "save_strategy": "no", "logging_steps": 25, "disable_tqdm": True, "use_cpu": True}
+        arguments = TrainingArguments(folder, remove_unused_columns=False, **sizes, **quiet)
+        labels = BatchLabels(vectors, images, "max", torch.device("cpu"))
+        RetrievalTrainer(model, arguments, collate, rows, labels=labels).train()
+        return {"before": before, "after": rsum()}
+
+
+if __name__ == "__main__":
+    print(main())

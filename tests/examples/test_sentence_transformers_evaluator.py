@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+
+from bcls.evaluation import kendall, recalls
+
+pytest.importorskip("datasets", reason='needs pip install "bcls[dev]"')
+
+
+@pytest.fixture
+def module(example):
+    return example("sentence_transformers_evaluator")
+
+
+class Model:
+    """Stands for a SentenceTransformer that gives fixed vectors and keeps what the evaluator stores."""
+
+    def __init__(self):
+        self.model_card_data = self
+        self.stored = []
+
+    def encode(self, items, convert_to_tensor, normalize_embeddings, batch_size):
+        import torch
+
+        assert convert_to_tensor
+        assert normalize_embeddings
+        return torch.nn.functional.normalize(torch.tensor([[len(item), 3.0, item.count("a")] for item in items]), dim=1)
+
+    def set_evaluation_metrics(self, evaluator, metrics, epoch, steps):
+        self.stored.append((evaluator, metrics, epoch, steps))
+
+
+def test_figures_are_those_of_the_library(module):
+    images, captions, owner = ["aaa", "b"], ["aa", "aab", "bbbb"], np.array([0, 0, 1])
+    labels = np.array([[1, 1, 0.2], [0.1, 0.3, 1]])
+    model = Model()
+    scores = np.asarray(model.encode(images, True, True, 1) @ model.encode(captions, True, True, 1).T)
+    plain = module.RetrievalEvaluator(images, captions, owner)
+    assert plain(model) == recalls(scores, owner)
+    assert plain.primary_metric == "rsum"
+    named = module.RetrievalEvaluator(images, captions, owner, labels, name="val")
+    figures = named(model, epoch=2, steps=7)
+    assert figures == {f"val_{key}": value for key, value in (recalls(scores, owner) | kendall(scores, labels)).items()}
+    assert named.primary_metric in figures
+    assert model.stored[-1] == (named, figures, 2, 7)
+
+
+def test_a_text_model_learns_with_labels_made_on_the_fly(module):
+    figures = module.main()
+    for name in ("rsum", "i2t_tau_a", "t2i_tau_a"):
+        assert figures["after"][name] > 1.5 * figures["before"][name]
