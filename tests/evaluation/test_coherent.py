@@ -82,6 +82,7 @@ def test_one_per_image():
     owner = np.array([2, 0, 1, 0, 2, 1])
     assert one_per_image(owner, 3).tolist() == [1, 2, 0]
     assert one_per_image(torch.from_numpy(owner), 3, which=1).tolist() == [3, 5, 4]
+    assert one_per_image([0, 0], 1).tolist() == [0]
     five = np.repeat(np.arange(20), 5)
     assert (one_per_image(five, 20) == np.arange(0, 100, 5)).all()
     with pytest.raises(
@@ -92,6 +93,8 @@ def test_one_per_image():
         one_per_image([0, 0, 2, 1], 3, which=1)
     with pytest.raises(ValueError, match="`image_of_caption`"):
         one_per_image(3, 3)
+    with pytest.raises(ValueError, match="`image_of_caption`: expected 0 integers"):
+        one_per_image(2, 3)
 
 
 @pytest.mark.parametrize(

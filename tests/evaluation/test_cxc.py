@@ -65,6 +65,15 @@ def test_one_item_alone():
     assert figures["cxc_empty_i2i"] == 1.0
 
 
+def test_the_usual_cut_offs():
+    table = as_table([1, 2, 3], [(0, 1, 4.0)])
+    for name, figures in (
+        ("i2i", cxc_image_image(np.eye(3), [1, 2, 3], table)),
+        ("t2t", cxc_text_text(np.eye(3), [1, 2, 3], [0, 0, 1], table)),
+    ):
+        assert list(figures) == [f"cxc_r1_{name}", f"cxc_r5_{name}", f"cxc_r10_{name}", f"cxc_empty_{name}"]
+
+
 def test_bad_arguments():
     table = as_table([1, 2, 3], [(0, 1, 4.0)])
     with pytest.raises(ValueError, match=r"`similarity`: expected shape \(3, 3\), got \(3, 4\)"):

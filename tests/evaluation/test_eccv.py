@@ -182,6 +182,8 @@ def tiny(monkeypatch):
         ),
         ({"image_ids": [0, 1, 2, 3, 3]}, r"got 1 missing \(4\), 1 repeated \(3\)"),
         ({"caption_ids": [95, 96, 97, 98, 99]}, r"got 5 unknown \(95, 96, 97, ...\), 5 missing \(10, 11, 12, ...\)"),
+        ({"caption_ids": [10, 96, 97, 98, 99]}, r"got 4 unknown \(96, 97, 98, \.\.\.\)"),
+        ({"caption_ids": [10, 11, 97, 98, 99]}, r"got 3 unknown \(97, 98, 99\), 3 missing \(12, 13, 14\)"),
         ({"caption_ids": range(5)}, "`caption_ids`: expected .* got 5 ids of the other kind; rows are images"),
         (
             {"image_ids": [0, 1, 2, 3]},

@@ -122,6 +122,22 @@ def test_bad_options():
             human_correlation([1.0, 2.0], [1, 2], **option)
 
 
+def test_very_large_and_very_small_numbers():
+    scores, ratings = sample(50)
+    expected = human_correlation(scores, ratings, resamples=0)
+    for low, high in ((1e-200, 1e200), (1e200, 1e-200)):
+        assert human_correlation(scores * low, ratings * high, resamples=0) == pytest.approx(expected)
+
+
+def test_perfect_agreement_is_one_and_not_more():
+    for rows in range(2, 60):
+        scores = np.random.default_rng(rows).standard_normal(rows)
+        for sign in (1, -1):
+            figures = human_correlation(scores, sign * scores, resamples=0)
+            assert all(abs(figures[name]) <= 1 for name in NAMES)
+            assert [figures[name] for name in NAMES] == pytest.approx([sign] * 4)
+
+
 @needs_data
 def test_the_published_files():
     folder = Path(os.environ["BCLS_DATA"]) / "flickr8k"

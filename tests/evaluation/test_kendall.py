@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -104,6 +105,13 @@ def test_equal_scores_have_no_tau_b_and_a_tau_a_of_zero():
     # Each caption has the same label for both images.
     assert figures["t2i_tau_a"] == 0.0
     assert math.isnan(figures["t2i_tau_b"])
+
+
+def test_equal_scores_are_no_reason_for_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figures = kendall(np.zeros((2, 3)), np.arange(6.0).reshape(2, 3))
+    assert np.isnan(figures["i2t_tau_b"])
 
 
 def test_one_item_has_no_tau():

@@ -95,3 +95,12 @@ def test_the_first_bad_row_is_named(value, block):
         counts_on_device(bad, good, block)
     with pytest.raises(ValueError, match=f"`relevance`: expected finite numbers, got {value} in row 2"):
         counts_on_device(good, bad.numpy(), block)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32])
+def test_no_order_is_lost_to_rounding(device, dtype):
+    """Neighbours that float32 would make equal."""
+    scores = (2**24 + torch.arange(4)).to(dtype)
+    i2t, _ = counts_on_device(scores[None].to(device), torch.arange(4.0)[None])
+    assert i2t.ravel().tolist() == [6, 0, 0]

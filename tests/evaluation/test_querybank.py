@@ -69,6 +69,11 @@ def test_hubs_lose_and_recalls_gain_under_their_own_names(dynamic, name):
     assert recalls(soft, owner)["t2i_r1"] >= plain["t2i_r1"]
 
 
+def test_the_usual_cut_offs():
+    figures = qb_norm_recalls(np.eye(3), [0, 1, 2], np.eye(3), np.eye(3))
+    assert [key for key in figures if key.startswith("i2t_qbnorm_r")] == [f"i2t_qbnorm_r{k}" for k in (1, 5, 10)]
+
+
 def test_one_item_and_constant_scores():
     adjusted, touched = qb_norm(np.ones((1, 1)), np.ones((1, 1)), "image")
     assert (adjusted.tolist(), touched.tolist()) == ([[0.0]], [True])

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bcls.evaluation import recalls
+from bcls.evaluation._inputs import cores
+from bcls.evaluation._ranks import best_targets
 
 
 def by_sorting(similarity, image_of_caption, ks):
@@ -184,3 +186,18 @@ def test_bad_arguments(changes, message):
 def test_tensors_on_a_gpu():
     similarity, owner = torch.randn(12, 30), torch.arange(30) % 12
     assert recalls(similarity.cuda(), owner.cuda()) == recalls(similarity, owner)
+
+
+def test_targets_of_queries_with_and_without_gold_items():
+    targets = best_targets(np.array([0.5, 0.7, 0.7, -1.0]), np.array([1, 1, 1, 3]), np.array([0, 8, 4, 2]), 4)
+    assert targets.item.tolist() == [-1, 4, -1, 2]
+    assert targets.score.tolist() == [np.inf, 0.7, np.inf, -1.0]
+    assert targets.asked().tolist() == [False, True, False, True]
+
+
+def test_cores_where_the_system_does_not_say(monkeypatch):
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert cores() == 3
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert cores() == 1

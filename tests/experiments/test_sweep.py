@@ -270,3 +270,12 @@ def test_a_trial_is_judged_by_its_epochs_and_a_row_by_everything(place):
     assert other
     assert "ndcg" not in other[0]["validation"]
     assert other[0]["validation"]["rsum"] == max(one["rsum"] for one in other[0]["history"])
+    # Results that came from another machine have no weights: what is wanted of them is trained again.
+    chosen = place / "out" / "runs" / runs[0]["key"]
+    brief = json.loads((chosen / "result.json").read_text()) | {"brief": True}
+    (chosen / "result.json").write_text(json.dumps(brief))
+    shutil.rmtree(chosen / "checkpoints")
+    run_sweep(place / "a.yaml", settings(place, final=True))
+    again = [line for line in read_results(place / "out")[1] if line["phase"] == "run"]
+    assert again[0]["validation"] == runs[0]["validation"]
+    assert "rsum" in again[0]["test"]

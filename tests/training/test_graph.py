@@ -7,11 +7,11 @@ import torch
 
 from bcls._padded import Padded
 from bcls.training import TrainConfig, train
-from bcls.training.batch import Batch, labelled
+from bcls.training.batch import Batch
 from bcls.training.graph import why_not
 from bcls.training.optimizer import set_rate
 from bcls.training.setup import set_up
-from bcls.training.step import seed_step, stepper
+from bcls.training.step import parts_of, seed_step, stepper
 from tests.training.made import TinyModel, make_data, settings
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -61,11 +61,10 @@ def test_recorded_steps_are_the_ordinary_ones(name, more, tmp_path):
         step = stepper(run, run.learner.loss)
         values = []
         for epoch in range(3):
-            plan = [batch for batches in run.plan(epoch) for batch in batches]
-            for number, pairs in enumerate(run.feed.batches(plan, epoch)):
+            for number, parts in enumerate(parts_of(run, run.plan(epoch), epoch)):
                 set_rate(run.learner.optimizer, 0.5**epoch)
                 seed_step(1, epoch, number, 0)
-                terms = step([labelled(pairs, None, run.train.image_of_caption)])
+                terms = step(parts)
                 values.append({key: float(value) for key, value in terms.items()})
         state = {key: value.float().cpu().clone() for key, value in run.model.trained_state().items()}
         average = {} if run.learner.average is None else {k: v.cpu() for k, v in run.learner.average.state.items()}

@@ -28,6 +28,9 @@ VERBS = {
     "search": ("bcls.cli.search", "find photos by words or by another photo"),
     "serve": ("bcls.cli.serve", "search in the browser, and a JSON API"),
     "export": ("bcls.cli.export", "a model for use elsewhere: ONNX towers, or a folder for the Hub"),
+    "bench": ("bcls.cli.bench", "time and memory of the losses on this machine, with plots"),
+    "doctor": ("bcls.cli.doctor", "versions, devices and a self-test, for a bug report"),
+    "completion": ("bcls.cli.completion", "tab completion for bash, zsh and fish"),
 }
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bcls._checks import fail
 from bcls._extras import require
 from bcls.evaluation._inputs import is_tensor
-from bcls.evaluation._ranks import Ids
+from bcls.evaluation._targets import Ids
 
 #: Items of each query, by id.
 Gold = Mapping[int, Iterable[int]]

@@ -1,30 +1,18 @@
 """Ranks of gold items without a sort: the rank is the number of items above it."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bcls.evaluation._inputs import Floats, Matrix, blocks, is_tensor, read_rows, take, to_floats
+from bcls.evaluation._ranks_on_device import counted_there, counts_there
+from bcls.evaluation._targets import Ids, Targets
 
 # Elements read at once: a megabyte of float32, which stays in the cache for the passes over it.
 _BLOCK = 1 << 18
 # Rows in a block, so that a count of them fits the uint8 that makes the column sums fast.
 _ROWS = 255
-
-Ids: TypeAlias = NDArray[np.int64]
-
-
-class Targets(NamedTuple):
-    """The best gold item of each query: its score, plus infinity for a query without one, and its index or -1."""
-
-    score: NDArray[Any]
-    item: Ids
-
-    def asked(self) -> NDArray[np.bool_]:
-        """Tell which queries have a gold item."""
-        return self.item >= 0
 
 
 def pick(matrix: Matrix, rows: Ids, columns: Ids) -> Floats:
@@ -93,6 +81,8 @@ def count_above(
     Raises:
         ValueError: If a value is not finite; whole rows are looked at, also outside the columns.
     """
+    if is_tensor(similarity) and counts_there(similarity, rows, columns):
+        return counted_there(similarity, of_images, of_captions)
     row_ids, column_ids = np.arange(similarity.shape[0])[rows], np.arange(similarity.shape[1])[columns]
     by_image = [np.zeros(len(row_ids), dtype=np.int64) for _ in of_images]
     by_caption = [np.zeros(len(column_ids), dtype=np.int64) for _ in of_captions]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from bcls._checks import fail
 from bcls.evaluation._coco_truth import as_ids
 from bcls.evaluation._inputs import Matrix, check_matrix
-from bcls.evaluation._ranks import Ids, count_above, gold_targets, pick
+from bcls.evaluation._ranks import count_above, gold_targets, pick
+from bcls.evaluation._targets import Ids
 from bcls.evaluation.recall import check_ks
 
 # What counts as the same, on the scale from 0 to 5 (Parekh et al., 2021).

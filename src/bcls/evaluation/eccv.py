@@ -7,7 +7,8 @@ from bcls._checks import fail
 from bcls.evaluation._coco_truth import Places, Truth, as_ids, load_truth
 from bcls.evaluation._inputs import Floats, Matrix, blocks, check_matrix, take
 from bcls.evaluation._order import top_items
-from bcls.evaluation._ranks import Ids, Targets, count_above, gold_targets
+from bcls.evaluation._ranks import count_above, gold_targets
+from bcls.evaluation._targets import Ids, Targets
 
 _KS = (1, 5, 10)
 # Elements of the queries that are looked at at once for their first items: a few megabytes.

@@ -74,7 +74,7 @@ def do_runs(bench: Bench, runs: Sequence[Planned]) -> None:
         KeyboardInterrupt: It was stopped; the next call goes on from the checkpoints.
         ValueError: The data does not fit the settings.
     """
-    new = [run for run in runs if not run.members and read_result(bench.out, run) is None]
+    new = [run for run in runs if not run.members and not _is_trained(bench.out, run)]
     jobs = [_job(bench, run) for run in new]
     ends = train_runs(jobs, bench.shared.dataset) if jobs else []
     trained = {run.key: (job, end) for run, job, end in zip(new, jobs, ends, strict=True)}
@@ -84,6 +84,14 @@ def do_runs(bench: Bench, runs: Sequence[Planned]) -> None:
             write_result(bench.out, run, {"failed": str(end), **_about(bench)})
         else:
             _judge(bench, run, job, beside=len(new))
+
+
+def _is_trained(out: Path, run: Planned) -> bool:
+    """Whether a run needs no training: it has all its figures, or the weights to compute them from."""
+    result = read_result(out, run)
+    if result is None:
+        return False
+    return "brief" not in result or (run_folder(out, run) / CHECKPOINTS / BEST).is_dir()
 
 
 def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:

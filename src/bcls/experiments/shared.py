@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _HEADS = {"width", "image_head", "text_head", "dropout_images", "dropout_texts", "heads"}
 
 
+#: And what one side's features do not depend on, being the other's.
+_OTHER = {"text": {"image", "features", "image_pooling"}, "image": {"text", "text_pooling", "words", "word_width"}}
+
+
 class Shared:
     """Data that is read once, for all runs of a process.
 
@@ -86,7 +90,8 @@ class Shared:
         return self._captions[key]
 
     def _keeping(self, side: str, model: "RetrievalModel", compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
-        encoder = {key: value for key, value in asdict(model.config).items() if key not in _HEADS}
+        aside = _HEADS | _OTHER[side]
+        encoder = {key: value for key, value in asdict(model.config).items() if key not in aside}
 
         def kept(items: Any) -> Padded:
             names = items if side == "text" else _names(items)

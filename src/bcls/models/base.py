@@ -84,7 +84,7 @@ class RetrievalModel(nn.Module, ABC):
         Args:
             images: Paths or PIL images where the model sees pixels, else features as ``(N, d)`` or ``(N, R, d)``.
         """
-        return self._in_batches(self.prepare_images, self.image_codes, self.image_vectors, images)
+        return self._in_batches(self.prepare_images, self.image_codes, self.image_vectors, images).cpu()
 
     def encode_texts(self, texts: TextInputs) -> Tensor:
         """Encode captions into ``(C, D)`` float32 unit rows on the CPU, in eval mode and without gradient.
@@ -92,7 +92,7 @@ class RetrievalModel(nn.Module, ABC):
         Args:
             texts: Strings, or ``(token numbers, lengths)``.
         """
-        return self._in_batches(self.prepare_texts, self.text_codes, self.text_vectors, texts)
+        return self._in_batches(self.prepare_texts, self.text_codes, self.text_vectors, texts).cpu()
 
     def similarity(self, images: ImageInputs, texts: TextInputs) -> Tensor:
         """Score every image against every caption, ``(N, C)`` float32 on the CPU, without gradient.
@@ -101,8 +101,15 @@ class RetrievalModel(nn.Module, ABC):
             images: As for :meth:`encode_images`.
             texts: As for :meth:`encode_texts`.
         """
-        rows, columns = self.encode_images(images), self.encode_texts(texts)
-        with torch.autocast("cpu", enabled=False):
+        return self.similarity_on_device(images, texts).cpu()
+
+    def similarity_on_device(self, images: ImageInputs, texts: TextInputs) -> Tensor:
+        """As :meth:`similarity`, on the model's device."""
+        if type(self).similarity is not RetrievalModel.similarity:  # scores that are no products of vectors
+            return self.similarity(images, texts).to(self.device)
+        rows = self._in_batches(self.prepare_images, self.image_codes, self.image_vectors, images)
+        columns = self._in_batches(self.prepare_texts, self.text_codes, self.text_vectors, texts)
+        with torch.autocast(self.device.type, enabled=False):
             return rows @ columns.T
 
     def trained_state(self) -> dict[str, Tensor]:
@@ -180,7 +187,7 @@ class RetrievalModel(nn.Module, ABC):
         size = ENCODE_BATCH * 16 if ready else ENCODE_BATCH
         with judging(self):
             blocks = [vectors(encode(prepare(part).to(self.device))).float() for part in parts(items, size)]
-            return torch.cat(blocks).cpu()
+            return torch.cat(blocks)
 
 
 @contextmanager

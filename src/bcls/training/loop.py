@@ -30,6 +30,7 @@ from torch import Tensor
 from bcls._files import replace_folder
 from bcls._progress import Step as Show
 from bcls._progress import progress
+from bcls.losses import check_now
 from bcls.training.checkpoint import Progress, restore, write_checkpoint, write_model
 from bcls.training.interrupt import Interrupt, listening
 from bcls.training.journal import Journal
@@ -249,6 +250,7 @@ def _save(here: _Here) -> None:
     run, at = here.run, here.at
     if here.journal is None:
         return
+    check_now()  # what a loss found wrong with its input must not go into a checkpoint
     if here.unwritten:
         _write_best(here)
     at.metrics_bytes, at.seconds, at.flat = here.journal.settle(), here.clock.seconds(), here.watch.flat

@@ -43,7 +43,7 @@ class Validation:
 def validate(model: RetrievalModel, split: Validation) -> dict[str, float]:
     """Recalls with their sum ``rsum``, Kendall's tau-a against the labels, and ``tau``, the mean of both directions."""
     # On a GPU counting pairs takes milliseconds, on processors as long as an epoch of a small model.
-    similarity = model.similarity(split.images, split.texts).to(model.device)
+    similarity = model.similarity_on_device(split.images, split.texts)
     figures = recalls(similarity, split.image_of_caption)
     if split.labels is not None:
         taus = kendall(similarity, split.labels)

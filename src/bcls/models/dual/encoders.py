@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from torch import Tensor, nn
 
@@ -49,5 +50,18 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
         )
         return Encoders(image, GruText(reader, config.states, words, vocabulary, config.text_pooling == "last"))
     if config.text == "minilm":
-        return Encoders(image, load_text(minilm_folder(), packaged=True))
+        return Encoders(image, _minilm(frozen=not config.tune_text))
     return Encoders(image, load_text(kept if kept is not None else config.text, weights=kept is None))
+
+
+#: Frozen encoders that some model in this process has: a sweep's models are many, and none of them changes it.
+_IN_USE: WeakValueDictionary[str, nn.Module] = WeakValueDictionary()
+
+
+def _minilm(*, frozen: bool) -> nn.Module:
+    found = _IN_USE.get("minilm") if frozen else None
+    if found is None:
+        found = load_text(minilm_folder(), packaged=True)
+        if frozen:
+            _IN_USE["minilm"] = found
+    return found
