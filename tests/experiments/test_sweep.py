@@ -279,3 +279,24 @@ def test_a_trial_is_judged_by_its_epochs_and_a_row_by_everything(place):
     again = [line for line in read_results(place / "out")[1] if line["phase"] == "run"]
     assert again[0]["validation"] == runs[0]["validation"]
     assert "rsum" in again[0]["test"]
+
+
+def test_a_choice_stands_once_it_is_made(place):
+    search = {"budget": 2, "measure": "rsum", "space": {"lr": [1e-3, 1e-2]}}
+    file = write(place / "a.yaml", search=search, seeds=1)
+    chosen = run_sweep(file, settings(place)).chosen
+    (row, point), *_ = chosen.items()
+    for path in (place / "out" / "runs").glob("*/result.json"):
+        result = json.loads(path.read_text())
+        best = read_best(result, place, path) == point["lr"]
+        result["validation"]["rsum"] = 0.0 if best else 600.0  # as if a machine had computed them otherwise
+        path.write_text(json.dumps(result))
+    assert run_sweep(file, settings(place)).chosen == chosen
+    assert {run["phase"] for run in list_runs(file, settings(place))} == {"trial", "run"}
+    other = write(place / "a.yaml", search=search | {"space": {"lr": [1e-3, 1e-2, 2e-2]}}, seeds=1)
+    assert run_sweep(other, settings(place)).chosen[row] != point  # another space is another search
+
+
+def read_best(result, place, path):
+    lines = read_results(place / "out")[1]
+    return next(line["settings"]["lr"] for line in lines if line["key"] == path.parent.name)

@@ -55,6 +55,24 @@ def describe(
     write_whole(path, json.dumps(about, indent=1) + "\n")
 
 
+def chosen_before(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
+    """What the search in a folder found before, of the rows that are searched in the same way now.
+
+    A choice stands once it is made: the chosen run is then judged, perhaps trained again on another machine, and its
+    figures may move a little. What was tested must not change with them.
+    """
+    path = out / SWEEP
+    if sweep.search is None or not path.is_file():
+        return {}
+    before = json.loads(path.read_text(encoding="utf-8")).get("search", {})
+    now = asdict(sweep.search)
+    if any(before.get(key) != json.loads(json.dumps(now[key])) for key in ("measure", "budget")):
+        return {}
+    spaces = {row.name: json.loads(json.dumps(space_of(sweep, row))) for row in sweep.rows if not row.ensemble}
+    found: dict[str, dict[str, Any]] = before.get("chosen") or {}
+    return {row: point for row, point in found.items() if row in spaces and before["spaces"].get(row) == spaces[row]}
+
+
 def add_spread(out: Path, settings: SweepSettings, runs: Sequence[Planned]) -> None:
     """Add how far similarities between captions of one image lie apart: what the paper sets alpha to."""
     about = json.loads((out / SWEEP).read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls._checks import check_choice, check_number, check_whole, fail
-from bcls.experiments.about import add_spread, describe
+from bcls.experiments.about import add_spread, chosen_before, describe
 from bcls.experiments.choose import choose
 from bcls.experiments.clock import budget
 from bcls.experiments.file import Sweep, read_sweep
@@ -62,12 +62,12 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     out.mkdir(parents=True, exist_ok=True)
     until = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     tried = plan_trials(sweep)
+    before = chosen_before(out, sweep)
     describe(out, sweep, file, settings, {})
     spent = _do(sweep, settings, tried, tried, until)
     found: dict[str, dict[str, Any]] | None = {}
     if sweep.search is not None:
-        results = {run.key: result for run in tried if (result := read_result(out, run)) is not None}
-        found = choose(tried, results, sweep.search.measure)
+        found = _found(out, sweep, tried, before)
     if found is None:
         return _outcome(out, tried, spent=spent, searching=True, chosen={})
     runs = plan_runs(sweep, found)
@@ -78,6 +78,15 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     write_results(out, [*tried, *runs])
     add_spread(out, settings, runs)
     return _outcome(out, [*tried, *runs], spent=spent, searching=False, chosen=found)
+
+
+def _found(
+    out: Path, sweep: Sweep, tried: Sequence[Planned], before: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]] | None:
+    """What the search found; choices made before stand. ``None`` while a trial is not finished."""
+    results = {run.key: result for run in tried if (result := read_result(out, run)) is not None}
+    found = choose(tried, results, sweep.search.measure) if sweep.search is not None else {}
+    return None if found is None else {**found, **before}
 
 
 def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]:
@@ -93,8 +102,7 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     runs = tried = plan_trials(sweep)
     found: dict[str, dict[str, Any]] | None = {}
     if sweep.search is not None:
-        results = {run.key: result for run in tried if (result := read_result(out, run)) is not None}
-        found = choose(tried, results, sweep.search.measure)
+        found = _found(out, sweep, tried, chosen_before(out, sweep))
     if found is not None:
         runs = [*tried, *plan_runs(sweep, found)]
     return [
