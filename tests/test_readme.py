@@ -17,6 +17,21 @@ def test_the_table_is_the_one_that_was_measured():
     assert written == demo_table.table()
 
 
+def test_the_main_table_is_the_one_that_was_measured():
+    from scripts import main_table
+
+    written = README.split(main_table.START)[1].split(main_table.END)[0].strip()
+    assert written == main_table.table()
+
+
+def test_the_evidence_is_made_from_the_results(tmp_path, monkeypatch):
+    from scripts import evidence_page
+
+    monkeypatch.setattr(evidence_page, "PAGE", tmp_path / "evidence.md")
+    evidence_page.main([])
+    assert (tmp_path / "evidence.md").read_text() == (ROOT / "docs" / "evidence.md").read_text()
+
+
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))))
 def test_make_targets_exist(target):
     run = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bcls.training import TrainConfig
 
 #: Of a dual encoder's settings, those that a frozen encoder's features do not depend on.
-_HEADS = {"width", "image_head", "text_head", "dropout_images", "dropout_texts", "heads"}
+_HEADS = {"width", "image_head", "text_head", "dropout_images", "dropout_texts", "heads", "head_weights"}
 
 
 #: And what one side's features do not depend on, being the other's.

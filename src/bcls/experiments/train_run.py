@@ -60,8 +60,9 @@ def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | 
         KeyboardInterrupt: It was stopped; each run wrote a checkpoint.
     """
     with ExitStack() as stack:
-        interrupt = stack.enter_context(listening())
+        interrupt = Interrupt()
         courses = [_begin(job, dataset, stack, interrupt, shows=len(jobs) == 1) for job in jobs]
+        stack.enter_context(listening(interrupt))  # only now: setting up may take minutes and has nothing to save
         return _take_turns(courses, beside=len(jobs) > 1 and torch.cuda.is_available())
 
 

@@ -24,7 +24,6 @@ class Line(NamedTuple):
     number: Tensor  #: (A, 1) how many count
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # its loop ends when the data says so
 def level_thresholds(labels: Tensor, counted: Tensor, fewest: int, most: int) -> Tensor:
     """Thresholds between the levels of each anchor.
 

@@ -34,12 +34,15 @@ class Interrupt:
 
 
 @contextmanager
-def listening() -> Iterator[Interrupt]:
+def listening(interrupt: Interrupt | None = None) -> Iterator[Interrupt]:
     """Turn the first Ctrl-C or SIGTERM into a request; a second Ctrl-C stops at once.
 
     Outside of the main thread signals cannot be caught, and nothing is changed.
+
+    Args:
+        interrupt: What is told, if it was made before.
     """
-    interrupt = Interrupt()
+    interrupt = Interrupt() if interrupt is None else interrupt
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return

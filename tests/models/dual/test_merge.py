@@ -29,6 +29,20 @@ def test_scores_are_the_mean_of_the_models(kinds, tmp_path):
     torch.testing.assert_close(load(tmp_path / "merged").similarity(images, TEXTS), wanted)
 
 
+def test_weights_count(tmp_path):
+    models, images = [made(seed) for seed in range(2)], torch.randn(6, 10)
+    merged = merge(models, [3.0, 1.0])
+    one, other = (model.similarity(images, TEXTS) for model in models)
+    torch.testing.assert_close(merged.similarity(images, TEXTS), 0.75 * one + 0.25 * other)
+    torch.testing.assert_close(merged.encode_texts(TEXTS).norm(dim=1), torch.ones(3))
+    merged.save_pretrained(tmp_path / "merged")
+    again = load(tmp_path / "merged")
+    assert again.config == merged.config
+    torch.testing.assert_close(again.similarity(images, TEXTS), merged.similarity(images, TEXTS))
+    with pytest.raises(ValueError, match="2 numbers above 0"):
+        merge(models, [1.0, 0.0])
+
+
 def test_one_model_stays_as_it_is():
     model, images = made(0), torch.randn(2, 10)
     assert torch.equal(merge([model]).similarity(images, TEXTS), model.similarity(images, TEXTS))

@@ -1,5 +1,6 @@
 """One side of a dual encoder: encoder, pooling, head."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -37,13 +38,19 @@ class Branch(nn.Module):
         pooling: See :func:`pool`; ``"gpo"``; anything where the encoder gives vectors.
         head: The head.
         tuned: Whether the encoder is trained.
-        parts: Heads side by side, P: a vector is then P unit vectors of D / P in a row, over the root of P, so that a
-            product of two is the mean of P cosines.
+        weights: Of heads side by side, P of them: a vector is then P unit vectors of D / P in a row, each times the
+            root of its share of the weights, so that a product of two is the weighted mean of P cosines.
     """
 
-    def __init__(self, side: str, encoder: Any, pooling: str, head: Head, *, tuned: bool, parts: int = 1) -> None:
+    shares: Tensor
+
+    def __init__(
+        self, side: str, encoder: Any, pooling: str, head: Head, *, tuned: bool, weights: Sequence[float] = (1.0,)
+    ) -> None:
         super().__init__()
-        self.side, self.tuned, self.kind, self.parts = side, tuned, pooling, parts
+        self.side, self.tuned, self.kind = side, tuned, pooling
+        shares = torch.tensor(weights, dtype=torch.float64)
+        self.register_buffer("shares", (shares / shares.sum()).sqrt().float()[:, None], persistent=False)
         self.encoder = encoder
         self.head = head
         self.gpo = GPO() if pooling == "gpo" else None
@@ -96,10 +103,10 @@ class Branch(nn.Module):
             vectors = self.gpo(Padded(vectors, features.lengths))
         # In float32 also under autocast; a zero vector stays one and passes no gradient.
         vectors = vectors.float()
-        if self.parts == 1:
+        if len(self.shares) == 1:
             return unit(vectors)
-        side_by_side = vectors.view(*vectors.shape[:-1], self.parts, -1)
-        joined: Tensor = unit(side_by_side).flatten(-2) / self.parts**0.5
+        side_by_side = vectors.view(*vectors.shape[:-1], len(self.shares), -1)
+        joined: Tensor = (unit(side_by_side) * self.shares).flatten(-2)
         return joined
 
     @staticmethod

@@ -38,6 +38,8 @@ class DualConfig:
     heads: int = 1
     """Heads of each side, side by side: each gives a unit vector of width / heads, and a score is the mean of their
     cosines. :func:`bcls.models.dual.merge.merge` makes one model of several that were trained apart."""
+    head_weights: tuple[float, ...] = ()
+    """How much each of several heads counts in the mean of the cosines; left out, all the same."""
     image_pooling: str = "mean"
     """How regions, or a backbone's grid, become one vector: ``mean`` or ``max`` before the head, ``gpo`` after it."""
     text_pooling: str = ""
@@ -89,6 +91,9 @@ class DualConfig:
         if self.heads > 1 and (self.width % self.heads or "none" in (self.image_head, self.text_head)):
             expected = f"a divisor of the width {self.width}, and a head on each side"
             fail("heads", expected, self.heads, "leave it at 1")
+        if self.head_weights and (len(self.head_weights) != self.heads or min(self.head_weights) <= 0):
+            expected = f"{self.heads} numbers above 0, one for each head"
+            fail("head_weights", expected, self.head_weights, "leave it out for equal ones")
         for name in ("dropout_images", "dropout_texts", "dropout_words"):
             value = check_number(name, getattr(self, name), "0 switches dropout off", low=0)
             if value >= 1:

@@ -11,15 +11,18 @@ from bcls.models.dual.config import DualConfig
 from bcls.models.dual.model import DualModel
 
 
-def merge(models: Sequence[DualModel], image: str | None = None) -> DualModel:
-    r"""Put the heads of several models side by side: the scores of the result are the means of theirs.
+def merge(
+    models: Sequence[DualModel], weights: Sequence[float] | None = None, *, image: str | None = None
+) -> DualModel:
+    r"""Put the heads of several models side by side: the scores of the result are the weighted means of theirs.
 
-    .. math:: s(I, T) = \frac{1}{P} \sum_p \cos(v_p(I), t_p(T))
+    .. math:: s(I, T) = \sum_p w_p \cos(v_p(I), t_p(T)) \Big/ \sum_p w_p
 
     Models that differ in nothing but the seed err in different places, so their mean errs less.
 
     Args:
         models: With frozen encoders, linear or ``mlp`` heads, and the same settings.
+        weights: One for each model; left out, all the same.
         image: A backbone that takes the place of ``image: features``, the one that made the features.
 
     Returns:
@@ -37,7 +40,8 @@ def merge(models: Sequence[DualModel], image: str | None = None) -> DualModel:
         fail("models", "models with frozen encoders and one head on each side", got, "merge models of `dual` heads")
     if image is not None and first.image != "features":
         fail("image", "none: the models have an image encoder", repr(image), "leave it out")
-    config: DualConfig = replace(first, heads=len(models), width=first.width * len(models))
+    shares = tuple(float(one) for one in weights or ())
+    config: DualConfig = replace(first, heads=len(models), width=first.width * len(models), head_weights=shares)
     if image is not None:
         config = replace(config, image=image, features=None)
     merged = DualModel(config)

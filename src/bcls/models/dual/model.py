@@ -205,7 +205,8 @@ def _branch(side: str, encoder: Any, config: DualConfig, tuned: bool) -> Branch:
     dropout = config.dropout_images if image else config.dropout_texts
     head = Head(kind, encoder.width, config.width, 0.0 if kind == "none" else dropout, config.heads)
     pooling = config.image_pooling if image else config.text_pooling
-    return Branch(side, encoder, pooling, head, tuned=tuned, parts=config.heads)
+    weights = config.head_weights or (1.0,) * config.heads
+    return Branch(side, encoder, pooling, head, tuned=tuned, weights=weights)
 
 
 def _width(kind: str, config: DualConfig, encoder: Any) -> int:

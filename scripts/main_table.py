@@ -1,0 +1,69 @@
+"""Writes the main table of the evidence into README.md: ``python scripts/main_table.py``.
+
+The figures are those of ``results/flickr8k/dual``, which ``scripts/evidence_page.py`` keeps of the sweep.
+"""
+
+import re
+from pathlib import Path
+
+from bcls.experiments.results import read_results
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "results" / "flickr8k"
+START, END = (
+    "<!-- main table: made by scripts/main_table.py from results/flickr8k/dual -->",
+    "<!-- end of main table -->",
+)
+FIGURES = (
+    ("rsum", "RSUM", 1),
+    ("tau", "τ labels", 3),
+    ("ndcg", "nDCG", 3),
+    ("judged_expert_tau_c", "τ-c experts", 3),
+    ("judged_crowd_tau_b", "τ-b crowd", 3),
+)
+
+
+def table() -> str:
+    """The table in Markdown, best RSUM last."""
+    about, lines = read_results(KEPT / "dual")
+    rows: dict[str, list[dict[str, float]]] = {}
+    for line in lines:
+        if line["phase"] == "run" and "test" in line:
+            rows.setdefault(line["row"], []).append(line["test"])
+    means = {row: {key: _mean([one[key] for one in tests]) for key, _, _ in FIGURES} for row, tests in rows.items()}
+    best = {key: max(mean[key] for mean in means.values()) for key, _, _ in FIGURES}
+    made = ["| loss | " + " | ".join(name for _, name, _ in FIGURES) + " |", "|---|" + "---:|" * len(FIGURES)]
+    for row in sorted(means, key=lambda row: means[row]["rsum"]):
+        cells = []
+        for key, _, digits in FIGURES:
+            cell = f"{means[row][key]:.{digits}f} ± {_deviation([one[key] for one in rows[row]]):.{digits}f}"
+            cells.append(f"**{cell}**" if means[row][key] == best[key] else cell)
+        made.append(f"| {row} | " + " | ".join(cells) + " |")
+    seeds = sorted({len(tests) for tests in rows.values()})
+    count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    tried = next(iter(about["search"]["tried"].values()))
+    note = (
+        f"Mean ± standard deviation over {count} seeds; each loss at the best of {tried} settings by validation RSUM."
+    )
+    return "\n".join([*made, "", note])
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _deviation(values: list[float]) -> float:
+    mean = _mean(values)
+    return (sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)) ** 0.5
+
+
+def main() -> None:
+    """Write the table into the README."""
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    pattern = re.escape(START) + ".*?" + re.escape(END)
+    readme.write_text(re.sub(pattern, f"{START}\n{table()}\n{END}", text, flags=re.DOTALL), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
