@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from bcls._checks import fail
 from bcls.backbones.views import View, crops
 
+#: Pictures that a processor looks at together.
+_FEW = 8
+
 
 class Backbone(nn.Module, ABC):
     """A pretrained network that sees pictures; made by :func:`bcls.backbones.load_backbone`, in eval mode.
@@ -84,7 +87,10 @@ class Backbone(nn.Module, ABC):
         scale, shift = self.get_buffer("_scale"), self.get_buffer("_shift")
         # Channels last is how convolutions are fastest, on processors and on GPUs.
         inputs = pixels.to(scale.dtype, memory_format=torch.channels_last)
-        return self.cells(inputs * scale + shift)
+        if inputs.device.type != "cpu" or torch.is_grad_enabled() or len(inputs) <= _FEW:
+            return self.cells(inputs * scale + shift)
+        # On a processor few pictures at a time are faster: their layers fit into memory that is at hand.
+        return torch.cat([self.cells(part * scale + shift) for part in torch.split(inputs, _FEW)])
 
     def _look(self) -> None:
         """See one black picture, to learn the size of the grid."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from bcls import __version__
 from bcls._extras import MissingExtraError
+from bcls.cli.allocator import keep_freed_memory
 
 #: Verb, the module whose ``main(arguments)`` does it, and what it does. Modules are loaded when asked for.
 VERBS = {
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(verb: str, arguments: list[str]) -> int:
+    keep_freed_memory()
     try:
         module = importlib.import_module(VERBS[verb][0])
         code: int = module.main(arguments)
