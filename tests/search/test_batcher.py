@@ -42,7 +42,7 @@ def test_one_bad_text_does_not_spoil_the_others():
 
 def test_the_same_text_is_encoded_once():
     seen = []
-    batcher = make(lambda texts: seen.append(list(texts)) or lengths(texts), wait=0.1)
+    batcher = make(lambda texts: seen.append(list(texts)) or time.sleep(0.1) or lengths(texts), wait=0.1)
     threads = [threading.Thread(target=batcher, args=("same",)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -74,3 +74,19 @@ def test_last_used_forgets_the_oldest():
     assert [cache(text) for text in "abacab"] == list("ABACAB")
     assert asked == ["a", "b", "c", "b"]
     assert cache.hits == 2
+
+
+def test_only_those_in_company_wait():
+    batcher = make(lengths, wait=0.3)
+    started = time.monotonic()
+    for text in ("a", "bb", "ccc"):
+        batcher(text)
+    assert time.monotonic() - started < 0.3  # somebody alone is answered at once
+    batcher._several = True
+    started = time.monotonic()
+    batcher("alone again")
+    assert time.monotonic() - started >= 0.3
+    started = time.monotonic()
+    batcher("and now known to be")
+    assert time.monotonic() - started < 0.3
+    batcher.close()

