@@ -27,7 +27,8 @@ def test_index_and_search_with_packaged_encoders(tmp_path, monkeypatch, capsys):
     with Service(tmp_path / "index") as service:
         hits = service.search("a dog on the beach", k=5).hits
     assert [hit.path for hit in hits] == [str(paths[place]) for place in np.argsort(-expected)]
-    np.testing.assert_allclose([hit.similarity for hit in hits], np.sort(expected)[::-1], atol=5e-3)  # queries are read in bfloat16
+    # Queries are read in bfloat16.
+    np.testing.assert_allclose([hit.similarity for hit in hits], np.sort(expected)[::-1], atol=5e-3)
     monkeypatch.setitem(cli.VERBS, "search", ("bcls.cli.search", "search"))
     capsys.readouterr()
     assert cli.main(["search", str(tmp_path / "index"), "a dog on the beach", "-k", "2", "--json"]) == 0
