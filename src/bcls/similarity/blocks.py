@@ -30,10 +30,16 @@ class Budget:
 
 
 def budget_for(device: torch.device, width: int) -> Budget:
-    """A budget that fills the device without crowding it: 1 GB a block of float32 on an accelerator, 16 MB on a CPU."""
+    """A budget that fills the device without crowding it.
+
+    16 MB a block of float32 on a CPU; on an accelerator 1 GB, or a 32nd of its memory where that is more.
+    """
     if device.type == "cpu":
         return Budget(max(1, (1 << 22) // width), max(1, (1 << 26) // width))
-    return Budget(max(1, (1 << 28) // width), max(1, (1 << 28) // width))
+    numbers = 1 << 28
+    if device.type == "cuda" and torch.cuda.is_available():
+        numbers = max(numbers, torch.cuda.get_device_properties(device).total_memory // (32 * 4))
+    return Budget(max(1, numbers // width), max(1, numbers // width))
 
 
 def all_pairs(
@@ -49,7 +55,9 @@ def all_pairs(
     """Score all images against all captions.
 
     Captions are sorted by length and cut into blocks with little padding, so the work is a few large products instead
-    of one small one for each caption. With gradients, what does not fit ``budget.kept`` is checkpointed block by block.
+    of one small one for each caption. While a CUDA graph is recorded the host cannot know lengths: captions are then
+    cut by their place, each as wide as the longest. With gradients, what does not fit ``budget.kept`` is checkpointed
+    block by block.
 
     Args:
         score: What scores a block, plain or compiled.
@@ -65,7 +73,8 @@ def all_pairs(
     """
     count, width = len(images.regions), captions.values.shape[2]
     budget = budget_for(captions.values.device, width) if budget is None else budget
-    lengths = _lengths(captions)
+    fixed = _recording(captions)
+    lengths = [captions.values.shape[1]] * len(captions) if fixed else _lengths(captions)
     rows = max(1, count if whole_images else min(count, math.isqrt(budget.block)))
     # Images in parts of equal size, as the last of unequal ones would be small.
     rows = math.ceil(count / max(1, math.ceil(count / rows))) if count else 1
@@ -73,7 +82,7 @@ def all_pairs(
     again = torch.is_grad_enabled() and count * sum(lengths) > budget.kept
     columns: list[tuple[Tensor, ...]] = []
     for block in blocks:
-        side = _caption_side(captions, vectors, block, lengths)
+        side = _fixed_side(captions, vectors, block) if fixed else _caption_side(captions, vectors, block, lengths)
         parts = []
         for start in range(0, max(1, count), rows):
             some = _some(images, start, start + rows)
@@ -81,6 +90,8 @@ def all_pairs(
         columns.append(tuple(torch.cat(part) for part in zip(*parts, strict=True)))
     if not columns:
         return (captions.values.new_zeros(count, 0),)
+    if fixed:
+        return tuple(torch.cat(column, 1) for column in zip(*columns, strict=True))
     place = torch.empty(len(lengths), dtype=torch.int64)
     place[torch.tensor([one for block in blocks for one in block])] = torch.arange(len(lengths))
     place = place.to(captions.values.device)
@@ -154,3 +165,18 @@ def _caption_side(captions: Padded, vectors: Tensor, block: list[int], lengths: 
         mask = torch.arange(longest + 1, device=device) <= torch.tensor(own).to(device)[:, None]
         words = words * mask[:, 1:, None]
     return CaptionSide(words, mask, vectors.index_select(0, rows))
+
+
+def _recording(captions: Padded) -> bool:
+    return captions.values.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _fixed_side(captions: Padded, vectors: Tensor, block: list[int]) -> CaptionSide:
+    """Captions that lie together, masked by lengths that only the device knows."""
+    part = slice(block[0], block[-1] + 1)
+    words = captions.values[part]
+    if captions.lengths is None:
+        return CaptionSide(words, None, vectors[part])
+    # The whole caption's node comes first and is always there.
+    mask = torch.arange(words.shape[1] + 1, device=words.device) <= captions.lengths[part, None]
+    return CaptionSide(words * mask[:, 1:, None], mask, vectors[part])
