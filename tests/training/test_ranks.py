@@ -52,8 +52,7 @@ def test_value_and_gradient_are_those_of_one_process(ended, model):
     assert one["value"] > 0
     assert any(name not in {"value", "similarity"} and value.abs().max() > 1e-4 for name, value in one.items())
     for name in one:
-        # float32 sums of 24 pairs, added up in another order.
-        torch.testing.assert_close(two[name], one[name], rtol=1e-5, atol=3e-6, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(two[name], one[name], rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
 
 
 def test_a_run_of_two_processes_ends_where_one_ends(ended):

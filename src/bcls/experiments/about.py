@@ -65,8 +65,7 @@ def chosen_before(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
     if sweep.search is None or not path.is_file():
         return {}
     before = json.loads(path.read_text(encoding="utf-8")).get("search", {})
-    now = asdict(sweep.search)
-    if any(before.get(key) != json.loads(json.dumps(now[key])) for key in ("measure", "budget")):
+    if (before.get("measure"), before.get("budget")) != (sweep.search.measure, sweep.search.budget):
         return {}
     spaces = {row.name: json.loads(json.dumps(space_of(sweep, row))) for row in sweep.rows if not row.ensemble}
     found: dict[str, dict[str, Any]] = before.get("chosen") or {}

@@ -62,7 +62,9 @@ class Texts:
         if width is None:
             return taken
         values = taken.values[:, :width]
-        return Padded(functional.pad(values, (0, width - values.shape[1])), taken.lengths)
+        if values.shape[1] < width:
+            values = functional.pad(values, (0, width - values.shape[1]))
+        return Padded(values, taken.lengths)
 
 
 @dataclass(frozen=True)

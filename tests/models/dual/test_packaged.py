@@ -90,3 +90,27 @@ def test_a_twin_for_queries_gives_nearly_the_same_vectors(model, monkeypatch):
     assert twin.image is model.image
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert model.for_queries() is model
+
+
+def test_models_do_not_share_what_one_of_them_may_move(model):
+    other = DualModel(DualConfig(image="features", features=4, width=16))
+    own, others = (dict(one.text.encoder.named_parameters()) for one in (model, other))
+    assert all(torch.equal(own[name], others[name]) for name in own)
+    assert all(own[name].data_ptr() != others[name].data_ptr() for name in own)
+    other.text.encoder.double()
+    assert {one.dtype for one in model.text.encoder.parameters()} == {torch.float32}
+    assert {one.dtype for one in DualModel(DualConfig(image="features", features=4)).text.encoder.parameters()} == {
+        torch.float32
+    }
+
+
+def test_a_seed_draws_the_layers_that_there_are():
+    """A head without a perceptron draws none, so that what comes after it starts from the same numbers."""
+    from bcls.models.dual.heads import Head
+
+    torch.manual_seed(0)
+    Head("linear", 3, 4, 0.0)
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    torch.nn.init.xavier_uniform_(torch.nn.Linear(3, 4).weight)
+    assert torch.equal(torch.rand(1), after)

@@ -1,9 +1,11 @@
 """The encoders that a config names."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+import torch
 from torch import Tensor, nn
 
 from bcls._weights import minilm_folder
@@ -54,14 +56,16 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
     return Encoders(image, load_text(kept if kept is not None else config.text, weights=kept is None))
 
 
-#: Frozen encoders that some model in this process has: a sweep's models are many, and none of them changes it.
+#: A frozen encoder that some model in this process has: copying it is faster than reading it again for each of a sweep.
 _IN_USE: WeakValueDictionary[str, nn.Module] = WeakValueDictionary()
 
 
 def _minilm(*, frozen: bool) -> nn.Module:
     found = _IN_USE.get("minilm") if frozen else None
-    if found is None:
-        found = load_text(minilm_folder(), packaged=True)
-        if frozen:
-            _IN_USE["minilm"] = found
-    return found
+    if found is not None and all(one.dtype == torch.float32 for one in found.parameters()):
+        # A copy, on the CPU as a new one is: the other model may be moved, and this one must not go with it.
+        return copy.deepcopy(found).to("cpu")
+    made = load_text(minilm_folder(), packaged=True)
+    if frozen:
+        _IN_USE["minilm"] = made
+    return made

@@ -27,8 +27,7 @@ class Head(nn.Module):
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.linear = _linear(width, size) if kind != "none" else None
-        last = _linear(size, size) if parts == 1 else SideBySide(parts, size // parts)
-        self.mlp = nn.Sequential(_linear(width, size), nn.ReLU(), last) if kind == "mlp" else None
+        self.mlp = nn.Sequential(_linear(width, size), nn.ReLU(), _last(size, parts)) if kind == "mlp" else None
 
     def forward(self, features: Tensor) -> Tensor:
         """See the class."""
@@ -57,6 +56,10 @@ class SideBySide(nn.Module):
         """See the class."""
         split = features.view(*features.shape[:-1], *self.bias.shape)
         return (torch.einsum("...pi,poi->...po", split, self.weight) + self.bias).flatten(-2)
+
+
+def _last(size: int, parts: int) -> nn.Module:
+    return _linear(size, size) if parts == 1 else SideBySide(parts, size // parts)
 
 
 def _linear(width: int, size: int) -> nn.Linear:
