@@ -63,7 +63,7 @@ evidence: $(VENV)/.dev
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
 	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) noise)
-	$(BIN)/python scripts/main_table.py
+	$(BIN)/python -m scripts.main_table
 
 photo: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --name lite012

@@ -1,16 +1,16 @@
-"""Writes the demo's figures into README.md: ``python scripts/demo_table.py [results.json]``.
+"""Writes the demo's figures into README.md: ``python -m scripts.demo_table [results.json]``.
 
 With a ``results.json`` of the demo, what is worth keeping of it is first written to ``results/demo.json``, with the
 commit and the command that made it; the table is always made from that file.
 """
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from bcls.demo.results import FIGURES, LOSSES
+from scripts.readme_part import write_part
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "demo.json"
@@ -59,10 +59,7 @@ def main() -> None:
     """Keep new results if given, and write the table into the README."""
     if len(sys.argv) > 1:
         keep(Path(sys.argv[1]))
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    pattern = re.escape(START) + ".*?" + re.escape(END)
-    readme.write_text(re.sub(pattern, f"{START}\n{table()}\n{END}", text, flags=re.DOTALL), encoding="utf-8")
+    write_part(START, END, table())
 
 
 if __name__ == "__main__":

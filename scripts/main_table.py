@@ -1,12 +1,12 @@
-"""Writes the main table of the evidence into README.md: ``python scripts/main_table.py``.
+"""Writes the main table of the evidence into README.md: ``python -m scripts.main_table``.
 
 The figures are those of ``results/flickr8k/dual``, which ``scripts/evidence_page.py`` keeps of the sweep.
 """
 
-import re
 from pathlib import Path
 
 from bcls.experiments.results import read_results
+from scripts.readme_part import write_part
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "flickr8k"
@@ -59,10 +59,7 @@ def _deviation(values: list[float]) -> float:
 
 def main() -> None:
     """Write the table into the README."""
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    pattern = re.escape(START) + ".*?" + re.escape(END)
-    readme.write_text(re.sub(pattern, f"{START}\n{table()}\n{END}", text, flags=re.DOTALL), encoding="utf-8")
+    write_part(START, END, table())
 
 
 if __name__ == "__main__":

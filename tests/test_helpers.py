@@ -76,3 +76,15 @@ def test_checks_accept_what_is_right():
 def test_whole_numbers(value):
     with pytest.raises(ValueError, match="`n`: expected a whole number not below 1, got"):
         check_whole("n", value, least=1)
+
+
+def test_a_file_is_taken_by_one_at_a_time(tmp_path):
+    from bcls._files import take
+
+    path = tmp_path / ".lock"
+    with path.open("a+") as first:
+        assert take(first) is None
+        with path.open("a+") as second:
+            assert take(second) == f"process {os.getpid()}"
+    with path.open("a+") as third:
+        assert take(third, wait=True) is None

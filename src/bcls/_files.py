@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -93,3 +94,26 @@ def beside(folder: Path) -> tuple[Path, Path]:
     """The names that a folder has while it is replaced: the new one's and the old one's."""
     folder = folder.absolute()
     return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+
+
+def take(file: TextIO, *, wait: bool = False) -> str | None:
+    """Lock an open file for this process; the system lets go when it is closed or the process ends, however it ends.
+
+    Args:
+        file: Opened with ``a+``; it then says who has it.
+        wait: Wait until the other one is done.
+
+    Returns:
+        ``None``, or who has it where somebody else does and we do not wait.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        file.seek(0)
+        return file.read(64).strip() or "another process"
+    file.truncate(0)
+    file.write(f"process {os.getpid()}\n")
+    file.flush()
+    return None

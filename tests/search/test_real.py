@@ -23,12 +23,11 @@ def test_index_and_search_with_packaged_encoders(tmp_path, monkeypatch, capsys):
     settings = IndexSettings(out=str(tmp_path / "index"), model=str(tmp_path / "model"))
     assert build_index(source, settings).photos == 5
     paths = sorted(source.rglob("*.png"))
-    expected = model.similarity(paths, ["a dog on the beach"])[:, 0].numpy()
+    expected = model.for_queries().similarity(paths, ["a dog on the beach"])[:, 0].numpy()
     with Service(tmp_path / "index") as service:
         hits = service.search("a dog on the beach", k=5).hits
     assert [hit.path for hit in hits] == [str(paths[place]) for place in np.argsort(-expected)]
-    # Queries are read in bfloat16.
-    np.testing.assert_allclose([hit.similarity for hit in hits], np.sort(expected)[::-1], atol=5e-3)
+    np.testing.assert_allclose([hit.similarity for hit in hits], np.sort(expected)[::-1], atol=1e-4)
     monkeypatch.setitem(cli.VERBS, "search", ("bcls.cli.search", "search"))
     capsys.readouterr()
     assert cli.main(["search", str(tmp_path / "index"), "a dog on the beach", "-k", "2", "--json"]) == 0

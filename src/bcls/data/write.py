@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bcls._checks import fail
+from bcls._files import take
 from bcls._progress import progress
 from bcls.data.images import open_store
 from bcls.data.manifest import FILE, FeatureFile, ImageFiles, Manifest, checksum, write_manifest
@@ -71,18 +72,11 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Let one process write; the system lets go of the lock when it ends, however it ends."""
-    import fcntl
-
     with (folder / _UNFINISHED).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            got = f"{folder}, in use by {file.read(64).strip() or 'another process'}"
+        owner = take(file)
+        if owner is not None:
+            got = f"{folder}, in use by {owner}"
             fail("out", "a folder that no other import writes to", got, "wait for it, or choose another")
-        file.truncate(0)
-        file.write(f"process {os.getpid()}\n")
-        file.flush()
         # Another import may have been finished between the first look and the lock.
         if (folder / FILE).exists():
             (folder / _UNFINISHED).unlink()

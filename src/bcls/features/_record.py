@@ -1,7 +1,6 @@
 """``manifest.json`` beside the features: what they are, what made them, which splits are finished."""
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
-from bcls._files import write_whole
+from bcls._files import take, write_whole
 from bcls.data.manifest import FeatureFile, add_features
 from bcls.data.text_files import read_json
 
@@ -77,17 +76,10 @@ def alone(folder: Path, *, wait: bool = False) -> Iterator[None]:
     Raises:
         ValueError: Another one is there, and we do not wait.
     """
-    import fcntl
-
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            file.seek(0)
-            got = f"{folder}, in use by {file.read(64).strip() or 'another process'}"
+        owner = take(file, wait=wait)
+        if owner is not None:
+            got = f"{folder}, in use by {owner}"
             fail("name", "features that no other process makes now", got, "wait for it, or end it")
-        file.truncate(0)
-        file.write(f"process {os.getpid()}\n")
-        file.flush()
-        yield  # the system lets go of the lock when the file is closed, or the process killed
+        yield

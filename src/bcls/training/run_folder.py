@@ -1,12 +1,11 @@
 """The folder of a run: what is where in it, and one process at a time."""
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bcls._checks import fail
+from bcls._files import take
 
 CONFIG, METRICS, ENVIRONMENT, REPORT = "config.yaml", "metrics.jsonl", "environment.json", "report.html"
 CHECKPOINTS, LAST, BEST, EPOCH = "checkpoints", "last", "best", "epoch-{}"
@@ -22,13 +21,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            owner = file.read().strip() or "another process"
+        owner = take(file)
+        if owner is not None:
             fail("out", "a run that nobody else works on", f"{folder}, in use by {owner}", "wait for it, or stop it")
-        file.truncate(0)
-        file.write(f"process {os.getpid()}\n")
-        file.flush()
         yield
