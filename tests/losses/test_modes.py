@@ -130,3 +130,18 @@ def test_cuda_equals_cpu(name, arguments, size):
     value.backward()
     far.backward()
     torch.testing.assert_close(other.grad.cpu(), leaf.grad, rtol=1e-4, atol=1e-6)
+
+
+@every_loss
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_every_loss_can_be_recorded(name, arguments):
+    loss, (similarity, relevance) = from_name(name, **arguments), (one.cuda() for one in batch(40))
+    leaf = similarity.clone().requires_grad_()
+    expected = torch.autograd.grad(loss(leaf, relevance), leaf)[0]
+    torch.cuda.synchronize()
+    graph, beside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=beside):
+        recorded = torch.autograd.grad(loss(leaf, relevance), leaf)[0]
+    graph.replay()
+    torch.testing.assert_close(recorded, expected)

@@ -71,11 +71,44 @@ def test_recorded_steps_are_the_ordinary_ones(name, more, tmp_path):
         seen.append((values, state, average))
     (plain, weights, averages), (recorded, same_weights, same_averages) = seen
     assert len(plain) > 40
+    near = 5e-2 if "precision" in more else 2e-3  # rounding of bf16 falls differently with the padding
     for one, other in zip(plain, recorded, strict=True):
-        assert other == pytest.approx(one, rel=2e-3, abs=1e-3)
+        assert other == pytest.approx(one, rel=near, abs=1e-3)
     for one, other in ((weights, same_weights), (averages, same_averages)):
         for key, value in one.items():
             torch.testing.assert_close(other[key], value, rtol=1e-2, atol=5e-4)
+
+
+class Reading(torch.nn.Module):
+    """A loss that looks at a value on the way."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, similarity, relevance, *, image_ids):
+        assert float(similarity.detach().abs().max()) < torch.inf
+        return self.loss(similarity, relevance, image_ids=image_ids)
+
+
+@pytest.mark.cuda
+@GPU
+def test_a_step_that_cannot_be_recorded_is_taken_and_the_others_go_on(tmp_path, capsys):
+    data = make_data(tmp_path / "data", images=60)
+    model = {**MODELS["vsepp"], "dropout_words": 0.2}
+    asked = settings(data, "", model=model, device="cuda", word_threshold=1, val_split=None, graph=True)
+    runs = [set_up(asked) for _ in range(3)]
+    losses = [run.learner.loss for run in runs]
+    steppers = [stepper(run, loss) for run, loss in zip(runs, (losses[0], Reading(losses[1]), losses[2]), strict=True)]
+    for epoch in range(2):
+        for number, parts in enumerate(zip(*(parts_of(run, run.plan(epoch), epoch) for run in runs), strict=True)):
+            for step, part in zip(steppers, parts, strict=True):
+                seed_step(1, epoch, number, 0)
+                step(part)
+    assert capsys.readouterr().err.count("cannot be recorded") == 1
+    first, _, last = ({k: v.float().cpu() for k, v in run.model.trained_state().items()} for run in runs)
+    for key, value in first.items():
+        torch.testing.assert_close(last[key], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.cuda

@@ -174,10 +174,15 @@ def _check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool
     return max(low, -1.0)
 
 
+def is_planned(matrix: Tensor) -> bool:
+    """Whether steps are only written down now, by torch.compile or as a CUDA graph: no value can be read."""
+    recorded = matrix.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return torch.compiler.is_compiling() or recorded
+
+
 def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:
     """Smallest and largest value of each matrix in one reading; None where values cannot be read."""
-    capturing = matrices[0].device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if torch.compiler.is_compiling() or capturing:
+    if is_planned(matrices[0]):
         return None
     extremes = [bound for matrix in matrices for bound in torch.aminmax(_at_least_float32(matrix.detach()))]
     together = torch.stack([bound.to(extremes[0].dtype) for bound in extremes]).cpu()  # one wait for the device

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bcls.losses._batch import is_planned
 from bcls.losses._extrema import CELL, HardPairs
 from bcls.losses._windows import wide
 
@@ -30,8 +31,7 @@ def hinge_terms(pairs: HardPairs, weight: Tensor) -> Terms:
         pairs: Mined pairs.
         weight: Of each pair ``(A, W)``, of each anchor ``(A, 1)``, or ``(1, 1)``.
     """
-    # The number of runs depends on the data, which torch.compile cannot plan for.
-    if pairs.negative.shape[1] >= _MANY and not torch.compiler.is_compiling():
+    if pairs.negative.shape[1] >= _MANY and not is_planned(pairs.negative):  # the number of runs depends on the data
         pairs, weight = runs(pairs, weight)
     wrong = pairs.wrong
     cells = torch.stack((pairs.negative, pairs.positive)).where(wrong, 0) & CELL

@@ -98,6 +98,7 @@ class RecordedStep(Generic[Inputs]):
             self._plain = True
             tell(f"note: this step cannot be recorded and is taken as it is ({str(error).splitlines()[0]})")
             self._optimizer.zero_grad(set_to_none=True)
+            self._mend()
             return self._step(batch)
 
     def _record(self, batch: Inputs) -> dict[str, Tensor]:
@@ -121,6 +122,14 @@ class RecordedStep(Generic[Inputs]):
         self._recorded[batch.shape] = graph, held, values
         graph.replay()  # recording does not run anything
         return values
+
+    def _mend(self) -> None:
+        """Record something else: a recording that broke leaves the random generator of all runs in the middle of it."""
+        with torch.cuda.stream(self._beside):
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(capture_error_mode="thread_local")
+            torch.zeros(1, device=self._beside.device)
+            graph.capture_end()
 
 
 def widened(texts: Padded, step: int = 4) -> Padded:
