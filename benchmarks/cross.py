@@ -206,7 +206,7 @@ def main():
         if not small:
             took, peak = training_step(name, chosen.device)
             notes.append(f"{name}: training step of 128 x 128 scores {took:.0f} ms, peak {peak}")
-    show(title, rows, chosen.json)
+    show(title, rows, chosen.json, chosen.device)
     for note in notes:
         print(note)
 

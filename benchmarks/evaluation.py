@@ -31,6 +31,7 @@ import bcls.cli.main
 from bcls.evaluation import eccv, kendall, recalls
 from bcls.evaluation._coco_truth import load_truth
 from bcls.evaluation.kendall import taus
+from benchmarks.tables import keep
 
 
 def scores(images, captions, seed=0):
@@ -217,8 +218,7 @@ def main():
             unit = (lambda value: f"{value:.0f} MB") if "MB" in what else (lambda value: f"{value:.3f} s")
             table.add_row(what, unit(first), unit(second), f"{first / second:.2f}", bar, f"{gap:.1e}")
     Console(width=140).print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    keep(arguments.json, rows, device=arguments.device)
 
 
 if __name__ == "__main__":

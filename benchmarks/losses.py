@@ -5,7 +5,6 @@ captions (mean 0.13, deviation 0.11).
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -14,11 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss, TripletSoftLoss, kendall
 from benchmarks.memory import peak_megabytes
+from benchmarks.tables import show_ratios
 from tests.reference.window_loop import loop_over_windows
 
 
@@ -140,16 +138,7 @@ def main():
     for part in (compare_windows, compare_strides, compare_objectives, compare_dense, compare_memory, time_help):
         print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr, flush=True)
         part(rows)
-    table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads, forward and backward")
-    for heading in ("what", "first", "second", "ratio", "bar"):
-        table.add_column(heading, justify="left" if heading in {"what", "bar"} else "right")
-    for what, first, second, ratio, bar in rows:
-        unit = (lambda value: f"{value:.0f} MB") if "MB" in what else (lambda value: f"{value * 1e3:.2f} ms")
-        table.add_row(what, unit(first), unit(second), f"{ratio:.2f}", bar)
-    Console(width=120).print(table)
-    if arguments.json:
-        keys = ("what", "first", "second", "ratio", "bar")
-        arguments.json.write_text(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1) + "\n")
+    show_ratios(rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from bcls.training import TrainConfig
 from bcls.training.batch import labelled
@@ -24,6 +22,7 @@ from bcls.training.batch_labels import BatchLabels
 from bcls.training.objective import make_loss
 from bcls.training.setup import set_up
 from bcls.training.step import seed_step, step_once
+from benchmarks.tables import show
 
 LOSSES = ("triplet-hn", "triplet-sn", "bcls")
 
@@ -99,17 +98,8 @@ def main():
                 if number >= 10:  # the first ones load kernels
                     times[loss].append(time.perf_counter() - started)
     took = {loss: statistics.median(values) for loss, values in times.items()}
-    table = Table(
-        title=f"VSE++, B={arguments.batch}, {arguments.device}, {arguments.precision}, torch {torch.__version__}"
-    )
-    for heading in ("loss", "ms a step", "ratio to triplet-hn"):
-        table.add_column(heading, justify="left" if heading == "loss" else "right")
-    for loss, seconds in took.items():
-        table.add_row(loss, f"{seconds * 1e3:.2f}", f"{seconds / took['triplet-hn']:.3f}")
-    Console(width=100).print(table)
-    if arguments.json:
-        rows = [{"loss": loss, "ms": 1e3 * one, "ratio": one / took["triplet-hn"]} for loss, one in took.items()]
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    rows = [{"loss": loss, "ms": 1e3 * one, "ratio": one / took["triplet-hn"]} for loss, one in took.items()]
+    show(f"VSE++, B={arguments.batch}, {arguments.precision}", rows, arguments.json, arguments.device)
 
 
 if __name__ == "__main__":

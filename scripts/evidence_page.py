@@ -19,6 +19,8 @@ from bcls.experiments.results import RANKS, RESULTS, SWEEP, read_results
 
 ROOT = Path(__file__).parents[1]
 KEPT, PAPER, PAGE = ROOT / "results" / "flickr8k", ROOT / "results" / "paper.json", ROOT / "docs" / "evidence.md"
+#: Why a claim does not hold, by claim: the part of the page that is written by hand.
+REMARKS = KEPT / "remarks.json"
 
 
 def keep(sweep: Path, kept: Path) -> Path:
@@ -50,7 +52,8 @@ def main(sweeps: list[str]) -> None:
     folders = sorted(path.parent for path in KEPT.glob(f"*/{SWEEP}"))
     if not folders:
         sys.exit(f"{KEPT} holds no sweep: give folders that `bcls sweep` wrote")
-    page = as_markdown(build([summarise(folder) for folder in folders], read_paper(PAPER)))
+    remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
+    page = as_markdown(build([summarise(folder) for folder in folders], read_paper(PAPER), remarks))
     write_whole(PAGE, page.replace("# Experiments\n", "# Evidence\n", 1))
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bcls._files import write_whole
+from bcls.bench.plots import draw
 from bcls.bench.report import section, short, table
 
 ROOT = Path(__file__).parents[1]
-MEASURED, PAGE = ROOT / "results" / "bench", ROOT / "docs" / "performance.md"
+MEASURED, PAGE, PLOTS = ROOT / "results" / "bench", ROOT / "docs" / "performance.md", ROOT / "docs" / "images"
 INTRODUCTION = """# Performance
 
 Made by `python scripts/performance_page.py` from the files in `results/bench`; `bcls bench --out DIR` measures the
@@ -71,8 +72,17 @@ def page(folder: Path) -> str:
         result = json.loads(path.read_text(encoding="utf-8"))
         drawn = isinstance(result, dict) and "axis" in result
         parts.append(section(result) if drawn else rows_section(path.stem, result))
+        if drawn:
+            parts.append(f"![{result['title']}](images/{path.stem}.svg)\n")
     return "\n".join(parts)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the page and its plots."""
+    for path in MEASURED.glob("bench-*.json"):
+        write_whole(PLOTS / f"{path.stem}.svg", draw(json.loads(path.read_text(encoding="utf-8"))))
     write_whole(PAGE, page(MEASURED))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,8 @@
 import json
 
-from scripts.evidence_page import keep
+from bcls.experiments.report.claims import NOT, PARTLY, judge
+from bcls.experiments.report.summary import summarise
+from scripts.evidence_page import KEPT, REMARKS, keep
 from tests.experiments.report.made import line, ranks, sweep
 
 
@@ -16,3 +18,10 @@ def test_what_is_kept_has_figures_and_ranks_and_no_places(tmp_path):
     (written,) = (json.loads(row) for row in (kept / "results.jsonl").read_text(encoding="utf-8").splitlines())
     assert written["command"] == "bcls sweep a.yaml --data flickr8k --out out --final"
     assert written["validation"]["rsum"] == 1.0
+
+
+def test_every_claim_that_does_not_hold_has_a_remark():
+    claims = judge([summarise(path.parent) for path in sorted(KEPT.glob("*/sweep.json"))])
+    remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
+    assert set(remarks) <= {one.claim for one in claims}
+    assert {one.claim for one in claims if one.verdict in {PARTLY, NOT}} <= set(remarks)

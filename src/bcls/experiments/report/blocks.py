@@ -83,12 +83,12 @@ class Chart:
 
     def as_markdown(self) -> str:
         """The points."""
-        places = sorted({x for line in self.lines for x, _ in line.points})
+        drawn = [line for line in self.lines if line.points]
+        places = sorted({x for line in drawn for x, _ in line.points})
         rows = [
-            [Cell(f"{place:g}"), *(Cell(_number(dict(line.points).get(place))) for line in self.lines)]
-            for place in places
+            [Cell(f"{place:g}"), *(Cell(_number(dict(line.points).get(place))) for line in drawn)] for place in places
         ]
-        table = Table([self.axis, *(line.name for line in self.lines)], rows).as_markdown()
+        table = Table([self.axis, *(line.name for line in drawn)], rows).as_markdown()
         levels = "".join(
             f"\n\n{_escaped(line.name)}: {_number(line.level)}" for line in self.lines if line.level is not None
         )

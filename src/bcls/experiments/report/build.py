@@ -5,7 +5,7 @@ from typing import Any
 
 from bcls.experiments.report.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.experiments.report.chart import Line
-from bcls.experiments.report.claims import Claim, judge
+from bcls.experiments.report.claims import NOT, PARTLY, Claim, judge
 from bcls.experiments.report.paired import paired_table
 from bcls.experiments.report.summary import Summary, SummaryRow
 from bcls.experiments.report.tables import main_table, search_table
@@ -17,17 +17,20 @@ _ACROSS = {"triplet-sn": "w/o BCLS", "triplet-sn+kendall": "w/o SW-HS"}
 _NAMES = {"rsum": "RSUM", "tau": "tau-a", "loss": "training loss"}
 
 
-def build(summaries: Sequence[Summary], paper: Mapping[str, Any] | None = None) -> list[Section]:
+def build(
+    summaries: Sequence[Summary], paper: Mapping[str, Any] | None = None, remarks: Mapping[str, str] | None = None
+) -> list[Section]:
     """Make a report.
 
     Args:
         summaries: The sweeps, in the order of the report.
         paper: The paper's tables, to stand beside.
+        remarks: Why a claim does not hold, by claim; not shown for one that does.
     """
-    return [verdicts(judge(summaries)), *(_section(summary, summaries, paper) for summary in summaries)]
+    return [verdicts(judge(summaries), remarks or {}), *(_section(summary, summaries, paper) for summary in summaries)]
 
 
-def verdicts(claims: Sequence[Claim]) -> Section:
+def verdicts(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
     """The claims, how they came out, by which rule, and the figures behind."""
     about = (
         "Computed from the results below. A comparison is held where the difference is above twice its standard error "
@@ -48,6 +51,9 @@ def verdicts(claims: Sequence[Claim]) -> Section:
         for finding in one.findings
     ]
     blocks: list[Block] = [Text(about), Table(["claim", "verdict"], rows)]
+    why = [(one.claim, remarks[one.claim]) for one in claims if one.verdict in {PARTLY, NOT} and one.claim in remarks]
+    if why:
+        blocks += [Text("Why, where a claim does not hold as it stands:"), Terms(why)]
     blocks += [Text("What is compared:"), Terms([(one.claim, one.rule) for one in claims])]
     if found:
         blocks.append(Table(["claim", "where", "comparison", "difference", "margin", "verdict"], found))
