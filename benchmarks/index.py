@@ -60,8 +60,10 @@ def model_folder(name, place):
 
 
 def part_of_zip(names, path):
-    """The named photos in a zip of their own."""
+    """The named photos in a zip of their own; the whole zip where it is all of them."""
     with zipfile.ZipFile(data() / "images_224.zip") as whole, zipfile.ZipFile(path, "w") as part:
+        if len(names) == sum(name.endswith(".webp") for name in whole.namelist()):
+            return data() / "images_224.zip"
         for name in names:
             part.writestr(name, whole.read(name))
     return path

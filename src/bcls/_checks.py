@@ -6,6 +6,34 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
+#: Characters of what came that a message shows.
+_LONGEST = 200
+
+
+def visible(text: str) -> str:
+    r"""Text on one line that a terminal only shows: control characters are written out, as ``repr`` writes them.
+
+    Example:
+        >>> print(visible("a\nb\x1b[2Jc"))
+        a\nb\x1b[2Jc
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """Text with its middle left out where it has more than about ``longest`` characters.
+
+    Example:
+        >>> shortened("0123456789" * 100, 20)
+        '0123456789 ... 980 characters ... 0123456789'
+    """
+    if len(text) <= longest:
+        return text
+    end = longest // 2
+    return f"{text[:end]} ... {len(text) - 2 * end} characters ... {text[-end:]}"
+
 
 def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
     """Raise the one kind of error that the public border raises.
@@ -13,7 +41,7 @@ def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
     Args:
         argument: Name of the argument, as the caller wrote it.
         expected: What would have been right.
-        got: What came instead.
+        got: What came instead; of something long the middle is left out.
         remedy: What the caller can do about it.
 
     Raises:
@@ -25,7 +53,8 @@ def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
         ...
         ValueError: `gamma`: expected a number above 0, got -1.0; the paper uses 50
     """
-    raise ValueError(f"`{argument}`: expected {expected}, got {got}; {remedy}")
+    # Names and what is read from files may hold anything, also what moves a terminal's cursor.
+    raise ValueError(visible(f"`{argument}`: expected {expected}, got {shortened(str(got))}; {remedy}"))
 
 
 def check_number(
@@ -44,7 +73,7 @@ def check_number(
         expected += f" not below {low:g}"
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         fail(argument, expected, repr(value), remedy)
     if not math.isfinite(number) or number < low or number <= above:
         fail(argument, expected, repr(value), remedy)

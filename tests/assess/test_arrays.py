@@ -1,6 +1,9 @@
 """Files with arrays: what is read, what is chosen, and what is refused in one line."""
 
 import gzip
+import io
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -149,3 +152,89 @@ def test_other_endings_and_missing_files(folder):
         open_matrix("a.pth")
     with pytest.raises(FileNotFoundError, match=r"a\.npz"):
         open_matrix("a.npz:x")
+
+
+def lying(shape, kind="<f4", *, version=1, data=b"\0" * 24):
+    """An array whose header promises more than follows."""
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + bytes((version, 0)) + len(header).to_bytes(2 if version == 1 else 4, "little") + header + data
+
+
+def packed(name, content):
+    """The content as the file's ending says."""
+    if name.endswith(".gz"):
+        return gzip.compress(content)
+    if name.endswith(".npy"):
+        return content
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("x.npy", content)
+    return archive.getvalue()
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npy.gz", "a.npz"])
+@pytest.mark.parametrize("shape", [(2**20, 2**12), (2**40, 2**10), (2**62, 8), (2**70, 1), (-1, 3), (2, -3), (-2, -3)])
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_not_taken_for_what_a_header_promises(folder, name, shape, version):
+    (folder / name).write_bytes(packed(name, lying(shape, version=version)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="expected an undamaged file of numbers"):
+            open_matrix(name)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npy.gz", "a.npz"])
+def test_a_header_without_end_is_not_looked_at(folder, name):
+    start = b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little")
+    (folder / name).write_bytes(packed(name, start + b" " * 2**25))
+    with pytest.raises(ValueError, match=r"got something else \(a header of 2147483648 bytes\)"):
+        open_matrix(name)
+
+
+def test_ids_that_promise_more_than_follows(folder):
+    with zipfile.ZipFile("a.npz", "w") as file:
+        for key, content in (("x", npy(SCORES)), ("image_ids", lying((2**40,), "<U9"))):
+            file.writestr(f"{key}.npy", content)
+    with pytest.raises(ValueError, match=r"24 of the 39582418599936 bytes of an array of shape \(1099511627776,\)"):
+        open_matrix("a.npz")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npy.gz", "a.npz"])
+@pytest.mark.parametrize("kind", ["float16", "float64", ">f4", "int8", "uint64", "bool"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_packed_arrays_are_what_numpy_reads(folder, name, kind, order):
+    array = np.asarray(SCORES * 10, kind, order=order)
+    (folder / name).write_bytes(packed(name, npy(array)))
+    found = open_matrix(name).array
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+
+
+def test_an_array_of_several_parts(folder):
+    array = np.random.default_rng(0).random((700, 600))  # 3.2 MiB
+    for name in ("a.npy.gz", "a.npz"):
+        (folder / name).write_bytes(packed(name, npy(array)))
+        assert np.array_equal(open_matrix(name).array, array)
+
+
+def test_a_checksum_that_disagrees(folder):
+    content = bytearray(packed("a.npy.gz", npy(SCORES)))
+    content[-8] ^= 1
+    (folder / "a.npy.gz").write_bytes(content)
+    with pytest.raises(ValueError, match="CRC check failed"):
+        open_matrix("a.npy.gz")
+
+
+def test_an_archive_called_npy(folder):
+    (folder / "a.npy").write_bytes(packed("a.npz", npy(SCORES)))
+    with pytest.raises(ValueError, match="undamaged"):
+        open_matrix("a.npy")
+
+
+def npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()

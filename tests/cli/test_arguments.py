@@ -76,3 +76,23 @@ def test_print_config_can_be_read_again(tmp_path, capsys):
     config = tmp_path / "config.yaml"
     config.write_text(capsys.readouterr().out)
     assert read("--config", str(config)) == Settings(["a", "b"])
+
+
+@pytest.mark.parametrize("flag", [["--config", "bomb.yaml"], ["--config=bomb.yaml"]])
+def test_a_file_of_settings_that_would_become_a_billion(tmp_path, monkeypatch, flag):
+    monkeypatch.chdir(tmp_path)
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)]
+    (tmp_path / "bomb.yaml").write_text("a0: &a0 [x, x]\n" + "".join(levels))
+    with pytest.raises(ValueError, match=r"`bomb\.yaml`: expected a YAML file of at most 20000 values"):
+        read("--files", "a", *flag)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("count: &a [*a]", "inside of itself"), ("count: " + "[" * 100_000, "at most 50 levels")]
+)
+def test_files_of_settings_without_an_end(tmp_path, text, says):
+    config = tmp_path / "config.yaml"
+    config.write_text("files: [a]\n" + text)
+    with pytest.raises(ValueError, match=says) as raised:
+        read("--config", str(config))
+    assert str(config) in str(raised.value)

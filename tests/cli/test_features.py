@@ -39,6 +39,17 @@ def test_json_alone_on_standard_output(folder, backbone, capsys):
     assert (content["name"], content["shapes"]) == ("mine", {"test": [4, 16]})
 
 
+def test_views_are_told(folder, backbone, capsys):
+    words = [str(folder), "--backbone", backbone, "--regions", "global", "--views", "2", "--smallest_crop", "0.6"]
+    assert features.main(words) == 0
+    said = capsys.readouterr().out
+    assert "train: 48 x 16, 3 rows a picture\n" in said
+    assert "tiny-global-views2 is in" in said
+    assert features.main([*words, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["views"], content["shapes"]["test"], content["already"]) == (3, [12, 16], ["train", "test"])
+
+
 def test_unreadable_pictures_are_listed_and_the_code_is_1(folder, backbone, capsys):
     bad = open_dataset(folder).image_ids[0]
     (folder / "images" / f"{bad}.png").write_bytes(b"")

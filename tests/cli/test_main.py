@@ -82,6 +82,9 @@ def test_config_file_and_flags(tmp_path, capsys):
         (MissingExtraError('reading needs it: pip install "bcls[text]"'), 2, 'pip install "bcls[text]"'),
         (PermissionError(13, "Permission denied", "/etc/x"), 2, "/etc/x: Permission denied; check the path"),
         (OSError("no name"), 2, "bcls demo: no name; check the path"),
+        (PermissionError(13, "Denied", "a\x1b[2J\nb"), 2, r"bcls demo: a\x1b[2J\nb: Denied; check the path"),
+        (PermissionError(13, "Denied", b"a\x1bb"), 2, r"bcls demo: b'a\x1bb': Denied; check the path"),
+        (ValueError("a\x1b]0;title\x07b"), 2, r"bcls demo: a\x1b]0;title\x07b"),
     ],
 )
 def test_what_goes_wrong_inside(error, code, says, monkeypatch, capsys):
@@ -93,6 +96,7 @@ def test_what_goes_wrong_inside(error, code, says, monkeypatch, capsys):
     told = capsys.readouterr().err
     assert says in told
     assert told.count("\n") == 1
+    assert told[:-1].isprintable()
 
 
 def test_faults_of_ours_are_not_hidden(monkeypatch):

@@ -111,3 +111,11 @@ def test_ctrl_c_leaves_a_checkpoint_and_130(data, tmp_path):
     progress = json.loads((run / "checkpoints" / "last" / "training.json").read_text())["progress"]
     assert progress["done"] > 0
     assert not progress["finished"]
+
+
+def test_features_that_are_not_there_are_named_with_what_makes_them(data, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"`features`: expected the name of features of .*'made'.*, got 'none'"
+    ) as raised:
+        main([*words(data, tmp_path / "run"), "--features", "none"])
+    assert str(raised.value).endswith(f"make them with `bcls data features {data} --name none`")

@@ -214,6 +214,26 @@ class TestFeatures:
             "i1": "bad-features: grid are all zero",
         }
 
+    def test_bad_views(self, folder):
+        values = np.ones((2, 4, 3, 4), dtype=np.float32)
+        values[0, 0, 1] = 0
+        values[0, 2, 1, 2] = np.nan
+        values[0, 3] = np.nan  # behind the views
+        values[1, :3] = 0
+        self.add(folder, values.reshape(8, 3, 4), every=4, views=3)
+        kinds, report = found(folder)
+        assert kinds == {
+            "empty-regions": ["i0"],
+            "bad-features": ["i1", "i0"],
+            "not-checked": ["grid/val", "grid/test"],
+        }
+        assert report.quarantine.images == {
+            "i0": "bad-features: grid of view 2 are not finite",
+            "i1": "bad-features: grid are all zero",
+        }
+        self.add(folder, np.ones((8, 3, 4)), every=4, views=4)
+        assert found(folder)[0] == {"not-checked": ["grid/val", "grid/test"]}
+
     def test_padding_is_fine_where_it_is_said(self, folder):
         values = np.ones((2, 3, 4), dtype=np.float32)
         values[1, 2] = 0

@@ -223,12 +223,59 @@ class TestFeatures:
         assert isinstance(features.arrays[0], np.memmap)
         assert data.split("val").features("regions")[0][0, 0] == 12
 
+    def test_views_are_read_by_number(self, folder):
+        values = np.arange(2 * 3 * 4 * 2, dtype=np.float16).reshape(2 * 3, 4, 2)
+        np.save(folder / "train.npy", values)
+        np.save(folder / "counts.npy", np.arange(6))
+        np.save(folder / "val.npy", values[:2] + 100)
+        files = {
+            "train": FeatureFile("train.npy", every=3, counts="counts.npy", views=3),
+            "val": FeatureFile("val.npy", every=2, views=2),
+        }
+        write_manifest(folder, Manifest("made", features={"grid": files}))
+        data = open_dataset(folder)
+        features = data.split("train").features("grid")
+        assert (len(features), features.shape, features.views) == (2, (2, 4, 2), 3)
+        np.testing.assert_array_equal(features[1], values[3])
+        np.testing.assert_array_equal(features.take([1, 0]), values[[3, 0]])
+        np.testing.assert_array_equal(features.take([1, 0, 1], [2, 1, 0]), values[[5, 1, 3]])
+        np.testing.assert_array_equal(features.take([1, 0], 2), values[[5, 2]])
+        assert features.take([], []).shape == (0, 4, 2)
+        assert [features.regions(1), features.regions(1, 2)] == [3, 5]
+        for wrong in (3, -1, [0, 3]):
+            with pytest.raises(ValueError, match="`views`: expected numbers from 0 to 2"):
+                features.take([0, 1], wrong)
+        with pytest.raises(ValueError, match="`views`: expected one, or one for each of 2 images"):
+            features.take([0, 1], [0])
+        with pytest.raises(ValueError, match="`views`: expected numbers from 0 to 2, got 3"):
+            features.regions(1, 3)
+        write_quarantine(folder, Quarantine({"i0": "bad"}))
+        left = open_dataset(folder).without_quarantined().split("train").features("grid")
+        np.testing.assert_array_equal(left.take([0], [1]), values[[4]])
+
+    def test_views_of_several_splits_are_those_that_all_have(self, folder):
+        files = {}
+        for split, images, views in (("train", 2, 3), ("val", 1, 2), ("test", 1, 4)):
+            np.save(folder / f"{split}.npy", np.full((images * views, 5), views) + np.arange(images * views)[:, None])
+            files[split] = FeatureFile(f"{split}.npy", every=views, views=views)
+        write_manifest(folder, Manifest("made", features={"grid": files}))
+        features = open_dataset(folder).features("grid")
+        assert features.views == 2
+        assert features.take([3, 1, 2], [1, 1, 0])[:, 0].tolist() == [5, 7, 2]
+
+    def test_rows_that_disagree_with_the_views(self, folder):
+        np.save(folder / "train.npy", np.zeros((4, 5)))
+        file = FeatureFile("train.npy", every=3, views=3)
+        write_manifest(folder, Manifest("made", features={"grid": {"train": file}}))
+        with pytest.raises(ValueError, match=r"one row for each of 2 images x 3, got shape \(4, 5\)"):
+            open_dataset(folder).split("train").features("grid")
+
     def test_the_rest_after_a_quarantine(self, data):
         write_quarantine(data.folder, Quarantine({"i0": "bad"}))
         assert data.without_quarantined().features("regions").take([0, 2])[:, 0, 0].tolist() == [6, 18]
 
     def test_unknown_names(self, data):
-        with pytest.raises(ValueError, match="did you mean 'regions'"):
+        with pytest.raises(ValueError, match=r"\('regions'\), got 'region'; make them with `bcls data features"):
             data.features("region")
 
     def test_counts_that_disagree(self, data):

@@ -1,7 +1,9 @@
 import json
 
+import pytest
+
 from bcls.data import open_dataset
-from bcls.data.manifest import FeatureFile, add_features
+from bcls.data.manifest import FeatureFile, add_features, read_manifest, write_manifest
 from tests.data.made import make_dataset
 
 
@@ -21,6 +23,28 @@ def test_the_same_again_changes_nothing(tmp_path):
     kept = (folder / "manifest.json").stat().st_mtime_ns
     add_features(folder, "grid", "train", FeatureFile("a.npy"))
     assert (folder / "manifest.json").stat().st_mtime_ns == kept
+
+
+def test_views_are_written_only_where_there_are_some(tmp_path):
+    folder = make_dataset(tmp_path / "data")
+    several = FeatureFile("a.npy", every=4, views=4)
+    add_features(folder, "grid", "train", several)
+    add_features(folder, "grid", "test", FeatureFile("b.npy", every=4))
+    expected = {"train": {"path": "a.npy", "every": 4, "views": 4}, "test": {"path": "b.npy", "every": 4}}
+    assert json.loads((folder / "manifest.json").read_text())["features"]["grid"] == expected
+    assert read_manifest(folder).features["grid"]["train"] == several
+    write_manifest(folder, read_manifest(folder))
+    assert json.loads((folder / "manifest.json").read_text())["features"]["grid"] == expected
+
+
+@pytest.mark.parametrize("views", [0, 5, 1.0, "2", True])
+def test_views_are_rows_of_the_image(tmp_path, views):
+    with pytest.raises(ValueError, match="`views`: expected"):
+        FeatureFile("a.npy", every=4, views=views)
+    file = {"path": "a.npy", "every": 4, "views": views}
+    folder = make_dataset(tmp_path / "data", features={"grid": {"train": file}})
+    with pytest.raises(ValueError, match=r"manifest\.json.*`views`"):
+        read_manifest(folder)
 
 
 def test_sizes_on_disk_are_known_to_every_part(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from bcls._extras import MissingExtraError
 from bcls.data.synthetic import make_scenes, render_all, true_relevance
 from bcls.demo.curves import COLOURS, PLOTS, curve_svgs
-from bcls.demo.gallery import TestSplit, pick, top
+from bcls.demo.gallery import JudgedSplit, pick, top
 from bcls.demo.report import write_report
 from bcls.demo.results import FIGURES, LOSSES, Run
 
@@ -55,7 +55,7 @@ def split():
     data = make_scenes(12, seed=5)
     true = true_relevance(data.scenes, data.captions)
     texts = ["<script>alert('x')</script> & a dog", *data.texts[1:]]
-    return TestSplit(render_all(data.scenes, size=48), texts, data.image_of_caption, true * 0.5 + 0.25, true)
+    return JudgedSplit(render_all(data.scenes, size=48), texts, data.image_of_caption, true * 0.5 + 0.25, true)
 
 
 def make_run(split, loss, seed=0, tau=0.2, rsum=300.0, last=0.3):
@@ -115,6 +115,9 @@ def test_needs_nothing_else(write, nine):
             assert attrs.get(name, "#").startswith(("data:", "#"))
     assert re.findall(r"https?://|@import|\burl\((?!#)", html) == []
     assert page.all("script") == []
+    policy = next(one["content"] for one in page.all("meta") if "http-equiv" in one)
+    assert "default-src 'none'" in policy
+    assert "script-src" not in policy
     assert len(html.encode()) < 1_500_000
 
 
@@ -123,7 +126,7 @@ def test_same_input_gives_same_bytes(write, nine):
 
 
 def test_escapes_what_it_was_given(split, tmp_path, nine):
-    bad = TestSplit(split.pixels, split.texts[:1] * 60, split.image_of_caption, split.pseudo, split.true)
+    bad = JudgedSplit(split.pixels, split.texts[:1] * 60, split.image_of_caption, split.pseudo, split.true)
     write_report(tmp_path / "report.html", nine, bad, SETTINGS, 1.0)
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script" not in html

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
+import torch
 
 from bcls.data import open_dataset
 from bcls.data.synthetic import load, true_relevance
 from bcls.evaluation import kendall, recalls
-from bcls.experiments.figures import split_figures
+from bcls.experiments.figures import on_device, split_figures
 from bcls.experiments.scenes import draw_scenes
 from bcls.experiments.shared import Shared
 from tests.experiments.made import data
@@ -32,3 +33,31 @@ def test_folds_are_added_and_labels_bring_tau(tmp_path):
     assert figures["fold_rsum"] == recalls(scores, split.image_of_caption, folds=4)["rsum"]
     assert figures["tau"] == pytest.approx((figures["i2t_tau_a"] + figures["t2i_tau_a"]) / 2)
     assert all(np.isfinite(value) for value in figures.values())
+
+
+class OnGpu(torch.Tensor):
+    """Scores that say they were sent to a GPU, where there is none."""
+
+    def cuda(self):
+        return "on the GPU"
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "sent"),
+    [("auto", True, True), ("cuda", True, True), ("cpu", True, False), ("auto", False, False), ("cpu", False, False)],
+)
+def test_a_gpu_is_used_where_there_is_one_and_it_may_be(monkeypatch, device, there, sent):
+    scores = np.zeros((2, 4), np.float32)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch, "from_numpy", lambda array: torch.tensor(array).as_subclass(OnGpu))
+    found = on_device(scores, device)
+    assert found == "on the GPU" if sent else found is scores
+
+
+def test_figures_leave_a_gpu_alone_that_must_not_be_used(tmp_path, monkeypatch):
+    shared = Shared(data(tmp_path / "data"), tmp_path / "shared")
+    split = shared.dataset.split("test")
+    scores = np.random.default_rng(0).random((len(split.images), len(split.captions))).astype(np.float32)
+    plain, _ = split_figures(split, scores, "none", shared)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # what is sent there raises on a machine without one
+    assert split_figures(split, scores, "none", shared, device="cpu")[0] == plain

@@ -43,6 +43,10 @@ def test_a_name_of_the_papers_row_is_meant_for_every_table(tmp_path):
         ({"seeds": [1, 1]}, "a list of different ones"),
         ({"seeds": 0}, "`seeds`"),
         ({"seeds": []}, "a list of different ones"),
+        ({"seeds": [[1], {}]}, "`seeds`: expected a whole number"),
+        ({"seeds": 10**400}, "at most 10000 seeds"),
+        ({"base": "a\0b"}, "`base`: expected the name of a file"),
+        ({"settings": {"lr": 10**400}}, "`lr`: expected a finite number"),
         ({"runs": {"A": {"seed": 3}}}, "`setting`"),
         ({"runs": {"A": {"ensemble": ["B", "C"]}}}, "at least one row that is trained"),
         ({"runs": {"A": {}, "B": {"ensemble": ["A", "C"]}}}, "`runs.B.ensemble`"),
@@ -74,3 +78,16 @@ def test_other_files_are_refused(tmp_path, text):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"wrong\.yaml"):
         read_sweep(path)
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize("text", [LAUGHS, "runs: &a {A: *a}", "runs: " + "[" * 100_000, "a: b\n" * 100_000, "a: \x1b"])
+@pytest.mark.parametrize("base", [False, True])
+def test_files_that_would_become_too_much_are_refused(tmp_path, text, base):
+    """Also as a preset, whose name is told then."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"wrong\.yaml`: expected"):
+        read_sweep(write(tmp_path / "a.yaml", base="wrong.yaml") if base else path)

@@ -300,3 +300,12 @@ def test_a_choice_stands_once_it_is_made(place):
 def read_best(result, place, path):
     lines = read_results(place / "out")[1]
     return next(line["settings"]["lr"] for line in lines if line["key"] == path.parent.name)
+
+
+def test_the_device_that_was_asked_for_is_the_one_of_the_figures_too(place, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "bcls.experiments.figures.on_device", lambda similarity, device: asked.append(device) or similarity
+    )
+    run_sweep(write(place / "a.yaml", runs={"BCLS": {}}, settings={"epochs": 1}), settings(place, device="cpu"))
+    assert set(asked) == {"cpu"}

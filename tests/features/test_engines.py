@@ -20,7 +20,8 @@ def test_ray_needs_an_absolute_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_same_bytes_on_ray(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("views", [0, 2])
+def test_same_bytes_on_ray(tmp_path, monkeypatch, capsys, views):
     pytest.importorskip("ray.data")
     monkeypatch.setattr("bcls.features.run.BLOCK", 5)
     folder = draw(tmp_path / "data")
@@ -28,7 +29,8 @@ def test_same_bytes_on_ray(tmp_path, monkeypatch, capsys):
     bad = folder / "images" / f"{open_dataset(folder).image_ids[3]}.png"
     bad.write_bytes(b"no picture")
     (folder / "quarantine.json").write_text(json.dumps({"images": {bad.stem: "damaged"}, "captions": {}}))
-    local = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="local"))
-    spread = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="ray", engine="ray", workers=2))
+    local = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="local", views=views))
+    settings = FeatureSettings(backbone, "4", name="ray", engine="ray", workers=2, views=views)
+    spread = extract(open_dataset(folder), settings)
     assert spread.zero_rows == (bad.stem,)
     assert digests(spread.folder) == digests(local.folder)

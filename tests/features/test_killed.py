@@ -15,21 +15,22 @@ pytest.importorskip("efficientnet_lite_pytorch")
 CODE = (
     "import sys, bcls.features.run, bcls.cli.features\n"
     "bcls.features.run.BLOCK = 3\n"
-    "sys.exit(bcls.cli.features.main([sys.argv[1], '--name', sys.argv[2]]))\n"
+    "sys.exit(bcls.cli.features.main([sys.argv[1], '--name', sys.argv[2], '--views', sys.argv[3]]))\n"
 )
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(tmp_path, monkeypatch):
+@pytest.mark.parametrize("views", ["0", "2"])
+def test_killed_at_random_moments(tmp_path, monkeypatch, views):
     monkeypatch.setattr("bcls.features.run.BLOCK", 3)
     folder = draw(tmp_path / "data", images=24, splits=["train"] * 16 + ["test"] * 8)
-    whole = extract(opened(folder), FeatureSettings(name="whole")).folder
+    whole = extract(opened(folder), FeatureSettings(name="whole", views=int(views))).folder
     parts = folder / "features" / "parts"
     chance = random.Random(0)
     killed = 0
     for target in (1, 3, 5, 7):
         child = subprocess.Popen(
-            [sys.executable, "-c", CODE, str(folder), "parts"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-c", CODE, str(folder), "parts", views], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         while child.poll() is None and blocks_done(parts) < target:
             time.sleep(0.001)
@@ -38,7 +39,7 @@ def test_killed_at_random_moments(tmp_path, monkeypatch):
         child.communicate()
         killed += child.returncode == -signal.SIGKILL
     assert killed >= 2
-    last = subprocess.run([sys.executable, "-c", CODE, str(folder), "parts"], capture_output=True, text=True)
+    last = subprocess.run([sys.executable, "-c", CODE, str(folder), "parts", views], capture_output=True, text=True)
     assert last.returncode == 0, last.stderr
     assert digests(parts) == digests(whole)
     assert opened(folder).features("parts").shape == (24, 36, 1280)

@@ -41,3 +41,8 @@ def photos(folder, count=12):
 
 def index(source, out, model, **settings):
     return build_index(source, IndexSettings(out=str(out), model=str(model), **settings))
+
+
+def counts(report):
+    """Photos that a run added, updated, took out and left alone."""
+    return report.added, report.updated, report.removed, report.unchanged

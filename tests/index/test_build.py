@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import tarfile
 import zipfile
 
@@ -11,25 +10,10 @@ import pytest
 from PIL import Image
 
 from bcls.data import Caption, Content, ImageRecord, write_dataset
-from bcls.index import IndexSettings, build_index, open_index, read_index_manifest
-from bcls.index._lock import sole_writer
-from tests.index.made import index, photo, photos, tiny_model
+from bcls.index import open_index, read_index_manifest
+from tests.index.made import counts, index, photo
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
-
-
-@pytest.fixture
-def source(tmp_path):
-    return photos(tmp_path / "photos")
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "index"
-
-
-def counts(report):
-    return report.added, report.updated, report.removed, report.unchanged
 
 
 def names(out):
@@ -196,62 +180,6 @@ def test_features_of_a_dataset(source, out, tiny, tmp_path):
         index(data, out, tiny)
 
 
-def test_another_model_version_engine_or_folder_is_refused(source, out, tiny, tmp_path, monkeypatch):
-    index(source, out, tiny)
-    other = tiny_model(monkeypatch, tmp_path / "other", seed=7)
-    with pytest.raises(ValueError, match=r"expected the model '.*tiny' with weights .*, got '.*other' with weights"):
-        index(source, out, other)
-    with pytest.raises(ValueError, match="`engine`: expected 'faiss', which"):
-        index(source, out, tiny, engine="milvus", uri="x.db")
-    photos(tmp_path / "others", 2)
-    with pytest.raises(ValueError, match=r"`PHOTOS`: expected .*photos, which .*index is an index of, got .*others"):
-        index(tmp_path / "others", out, tiny)
-    opened = open_index(out)
-    with pytest.raises(ValueError, match="expected the model"):
-        opened.load_model(str(other))
-    opened.close()
-    content = json.loads((out / "index.json").read_text())
-    (out / "index.json").write_text(json.dumps({**content, "version": 99}))
-    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
-        index(source, out, tiny)
-    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
-        open_index(out)
-    (out / "index.json").write_text(json.dumps({**content, "calibration": {"text": 3}}))
-    with pytest.raises(ValueError, match="expected fields as bcls writes them"):
-        open_index(out)
-
-
-def test_photos_that_moved_as_a_whole_keep_their_entries(source, out, tiny, tmp_path):
-    index(source, out, tiny)
-    shutil.move(source, tmp_path / "moved")
-    assert counts(index(tmp_path / "moved", out, tiny)) == (0, 0, 0, 12)
-
-
-def test_missing_and_empty_photos(out, tiny, tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such folder, zip, tar or dataset of photos"):
-        index(tmp_path / "none", out, tiny)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="expected at least one picture, got none"):
-        index(tmp_path / "empty", out, tiny)
-    assert not out.exists()
-
-
-def test_nothing_else_is_overwritten(source, out, tiny):
-    out.mkdir()
-    (out / "letter.txt").write_text("dear")
-    with pytest.raises(ValueError, match="`out`: expected a new or empty folder, or an index"):
-        index(source, out, tiny)
-    with pytest.raises(ValueError, match="`out`: expected a folder, got the file"):
-        index(source, out / "letter.txt", tiny)
-
-
-def test_one_writer_at_a_time(source, out, tiny):
-    out.mkdir()
-    with sole_writer(out), pytest.raises(ValueError, match=f"one that process {os.getpid()} is writing; wait for it"):
-        index(source, out, tiny)
-    assert index(source, out, tiny).photos == 12
-
-
 def test_an_index_whose_first_run_was_stopped(source, out, tiny, monkeypatch):
     monkeypatch.setattr("bcls.index.run._TOGETHER", 4)
     monkeypatch.setattr("bcls.index.run.BATCH", 4)
@@ -276,15 +204,6 @@ def test_an_index_whose_first_run_was_stopped(source, out, tiny, monkeypatch):
     assert counts(index(source, out, tiny)) == (4, 0, 0, 8)
 
 
-def test_models_that_cannot_be_used(source, out, monkeypatch, tmp_path):
-    from bcls.models import build
-    from bcls.models.folder import save_folder
-
-    save_folder(build({"name": "vsepp", "words": 20, "features": 8, "width": 16}), tmp_path / "words")
-    with pytest.raises(ValueError, match=r"`model`: expected one that reads pictures, got an error .*; choose another"):
-        index(source, out, tmp_path / "words")
-
-
 def test_a_model_without_a_finite_vector(source, out, tiny, monkeypatch):
     from tests.index.tiny import TinyModel
 
@@ -299,26 +218,6 @@ def test_a_model_without_a_finite_vector(source, out, tiny, monkeypatch):
     report = index(source, out, tiny)
     assert (report.photos, len(report.skipped)) == (11, 1)
     assert "no finite vector" in next(iter(report.skipped.values()))
-
-
-def test_bad_flags(source, out, tiny):
-    for settings, match in (
-        ({"engine": "milvus"}, "`uri`: expected a file or address with --engine milvus"),
-        ({"uri": "x.db"}, "`uri`: expected a file or address with --engine milvus"),
-        ({"engine": "fais"}, "did you mean 'faiss'"),
-        ({"workers": -1}, "`workers`: expected a whole number not below 0"),
-        ({"features": "patches"}, "`features`: expected a dataset that has features"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            index(source, out, tiny, **settings)
-
-
-def test_a_read_only_folder(source, tmp_path, tiny):
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(PermissionError):
-        index(source, tmp_path / "locked" / "index", tiny)
 
 
 def test_milvus_gives_what_faiss_gives(source, tmp_path, tiny):
@@ -354,12 +253,6 @@ def test_facts_of_the_camera(source, out, tiny):
     assert facts.date == 1625833800.0
     assert (round(facts.latitude, 2), round(facts.longitude, 2)) == (-33.86, 151.2)
     opened.close()
-
-
-def test_settings_are_those_of_the_first_run(source, out, tiny):
-    index(source, out, tiny)
-    report = build_index(source, IndexSettings(out=str(out)))  # neither model nor engine is named again
-    assert counts(report) == (0, 0, 0, 12)
 
 
 def test_a_vector_whose_photo_changed_meanwhile_is_made_anew(source, out, tiny, monkeypatch):

@@ -1,9 +1,17 @@
-"""Batches for the tests of the kernels, and one step of a loss."""
+"""Batches for the tests of the kernels, one step of a loss, and what is checked on every engine."""
 
+import pytest
 import torch
 from torch.nn import functional
 
-from bcls.kernels import values, without_kernels
+from bcls.kernels import SoftNegatives, engines, matrix_loss, rungs, sliding_windows, values, without_kernels
+from bcls.losses import KendallWindowLoss, LadderLoss
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+needs_triton = pytest.mark.skipif(
+    not engines.runs_triton(torch.device(DEVICE)), reason="neither a GPU nor the interpreter"
+)
 
 
 def batch(size, seed=0, device="cpu"):
@@ -39,6 +47,23 @@ def plain(loss):
     return call
 
 
+def whole(relevance, image_ids=None, *, alpha=0.2, beta=0.1, average=False, weight=1.0):
+    """BCLS, both halves from one call of :func:`bcls.kernels.matrix_loss`; a function of the scores."""
+
+    def loss(similarity):
+        scale = 1 / len(similarity)
+        terms = matrix_loss(
+            similarity,
+            relevance,
+            image_ids=image_ids,
+            soft=SoftNegatives(average=average, scale=scale),
+            windows=sliding_windows(alpha, beta, scale=weight * scale),
+        )
+        return terms.binary + terms.continuous
+
+    return loss
+
+
 def step(loss, *leaves):
     """Value and gradients of a scalar."""
     leaves = [leaf.detach().clone(memory_format=torch.preserve_format).requires_grad_() for leaf in leaves]
@@ -49,6 +74,31 @@ def step(loss, *leaves):
 def assert_same(ours, theirs, rtol=1e-5, atol=1e-6):
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.float(), other.float(), rtol=rtol, atol=atol)
+
+
+def check_rungs(size, with_ids, device="cpu"):
+    """The ladder's rungs against the plain loss, with labels on a threshold."""
+    similarity, relevance = batch(size, device=device)
+    relevance[0] = 0.25
+    ids = ids_of(size, device=device) if with_ids else None
+    windows = rungs((0.1, 0.25, 0.5), (0.02, 0.0, 0.3), (0.25, 1.0, 0.5), scale=1 / size)
+    reference = plain(LadderLoss((0.1, 0.25, 0.5), (0.2, 0.02, 0.0, 0.3), (0.25, 1.0, 0.5)).terms)
+    assert_same(
+        step(lambda scores: matrix_loss(scores, relevance, image_ids=ids, windows=windows).continuous, similarity),
+        step(lambda scores: reference(scores, relevance, image_ids=ids)["continuous"], similarity),
+    )
+
+
+def check_valid_windows_alone(size, beta=0.1, device="cpu"):
+    """The mean over an anchor's non-empty windows against the plain loss, with an anchor that has none."""
+    similarity, relevance = batch(size, device=device)
+    relevance[3] = 0.5  # no window has positives and negatives
+    windows = sliding_windows(0.2, beta, valid_only=True)
+    reference = plain(KendallWindowLoss(0.2, beta, window_norm="valid", reduction="sum"))
+    assert_same(
+        step(lambda scores: matrix_loss(scores, relevance, windows=windows).continuous, similarity),
+        step(lambda scores: reference(scores, relevance), similarity),
+    )
 
 
 def look_plainly(similarity, relevance, *, bounded=True):

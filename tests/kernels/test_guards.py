@@ -10,7 +10,6 @@ import torch
 
 from bcls.kernels import (
     SoftNegatives,
-    engines,
     kendall_matrix,
     matrix_loss,
     rungs,
@@ -19,13 +18,9 @@ from bcls.kernels import (
     values,
 )
 from bcls.losses import BCLSLoss, KendallLoss
-from tests.kernels.made import assert_same, batch, embeddings, ids_of, plain, step
+from tests.kernels.made import DEVICE, GPU, assert_same, batch, embeddings, ids_of, needs_triton, plain, step
 
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-pytestmark = pytest.mark.skipif(
-    not engines.runs_triton(torch.device(DEVICE)), reason="neither a GPU nor the interpreter"
-)
+pytestmark = needs_triton
 #: Elements before and after what is allocated.
 BAND = 64
 SENTINEL = {torch.float32: -7.25, torch.float64: -7.25, torch.int64: -0x0123456789ABCDEF, torch.int32: -0x01234567}

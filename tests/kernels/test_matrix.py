@@ -3,26 +3,11 @@
 import pytest
 import torch
 
-from bcls.kernels import SoftNegatives, _torch_engine, matrix_loss, rungs, sliding_windows
-from bcls.losses import BCLSLoss, KendallWindowLoss, LadderLoss, TripletSoftLoss
-from tests.kernels.made import assert_same, batch, ids_of, plain, step
+from bcls.kernels import SoftNegatives, _torch_engine, matrix_loss, sliding_windows
+from bcls.losses import BCLSLoss, KendallWindowLoss, TripletSoftLoss
+from tests.kernels.made import assert_same, batch, check_rungs, check_valid_windows_alone, ids_of, plain, step, whole
 
 SIZES = [1, 2, 3, 40]
-
-
-def whole(relevance, image_ids=None, *, alpha=0.2, beta=0.1, average=False, weight=1.0):
-    def loss(similarity):
-        scale = 1 / len(similarity)
-        terms = matrix_loss(
-            similarity,
-            relevance,
-            image_ids=image_ids,
-            soft=SoftNegatives(average=average, scale=scale),
-            windows=sliding_windows(alpha, beta, scale=weight * scale),
-        )
-        return terms.binary + terms.continuous
-
-    return loss
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -39,26 +24,11 @@ def test_bcls(size, alpha, beta, with_ids):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_rungs(size, with_ids):
-    similarity, relevance = batch(size)
-    relevance[0] = 0.25  # on a threshold
-    ids = ids_of(size) if with_ids else None
-    windows = rungs((0.1, 0.25, 0.5), (0.02, 0.0, 0.3), (0.25, 1.0, 0.5), scale=1 / size)
-    reference = plain(LadderLoss((0.1, 0.25, 0.5), (0.2, 0.02, 0.0, 0.3), (0.25, 1.0, 0.5)).terms)
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, image_ids=ids, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance, image_ids=ids)["continuous"], similarity),
-    )
+    check_rungs(size, with_ids)
 
 
 def test_valid_windows_alone():
-    similarity, relevance = batch(30)
-    relevance[3] = 0.5  # no window has positives and negatives
-    windows = sliding_windows(valid_only=True)
-    reference = plain(KendallWindowLoss(window_norm="valid", reduction="sum"))
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance), similarity),
-    )
+    check_valid_windows_alone(30)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from bcls.losses import BCLSLoss
-from tests.kernels.made import plain, step
-from tests.kernels.test_matrix import whole
+from tests.kernels.made import plain, step, whole
 
 hypothesis = pytest.importorskip("hypothesis")
 strategies = hypothesis.strategies

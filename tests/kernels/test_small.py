@@ -6,16 +6,23 @@ Matrices are very small here, since the interpreter takes a millisecond for each
 import pytest
 import torch
 
-from bcls.kernels import SoftNegatives, engines, matrix_loss, rungs, sliding_windows
-from bcls.losses import BCLSLoss, KendallWindowLoss, LadderLoss, TripletSoftLoss
-from tests.kernels.made import assert_same, batch, ids_of, plain, step
-from tests.kernels.test_matrix import whole
-
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-pytestmark = pytest.mark.skipif(
-    not engines.runs_triton(torch.device(DEVICE)), reason="neither a GPU nor the interpreter"
+from bcls.kernels import SoftNegatives, matrix_loss, sliding_windows
+from bcls.losses import BCLSLoss, TripletSoftLoss
+from tests.kernels.made import (
+    DEVICE,
+    GPU,
+    assert_same,
+    batch,
+    check_rungs,
+    check_valid_windows_alone,
+    ids_of,
+    needs_triton,
+    plain,
+    step,
+    whole,
 )
+
+pytestmark = needs_triton
 
 
 @pytest.fixture(autouse=True)
@@ -66,26 +73,11 @@ def test_what_is_small(size, beta, small):
 
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_rungs(with_ids):
-    similarity, relevance = batch(9, device=DEVICE)
-    relevance[0] = 0.25
-    ids = ids_of(9, device=DEVICE) if with_ids else None
-    windows = rungs((0.1, 0.25, 0.5), (0.02, 0.0, 0.3), (0.25, 1.0, 0.5), scale=1 / 9)
-    reference = plain(LadderLoss((0.1, 0.25, 0.5), (0.2, 0.02, 0.0, 0.3), (0.25, 1.0, 0.5)).terms)
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, image_ids=ids, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance, image_ids=ids)["continuous"], similarity),
-    )
+    check_rungs(9, with_ids, DEVICE)
 
 
 def test_valid_windows_alone():
-    similarity, relevance = batch(8, device=DEVICE)
-    relevance[3] = 0.5  # no window has positives and negatives
-    reference = plain(KendallWindowLoss(0.2, 0.3, window_norm="valid", reduction="sum"))
-    windows = sliding_windows(0.2, 0.3, valid_only=True)
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance), similarity),
-    )
+    check_valid_windows_alone(8, 0.3, DEVICE)
 
 
 def test_soft_negatives_without_labels_and_again():

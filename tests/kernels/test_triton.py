@@ -17,16 +17,24 @@ from bcls.kernels import (
     sliding_windows,
     streaming_loss,
 )
-from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, LadderLoss, TripletSoftLoss
-from tests.kernels.made import assert_same, batch, embeddings, ids_of, plain, step
-from tests.kernels.test_matrix import whole
-
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-SIZES = [1, 2, 40, 70, 1100] if GPU else [1, 40]
-pytestmark = pytest.mark.skipif(
-    not engines.runs_triton(torch.device(DEVICE)), reason="neither a GPU nor the interpreter"
+from bcls.losses import BCLSLoss, KendallLoss, LadderLoss, TripletSoftLoss
+from tests.kernels.made import (
+    DEVICE,
+    GPU,
+    assert_same,
+    batch,
+    check_rungs,
+    check_valid_windows_alone,
+    embeddings,
+    ids_of,
+    needs_triton,
+    plain,
+    step,
+    whole,
 )
+
+SIZES = [1, 2, 40, 70, 1100] if GPU else [1, 40]
+pytestmark = needs_triton
 
 
 @pytest.fixture(autouse=True, params=["tiles", "anchors"] if GPU else ["tiles"])
@@ -73,15 +81,7 @@ def test_more_windows_than_a_program_scans(monkeypatch):
 
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_rungs(with_ids):
-    similarity, relevance = batch(33, device=DEVICE)
-    relevance[0] = 0.25
-    ids = ids_of(33, device=DEVICE) if with_ids else None
-    windows = rungs((0.1, 0.25, 0.5), (0.02, 0.0, 0.3), (0.25, 1.0, 0.5), scale=1 / 33)
-    reference = plain(LadderLoss((0.1, 0.25, 0.5), (0.2, 0.02, 0.0, 0.3), (0.25, 1.0, 0.5)).terms)
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, image_ids=ids, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance, image_ids=ids)["continuous"], similarity),
-    )
+    check_rungs(33, with_ids, DEVICE)
 
 
 def test_one_rung_without_margin():
@@ -95,14 +95,7 @@ def test_one_rung_without_margin():
 
 
 def test_valid_windows_alone():
-    similarity, relevance = batch(30, device=DEVICE)
-    relevance[3] = 0.5
-    windows = sliding_windows(valid_only=True)
-    reference = plain(KendallWindowLoss(window_norm="valid", reduction="sum"))
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance), similarity),
-    )
+    check_valid_windows_alone(30, device=DEVICE)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from bcls._padded import Padded
 from bcls.data import Caption, Content, ImageRecord, Vocabulary, open_dataset, write_dataset
@@ -59,8 +60,27 @@ def test_vectors_find_and_cross_attention_ranks(data, tmp_path):
         np.testing.assert_allclose([hit.similarity for hit in captions.hits], own.topk(3).values, atol=1e-5)
         with pytest.raises(ValueError, match="`image`: expected an index of pictures, got one of features"):
             service.search_image(b"")
-        with pytest.raises(ValueError, match="`number`: expected a photo with a picture, got features"):
+        with pytest.raises((OSError, ValueError), match="images"):
             service.read_photo(service.number_of("i1"))
     few = ServiceSettings(rerank=3)
     with Service(tmp_path / "index", settings=few) as service:
         assert service.search(query, k=2).reranked == 3
+
+
+def test_features_stand_for_pictures_that_are_still_shown(data, tmp_path):
+    model = build({"name": "vsepp", "features": D, "width": 16}, vocabulary=Vocabulary.build(["thing"], threshold=1))
+    model.save_pretrained(tmp_path / "model")
+    (data / "images").mkdir()
+    for n in range(N):
+        Image.new("RGB", (8, 6), (n, 0, 0)).save(data / "images" / f"i{n}.png")
+    manifest = json.loads((data / "manifest.json").read_text())
+    (data / "manifest.json").write_text(json.dumps({**manifest, "images": [{"path": "images"}]}))
+    settings = IndexSettings(out=str(tmp_path / "index"), model=str(tmp_path / "model"), features="regions")
+    build_index(data, settings)
+    with Service(tmp_path / "index") as service:
+        number = service.number_of("i4")
+        assert service.read_photo(number) == (data / "images/i4.png").read_bytes()
+        assert service.thumbnail(number).getpixel((0, 0)) == (4, 0, 0)
+        (data / "images/i5.png").unlink()
+        with pytest.raises(OSError, match="i5"):
+            service.read_photo(service.number_of("i5"))

@@ -1,5 +1,7 @@
 """Batches by number: what the device looks up is what the feed makes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ import torch
 from bcls.training.batch import labelled
 from bcls.training.numbered import STEP, Lookup, Numbered
 from bcls.training.setup import set_up
+from bcls.training.step import parts_of
 from tests.training.made import TinyModel, make_data, settings
+from tests.training.made_views import add_views
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def test_a_looked_up_batch_is_the_one_of_the_feed(run):
     lookup = Lookup(run.feed, run.labels)
     plan = [batch for step in run.plan(0) for batch in step]
     made = run.feed.batches(plan, 0)
-    for numbered in lookup.batches(plan):
+    for numbered in lookup.batches(plan, 0):
         wanted, found = labelled(next(made), run.labels, run.train.image_of_caption), lookup.open(numbered)
         assert found.pairs == wanted.pairs
         assert torch.equal(found.images.values, wanted.images.values)
@@ -36,16 +40,48 @@ def test_a_looked_up_batch_is_the_one_of_the_feed(run):
     assert list(lookup.batches([])) == []
 
 
+@pytest.mark.parametrize("regions", [0, 3])
+def test_views_travel_with_the_captions(tmp_path, regions):
+    data = add_views(make_data(tmp_path / "data", images=40, regions=regions), 5, counts=regions > 0)
+    run = set_up(settings(data, "", val_split=None), TinyModel())
+    assert Lookup.serves(run.feed, run.labels)
+    lookup = Lookup(run.feed, run.labels)
+    drawn = []
+    for epoch in range(2):
+        plan = [batch for step in run.plan(epoch) for batch in step]
+        made = run.feed.batches(plan, epoch)
+        for numbered in lookup.batches(plan, epoch):
+            wanted, found = labelled(next(made), run.labels, run.train.image_of_caption), lookup.open(numbered)
+            assert torch.equal(found.images.values, wanted.images.values)
+            assert torch.equal(found.images.mask, wanted.images.mask)
+            assert torch.equal(found.image_ids, wanted.image_ids)
+            drawn.append(numbered.views)
+        rest = list(lookup.batches(plan[3:], epoch))  # as a run that goes on in the middle has it
+        assert torch.equal(rest[0].views, drawn[-len(plan) + 3])
+    assert set(torch.cat(drawn).tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_steps_of_a_recorded_run_have_the_views_of_their_epoch(tmp_path):
+    data = add_views(make_data(tmp_path / "data", images=40), 5)
+    run = set_up(settings(data, "", val_split=None), TinyModel())
+    recorded = replace(run, config=replace(run.config, graph=True))
+    for epoch in range(2):
+        plain, numbered = (parts_of(one, one.plan(epoch), epoch) for one in (run, recorded))
+        for wanted, found in zip(plain, numbered, strict=True):
+            images = recorded.lookup.open(found[0]).images.values
+            assert torch.equal(images, wanted[0].images.values)
+
+
 def test_what_a_recording_is_known_by():
     one = Numbered(torch.arange(3), 8)
     assert one.shape == (3, 8)
     assert [part.tolist() for part in one.map(lambda part: part + 1).tensors()] == [[1, 2, 3]]
+    seen = Numbered(torch.arange(2), 8, torch.tensor([4, 5])).map(lambda part: part + 1)
+    assert [part.tolist() for part in seen.tensors()] == [[1, 2], [5, 6]]
     assert Numbered(torch.arange(3), None).shape != one.shape
 
 
 def test_pictures_and_several_processes_are_not_looked_up(run):
-    from dataclasses import replace
-
     class Read:
         at_hand = False
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from bcls.search import OverloadedError
-from tests.web.conftest import client_of, make_site
+from tests.web.made import client_of, make_site
 
 
 def png(width, height):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.web.conftest import listening, make_site
+from tests.web.made import listening, make_site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 CHROMIUM = shutil.which("chromium")

@@ -1,10 +1,13 @@
 """Two models side by side."""
 
 import re
+from types import SimpleNamespace
 
-from bcls.web.compare import _first, _plain
+import pytest
+
+from bcls.web.compare import _first, _name, _plain
 from bcls.web.labels import QueryLabels
-from tests.web.conftest import ColourWords
+from tests.web.made import ColourWords
 
 PART = {"hx-request": "true"}
 
@@ -25,6 +28,20 @@ def test_a_caption_of_the_dataset(client):
         assert 'href="/photo/1"' in truth[0]
         place = int(re.search(r"first match is at place (\d+)", column)[1])
         assert f'<span class="place">{place}.</span>' in truth[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("photo", "photo (index)"),
+        ("/models/clip/", "clip (index)"),
+        ("runs/bcls/checkpoints/best", "bcls (index)"),
+        ("checkpoints/best", "best (index)"),
+    ],
+)
+def test_a_model_of_a_run_is_called_like_the_run(model, name, tmp_path):
+    index = SimpleNamespace(manifest=SimpleNamespace(model=model), folder=tmp_path / "index")
+    assert _name(SimpleNamespace(index=index)) == name
 
 
 def test_labels_in_brackets_and_plainly_wrong(client):

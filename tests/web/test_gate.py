@@ -7,7 +7,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from bcls.web.gate import _limited
-from tests.web.conftest import client_of, make_site
+from tests.web.made import client_of, make_site
 
 
 @pytest.fixture

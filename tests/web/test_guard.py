@@ -7,7 +7,7 @@ import pytest
 
 from bcls.web.guard import COOKIE, is_login, login_of
 from bcls.web.outer import HEADERS
-from tests.web.conftest import client_of, make_site
+from tests.web.made import client_of, make_site
 
 TOKEN = "a secret of the house"  # noqa: S105
 PAGE = {"accept": "text/html"}

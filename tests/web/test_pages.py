@@ -3,7 +3,7 @@
 from bcls.search import Service
 from bcls.web import Site
 from tests.index.made import index, photos, tiny_model
-from tests.web.conftest import client_of, make_site
+from tests.web.made import client_of, make_site
 
 PAGE = {"accept": "text/html"}
 PART = {"hx-request": "true"}

@@ -43,7 +43,7 @@ def test_folders_that_are_runs(folders, tmp_path):
     assert find_runs(tmp_path) == {}
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
-    (deep / "metrics.jsonl").write_text('{"kind": "step", "step": 1, "loss": NaN}\n[1]\n{"kind": "ste')
+    (deep / "metrics.jsonl").write_text('{"kind": "step", "epoch": 1, "step": 1, "loss": NaN}\n{"kind": "ste')
     (deep / "config.yaml").write_text("model: vsepp\n")
     run = read_run("a/b", find_runs(tmp_path)["a/b"])
     assert [len(run.steps), run.looks, run.best, run.model, run.trouble] == [1, [], {}, "–", ""]
@@ -52,7 +52,7 @@ def test_folders_that_are_runs(folders, tmp_path):
 def test_no_runs_yet(folders, tmp_path):
     from dataclasses import replace
 
-    from tests.web.conftest import client_of, make_site
+    from tests.web.made import client_of, make_site
 
     site = make_site(folders, compare=False)
     with client_of(replace(site, runs=tmp_path)) as client:

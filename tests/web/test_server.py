@@ -7,7 +7,7 @@ import pytest
 
 from bcls.web.server import bind, check_address
 from bcls.web.settings import WebSettings
-from tests.web.conftest import listening, make_site
+from tests.web.made import listening, make_site
 
 
 def test_answers_do_not_wait_for_acknowledgements(folders):

@@ -1,6 +1,9 @@
 """Arrays in ``.npy``, ``.npy.gz``, ``.npz`` and ``.safetensors`` files, read without running code from them."""
 
 import gzip
+import io
+import lzma
+import math
 import re
 import tokenize
 import zipfile
@@ -8,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +23,23 @@ ID_KEYS = ("image_ids", "caption_ids")
 #: Endings of files that hold arrays.
 ENDINGS = (".npy", ".npy.gz", ".npz", ".safetensors")
 _WITH_KEY = re.compile(r"(?P<file>.+?\.(?:npz|safetensors)):(?P<key>.+)")
-# What numpy lets through of a damaged header, archive or stream; the last for archives of an unknown kind.
+#: Bytes that are unpacked at a time, and the longest header that is looked at, as numpy has it.
+_PART, _LONGEST_HEADER = 2**20, 10_000
+# What is let through of a damaged header, which numpy reads as Python's literals, of an archive or of a stream;
+# RuntimeError for archives of an unknown kind.
 _BROKEN = (
     ValueError,
+    TypeError,
+    OverflowError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
     EOFError,
+    OSError,
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
-    gzip.BadGzipFile,
+    lzma.LZMAError,
     RuntimeError,
 )
 
@@ -79,9 +91,13 @@ def open_matrix(name: str) -> Stored:
 def _from_npy(path: Path) -> NDArray[Any]:
     try:
         if path.suffix == ".gz":
-            with gzip.open(path, "rb") as file:
-                packed: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-                return packed
+            with gzip.open(path, "rb") as packed:
+                return _read_npy(packed)
+        with path.open("rb") as file:
+            shape, _, dtype = _read_header(file)
+            wanted, there = _bytes_of(shape, dtype), path.stat().st_size - file.tell()
+        if there < wanted:
+            raise ValueError(_too_few(there, wanted, shape))
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except _BROKEN as error:
         _refuse(path, error)
@@ -90,18 +106,87 @@ def _from_npy(path: Path) -> NDArray[Any]:
 
 def _from_npz(name: str, path: Path, key: str | None) -> Stored:
     try:
-        archive = np.load(path, allow_pickle=False)
+        archive = None if _is_plain(path) else zipfile.ZipFile(path)
     except _BROKEN as error:
         _refuse(path, error)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
+    if archive is None:
         fail(str(path), "an .npz archive", "one plain array", "give it the ending .npy")
     with archive:
-        wanted = _choose(name, archive.files, key)
+        members = {one.removesuffix(".npy"): one for one in archive.namelist()}
+        wanted = _choose(name, members, key)
         try:
-            ids = {one: _texts(archive[one]) for one in ID_KEYS if one in archive.files}
-            return Stored(name, archive[wanted], ids)
+            ids = {one: _texts(_member(archive, members[one])) for one in ID_KEYS if one in members}
+            return Stored(name, _member(archive, members[wanted]), ids)
         except _BROKEN as error:
             _refuse(path, error)
+
+
+def _is_plain(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            return False
+        file.seek(0)
+        _read_header(file)
+        return True
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with archive.open(name) as file:
+        return _read_npy(file)
+
+
+def _read_npy(file: IO[bytes] | gzip.GzipFile) -> NDArray[Any]:
+    """Read an array from a packed stream, taking memory for what is there and not for what the header promises.
+
+    Raises:
+        ValueError: It is no array of plain values, or a part of it is missing.
+    """
+    shape, columns_first, dtype = _read_header(file)
+    if dtype.hasobject:
+        raise ValueError("objects in place of numbers")
+    wanted = _bytes_of(shape, dtype)
+    content = bytearray()
+    while len(content) < wanted:
+        part = file.read(min(_PART, wanted - len(content)))
+        if not part:
+            raise ValueError(_too_few(len(content), wanted, shape))
+        content += part
+    file.read(1)  # has the checksum compared, which stands behind the last byte
+    flat: NDArray[Any] = np.frombuffer(content, dtype) if wanted else np.empty(0, dtype)
+    return flat.reshape(shape, order="F" if columns_first else "C")
+
+
+def _read_header(file: IO[bytes] | gzip.GzipFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and the kind of the values.
+
+    Raises:
+        ValueError: It is no header, or one that is far longer than that of numbers.
+    """
+    start = file.read(len(np.lib.format.MAGIC_PREFIX) + 2)
+    start += file.read(2 if start[-2:] == b"\x01\x00" else 4)
+    length = int.from_bytes(start[8:], "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    header = io.BytesIO(start + file.read(length))
+    version = np.lib.format.read_magic(header)
+    if version == (1, 0):
+        shape, columns_first, dtype = np.lib.format.read_array_header_1_0(header)
+    elif version == (2, 0):
+        shape, columns_first, dtype = np.lib.format.read_array_header_2_0(header)
+    else:
+        raise ValueError(f"version {version} of the format, which numbers do not need")
+    if any(side < 0 for side in shape):
+        raise ValueError(f"a shape of {shape}")
+    return shape, columns_first, dtype
+
+
+def _bytes_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """How many bytes an array has; in Python's numbers, which numpy's would run out of."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def _too_few(there: int, wanted: int, shape: tuple[int, ...]) -> str:
+    return f"{there} of the {wanted} bytes of an array of shape {shape}"
 
 
 def _from_safetensors(name: str, path: Path, key: str | None) -> Stored:
@@ -138,5 +223,7 @@ def _texts(ids: NDArray[Any]) -> list[str]:
 
 
 def _refuse(path: Path, error: Exception) -> NoReturn:
+    if isinstance(error, OSError) and error.filename is not None:  # not damaged, but not to be opened
+        raise error
     reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
     fail(str(path), "an undamaged file of numbers", f"something else ({reason})", "copy or save it again")

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from bcls.evaluation import QueryRanks
 
 KS = (1, 5, 10)
-#: Figures that are tested; those in between move with them.
-TESTED = ("i2t_r1", "t2i_r1", "rsum")
 
 
 def compare(split: "Dataset", a: "QueryRanks", b: "QueryRanks", *, seed: int = 0) -> dict[str, float]:
@@ -39,6 +37,7 @@ def compare(split: "Dataset", a: "QueryRanks", b: "QueryRanks", *, seed: int = 0
     figures = {f"a_{key}": value for key, value in first.items()}
     figures |= {f"b_{key}": value for key, value in second.items()}
     figures |= {f"difference_{key}": first[key] - second[key] for key in first}
+    # Those in between move with these.
     pairs = {
         "i2t_r1": (100.0 * (a.i2t[asked] <= 1), 100.0 * (b.i2t[asked] <= 1), asked),
         "t2i_r1": (100.0 * (a.t2i <= 1), 100.0 * (b.t2i <= 1), owner),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls._progress import progress
+from bcls._yaml import read_yaml
 from bcls.assess.arrays import ENDINGS, Stored
 from bcls.assess.fits import check_finite
 
@@ -96,12 +97,7 @@ def _features_of_run(folder: Path) -> str | None:
     path = run / _RUN_CONFIG
     if not path.is_file():
         return None
-    import yaml
-
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        fail(str(path), "the settings of a run", f"no YAML ({error})", "copy the file again")
+    settings = read_yaml(path)
     found = settings.get("features") if isinstance(settings, dict) else None
     return None if found is None else str(found)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls._progress import no_bars
 from bcls.backbones._processor import read_processing, square_side
 from bcls.backbones.base import Backbone
 
@@ -150,15 +151,13 @@ def _processor_file(library: Any, source: str | Path) -> Path | None:
 def _quiet(library: Any) -> Iterator[None]:
     """Keep the library's bars and notes about unused weights off the terminal."""
     logging = library.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        yield
+        with no_bars(logging):
+            yield
     finally:
         logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -87,7 +87,9 @@ class Backbone(nn.Module, ABC):
         scale, shift = self.get_buffer("_scale"), self.get_buffer("_shift")
         # Channels last is how convolutions are fastest, on processors and on GPUs.
         inputs = pixels.to(scale.dtype, memory_format=torch.channels_last)
-        if inputs.device.type != "cpu" or torch.is_grad_enabled() or len(inputs) <= _FEW:
+        whole = inputs.device.type != "cpu" or torch.is_grad_enabled()
+        # An exported network takes any number of pictures, so while it is traced their number must not be looked at.
+        if whole or torch.compiler.is_compiling() or len(inputs) <= _FEW:
             return self.cells(inputs * scale + shift)
         # On a processor few pictures at a time are faster: their layers fit into memory that is at hand.
         return torch.cat([self.cells(part * scale + shift) for part in torch.split(inputs, _FEW)])

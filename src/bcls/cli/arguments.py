@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
         An instance of ``settings``.
 
     Raises:
-        ValueError: If a flag or its value is wrong; the message names it.
+        ValueError: If a flag, its value or a file of settings is wrong; the message names it.
+        OSError: If a file of settings cannot be read.
     """
     # Takes 0.1 s to import, which `bcls --help` need not pay.
     import docstring_parser
@@ -48,11 +51,22 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
     for name, default_factory in lists.items():  # `--name a b`, not `--name [a, b]`
         default = {"required": True} if default_factory is MISSING else {"default": default_factory()}
         parser.add_argument(f"--{name}", nargs="+", type=str, help=described.get(name, ""), **default)
+    for file in _config_files(arguments):
+        from bcls._yaml import check_yaml
+
+        check_yaml(file)
     try:
         given = parser.parse_args(list(arguments))
-    except jsonargparse.ArgumentError as error:
+    except (jsonargparse.ArgumentError, OverflowError) as error:  # the latter of a whole number for a float
         raise ValueError(_plain(str(error), verb, [field.name for field in fields(settings)])) from error
     return settings(**{key: value for key, value in given.as_dict().items() if key != "config"})
+
+
+def _config_files(arguments: Sequence[str]) -> list[Path]:
+    """Files behind ``--config``; of those that are not there the parser says so."""
+    words = [word for flag, word in pairwise(arguments) if flag == "--config"]
+    words += [word.removeprefix("--config=") for word in arguments if word.startswith("--config=")]
+    return [Path(word) for word in words if Path(word).is_file()]
 
 
 def _plain(message: str, verb: str, known: Sequence[str] = ()) -> str:

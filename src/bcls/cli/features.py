@@ -31,10 +31,11 @@ def main(words: list[str]) -> int:
         print(f"unreadable: {image_id}: {reason}", file=sys.stderr)
     if settings.json:
         content = {"name": done.name, "folder": str(done.folder), "shapes": done.shapes, "already": done.already}
-        print(json.dumps({**content, "unreadable": done.unreadable, "zero_rows": done.zero_rows}))
+        print(json.dumps({**content, "views": done.views, "unreadable": done.unreadable, "zero_rows": done.zero_rows}))
     else:
         for split, shape in done.shapes.items():
-            note = " (finished before)" if split in done.already else ""
+            note = f", {done.views} rows a picture" if done.views > 1 else ""
+            note += " (finished before)" if split in done.already else ""
             print(f"{split}: {' x '.join(map(str, shape))}{note}")
         if not done.unreadable:
             print(f"{done.name} is in {done.folder}")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from bcls import __version__
+from bcls._checks import visible
 from bcls._extras import MissingExtraError
 from bcls.cli.allocator import keep_freed_memory
 
@@ -82,11 +83,12 @@ def _run(verb: str, arguments: list[str]) -> int:
     except (ValueError, MissingExtraError) as error:
         return _complain(f"bcls {verb}: {error}")
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        # Before the line is put together, where a newline would be taken for a space.
+        where = visible(f"{error.filename}: ") if error.filename else ""
         return _complain(f"bcls {verb}: {where}{error.strerror or error}; check the path, its permissions and the disk")
     return code
 
 
 def _complain(line: str, code: int = 2) -> int:
-    print(" ".join(line.split()), file=sys.stderr)
+    print(visible(" ".join(line.split())), file=sys.stderr)
     return code

@@ -119,7 +119,10 @@ class Dataset:
         Raises:
             ValueError: There are none of that name for these images, or their number disagrees with the images.
         """
-        check_choice("name", name, self.feature_names)
+        if name not in self.feature_names:
+            there = ", ".join(repr(one) for one in self.feature_names) or "none"
+            make = f"`bcls data features {self.folder} --name {name}`"
+            fail("features", f"the name of features of {self.folder} ({there})", repr(name), f"make them with {make}")
         places = [self._places[image] for image in self.image_ids]
         return open_features(self.folder, name, dict(self.manifest.features[name]), self.split_sizes, places)
 

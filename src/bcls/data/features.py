@@ -37,13 +37,15 @@ class Features:
         arrays: The files, mapped into memory.
         counts: For each file the number of real regions in each row, or ``None`` where all are real.
         file: For each image, which of ``arrays`` holds its row.
-        row: For each image, the row.
+        row: For each image, the row of the whole picture.
+        views: Views that every image has: the whole picture, and random ones in the rows behind it.
     """
 
     arrays: tuple[Array, ...]
     counts: tuple[Array | None, ...]
     file: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
+    views: int = 1
 
     def __len__(self) -> int:
         return len(self.row)
@@ -58,19 +60,41 @@ class Features:
         array: Array = self.arrays[self.file[image]][self.row[image]]
         return array
 
-    def regions(self, image: int) -> int | None:
-        """How many of the image's rows are real and not padding; ``None`` where the file does not say."""
+    def regions(self, image: int, view: int = 0) -> int | None:
+        """How many of the image's regions are real and not padding; ``None`` where the file does not say."""
         counts = self.counts[self.file[image]]
-        return None if counts is None else int(counts[self.row[image]])
+        return None if counts is None else int(counts[self.row[image] + self._checked(view)])
 
-    def take(self, images: Sequence[int] | npt.NDArray[np.int64]) -> Array:
-        """Features of several images, copied into one array; only their rows are read."""
+    def take(
+        self, images: Sequence[int] | npt.NDArray[np.int64], views: Sequence[int] | npt.NDArray[np.int64] | int = 0
+    ) -> Array:
+        """Features of several images, copied into one array; only their rows are read.
+
+        Args:
+            images: Numbers of the images.
+            views: Which view of them, one for all or one for each; 0 is the whole picture.
+
+        Raises:
+            ValueError: There are no such views.
+        """
         places = np.asarray(images, dtype=np.int64)
+        wanted = self._checked(views)
+        if wanted.shape not in {(), places.shape}:
+            fail("views", f"one, or one for each of {len(places)} images", f"shape {wanted.shape}", "0 is the whole")
+        rows = self.row[places] + wanted
         taken = np.empty((len(places), *self.shape[1:]), dtype=self.arrays[0].dtype)
         for number, array in enumerate(self.arrays):
             chosen = np.flatnonzero(self.file[places] == number)
-            taken[chosen] = array[self.row[places[chosen]]]
+            taken[chosen] = array[rows[chosen]]
         return taken
+
+    def _checked(self, views: Sequence[int] | npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
+        """Numbers of views, which must not reach into the rows of the next image."""
+        wanted = np.asarray(views, dtype=np.int64)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.views:
+            got = f"{wanted.min()} to {wanted.max()}" if wanted.ndim else wanted
+            fail("views", f"numbers from 0 to {self.views - 1}", got, "0 is the whole picture, which all have")
+        return wanted
 
 
 def open_features(
@@ -108,7 +132,11 @@ def open_features(
     number = {split: index for index, split in enumerate(splits)}
     row = [place * files[split].every for split, place in places]
     return Features(
-        arrays, counts, np.array([number[split] for split, _ in places], np.int64), np.array(row, dtype=np.int64)
+        arrays,
+        counts,
+        np.array([number[split] for split, _ in places], np.int64),
+        np.array(row, dtype=np.int64),
+        min((files[split].views for split in splits), default=1),
     )
 
 

@@ -33,18 +33,22 @@ class ImageFiles:
 class FeatureFile:
     """An ``.npy`` file with features of a split: row ``i * every`` belongs to the split's image ``i``.
 
-    ``counts`` is an ``.npy`` file with the number of real regions of each image, where it differs between images.
+    ``counts`` is an ``.npy`` file with the number of real regions of each row, where it differs between images. The
+    first ``views`` of an image's ``every`` rows are its views: the whole picture, then random ones.
     """
 
     path: str
     every: int = 1
     counts: str | None = None
+    views: int = 1
 
     def __post_init__(self) -> None:
         _check_path("path", self.path)
         check_whole("every", self.every, least=1)
         if self.counts is not None:
             _check_path("counts", self.counts)
+        if check_whole("views", self.views, least=1) > self.every:
+            fail("views", f"at most {self.every}, the rows of an image that `every` tells", self.views, _REMEDY)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "splits": {split: {"images": n, "captions": c} for split, (n, c) in manifest.splits.items()},
         "images": [_without_none(vars(one)) for one in manifest.images],
         "features": {
-            name: {split: _without_none(vars(file)) for split, file in files.items()}
+            name: {split: _feature_entry(file) for split, file in files.items()}
             for name, files in manifest.features.items()
         },
         "sha256": dict(manifest.sha256),
@@ -121,7 +125,7 @@ def add_features(folder: Path, name: str, split: str, file: FeatureFile) -> None
     """Enter a feature file of a split; whatever else stands in the manifest is kept."""
     read_manifest(folder)
     content = read_json(folder / FILE)
-    entry = _without_none(vars(file))
+    entry = _feature_entry(file)
     files = content.setdefault("features", {}).setdefault(name, {})
     if files.get(split) != entry:
         files[split] = entry
@@ -144,6 +148,13 @@ def _image_files(folder: Path, content: Mapping[str, Any]) -> tuple[ImageFiles, 
 def _check_path(name: str, path: object) -> None:
     if not isinstance(path, str) or not path or "\0" in path or not is_unicode(path):
         fail(name, "the path of a file or folder", repr(path)[:60], _REMEDY)
+
+
+def _feature_entry(file: FeatureFile) -> dict[str, Any]:
+    entry = _without_none(vars(file))
+    if file.views == 1:  # so that releases that know no views read the manifest as well
+        del entry["views"]
+    return entry
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bcls._checks import fail
@@ -196,11 +196,11 @@ def _pack(folder: Path, pictures: Iterable[tuple[str, bytes]], total: int) -> Im
 def _place_features(folder: Path, name: str, file: FeatureFile, copy: bool) -> FeatureFile:
     source = Path(file.path)
     if not copy:
-        return FeatureFile(_reference(folder, source), file.every, file.counts)
+        return replace(file, path=_reference(folder, source))
     to = Path("features") / name / source.name
     (folder / to).parent.mkdir(parents=True, exist_ok=True)
     _copy_file(source, folder / to)
-    return FeatureFile(to.as_posix(), file.every, file.counts)
+    return replace(file, path=to.as_posix())
 
 
 def _copy_file(source: Path, to: Path) -> None:

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,8 @@ _SMALL, _LARGEST = 96, 192
 
 
 @dataclass(frozen=True)
-class TestSplit:
-    """The test split as the gallery needs it, N pictures and C captions."""
-
-    # The name begins with "Test", and this is what keeps pytest from taking it for tests.
-    __test__: ClassVar[bool] = False
+class JudgedSplit:
+    """A split of N pictures and C captions with both kinds of relevance of all pairs."""
 
     pixels: npt.NDArray[np.uint8]
     """(N, H, W, 3) pictures."""
@@ -70,7 +67,7 @@ def quality(similarity: Floats, true: Floats, direction: Direction) -> npt.NDArr
     return means
 
 
-def pick(similarities: Mapping[str, Floats], split: TestSplit, count: int, direction: Direction) -> list[int]:
+def pick(similarities: Mapping[str, Floats], split: JudgedSplit, count: int, direction: Direction) -> list[int]:
     """Pick the queries on which the losses differ most, whichever of them is ahead.
 
     Queries with at least ``SHOWN`` results that fit or nearly fit come first, for elsewhere there is little to put in
@@ -100,7 +97,7 @@ def pick(similarities: Mapping[str, Floats], split: TestSplit, count: int, direc
     return picked[:count]
 
 
-def section(runs: Sequence[Run], split: TestSplit) -> str:
+def section(runs: Sequence[Run], split: JudgedSplit) -> str:
     """Return the HTML of the gallery: four captions and two pictures, under every loss that has a run."""
     shown = _shown_runs(runs)
     scores = {loss: run.similarity for loss, run in shown.items()}
@@ -137,7 +134,7 @@ def _shown_runs(runs: Sequence[Run]) -> dict[str, Run]:
     }
 
 
-def _text_query(split: TestSplit, similarities: Mapping[str, Floats], caption: int) -> str:
+def _text_query(split: JudgedSplit, similarities: Mapping[str, Floats], caption: int) -> str:
     """Return the HTML of one caption and the pictures that each loss ranks first."""
     rows = []
     for loss, similarity in similarities.items():
@@ -148,7 +145,7 @@ def _text_query(split: TestSplit, similarities: Mapping[str, Floats], caption: i
     return f'<article class="query"><h4>“{escape(split.texts[caption])}”</h4>{"".join(rows)}</article>\n'
 
 
-def _image_query(split: TestSplit, similarities: Mapping[str, Floats], image: int) -> str:
+def _image_query(split: JudgedSplit, similarities: Mapping[str, Floats], image: int) -> str:
     """Return the HTML of one picture and the captions that each loss ranks first."""
     columns = []
     for loss, similarity in similarities.items():
@@ -169,7 +166,7 @@ def _loss_heading(loss: str, mean: float) -> str:
     )
 
 
-def _picture_result(split: TestSplit, image: int, caption: int) -> str:
+def _picture_result(split: JudgedSplit, image: int, caption: int) -> str:
     kind, badge = _verdict(split, image, caption)
     return (
         f'<li class="{kind}"><figure>{_img(split, image)}'
@@ -177,13 +174,13 @@ def _picture_result(split: TestSplit, image: int, caption: int) -> str:
     )
 
 
-def _caption_result(split: TestSplit, image: int, caption: int) -> str:
+def _caption_result(split: JudgedSplit, image: int, caption: int) -> str:
     kind, badge = _verdict(split, image, caption)
     labels = _labels(split, image, caption)
     return f'<li class="{kind}"><p>{escape(split.texts[caption])}</p><p class="labels">{labels} {badge}</p></li>'
 
 
-def _verdict(split: TestSplit, image: int, caption: int) -> tuple[str, str]:
+def _verdict(split: JudgedSplit, image: int, caption: int) -> tuple[str, str]:
     """Class of a result and the badge that says the same to those who see no colour."""
     if int(split.image_of_caption[caption]) == image:
         return "truth", '<span class="badge"><span aria-hidden="true">✓</span> match</span>'
@@ -192,12 +189,12 @@ def _verdict(split: TestSplit, image: int, caption: int) -> tuple[str, str]:
     return "other", ""
 
 
-def _labels(split: TestSplit, image: int, caption: int) -> str:
+def _labels(split: JudgedSplit, image: int, caption: int) -> str:
     pseudo, true = split.pseudo[image, caption], split.true[image, caption]
     return f'<span title="pseudo label">[{pseudo:.2f}]</span> <span title="true relevance">true {true:.2f}</span>'
 
 
-def _img(split: TestSplit, image: int) -> str:
+def _img(split: JudgedSplit, image: int) -> str:
     """Return the picture inline; described by the first caption that was written for it."""
     from PIL import Image
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import bcls
 from bcls._checks import fail
 from bcls._files import write_whole
+from bcls.assess.page.shell import frame
 from bcls.demo.curves import COLOURS, curve_svgs
 from bcls.demo.findings import findings
-from bcls.demo.gallery import TestSplit, section
+from bcls.demo.gallery import JudgedSplit, section
 from bcls.demo.results import FIGURES, LOSSES, Run, Spread, summary
 
 _COUNTS = {1: "one loss", 2: "two losses", 3: "three losses"}
@@ -44,7 +45,7 @@ _NEXT = (
 
 
 def write_report(
-    path: Path, runs: Sequence[Run], split: TestSplit, settings: dict[str, object], seconds: float
+    path: Path, runs: Sequence[Run], split: JudgedSplit, settings: dict[str, object], seconds: float
 ) -> None:
     """Write the report, one HTML file that needs no other file and no network.
 
@@ -65,7 +66,7 @@ def write_report(
     write_whole(path, _page(runs, split, settings, seconds))
 
 
-def _page(runs: Sequence[Run], split: TestSplit, settings: dict[str, object], seconds: float) -> str:
+def _page(runs: Sequence[Run], split: JudgedSplit, settings: dict[str, object], seconds: float) -> str:
     curves = curve_svgs(runs)
     losses = list(summary(runs))
     title = f"A small image-text model, trained the same way under {_COUNTS[len(losses)]}"
@@ -74,21 +75,7 @@ def _page(runs: Sequence[Run], split: TestSplit, settings: dict[str, object], se
         for key, (name, meaning) in _MEANT.items()
     )
     found = "".join(f"<li>{escape(finding)}</li>" for finding in findings(runs))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<link rel="icon" href="data:,">
-<title>{title} – bcls demo</title>
-<style>
-{_style()}</style>
-</head>
-<body>
-<main>
-<header>
+    content = f"""<header>
 <p class="kicker">bcls demo</p>
 <h1>{title.replace("image-text", "<span>image-text</span>")}</h1>
 <p class="lede">{escape(_lede(runs, split, seconds))}</p>
@@ -112,11 +99,8 @@ def _page(runs: Sequence[Run], split: TestSplit, settings: dict[str, object], se
 {"".join(f"<p>{text}</p><pre><code>{escape(code)}</code></pre>" for text, code in _NEXT)}
 </section>
 </div>
-{_details(runs, settings)}
-</main>
-</body>
-</html>
-"""
+{_details(runs, settings)}"""
+    return frame(f"{title} – bcls demo", content, _style())
 
 
 def _style() -> str:
@@ -125,7 +109,7 @@ def _style() -> str:
     return losses + resources.files("bcls.demo").joinpath("page.css").read_text(encoding="utf-8")
 
 
-def _lede(runs: Sequence[Run], split: TestSplit, seconds: float) -> str:
+def _lede(runs: Sequence[Run], split: JudgedSplit, seconds: float) -> str:
     names = [LOSSES[loss] for loss in summary(runs)]
     images, captions = split.true.shape
     text = (
@@ -137,7 +121,7 @@ def _lede(runs: Sequence[Run], split: TestSplit, seconds: float) -> str:
     return text + (f" There is no finished run of {_join(missing)}." if missing else "")
 
 
-def _table(runs: Sequence[Run], split: TestSplit) -> str:
+def _table(runs: Sequence[Run], split: JudgedSplit) -> str:
     figures = summary(runs)
     groups: dict[str, list[str]] = {}
     for key, heading, _ in FIGURES:

@@ -18,7 +18,7 @@ from bcls.data import Caption, Dataset, ImageRecord, open_dataset
 from bcls.data.manifest import FeatureFile
 from bcls.data.synthetic import SceneDataset, make_scenes, render_all, true_relevance
 from bcls.data.write import Content, write_dataset
-from bcls.demo.gallery import TestSplit
+from bcls.demo.gallery import JudgedSplit
 from bcls.demo.settings import DemoSettings
 from bcls.demo.towers import Reader
 from bcls.labels import cached_embeddings, relevance
@@ -45,8 +45,8 @@ class DemoData:
 
     dataset: Dataset
     reader: Reader
-    validation: TestSplit
-    test: TestSplit
+    validation: JudgedSplit
+    test: JudgedSplit
 
 
 def prepare(settings: DemoSettings, folder: Path) -> DemoData:
@@ -111,11 +111,11 @@ def _png(pixels: npt.NDArray[np.uint8]) -> Iterator[bytes]:
 
 def _split(
     scenes: SceneDataset, pixels: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32], start: int, stop: int
-) -> TestSplit:
+) -> JudgedSplit:
     own = (scenes.image_of_caption >= start) & (scenes.image_of_caption < stop)
     chosen = [scenes.captions[place] for place in np.flatnonzero(own)]
     image_of_caption = scenes.image_of_caption[own] - start
-    return TestSplit(
+    return JudgedSplit(
         pixels=pixels[start:stop],
         texts=[caption.text for caption in chosen],
         image_of_caption=image_of_caption,

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from bcls._padded import Padded
-from bcls.demo.gallery import Floats, TestSplit
+from bcls.demo.gallery import Floats, JudgedSplit
 from bcls.demo.results import Run
 from bcls.demo.scenes import ENCODER, PIXELS, DemoData
 from bcls.demo.settings import DemoSettings
@@ -79,7 +79,7 @@ def _config(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder
     )
 
 
-def measure(similarity: Floats, split: TestSplit) -> dict[str, float]:
+def measure(similarity: Floats, split: JudgedSplit) -> dict[str, float]:
     """Recalls against the pairs, and Kendall's tau (mean of both directions) against both kinds of relevance."""
     figures = recalls(similarity, split.image_of_caption)
     for name, labels in (("pseudo", split.pseudo), ("true", split.true)):
@@ -88,7 +88,7 @@ def measure(similarity: Floats, split: TestSplit) -> dict[str, float]:
     return figures
 
 
-def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: DemoData, split: TestSplit) -> Floats:
+def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: DemoData, split: JudgedSplit) -> Floats:
     """Scores of a split by the model as a checkpoint has it."""
     model.load_trained_state(load_file(folder / CHECKPOINTS / checkpoint / WEIGHTS))
     pixels = torch.from_numpy(split.pixels).permute(0, 3, 1, 2)

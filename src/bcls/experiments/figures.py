@@ -42,9 +42,14 @@ def scores_of(
     return model.similarity(inputs, captions).numpy()
 
 
-def on_device(similarity: NDArray[Any]) -> Any:
-    """Scores where pairs are counted fastest: on a GPU where there is one."""
-    return torch.from_numpy(similarity).cuda() if torch.cuda.is_available() else similarity
+def on_device(similarity: NDArray[Any], device: str) -> Any:
+    """Scores where pairs are counted fastest: on a GPU where there is one, unless it must not be used.
+
+    Args:
+        similarity: ``(N, C)`` scores.
+        device: ``auto``, ``cpu`` or ``cuda``, as the sweep was told.
+    """
+    return torch.from_numpy(similarity).cuda() if device != "cpu" and torch.cuda.is_available() else similarity
 
 
 def split_figures(
@@ -53,6 +58,7 @@ def split_figures(
     labels: str,
     shared: "Shared",
     *,
+    device: str = "auto",
     folds: int = 1,
     eccv: bool = False,
 ) -> tuple[dict[str, float], QueryRanks]:
@@ -63,6 +69,7 @@ def split_figures(
         similarity: ``(N, C)`` scores.
         labels: Text encoder of the labels; ``"none"`` for no graded figures.
         shared: Keeps the label vectors.
+        device: ``auto``, ``cpu`` or ``cuda``, see :func:`on_device`.
         folds: Above 1, recalls averaged over folds are added as ``fold_rsum`` and so on.
         eccv: Add the figures of ECCV Caption.
 
@@ -72,7 +79,8 @@ def split_figures(
     """
     encoder = None if labels == "none" else labels
     captions = None if encoder is None else shared.captions(split, encoder)
-    figures = evaluate(split, on_device(similarity), Options(labels=encoder, eccv=eccv), captions=captions)
+    options = Options(labels=encoder, eccv=eccv)
+    figures = evaluate(split, on_device(similarity, device), options, captions=captions)
     for name, key in (("tau", "tau_a"), ("tau_b", "tau_b"), ("ndcg", "ndcg")):
         if f"i2t_{key}" in figures:
             figures[name] = (figures[f"i2t_{key}"] + figures[f"t2i_{key}"]) / 2

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bcls._checks import check_choice, check_number, check_whole, fail
+from bcls._yaml import read_yaml
 from bcls.experiments.merge import merge
 from bcls.training.config import TrainConfig, check_config
 
 #: Settings that a file must leave to the command line, for they are no part of an experiment.
 _ASIDE = {"data", "out", "resume", "seed", "device", "graph", "workers"}
+#: So that a number with some zeros too many fills no memory.
+_MOST_SEEDS = 10_000
 #: The paper's tables.
 PAPER_TABLES = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 #: What a row may say beside settings.
@@ -220,10 +221,13 @@ def _search(path: Path, plain: object) -> Search:
 
 def _seeds(name: str, plain: object) -> tuple[int, ...]:
     if isinstance(plain, int) and not isinstance(plain, bool):
+        if plain > _MOST_SEEDS:
+            fail(name, f"at most {_MOST_SEEDS} seeds", plain, "five are usual")
         plain = list(range(1, check_whole(name, plain, least=1) + 1))
-    if not isinstance(plain, list) or not plain or len(set(plain)) < len(plain):
+    seeds = tuple(check_whole(name, seed, least=0) for seed in plain) if isinstance(plain, list) else ()
+    if not seeds or len(set(seeds)) < len(seeds):
         fail(name, "a number of seeds, or a list of different ones", repr(plain), "such as [1, 2, 3]")
-    return tuple(check_whole(name, seed, least=0) for seed in plain)
+    return seeds
 
 
 def _lists(name: str, plain: object) -> dict[str, list[Any]]:
@@ -237,19 +241,19 @@ def _lists(name: str, plain: object) -> dict[str, list[Any]]:
 
 def _base(path: Path, base: object) -> dict[str, Any]:
     if isinstance(base, str):
-        base = _load(path.parent / base)
+        place = path.parent / base
+        try:
+            place.stat()
+        except ValueError:
+            fail("base", "the name of a file", repr(base), "name a preset beside this one")
+        base = _load(place)
     return _mapping(path, base, "base")
 
 
 def _load(path: Path) -> object:
-    try:
-        loaded: object = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        fail(str(path), "a YAML file", reason, "mend it")
     from bcls.training.objective import numbers
 
-    converted: object = numbers(loaded)
+    converted: object = numbers(read_yaml(path))
     return converted
 
 

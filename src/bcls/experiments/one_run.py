@@ -166,7 +166,7 @@ def _figures(
     similarity = _mean([scores_of(model, one, split, split.texts, bench.pool) for one, model in models])
     test = kind == "test"
     more: dict[str, Any] = {"folds": bench.sweep.folds, "eccv": bench.sweep.eccv} if test else {}
-    figures, ranks = split_figures(split, similarity, config.labels, bench.shared, **more)
+    figures, ranks = split_figures(split, similarity, config.labels, bench.shared, device=bench.device, **more)
     _write_ranks(bench.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
     search = bench.sweep.search
     parts = PARTS if test else ("choice",) if search is not None and search.measure.startswith("choice_") else ()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
-from bcls._files import write_whole
+from bcls._files import beside, replace_folder, write_whole
 from bcls._padded import Padded
 from bcls.export.inputs import TowerInputs, tower_inputs
 from bcls.export.page import page
@@ -16,6 +16,7 @@ from bcls.export.towers import ImageTower, TextTower, run_tower, write_tower
 from bcls.export.words import word_files
 from bcls.models import name_of
 from bcls.models.base import RetrievalModel
+from bcls.models.batches import trimmed
 
 #: Most that an entry of a unit vector may differ between onnxruntime and torch, both in float32 on the CPU.
 TOLERANCE = 1e-4
@@ -66,20 +67,12 @@ def export_onnx(
     folder = Path(out).absolute()
     if folder.exists() and not _replaceable(folder):
         fail("out", "a new or empty folder, or an earlier export", str(out), "choose another name")
-    new, old = (folder.with_name(f"{folder.name}.{end}") for end in ("new", "old"))
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
+    written: list[Exported] = []
     try:
-        exported = _write(new, model, inputs)
-        _sync(new)
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            folder.rename(old)
-        new.rename(folder)
+        replace_folder(folder, lambda new: written.append(_write(new, model, inputs)))
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-    return exported
+        shutil.rmtree(beside(folder)[0], ignore_errors=True)
+    return written[0]
 
 
 def _write(folder: Path, model: RetrievalModel, inputs: TowerInputs) -> Exported:
@@ -90,7 +83,7 @@ def _write(folder: Path, model: RetrievalModel, inputs: TowerInputs) -> Exported
     ):
         # Sizes of 1 would be taken for constants.
         write_tower(folder / file, model, tower, _doubled(given), name)
-        checks = [_trimmed(given.take(rows)) for rows in (slice(None), slice(0, 1))]
+        checks = [trimmed(given.take(rows)) for rows in (slice(None), slice(0, 1))]
         differences.append(max(_difference(run_tower(folder / file, one, name), encode(one)) for one in checks))
         if not differences[-1] <= TOLERANCE:
             got = f"{differences[-1]:.2g} in {file}"
@@ -113,16 +106,15 @@ def _write(folder: Path, model: RetrievalModel, inputs: TowerInputs) -> Exported
     plain = {"onnx": asdict(exported), "config": {"name": exported.model, **model.as_dict()}}
     write_whole(folder / "config.json", json.dumps(plain, indent=2) + "\n")
     write_whole(folder / "README.md", page(model, exported))
+    for path in folder.iterdir():  # the towers were written by torch, which does not wait for the disk
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
     return exported
 
 
 def _doubled(items: Padded) -> Padded:
     values = items.values.repeat(2, *[1] * (items.values.ndim - 1))
     return Padded(values, None if items.lengths is None else items.lengths.repeat(2))
-
-
-def _trimmed(items: Padded) -> Padded:
-    return items if items.lengths is None else Padded(items.values[:, : int(items.lengths.max())], items.lengths)
 
 
 def _difference(one: Any, other: Any) -> float:
@@ -132,15 +124,6 @@ def _difference(one: Any, other: Any) -> float:
 def _width(model: RetrievalModel) -> int:
     width: int = model.config.width  # type: ignore[attr-defined]
     return width
-
-
-def _sync(folder: Path) -> None:
-    for path in (*folder.iterdir(), folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _replaceable(folder: Path) -> bool:

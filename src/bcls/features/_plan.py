@@ -11,6 +11,7 @@ from bcls import __version__
 from bcls._checks import check_choice, check_whole, fail
 from bcls.data import Dataset
 from bcls.features._record import check_name
+from bcls.features._views import RandomViews
 from bcls.features.settings import FeatureSettings
 from bcls.jobs import ENGINES, Start
 
@@ -27,7 +28,8 @@ class Plan:
 
     Attributes:
         name: Name of the features.
-        shape: Shape of one picture's features.
+        shape: Shape of the features of one view of a picture.
+        views: Views of a picture, the whole one included, each with a row.
         settings: What the features are, as it is recorded.
         made_with: Device and software, which show in the last bits.
         start: Builds a worker.
@@ -36,6 +38,7 @@ class Plan:
 
     name: str
     shape: tuple[int, ...]
+    views: int
     settings: dict[str, Any]
     made_with: dict[str, Any]
     start: Start[tuple[str, ...]]
@@ -56,6 +59,7 @@ def make_plan(dataset: Dataset, settings: FeatureSettings) -> Plan:
     check_choice("precision", settings.precision, PRECISIONS)
     check_choice("view", settings.view, VIEWS)
     check_whole("workers", settings.workers, least=1)
+    views = _random_views(settings)
     regions = parse_regions(settings.regions)
     splits = _splits(dataset, settings.split)
     device = _device(settings.device)
@@ -70,10 +74,12 @@ def make_plan(dataset: Dataset, settings: FeatureSettings) -> Plan:
         "device": device,
         "precision": getattr(torch, settings.precision),
         "lanes": max(1, torch.get_num_threads() // settings.workers),
+        "views": views,
     }
     return Plan(
         check_name("name", settings.name or _default_name(settings)),
         shape,
+        views.rows,
         _recorded(backbone, settings, regions),
         {"device": torch.cuda.get_device_name(device) if device != "cpu" else "cpu", "software": _software()},
         _start(dataset, backbone, settings, options),
@@ -109,9 +115,21 @@ def _device(name: str) -> str:
     return name
 
 
+def _random_views(settings: FeatureSettings) -> RandomViews:
+    number = check_whole("views", settings.views, least=0)
+    smallest = settings.smallest_crop
+    if not 0 < smallest <= 1:
+        fail("smallest_crop", "a share above 0, up to 1", smallest, "0.5 is usual; 1 keeps the whole picture")
+    if number and settings.view == "ten-crop":
+        got = f"{number} with the view ten-crop, which is a mean over ten crops already"
+        fail("views", "0, or another view", got, "use --view whole or centre, or leave --views out")
+    return RandomViews(number, smallest)
+
+
 def _default_name(settings: FeatureSettings) -> str:
     view = "" if settings.view == "whole" else f"-{settings.view}"
-    return f"{Path(settings.backbone).name}-{settings.regions}{view}"
+    views = f"-views{settings.views}" if settings.views else ""
+    return f"{Path(settings.backbone).name}-{settings.regions}{view}{views}"
 
 
 def _recorded(backbone: "Backbone", settings: FeatureSettings, regions: tuple[int, int] | None) -> dict[str, Any]:
@@ -126,6 +144,8 @@ def _recorded(backbone: "Backbone", settings: FeatureSettings, regions: tuple[in
         "channels": backbone.channels,
         "precision": settings.precision,
         "dtype": "float16",
+        # Told only where there are some, so that features that earlier releases made are known again.
+        **({"views": settings.views, "smallest_crop": settings.smallest_crop} if settings.views else {}),
     }
 
 

@@ -38,31 +38,49 @@ def finished_splits(folder: Path, settings: Mapping[str, Any]) -> dict[str, dict
     made, splits = content.get("settings"), content.get("splits")
     if not isinstance(made, dict) or not isinstance(splits, dict) or not all(map(_is_split, splits.values())):
         fail(str(path), "settings and splits as bcls writes them", "something else", f"remove {folder}")
-    for key, value in settings.items():
-        if made.get(key) != json.loads(json.dumps(value)):
-            remedy = f"choose another name for these, or remove {folder}"
-            fail(key, f"{made.get(key)!r}, as in the finished features {folder.name!r}", value, remedy)
+    other = difference(made, settings)
+    if other is not None:
+        key, before, now = other
+        remedy = f"choose another name for these, or remove {folder}"
+        fail(key, f"{before}, as in the finished features {folder.name!r}", now, remedy)
     return splits
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """The first setting that differs from a recorded one, with both of its values; ``None`` where all are the same.
+
+    Example:
+        >>> difference({"side": 224, "views": 4}, {"side": 224})
+        ('views', '4', 'none')
+    """
+    now = json.loads(json.dumps(now))
+    for key in {**now, **before}:  # also what only one of them has
+        if (key in before, before.get(key)) != (key in now, now.get(key)):
+            then, here = (repr(one[key]) if key in one else "none" for one in (before, now))
+            return key, then, here
+    return None
 
 
 def _is_split(made: Any) -> bool:
     return isinstance(made, dict) and "images" in made and isinstance(made.get("zero_rows"), list)
 
 
-def record_split(dataset: Path, name: str, split: str, settings: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+def record_split(
+    dataset: Path, name: str, split: str, settings: Mapping[str, Any], made: Mapping[str, Any], views: int
+) -> None:
     """Note that a split is finished, beside the features and then in the dataset's manifest."""
     folder = dataset / "features" / name
     splits = {**finished_splits(folder, settings), split: dict(made)}
     # In one order, whichever was finished first.
     content = {"format": FORMAT, "version": 1, "settings": dict(settings), "splits": dict(sorted(splits.items()))}
     write_whole(folder / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    enter(dataset, name, split)
+    enter(dataset, name, split, views)
 
 
-def enter(dataset: Path, name: str, split: str) -> None:
-    """Enter a finished split in the dataset's manifest, where it is not there yet."""
+def enter(dataset: Path, name: str, split: str, views: int) -> None:
+    """Enter a finished split, with so many rows a picture, in the dataset's manifest, where it is not there yet."""
     with alone(dataset / "features", wait=True):
-        add_features(dataset, name, split, FeatureFile(f"features/{name}/{split}.npy"))
+        add_features(dataset, name, split, FeatureFile(f"features/{name}/{split}.npy", every=views, views=views))
 
 
 @contextmanager

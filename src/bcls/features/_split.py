@@ -34,7 +34,7 @@ class SplitWork:
         self._part, self._split, self._plan, self._size = part, split, plan, size
         self._images = {"images": images_hash(part.image_ids)}
         depends = {**plan.settings, **plan.made_with, **self._images, "block": size}
-        self._file = SplitFile(folder, split, (len(part.images), *plan.shape), depends)
+        self._file = SplitFile(folder, split, (len(part.images) * plan.views, *plan.shape), depends)
         self._quarantined = read_quarantine(part.folder).images
         blocks = -(-len(part.images) // size)
         self.left = [number for number in range(blocks) if number not in self._file.done]
@@ -63,8 +63,8 @@ class SplitWork:
             fail("dataset", "pictures that can be read", got, "if they have moved, say where they are")
         self.unreadable |= reasons
         if not reasons:
-            rows[np.isin(ids, broken)] = 0
-            self._file.write(number, number * self._size, rows, broken)
+            rows[np.repeat(np.isin(ids, broken), self._plan.views)] = 0
+            self._file.write(number, number * self._size * self._plan.views, rows, broken)
             self.left.remove(number)
 
     def finish(self) -> None:
@@ -73,13 +73,14 @@ class SplitWork:
             return
         self._file.finish()
         made = {
-            "rows": len(self._part.images),
+            "rows": len(self._part.images) * self._plan.views,
             "sha256": checksum(self._file.path),
             **self._images,
             **self._plan.made_with,
             "zero_rows": self.zero_rows,
         }
-        record_split(self._part.folder, self._plan.name, self._split, self._plan.settings, made)
+        plan = self._plan
+        record_split(self._part.folder, plan.name, self._split, plan.settings, made, plan.views)
         self._file.forget()
 
     def _reason(self, image_id: str) -> str:

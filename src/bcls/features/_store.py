@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bcls._checks import fail
 from bcls._files import sync_folder, write_whole
+from bcls.features._record import difference
 
 
 class SplitFile:
@@ -24,7 +25,7 @@ class SplitFile:
     Args:
         folder: Folder of the features.
         split: Name of the split.
-        shape: Number of pictures, then the shape of one picture's features.
+        shape: Number of rows, then the shape of one row.
         depends: What the bytes depend on; another extraction under this name is refused.
 
     Raises:
@@ -94,13 +95,10 @@ class SplitFile:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             reason = f"a damaged one ({' '.join(str(error).split())[:200]})"
             fail(str(self._journal), "notes about the blocks that are done", reason, f"remove {self._journal.parent}")
-        for key in depends:
-            if before.get(key) != json.loads(json.dumps(depends[key])):
-                fail(
-                    key,
-                    f"{before.get(key)!r}, as in the extraction that was broken off",
-                    repr(depends[key]),
-                    f"finish that one first, choose another name, or remove {self._journal.parent}",
-                )
+        other = difference(before, depends)
+        if other is not None:
+            key, then, now = other
+            remedy = f"finish that one first, choose another name, or remove {self._journal.parent}"
+            fail(key, f"{then}, as in the extraction that was broken off", now, remedy)
         self.done = done
         os.truncate(self._journal, len(whole) + 1)  # a line that was cut off

@@ -12,6 +12,7 @@ import torch
 from bcls._checks import fail
 from bcls.backbones import VIEWS, Backbone, View, load_backbone, pool_regions
 from bcls.data import Dataset
+from bcls.features._views import RandomViews
 
 #: Crops that go through the network at a time. On a processor more only leave its caches.
 _BATCH = 16
@@ -34,6 +35,7 @@ class PictureWorker:
         device: Where the network runs.
         precision: Its type.
         lanes: How many batches are worked on at a time.
+        views: Random views that are looked at in the same way as the picture itself.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class PictureWorker:
         device: str,
         precision: torch.dtype,
         lanes: int,
+        views: RandomViews,
     ) -> None:
         self._backbone = backbone.to(device, precision).eval()
         self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
+        self._views = views
         self._turn = threading.Semaphore(lanes if device == "cpu" else 1)
         self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(1,))
         self._begun: dict[tuple[str, ...], list[Future[Rows]]] = {}
@@ -61,7 +65,7 @@ class PictureWorker:
             self._begun[ids] = [self._pool.submit(self._rows, part) for part in parts]
 
     def __call__(self, block: Sequence[str]) -> Rows:
-        """Features of the pictures with these ids; a row of NaN for each that cannot be read."""
+        """Features of the pictures with these ids, a row for each view of each; NaN for what cannot be read."""
         self.ahead(block)
         return np.concatenate([part.result() for part in self._begun.pop(tuple(block))])
 
@@ -75,15 +79,19 @@ class PictureWorker:
         shape: tuple[int, ...] = (self._backbone.channels,)
         if self._regions is not None:
             shape = (self._regions[0] * self._regions[1], *shape)
-        rows = np.full((len(ids), *shape), np.nan, dtype=np.float16)
+        rows = np.full((len(ids), self._views.rows, *shape), np.nan, dtype=np.float16)
         if readable:
-            rows[readable] = self._compute(torch.cat([pictures[number] for number in readable]), len(readable))
+            # One view of all pictures at a time: whole pictures then share a batch with the same others as without
+            # views, and have the same bytes.
+            for view in range(self._views.rows):
+                pixels = torch.cat([pictures[number][view] for number in readable])
+                rows[readable, view] = self._compute(pixels, len(readable))
             finite = np.isfinite(rows[readable]).reshape(len(readable), -1).all(1)
             if not finite.all():
                 image_id = ids[readable[int(np.argmin(finite))]]
                 got = f"others for the picture {image_id!r}"
                 fail("precision", "features that are finite in float16", got, "use float32, or another backbone")
-        return rows
+        return rows.reshape(-1, *shape)
 
     def _compute(self, pixels: torch.Tensor, images: int) -> Rows:
         with self._turn, torch.inference_mode():
@@ -94,7 +102,8 @@ class PictureWorker:
 
     def _read(self, image_id: str) -> Any:
         try:
-            return self._backbone.views(self._dataset.read_image(image_id), self._view)
+            pictures = self._views.of(self._dataset.read_image(image_id), image_id)
+            return [self._backbone.views(one, self._view) for one in pictures]
         except (ValueError, OSError):
             return None  # the main process reads it once more, to say why
 

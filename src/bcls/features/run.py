@@ -27,6 +27,7 @@ class Extraction:
         name: Name of the features, for :meth:`bcls.data.Dataset.features`.
         folder: Where they lie.
         shapes: Shape of the array of each split, those finished before included.
+        views: Rows of a picture in it: the whole picture, and random views behind it where they were asked for.
         already: Splits that were finished before.
         unreadable: Pictures that cannot be read, by id, with the reason. Their splits are not finished.
         zero_rows: Ids of quarantined pictures that cannot be read, whose rows are zero.
@@ -35,6 +36,7 @@ class Extraction:
     name: str
     folder: Path
     shapes: dict[str, tuple[int, ...]]
+    views: int
     already: tuple[str, ...]
     unreadable: dict[str, str]
     zero_rows: tuple[str, ...]
@@ -46,6 +48,9 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
     They are stored as ``features/<name>/<split>.npy``, float16, ``(N, R, D)`` or ``(N, D)``, beside a
     ``manifest.json`` that says what made them, and are entered in the dataset's manifest: open the dataset again and
     ask for ``features(name)``. An extraction that was broken off goes on where it was and ends with the same bytes.
+
+    With ``views`` random views there are ``(1 + views) N`` rows, the whole picture's before those of its views. What
+    reads features sees whole pictures; training draws one of the rows for each caption.
 
     A picture that cannot be read keeps its split from being finished, unless ``bcls data check`` has put it into
     quarantine: then its row is zero, is listed as such in ``manifest.json``, and training skips it.
@@ -73,10 +78,10 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
         finished = finished_splits(folder, plan.settings)
         for split in plan.splits:
             part = dataset.split(split)
-            shapes[split] = (len(part.images), *plan.shape)
+            shapes[split] = (len(part.images) * plan.views, *plan.shape)
             if split in finished and (folder / f"{split}.npy").exists():
                 _check_same(folder, split, finished[split], part)
-                enter(dataset.folder, plan.name, split)
+                enter(dataset.folder, plan.name, split, plan.views)
                 zero[split] = finished[split]["zero_rows"]
             else:
                 _check_free(dataset, plan.name, split)
@@ -87,6 +92,7 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
         plan.name,
         folder,
         shapes,
+        plan.views,
         tuple(split for split in plan.splits if split not in work),
         {image_id: reason for one in work.values() for image_id, reason in one.unreadable.items()},
         tuple(image_id for split in plan.splits for image_id in zero[split]),

@@ -13,8 +13,12 @@ class FeatureSettings:
     """Regions a picture: a square number, rows and columns such as 4x9, or global for one vector."""
     view: str = "whole"
     """What the network sees: whole (stretched to a square), centre, or ten-crop (the mean over ten crops)."""
+    views: int = 0
+    """Random crops, half of them mirrored, beside each picture; training draws one a caption. Not with ten-crop."""
+    smallest_crop: float = 0.5
+    """The smallest of these random views, as a share of the picture's area."""
     name: str | None = None
-    """Name of the features; made from the backbone, the regions and the view when left out."""
+    """Name of the features; made from the backbone, the regions, the view and the views when left out."""
     split: str | None = None
     """One split alone; all of them when left out."""
     engine: str = "local"

@@ -22,11 +22,13 @@ BATCH = 64
 
 def hash_of(model: "RetrievalModel") -> str:
     """Hash of a model's kind and of all its weights, frozen ones included."""
+    import torch
+
     digest = hashlib.sha256(f"{type(model).__qualname__} {model.as_dict()!r}".encode())
     for name, value in sorted(model.state_dict().items()):
         plain = value.detach().cpu().contiguous()
         digest.update(f"{name} {tuple(plain.shape)} {plain.dtype}".encode())
-        digest.update(plain.reshape(-1).view(_bytes()).numpy())
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
@@ -101,9 +103,3 @@ def probe(model: "RetrievalModel", features: FeatureRows | None) -> tuple[int, b
     except ValueError as error:
         fail("model", "one that reads text", f"an error ({error})", "save it together with its vocabulary")
     return int(width), codes.values.ndim > 2
-
-
-def _bytes() -> Any:
-    import torch
-
-    return torch.uint8

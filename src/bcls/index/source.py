@@ -45,6 +45,10 @@ class Source(Protocol):
         """A photo's file, or its features as bytes."""
         ...
 
+    def picture(self, name: str) -> bytes:
+        """A photo's file, also where features stand for it."""
+        ...
+
     def captions(self, name: str) -> tuple[str, ...]:
         """What is written about a photo."""
         ...
@@ -102,6 +106,8 @@ class StoreSource:
     def read(self, name: str) -> bytes:
         """A photo's file."""
         return self._store.read(name)
+
+    picture = read
 
     def captions(self, name: str) -> tuple[str, ...]:
         """Captions in files beside the photo."""
@@ -164,10 +170,17 @@ class DatasetSource:
 
     def read(self, name: str) -> bytes:
         """A photo's file, or the bytes of its features."""
-        row = self._row(name)
         if self._features is not None:
-            return np.ascontiguousarray(self._features[row]).tobytes()
-        return self._dataset.read_bytes(self._dataset.image_ids[row])
+            return np.ascontiguousarray(self._features[self._row(name)]).tobytes()
+        return self.picture(name)
+
+    def picture(self, name: str) -> bytes:
+        """A photo's file.
+
+        Raises:
+            OSError: The dataset has no pictures, or this one is gone.
+        """
+        return self._dataset.read_bytes(self._dataset.image_ids[self._row(name)])
 
     def captions(self, name: str) -> tuple[str, ...]:
         """Captions of the dataset."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from bcls.kernels.settings import SoftNegatives, Windows
+from bcls.kernels.settings import Halves, SoftNegatives, Windows
 
 #: No key yet.
 LEAST = torch.iinfo(torch.int64).min
@@ -58,17 +58,10 @@ class Engine(Protocol):
     def step(self, columns: int, *, made: bool) -> int:
         """Rows of a tile with this many columns; ``made`` says that tiles are made one by one, not cut from a whole."""
 
-    def mine(self, tile: Tile, keys: Keys | None, soft: SoftNegatives | None, windows: Windows | None) -> Soft | None:
+    def mine(self, tile: Tile, keys: Keys | None, asked: Halves) -> Soft | None:
         """Raise the keys to those of a tile (``keys.rows`` are the tile's rows) and give its soft sums."""
 
-    def finish(
-        self,
-        keys: Keys | None,
-        sums: Soft | None,
-        own: tuple[Tensor, Tensor],
-        soft: SoftNegatives | None,
-        windows: Windows | None,
-    ) -> Finished:
+    def finish(self, keys: Keys | None, sums: Soft | None, own: tuple[Tensor, Tensor], asked: Halves) -> Finished:
         """Hinges of all anchors; ``own`` are the similarities of own pairs, by row and by column."""
 
     def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:

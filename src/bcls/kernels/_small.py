@@ -13,7 +13,7 @@ from bcls.kernels._arrivals import arrivals
 from bcls.kernels._launch import launch, looks
 from bcls.kernels._once import only_once
 from bcls.kernels._triton_anchors import anchor_hinges
-from bcls.kernels.settings import SoftNegatives, Windows, numbers_on
+from bcls.kernels.settings import Halves, Windows, numbers_on
 from bcls.kernels.values import report_on
 
 #: What a program's registers hold: scores of an anchor, and windows.
@@ -28,17 +28,13 @@ def is_small(size: int, windows: Windows | None) -> bool:
 
 
 def small_loss(
-    similarity: Tensor,
-    relevance: Tensor | None,
-    image_ids: Tensor | None,
-    soft: SoftNegatives | None,
-    windows: Windows | None,
+    similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, asked: Halves
 ) -> tuple[Tensor, Tensor]:
     """Binary and continuous half of a small ``(B, B)`` matrix on a device of Triton's."""
     if similarity.requires_grad and torch.is_grad_enabled():
-        halves: tuple[Tensor, Tensor] = _SmallLoss.apply(similarity, relevance, image_ids, soft, windows)  # type: ignore[no-untyped-call]
+        halves: tuple[Tensor, Tensor] = _SmallLoss.apply(similarity, relevance, image_ids, asked)  # type: ignore[no-untyped-call]
         return halves
-    return _launch(similarity, relevance, image_ids, soft, windows)
+    return _launch(similarity, relevance, image_ids, asked)
 
 
 class _SmallLoss(torch.autograd.Function):
@@ -46,47 +42,41 @@ class _SmallLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        similarity: Tensor,
-        relevance: Tensor | None,
-        image_ids: Tensor | None,
-        soft: SoftNegatives | None,
-        windows: Windows | None,
+        ctx: Any, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, asked: Halves
     ) -> tuple[Tensor, Tensor]:
         slopes = torch.zeros(similarity.shape, device=similarity.device)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(similarity, relevance, image_ids, slopes)
-        ctx.settings = soft, windows
-        return _launch(similarity, relevance, image_ids, soft, windows, slopes)
+        ctx.asked = asked
+        return _launch(similarity, relevance, image_ids, asked, slopes)
 
     @staticmethod
     def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor | None, ...]:
         similarity, relevance, image_ids, slopes = ctx.saved_tensors
-        soft, windows = ctx.settings
+        soft, windows = ctx.asked
         upstream = continuous if soft is None else binary
         if soft is None or windows is None or binary is continuous:  # a sum hands both the same tensor
             gradient = torch.zeros_like(slopes) if upstream is None else slopes * upstream
         else:
             gradient = torch.zeros_like(slopes)
-            asked = (None if binary is None else soft, None if continuous is None else windows)
-            _launch(similarity.detach(), relevance, image_ids, *asked, gradient, (binary, continuous))
+            asked = Halves(None if binary is None else soft, None if continuous is None else windows)
+            _launch(similarity.detach(), relevance, image_ids, asked, gradient, (binary, continuous))
         if similarity.dtype != torch.float32:
             gradient = gradient.to(similarity.dtype)
         parts = (part for part in (similarity, binary, continuous) if part is not None)
-        return only_once(gradient, *parts), None, None, None, None
+        return only_once(gradient, *parts), None, None, None
 
 
 def _launch(
     similarity: Tensor,
     relevance: Tensor | None,
     image_ids: Tensor | None,
-    soft: SoftNegatives | None,
-    windows: Windows | None,
+    asked: Halves,
     slopes: Tensor | None = None,
     upstream: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> tuple[Tensor, Tensor]:
     """Values of the halves; their gradient is added to ``slopes``, times the upstream ones where they are given."""
-    size, device = similarity.shape[0], similarity.device
+    (soft, windows), size, device = asked, similarity.shape[0], similarity.device
     count = 0 if windows is None else windows.count
     work = torch.empty(6 * size, device=device)
     keys = torch.empty(4 * size * count + 2 * size, dtype=torch.int64, device=device)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from bcls.kernels._entries import entries
 from bcls.kernels._parts import LATEST, LEAST, Finished, Keys, Soft, Tile
-from bcls.kernels.settings import SAME, SoftNegatives, Windows, numbers_on
+from bcls.kernels.settings import SAME, Halves, SoftNegatives, Windows, numbers_on
 
 #: Cells of a tile: what a CPU's cache holds, and what an accelerator has memory for (about 50 bytes a cell).
 _CELLS = {"cpu": 1 << 18}
@@ -22,21 +22,15 @@ class TorchEngine:
         """Rows of a tile, the same for both kinds: every pass makes copies of it."""
         return max(1, self.cells // columns)
 
-    def mine(self, tile: Tile, keys: Keys | None, soft: SoftNegatives | None, windows: Windows | None) -> Soft | None:
+    def mine(self, tile: Tile, keys: Keys | None, asked: Halves) -> Soft | None:
         """One scatter into bins for each direction and sign, and two log-sum-exps."""
-        if keys is not None and windows is not None:
-            _raise_keys(tile, keys, windows)
-        return None if soft is None else _sums(tile, soft)
+        if keys is not None and asked.windows is not None:
+            _raise_keys(tile, keys, asked.windows)
+        return None if asked.soft is None else _sums(tile, asked.soft)
 
-    def finish(
-        self,
-        keys: Keys | None,
-        sums: Soft | None,
-        own: tuple[Tensor, Tensor],
-        soft: SoftNegatives | None,
-        windows: Windows | None,
-    ) -> Finished:
+    def finish(self, keys: Keys | None, sums: Soft | None, own: tuple[Tensor, Tensor], asked: Halves) -> Finished:
         """Running extrema over the bins, then hinges."""
+        soft, windows = asked
         anchors = own[0].shape[0] + own[1].shape[0]
         values = torch.zeros(2, anchors, device=own[0].device)
         levels = values.new_full((anchors,), torch.inf)

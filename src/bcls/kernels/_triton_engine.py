@@ -8,7 +8,7 @@ from bcls.kernels._torch_engine import TorchEngine
 from bcls.kernels._triton_hinges import finish_anchors
 from bcls.kernels._triton_soft import soft_slopes, sum_negatives
 from bcls.kernels._triton_tiles import mine_tiles, scatter_pairs
-from bcls.kernels.settings import SoftNegatives, Windows, numbers_on
+from bcls.kernels.settings import Halves, SoftNegatives, Windows, numbers_on
 
 #: Rows and columns of a block, and of one whose negatives are summed up: columns' sums are merged over few blocks.
 _HEIGHT, _WIDTH = 32, 64
@@ -30,13 +30,13 @@ class TritonEngine:
         """A given matrix is one tile."""
         return max(_HEIGHT, _CELLS // columns // _HEIGHT * _HEIGHT) if made else columns
 
-    def mine(self, tile: Tile, keys: Keys | None, soft: SoftNegatives | None, windows: Windows | None) -> Soft | None:
+    def mine(self, tile: Tile, keys: Keys | None, asked: Halves) -> Soft | None:
         """One pass over the tile for each half: together they need more registers than they save in reading."""
-        scores, labels, ids, first = tile
+        (scores, labels, ids, first), (soft, windows) = tile, asked
         if keys is not None and windows is not None and labels is not None:
             (rows, columns), (row_keys, column_keys) = scores.shape, keys
             if windows.count * max(rows, columns) >= 1 << 31:  # beyond the kernel's places, and 64 GB of keys
-                TorchEngine(scores.device).mine(tile, keys, None, windows)
+                TorchEngine(scores.device).mine(tile, keys, Halves(None, windows))
                 return None if soft is None else self._sums(tile, soft)
             blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
             mine_tiles[blocks, _ceil(columns, span)](
@@ -61,17 +61,11 @@ class TritonEngine:
         )  # fmt: skip
         return Soft(by_row, by_column)
 
-    def finish(
-        self,
-        keys: Keys | None,
-        sums: Soft | None,
-        own: tuple[Tensor, Tensor],
-        soft: SoftNegatives | None,
-        windows: Windows | None,
-    ) -> Finished:
+    def finish(self, keys: Keys | None, sums: Soft | None, own: tuple[Tensor, Tensor], asked: Halves) -> Finished:
         """One program for a block of anchors, both directions in one launch."""
+        soft, windows = asked
         if windows is not None and windows.count > _SCANNED:
-            return TorchEngine(own[0].device).finish(keys, sums, own, soft, windows)
+            return TorchEngine(own[0].device).finish(keys, sums, own, asked)
         rows, columns, device = own[0].shape[0], own[1].shape[0], own[0].device
         both, count = rows + columns, 0 if windows is None else windows.count
         scanned = 1 << max(0, count - 1).bit_length()

@@ -13,7 +13,7 @@ from bcls._checks import fail
 from bcls.kernels._once import only_once
 from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
 from bcls.kernels.engines import PRECISIONS, elsewhere, engine_for, runs_triton
-from bcls.kernels.settings import SoftNegatives, Windows
+from bcls.kernels.settings import Halves, SoftNegatives, Windows
 from bcls.kernels.values import look, refuse_earlier
 
 
@@ -73,7 +73,7 @@ def matrix_loss(
     if elsewhere(similarity):
         with torch.cuda.device_of(similarity):  # type: ignore[no-untyped-call]
             return matrix_loss(similarity, relevance, image_ids=image_ids, soft=soft, windows=windows)
-    inputs = similarity, relevance, image_ids, soft, windows
+    inputs = similarity, relevance, image_ids, Halves(soft, windows)
     if runs_triton(similarity.device):
         refuse_earlier(similarity.device)
         from bcls.kernels._small import is_small, small_loss
@@ -87,35 +87,30 @@ def matrix_loss(
 class _MatrixLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        similarity: Tensor,
-        relevance: Tensor | None,
-        image_ids: Tensor | None,
-        soft: SoftNegatives | None,
-        windows: Windows | None,
+        ctx: Any, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, asked: Halves
     ) -> tuple[Tensor, Tensor]:
         engine, size = engine_for(similarity.device), similarity.shape[0]
-        keys = new_keys(size, size, windows, similarity.device)
+        keys = new_keys(size, size, asked.windows, similarity.device)
         step = min(engine.step(size, made=False), size)
         sums = []
         for first in range(0, size, step):
             tile = _tile(similarity, relevance, image_ids, first, step)
             part = keys if keys is None or step == size else keys._replace(rows=keys.rows[:, first : first + step])
-            sums.append(engine.mine(tile, part, soft, windows))
+            sums.append(engine.mine(tile, part, asked))
         own = similarity.diagonal()
-        finished = engine.finish(keys, gather(sums), (own, own), soft, windows)
+        finished = engine.finish(keys, gather(sums), (own, own), asked)
         ctx.save_for_backward(similarity, relevance, image_ids, *finished)
-        ctx.settings = engine, soft, windows, step
+        ctx.settings = engine, asked, step
         ctx.set_materialize_grads(False)
         binary, continuous = finished.values.sum(1).unbind()
         return binary, continuous
 
     @staticmethod
-    def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor, None, None, None]:
         with torch.no_grad():
             gradient = _gradient(ctx.saved_tensors, ctx.settings, binary, continuous)
         parts = (part for part in (ctx.saved_tensors[0], binary, continuous) if part is not None)
-        return only_once(gradient, *parts), None, None, None, None
+        return only_once(gradient, *parts), None, None, None
 
 
 def _gradient(
@@ -123,7 +118,7 @@ def _gradient(
 ) -> Tensor:
     """A half whose upstream gradient is None was not asked about."""
     similarity, relevance, image_ids, *parts = saved
-    engine, soft, windows, step = settings
+    engine, (soft, windows), step = settings
     finished, size = Finished(*parts), similarity.shape[0]
     if soft is None or binary is None:
         gradient = torch.zeros(size, size, device=similarity.device)

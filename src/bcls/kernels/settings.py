@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +64,13 @@ class Windows:
     """Whether an anchor's sum is divided by the number of its windows that have positives and negatives."""
     scale: float = 1.0
     """Factor of the sum: 1 for the paper's equation, 1 / B for the mean, times the weight of the half."""
+
+
+class Halves(NamedTuple):
+    """Settings of what is asked for; None for a half that is left out."""
+
+    soft: SoftNegatives | None
+    windows: Windows | None
 
 
 @lru_cache(maxsize=64)  # every step of a training asks for the same

@@ -17,7 +17,7 @@ from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
 from bcls.kernels._ranks import Share, share_of
 from bcls.kernels.engines import engine_for
 from bcls.kernels.matrix import Terms, gather
-from bcls.kernels.settings import SoftNegatives, Windows
+from bcls.kernels.settings import Halves, SoftNegatives, Windows
 
 
 def streaming_loss(
@@ -77,7 +77,7 @@ def streaming_loss(
     ids = None if image_ids is None else share.gather(image_ids)
     labels = LabelMaker(references.detach().float(), places, share.gather(captions.detach().float()), ids, share.first)
     chosen = None if step is None else check_whole("step", step, least=1)
-    return Terms(*_StreamingLoss.apply(images, texts, labels, share, soft, windows, chosen))  # type: ignore[no-untyped-call]
+    return Terms(*_StreamingLoss.apply(images, texts, labels, share, Halves(soft, windows), chosen))  # type: ignore[no-untyped-call]
 
 
 def _check(images: Tensor, texts: Tensor, captions: Tensor, image_ids: Tensor | None) -> None:
@@ -95,34 +95,27 @@ def _check(images: Tensor, texts: Tensor, captions: Tensor, image_ids: Tensor | 
 class _StreamingLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        images: Tensor,
-        texts: Tensor,
-        labels: LabelMaker,
-        share: Share,
-        soft: SoftNegatives | None,
-        windows: Windows | None,
-        step: int | None,
+        ctx: Any, images: Tensor, texts: Tensor, labels: LabelMaker, share: Share, asked: Halves, step: int | None
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(images.device.type, enabled=False):
             queries, mine = images.float(), texts.float()
             candidates, engine = share.gather(mine), engine_for(images.device)
             size, whole = len(queries), len(candidates)
             step = step or engine.step(whole, made=True)
-            keys = new_keys(size, whole, windows, images.device)
+            keys = new_keys(size, whole, asked.windows, images.device)
             sums: list[Soft | None] = []
             for first in range(0, size, step):
                 tile = _tile(queries, candidates, labels, first, step)
                 part = None if keys is None else keys._replace(rows=keys.rows[:, first : first + step])
-                found = engine.mine(tile, part, soft, windows)
+                found = engine.mine(tile, part, asked)
                 sums.append(None if found is None else Soft(merge(found.rows), merge(found.columns)))
             share.merge_keys(keys)
             own = (queries * mine).sum(1)
-            finished = engine.finish(keys, share.merge_sums(gather(sums)), (own, share.gather(own)), soft, windows)
+            finished = engine.finish(keys, share.merge_sums(gather(sums)), (own, share.gather(own)), asked)
             by_row, by_column = finished.values[:, :size], finished.values[:, size:]
             binary, continuous = (share.add(by_row.sum(1)) + by_column.sum(1)).unbind()
         ctx.save_for_backward(images, texts, *finished)
-        ctx.settings = engine, labels, share, soft, windows, step
+        ctx.settings = engine, labels, share, asked, step
         return binary, continuous
 
     @staticmethod
@@ -130,14 +123,14 @@ class _StreamingLoss(torch.autograd.Function):
         images, texts, *_ = ctx.saved_tensors
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             gradients = _gradients(ctx.saved_tensors, ctx.settings, binary, continuous)
-        return *(only_once(part, images, texts, binary, continuous) for part in gradients), *(None,) * 5
+        return *(only_once(part, images, texts, binary, continuous) for part in gradients), *(None,) * 4
 
 
 def _gradients(
     saved: tuple[Tensor, ...], settings: tuple[Any, ...], binary: Tensor, continuous: Tensor
 ) -> tuple[Tensor, Tensor]:
     images, texts, *parts = saved
-    engine, labels, share, soft, windows, step = settings
+    engine, labels, share, (soft, windows), step = settings
     finished, size = Finished(*parts), len(images)
     queries, candidates = images.float(), share.gather(texts.float())
     by_image, by_text = torch.zeros_like(queries), torch.zeros_like(candidates)

@@ -5,8 +5,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bcls.labels._distinct import Part
 from bcls.labels._grouping import group_by_length
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def tokenise(model: Any, texts: Sequence[str]) -> dict[str, "torch.Tensor"]:
     return {name: value for name, value in features.items() if hasattr(value, "shape")}
 
 
-def encode_usual(model: Any, texts: Sequence[str], precision: str) -> Iterator[tuple[NDArray[np.int64], Any]]:
+def encode_usual(model: Any, texts: Sequence[str], precision: str) -> Iterator[Part]:
     """Encode different texts in batches of like length.
 
     Args:

@@ -1,6 +1,6 @@
 """CLIP through transformers: its text tower as a text encoder, and its score of a photo against a text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from bcls._checks import fail
 from bcls._extras import require
 from bcls._progress import no_bars
+from bcls.labels._distinct import Part, encode_distinct, unit_or_zero
 from bcls.labels._grouping import group_by_length
 from bcls.labels.encoder import Progress
-from bcls.labels.sentence import check_texts, unit_or_zero
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,17 +51,7 @@ class ClipEncoder:
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode texts into unit rows, each different text once; see :meth:`bcls.labels.TextEncoder.encode`."""
-        check_texts(texts)
-        place = {text: row for row, text in enumerate(sorted(set(texts)))}
-        distinct = list(place)
-        vectors = np.empty((len(distinct), self.dimension), dtype=np.float32)
-        done = 0
-        for rows in group_by_length(np.array([len(text.split()) + 2 for text in distinct], dtype=np.int64)):
-            vectors[rows] = self._texts([distinct[row] for row in rows])
-            done += len(rows)
-            if progress is not None:
-                progress(done, len(distinct))
-        return unit_or_zero(vectors)[[place[text] for text in texts]] if len(texts) else vectors
+        return encode_distinct(texts, self.dimension, self._parts, progress)
 
     def encode_photos(self, photos: Iterable["Image"], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode photos into ``(n, d)`` unit rows of the same space.
@@ -88,6 +78,10 @@ class ClipEncoder:
             if progress is not None:
                 progress(done, done)
         return unit_or_zero(np.concatenate(parts))
+
+    def _parts(self, texts: Sequence[str]) -> Iterator[Part]:
+        for rows in group_by_length(np.array([len(text.split()) + 2 for text in texts], dtype=np.int64)):
+            yield rows, self._texts([texts[row] for row in rows])
 
     def _texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import torch

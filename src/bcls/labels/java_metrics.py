@@ -1,6 +1,6 @@
 """METEOR and SPICE through the Java programs that ``pycocoevalcap`` brings or points to."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from bcls.labels.encoder import Progress
 _AT_ONCE = 500
 
 
-class Meteor:
-    """METEOR 1.5: words matched by form, stem, synonym and paraphrase; see :class:`bcls.labels.scorers.PairScorer`."""
+class _JavaMetric:
+    """A metric of ``pycocoevalcap`` that is a Java program; see :class:`bcls.labels.scorers.PairScorer`."""
 
-    name = "meteor"
+    name: str
 
     def pair_scores(
         self,
@@ -30,11 +30,28 @@ class Meteor:
     ) -> NDArray[np.float64]:
         """Score the pairs; see :meth:`bcls.labels.scorers.PairScorer.pair_scores`."""
         words = ptb_tokens(self.name, texts)
-        program = require("pycocoevalcap.meteor.meteor", "caption-metrics", "the metric 'meteor'").Meteor()
-        return _scored(program, list, _exchanges(words, image_of_caption, images, captions), len(images), progress)
+        library = require(f"pycocoevalcap.{self.name}.{self.name}", "caption-metrics", f"the metric {self.name!r}")
+        program = getattr(library, self.name.capitalize())()
+        scores = np.empty(len(images))
+        for start, gold, said in _exchanges(words, image_of_caption, images, captions):
+            _, part = program.compute_score(gold, said)
+            scores[start : start + len(part)] = self._numbers(part)
+            if progress is not None:
+                progress(start + len(part), len(images))
+        return scores
+
+    def _numbers(self, part: Sequence[Any]) -> Any:
+        """What the program answers for some pairs, as numbers."""
+        return part
 
 
-class Spice:
+class Meteor(_JavaMetric):
+    """METEOR 1.5: words matched by form, stem, synonym and paraphrase; see :class:`bcls.labels.scorers.PairScorer`."""
+
+    name = "meteor"
+
+
+class Spice(_JavaMetric):
     """SPICE: objects, attributes and relations in common; see :class:`bcls.labels.scorers.PairScorer`.
 
     Raises:
@@ -51,38 +68,9 @@ class Spice:
                 remedy = "put it there from stanford-corenlp-full-2015-12-09.zip of nlp.stanford.edu/software"
                 fail(self.name, f"Stanford CoreNLP in {folder / file}", "no such file", remedy)
 
-    def pair_scores(
-        self,
-        texts: Sequence[str],
-        image_of_caption: NDArray[np.int64],
-        images: NDArray[np.int64],
-        captions: NDArray[np.int64],
-        progress: Progress | None = None,
-    ) -> NDArray[np.float64]:
-        """Score the pairs; see :meth:`bcls.labels.scorers.PairScorer.pair_scores`."""
-        words = ptb_tokens(self.name, texts)
-        program = require("pycocoevalcap.spice.spice", "caption-metrics", "the metric 'spice'").Spice()
-        return _scored(
-            program, _agreements, _exchanges(words, image_of_caption, images, captions), len(images), progress
-        )
-
-
-def _agreements(part: Sequence[Any]) -> Any:
-    """SPICE's figures, sorted by the number of the pair as the program gives them; no tuples are no agreement."""
-    return np.nan_to_num([one["All"]["f"] for one in part])
-
-
-def _scored(
-    program: Any, read: Callable[[Any], Any], exchanges: Iterator[Any], pairs: int, progress: Progress | None
-) -> NDArray[np.float64]:
-    """Let a program score the pairs, one exchange after another; ``read`` makes numbers of what it answers."""
-    scores = np.empty(pairs)
-    for start, gold, said in exchanges:
-        _, part = program.compute_score(gold, said)
-        scores[start : start + len(part)] = read(part)
-        if progress is not None:
-            progress(start + len(part), pairs)
-    return scores
+    def _numbers(self, part: Sequence[Any]) -> Any:
+        """Its figures, sorted by the number of the pair as the program gives them; no tuples are no agreement."""
+        return np.nan_to_num([one["All"]["f"] for one in part])
 
 
 def _exchanges(

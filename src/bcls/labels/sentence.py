@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from bcls._checks import fail
 from bcls._extras import require
 from bcls._progress import no_bars
+from bcls.labels._distinct import Part, encode_distinct
 from bcls.labels._modules import encode_usual, is_usual
 from bcls.labels.encoder import Progress
 
@@ -51,40 +51,15 @@ class SentenceEncoder:
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode texts into unit rows, each different text once; see :meth:`bcls.labels.TextEncoder.encode`."""
-        check_texts(texts)
-        place = {text: row for row, text in enumerate(sorted(set(texts)))}
-        distinct = list(place)
-        vectors = np.empty((len(distinct), self.dimension), dtype=np.float32)
-        done = 0
-        parts = encode_usual(self._model, distinct, self._precision) if self._usual else self._plain(distinct)
-        for rows, values in parts:
-            vectors[rows] = values
-            done += len(rows)
-            if progress is not None:
-                progress(done, len(distinct))
-        return unit_or_zero(vectors)[[place[text] for text in texts]] if len(texts) else vectors
+        return encode_distinct(texts, self.dimension, self._parts, progress)
 
-    def _plain(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Any]]:
+    def _parts(self, texts: Sequence[str]) -> Iterator[Part]:
+        if self._usual:
+            yield from encode_usual(self._model, texts, self._precision)
+            return
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
             batch = [texts[row] for row in rows]
             yield rows, self._model.encode(batch, batch_size=_BATCH, show_progress_bar=False)
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """Check that there are texts to encode, and not one text or something else."""
-    expected = "a list of strings"
-    if isinstance(texts, str):
-        fail("texts", expected, "one string", "put it into a list")
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            fail("texts", expected, f"{type(text).__name__} at index {index}", "drop it, or make it a string")
-
-
-def unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows of unit length, in place; what some models give an empty text, the zero vector, stays as it is."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    np.divide(vectors, lengths, out=vectors, where=lengths > 0)
-    return vectors

@@ -1,7 +1,7 @@
 """WordLlama out of an installed package: static word vectors, small and fast, for when MiniLM takes too long."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls.labels._distinct import Part, encode_distinct
 from bcls.labels.encoder import Progress
-from bcls.labels.sentence import check_texts, unit_or_zero
 
 _BATCH = 4096
 _WEIGHTS = "weights/l2_supercat_256.safetensors"
@@ -41,16 +41,12 @@ class WordLlamaEncoder:
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode texts into unit rows, each different text once; see :meth:`bcls.labels.TextEncoder.encode`."""
-        check_texts(texts)
-        distinct = sorted(set(texts))
-        vectors = np.empty((len(distinct), self.dimension), dtype=np.float32)
-        for start in range(0, len(distinct), _BATCH):
-            batch = distinct[start : start + _BATCH]
-            vectors[start : start + len(batch)] = self._model.embed(batch)
-            if progress is not None:
-                progress(start + len(batch), len(distinct))
-        place = {text: row for row, text in enumerate(distinct)}
-        return unit_or_zero(vectors)[[place[text] for text in texts]] if len(texts) else vectors
+        return encode_distinct(texts, self.dimension, self._parts, progress)
+
+    def _parts(self, texts: Sequence[str]) -> Iterator[Part]:
+        for start in range(0, len(texts), _BATCH):
+            rows = np.arange(start, min(start + _BATCH, len(texts)))
+            yield rows, self._model.embed(texts[start : start + _BATCH])
 
 
 def _check(path: Path) -> None:

@@ -4,12 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bcls._checks import fail
 from bcls._padded import Padded
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.base import ENCODE_BATCH, ImageInputs, RetrievalModel, TextInputs, judging, parts
+from bcls.models.batches import joined, trimmed
 from bcls.models.config import DETECTOR_REGIONS, SafConfig
 from bcls.models.heads import head_of
 from bcls.models.images import feature_batch
@@ -123,28 +124,3 @@ class CrossModel(RetrievalModel):
 
 #: Captions that are encoded at a time when a collection is scored.
 _CAPTIONS = 512
-
-
-def trimmed(captions: Padded) -> Padded:
-    """The same without columns that are padding in every row."""
-    if captions.lengths is None or not len(captions):
-        return captions
-    return Padded(captions.values[:, : int(captions.lengths.max())], captions.lengths)
-
-
-def joined(batches: list[Padded]) -> Padded:
-    """Batches one behind the other, padded to the longest."""
-    longest = max(batch.values.shape[1] for batch in batches)
-    values = torch.cat([_wider(batch.values, longest) for batch in batches])
-    if all(batch.lengths is None and batch.values.shape[1] == longest for batch in batches):
-        return Padded(values)
-    lengths = [
-        torch.full((len(one),), one.values.shape[1], device=values.device) if one.lengths is None else one.lengths
-        for one in batches
-    ]
-    return Padded(values, torch.cat(lengths))
-
-
-def _wider(values: Tensor, longest: int) -> Tensor:
-    missing = longest - values.shape[1]
-    return nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, missing)) if missing else values

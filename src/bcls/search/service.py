@@ -187,16 +187,14 @@ class Service:
         """A photo's file.
 
         Raises:
-            ValueError: There is no such photo in the index, or it has no picture.
-            OSError: Its file is gone.
+            ValueError: There is no such photo in the index.
+            OSError: Its file is gone, or the dataset has features alone.
         """
         now = self._now()
         photo = self.photo(number)
-        if now.index.manifest.features is not None:
-            fail("number", "a photo with a picture", "features", "this index was made from features")
         if now.source is None:
             raise FileNotFoundError(2, "the photos of the index are gone", now.index.manifest.photos)
-        return now.source.read(photo.facts.name)
+        return now.source.picture(photo.facts.name)
 
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo in small, its longer side at most ``side`` pixels; errors as of :meth:`read_photo`."""

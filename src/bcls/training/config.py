@@ -36,7 +36,7 @@ class TrainConfig:
     features: str | None = None
     """Features of the images by name; without it the model reads pictures."""
     augment: bool = True
-    """Random crops and flips of pictures where the image encoder is trained; a frozen one sees each picture once."""
+    """Random crops and flips of pictures where the image encoder is trained; views of features that have some."""
     smallest_crop: float = 0.4
     """The smallest crop, as a share of the picture's area."""
     skip_quarantined: bool = True

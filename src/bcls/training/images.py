@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 from bcls._padded import Padded
 from bcls.data import Dataset, Features
-from bcls.training.crops import random_view
+from bcls.data.images import random_view
 from bcls.training.plan import Numbers
 from bcls.training.room import fits
 
@@ -22,7 +23,7 @@ class ImageSource(Protocol):
     at_hand: bool
 
     def take(self, images: Numbers, captions: Numbers, epoch: int) -> Padded:
-        """Inputs of some images in training; ``captions`` and ``epoch`` say which crop, where there is one."""
+        """Inputs of some images in training; ``captions`` and ``epoch`` say which crop or view, where there is one."""
         ...
 
     def everything(self) -> Any:
@@ -30,39 +31,89 @@ class ImageSource(Protocol):
         ...
 
 
-def feature_images(features: Features, device: torch.device) -> ImageSource:
-    """Features of a dataset, vectors ``(N, d)`` or regions ``(N, R, d)``: on the device where they fit, else mapped."""
-    size = int(np.prod(features.shape)) * features.arrays[0].dtype.itemsize
+@dataclass(frozen=True)
+class DrawnViews:
+    """Which view of its image a caption is shown with: drawn from seed, epoch and caption, and from nothing else.
+
+    Reads a SplitMix64 generator at the caption's place, so that any captions can be asked for, in any order.
+
+    Attributes:
+        seed: Of the run.
+        number: Views of an image, the whole picture included.
+
+    Example:
+        >>> DrawnViews(seed=1, number=4)(np.arange(8), epoch=1)
+        array([1, 0, 0, 3, 1, 0, 1, 3])
+    """
+
+    seed: int
+    number: int
+
+    def __call__(self, captions: Numbers, epoch: int) -> Numbers:
+        """``(C,)`` numbers of views, from 0, for some captions."""
+        start = np.random.SeedSequence((self.seed, epoch)).generate_state(1, np.uint64)
+        mixed = start + (captions.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        high = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(33)  # 31 bits, so that the product stays in 64
+        drawn: Numbers = (high.astype(np.int64) * self.number) >> 31
+        return drawn
+
+
+def feature_images(features: Features, device: torch.device, seed: int | None = None) -> ImageSource:
+    """Features of a dataset, vectors ``(N, d)`` or regions ``(N, R, d)``: on the device where they fit, else mapped.
+
+    Args:
+        features: The features.
+        device: Where they are wanted.
+        seed: Of the run, to draw one of an image's views for each caption where it has several; ``None`` for whole
+            pictures, whose rows alone are held then.
+    """
+    views = DrawnViews(seed, features.views) if seed is not None and features.views > 1 else None
+    number = 1 if views is None else views.number
+    size = int(np.prod(features.shape)) * features.arrays[0].dtype.itemsize * number
     if not fits(size, device):
-        return MappedImages(features)
-    return HeldImages(Padded(torch.from_numpy(features.take(range(len(features)))), _counts(features)), device)
+        return MappedImages(features, views)
+    images, each = np.divmod(np.arange(len(features) * number), number)
+    held = Padded(torch.from_numpy(features.take(images, each)), _counts(features, number))
+    return HeldImages(held, device, views)
 
 
 class HeldImages:
     """Features kept on the device, in the precision that they have.
 
     Args:
-        features: ``(N, d)`` or ``(N, R, d)``.
+        features: ``(N, d)`` or ``(N, R, d)``; with views ``N V`` rows, those of an image one after another.
         device: Where they are wanted.
+        views: Draws one of an image's V views for each caption; ``None`` where there is one.
     """
 
     at_hand = True
 
-    def __init__(self, features: Padded, device: torch.device) -> None:
+    def __init__(self, features: Padded, device: torch.device, views: DrawnViews | None = None) -> None:
         self._held = features.to(device)
+        self.views = views
 
     def take(self, images: Numbers, captions: Numbers, epoch: int) -> Padded:
         """See :class:`ImageSource`."""
-        return self.rows(torch.from_numpy(images).to(self._held.values.device, non_blocking=True))
+        device = self._held.values.device
+        views = None if self.views is None else torch.from_numpy(self.views(captions, epoch))
+        return self.rows(
+            torch.from_numpy(images).to(device, non_blocking=True),
+            None if views is None else views.to(device, non_blocking=True),
+        )
 
-    def rows(self, images: torch.Tensor) -> Padded:
-        """Some images by numbers that lie where the features do."""
+    def rows(self, images: torch.Tensor, views: torch.Tensor | None = None) -> Padded:
+        """Some images by numbers that lie where the features do, each in one of its views; whole without ``views``."""
+        if self.views is not None:
+            images = images * self.views.number + (0 if views is None else views)
         taken = self._held.take(images)
         return Padded(taken.values.float(), taken.lengths)
 
     def everything(self) -> Padded:
         """See :class:`ImageSource`."""
-        return Padded(self._held.values.float(), self._held.lengths)
+        whole = self._held.take(slice(None, None, 1 if self.views is None else self.views.number))
+        return Padded(whole.values.float(), whole.lengths)
 
 
 class MappedImages:
@@ -70,29 +121,35 @@ class MappedImages:
 
     Args:
         features: The features; row ``i`` is that of image ``i``.
+        views: Draws one of an image's views for each caption; ``None`` for whole pictures.
     """
 
     at_hand = False
 
-    def __init__(self, features: Features) -> None:
-        self._features = features
-        self._counts = _counts(features)
+    def __init__(self, features: Features, views: DrawnViews | None = None) -> None:
+        self._features, self._views = features, views
+        self._number = 1 if views is None else views.number
+        self._counts = _counts(features, self._number)
 
     def take(self, images: Numbers, captions: Numbers, epoch: int) -> Padded:
         """See :class:`ImageSource`."""
-        lengths = None if self._counts is None else self._counts[torch.from_numpy(images)]
-        return Padded(torch.from_numpy(self._features.take(images)).float(), lengths)
+        return self._read(images, 0 if self._views is None else self._views(captions, epoch))
 
     def everything(self) -> Padded:
         """See :class:`ImageSource`."""
-        return self.take(np.arange(len(self._features)), np.arange(0), 0)
+        return self._read(np.arange(len(self._features)), 0)
+
+    def _read(self, images: Numbers, views: Numbers | int) -> Padded:
+        lengths = None if self._counts is None else self._counts[torch.from_numpy(images * self._number + views)]
+        return Padded(torch.from_numpy(self._features.take(images, views)).float(), lengths)
 
 
-def _counts(features: Features) -> torch.Tensor | None:
+def _counts(features: Features, views: int) -> torch.Tensor | None:
+    """Real regions of each row, the first ``views`` rows of each image one after another."""
     if len(features.shape) < 3 or all(counts is None for counts in features.counts):
         return None
     every = features.shape[1]
-    counts = [features.regions(image) for image in range(len(features))]
+    counts = [features.regions(image, view) for image in range(len(features)) for view in range(views)]
     return torch.tensor([every if count is None else count for count in counts], dtype=torch.int64)
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._checks import fail, shortened
 from bcls.training.run_folder import METRICS
 
 
@@ -60,6 +60,30 @@ class Journal:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's ``metrics.jsonl``; a last one that was cut off is left out."""
-    lines = (folder / METRICS).read_bytes().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith(b"\n")]
+    """The lines of a run's ``metrics.jsonl``; a last one that was cut off is left out.
+
+    Raises:
+        ValueError: A line is none that :meth:`Journal.write` writes; the message names the file and the line.
+        OSError: The file cannot be read.
+    """
+    path = folder / METRICS
+    # What stands behind the last newline was being written when the run was killed, and is written again by the next.
+    whole = path.read_bytes().split(b"\n")[:-1]
+    return [_read_line(f"{path}, line {number}", line) for number, line in enumerate(whole, 1)]
+
+
+def _read_line(where: str, content: bytes) -> dict[str, Any]:
+    """One line, with all that says where in the run it belongs."""
+    remedy = "take the line out, or put the whole file back"
+    try:
+        line: object = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", remedy)
+    if not isinstance(line, dict):
+        fail(where, "a mapping", repr(line), remedy)
+    if not isinstance(line.get("kind"), str):
+        fail(where, "`kind` to be a word", repr(line.get("kind")), remedy)
+    for key in ("epoch", "step"):
+        if isinstance(line.get(key), bool) or not isinstance(line.get(key), int):
+            fail(where, f"`{key}` to be a whole number", repr(line.get(key)), remedy)
+    return line

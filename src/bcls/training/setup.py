@@ -220,7 +220,8 @@ def _images(
     training: bool,
 ) -> ImageSource:
     if config.features is not None:
-        return feature_images(dataset.features(config.features), device)
+        seed = config.seed if training and config.augment else None  # views are drawn as crops of pictures are
+        return feature_images(dataset.features(config.features), device, seed)
     if getattr(model, "frozen_images", False):
         tell(f"looking at {len(dataset.images):,} pictures once with the frozen image encoder ...")
         vectors: Padded = model.image_vectors_of(Pictures(dataset, pool))  # type: ignore[operator]

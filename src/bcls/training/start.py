@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from bcls._checks import fail
 from bcls._files import recover
+from bcls._yaml import read_yaml
 from bcls.training.config import TrainConfig, check_config, differences, write_yaml
 from bcls.training.result import Result
 from bcls.training.run_folder import (
@@ -95,12 +96,12 @@ def _check_free(folder: Path, *, resume: bool) -> None:
 
 def _last_state(folder: Path, run: "Run") -> dict[str, Any] | None:
     """What the last checkpoint says, after a look at whether it fits; ``None`` where the run wrote none yet."""
-    import yaml
-
     from bcls.training.checkpoint import read_state
 
     last = folder / CHECKPOINTS / LAST
-    before: dict[str, Any] = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    before = read_yaml(folder / CONFIG)
+    if not isinstance(before, dict):
+        fail(str(folder / CONFIG), "the settings of a run", repr(before), "put the file back, or start a new run")
     changed = differences(before, run.config.as_dict())
     if changed:
         fail("resume", "the settings of the run", "; ".join(changed), "set them back, or start a new run")

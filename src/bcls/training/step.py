@@ -29,7 +29,7 @@ def parts_of(run: Run, plan: Sequence[Sequence[Numbers]], epoch: int) -> Iterato
     """What each step of a plan is computed from."""
     flat = [batch for step in plan for batch in step]
     if run.lookup is not None:
-        yield from ([batch] for batch in run.lookup.batches(flat))
+        yield from ([batch] for batch in run.lookup.batches(flat, epoch))
         return
     batches = run.feed.batches(flat, epoch)
     for step in plan:

@@ -55,7 +55,7 @@ def search(request: Request, q: Text, limits: Limits, k: Results = 10) -> JSONRe
 
 @routes.post("/api/search", response_model=FoundPhotos, tags=["search"], responses=problems(400, 408, 413, 415, 422))
 def search_image(request: Request, image: Upload, limits: Limits, k: Results = 10) -> JSONResponse:
-    """Find photos like a picture, sent as the field `image` of a form (multipart/form-data)."""
+    """Find photos like a picture, sent as the field "image" of a form (multipart/form-data)."""
     site = site_of(request)
     with site.turn(), asked():
         return _json(site.service.search_image(picture(image.file.read(), site.settings.max_pixels), k, limits))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from bcls.search import CaptionHit, Hit, Service
+from bcls.training.run_folder import CHECKPOINTS
 from bcls.web.api import site_of
 from bcls.web.asked import asked, photo_of
 from bcls.web.facts import PhotoFacts, facts_of
@@ -128,6 +129,7 @@ def _looked(service: Service) -> int:
 
 
 def _name(service: Service) -> str:
-    """What a model is called: the last part of its name or folder, and the index that it made."""
-    manifest = service.index.manifest
-    return f"{manifest.model.rstrip('/').rsplit('/', 1)[-1]} ({service.index.folder.name})"
+    """What a model is called: the last part of its name or the folder of its run, and the index that it made."""
+    *before, last = service.index.manifest.model.rstrip("/").split("/")
+    run = before[-2] if before[-1:] == [CHECKPOINTS] and len(before) > 1 else last
+    return f"{run} ({service.index.folder.name})"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from fastapi import APIRouter, Request, Response
 
+from bcls._yaml import read_yaml
 from bcls.training.journal import read_metrics
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import site_of
@@ -66,15 +66,16 @@ def find_runs(folder: Path) -> dict[str, Path]:
 def read_run(name: str, folder: Path) -> Run:
     """Read a run; one that is damaged is shown with what can be read."""
     lines: list[dict[str, Any]] = []
-    config, settings, trouble = "", {}, ""
+    settings: object = {}
+    config, trouble = "", ""
     try:
-        lines = [line for line in read_metrics(folder) if isinstance(line, dict)]
-    except (OSError, ValueError, RecursionError) as error:
+        lines = read_metrics(folder)
+    except (OSError, ValueError) as error:
         trouble = f"{METRICS} cannot be read ({error})"
     try:
+        settings = read_yaml(folder / CONFIG)
         config = (folder / CONFIG).read_text(encoding="utf-8")
-        settings = yaml.safe_load(config)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         trouble = trouble or f"{CONFIG} cannot be read ({type(error).__name__})"
     steps = [line for line in lines if line.get("kind") == "step"]
     looks = [line for line in lines if line.get("kind") == "validation"]

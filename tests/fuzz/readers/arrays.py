@@ -1,10 +1,13 @@
 """Headers of ``.npy`` files: shapes that lie, kinds that run code, text that is no header."""
 
+import gzip
 import io
 import struct
+import zipfile
 
 import numpy as np
 
+from bcls.assess.arrays import open_matrix
 from bcls.data.features import load_array
 from tests.fuzz.damage import or_plain
 from tests.fuzz.engine import Reader
@@ -76,8 +79,52 @@ def read(content, folder):
     return array.shape, array.dtype, np.asarray(array[:1]) if array.ndim else None
 
 
+def seeds():
+    return [npy(np.ones((2, 3), np.float32)), npy(np.arange(5)), npy(np.zeros((0, 4)))]
+
+
+def read_packed(content, folder):
+    """The same bytes in a compressed stream and in an archive, as a matrix and as the ids beside one."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("x.npy", seeds()[0])
+        archive.writestr("image_ids.npy", content)
+    paths = [
+        put(folder, "a.npy", content),
+        put(folder, "a.npy.gz", gzip.compress(content, 1)),
+        put(folder, "a.npz", packed.getvalue()),
+    ]
+    errors = []
+    for path in paths:
+        try:
+            open_matrix(str(path))
+        except ValueError as error:
+            errors.append(error)
+    if errors:
+        raise errors[-1]
+
+
+def read_archive(content, folder):
+    open_matrix(str(put(folder, "b.npz", content)))
+
+
+def read_stream(content, folder):
+    open_matrix(str(put(folder, "b.npy.gz", content)))
+
+
+def archives():
+    packed = io.BytesIO()
+    np.savez_compressed(packed, x=np.ones((2, 3)), image_ids=np.array(["a", "b"]))
+    plain = io.BytesIO()
+    np.savez(plain, np.eye(3, dtype=np.float32))
+    return [packed.getvalue(), plain.getvalue()]
+
+
 READERS = (
+    Reader("npy", seeds, read, damage_npy),
     Reader(
-        "npy", lambda: [npy(np.ones((2, 3), np.float32)), npy(np.arange(5)), npy(np.zeros((0, 4)))], read, damage_npy
+        "npy packed", lambda: [npy(np.ones((2, 3), np.float32)), npy(np.eye(2, 3, dtype=int))], read_packed, damage_npy
     ),
+    Reader("npz", archives, read_archive),
+    Reader("npy.gz", lambda: [gzip.compress(npy(np.ones((2, 3), np.float32)), mtime=0)], read_stream),
 )

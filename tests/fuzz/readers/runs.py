@@ -9,6 +9,7 @@ import torch
 
 from bcls.losses import TripletLoss
 from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
+from bcls.training.journal import read_metrics
 from bcls.web.runs import read_run
 from tests.fuzz.damage import damage_json, or_plain
 from tests.fuzz.engine import Reader
@@ -53,6 +54,11 @@ def read_lines(content, folder):
     read_run("run", folder / "run")
 
 
+def read_journal(content, folder):
+    put(folder / "journal", "metrics.jsonl", content)
+    read_metrics(folder / "journal")
+
+
 def read_config(content, folder):
     put(folder / "run", "metrics.jsonl", LINES)
     put(folder / "run", "config.yaml", content)
@@ -68,5 +74,6 @@ READERS = (
         or_plain(damage_tensors),
     ),
     Reader("run figures", lambda: [LINES], read_lines, damage_json),
+    Reader("run journal", lambda: [LINES], read_journal, damage_json),
     Reader("run settings", lambda: [b"model: {name: vsepp}\nloss: {name: bcls, alpha: 0.2}\nlr: 5e-4\n"], read_config),
 )

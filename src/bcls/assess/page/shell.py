@@ -11,8 +11,8 @@ import bcls
 def document(title: str, lede: str, sections: str) -> str:
     """Put a page together.
 
-    The content security policy names style and script by their hashes: even where a caption were not escaped, nothing
-    in it could run or load anything.
+    The content security policy names style and script by their hashes (see :func:`frame`): even where a caption were
+    not escaped, nothing in it could run or load anything.
 
     Args:
         title: Plain text.
@@ -22,11 +22,29 @@ def document(title: str, lede: str, sections: str) -> str:
     Returns:
         The page.
     """
-    style, script = _part("page.css"), _part("page.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    content = f"""<header>
+<h1>{escape(title)}</h1>
+<p class="lede">{escape(lede)}</p>
+</header>
+{sections}
+<footer>bcls {escape(bcls.__version__)}</footer>"""
+    return frame(title, content, _part("page.css"), _part("page.js"))
+
+
+def frame(title: str, content: str, style: str, script: str | None = None) -> str:
+    """Put any page together: what is around the content, and the style that all pages share.
+
+    Args:
+        title: Plain text.
+        content: HTML.
+        style: The page's own style.
+        script: The one script of the page. Without it, elements may have a style, as matplotlib's drawings do, and
+            the content security policy keeps out scripts alone; with it, the policy names both by their hashes.
+    """
+    style, own = _part("base.css") + style, "style-src 'unsafe-inline'"
+    if script is not None:
+        own = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    policy = f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -40,14 +58,9 @@ def document(title: str, lede: str, sections: str) -> str:
 </head>
 <body>
 <main>
-<header>
-<h1>{escape(title)}</h1>
-<p class="lede">{escape(lede)}</p>
-</header>
-{sections}
-<footer>bcls {escape(bcls.__version__)}</footer>
+{content}
 </main>
-<script>{script}</script>
+{"" if script is None else f"<script>{script}</script>"}
 </body>
 </html>
 """

@@ -30,16 +30,26 @@ def check_features(dataset: Dataset) -> Iterator[Finding]:
 def _rows(dataset: Dataset, name: str, features: Features) -> Iterator[Finding]:
     for start in range(0, len(features), _BLOCK):
         places = range(start, min(start + _BLOCK, len(features)))
-        block = features.take(places)
-        block = block.reshape(len(block), -1, block.shape[-1])
-        finite = np.asarray(np.isfinite(block).all(axis=(1, 2)))
-        filled = np.asarray((block != 0).any(axis=2))
-        for row, place in enumerate(places):
-            image = dataset.image_ids[place]
-            real = filled[row][: features.regions(place)]
-            if not finite[row]:
-                yield Finding("bad-features", image, f"{name} are not finite")
-            elif not real.any():
-                yield Finding("bad-features", image, f"{name} are all zero")
-            elif not real.all():
-                yield Finding("empty-regions", image, f"{int((~real).sum())} of {len(real)} regions of {name}")
+        told: set[tuple[str, str]] = set()  # a picture that cannot be read is one finding, not one a view
+        for view in range(features.views):
+            for finding in _view(dataset, name, features, places, view):
+                if (finding.kind, finding.subject) not in told:
+                    told.add((finding.kind, finding.subject))
+                    yield finding
+
+
+def _view(dataset: Dataset, name: str, features: Features, places: range, view: int) -> Iterator[Finding]:
+    what = f"{name} of view {view}" if view else name
+    block = features.take(places, view)
+    block = block.reshape(len(block), -1, block.shape[-1])
+    finite = np.asarray(np.isfinite(block).all(axis=(1, 2)))
+    filled = np.asarray((block != 0).any(axis=2))
+    for row, place in enumerate(places):
+        image = dataset.image_ids[place]
+        real = filled[row][: features.regions(place, view)]
+        if not finite[row]:
+            yield Finding("bad-features", image, f"{what} are not finite")
+        elif not real.any():
+            yield Finding("bad-features", image, f"{what} are all zero")
+        elif not real.all():
+            yield Finding("empty-regions", image, f"{int((~real).sum())} of {len(real)} regions of {what}")

@@ -4,9 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-import yaml
-
 from bcls._checks import check_choice, fail
+from bcls._yaml import read_yaml
 from bcls.assess import PairLabels, compare, comparison_page
 from bcls.evaluation import query_ranks
 from bcls.experiments.figures import scores_of
@@ -64,7 +63,10 @@ def _config(summary: Summary, row: SummaryRow) -> TrainConfig:
     path = summary.folder / RUNS / row.keys[min(row.keys)] / CONFIG
     if not path.is_file():
         fail("--gallery", f"the runs of {summary.folder}", f"no {path}", "use the folder that the sweep wrote")
-    return TrainConfig(**yaml.safe_load(path.read_text(encoding="utf-8")))
+    settings = read_yaml(path)
+    if not isinstance(settings, dict):
+        fail(str(path), "the settings of a run", repr(settings), "use the folder that the sweep wrote")
+    return TrainConfig(**settings)
 
 
 def _scores(

@@ -1,7 +1,7 @@
 """One side of a dual encoder: encoder, pooling, head."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,6 @@ from bcls.models.dual.pooling import GPO, pool
 from bcls.similarity import unit
 
 
-class Encoder(Protocol):
-    """What gives features to a branch; a module."""
-
-    width: int
-    packaged: bool
-
-    def prepare(self, items: Any) -> Padded:
-        """From what a person has to what the encoder takes."""
-        ...
-
-
 class Branch(nn.Module):
     """An encoder, frozen or not, then pooling and a head; gives unit vectors ``(N, D)``.
 
@@ -34,7 +23,8 @@ class Branch(nn.Module):
 
     Args:
         side: ``"images"`` or ``"texts"``, for messages.
-        encoder: The encoder.
+        encoder: A module that gives features, with their ``width``, whether it is ``packaged``, and ``prepare(items)``,
+            from what a person has to what it takes.
         pooling: See :func:`pool`; ``"gpo"``; anything where the encoder gives vectors.
         head: The head.
         tuned: Whether the encoder is trained.

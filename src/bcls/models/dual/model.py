@@ -12,6 +12,7 @@ from bcls._checks import fail
 from bcls._padded import Padded
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, judging, parts
+from bcls.models.batches import joined
 from bcls.models.dual.adapters import MARK, add_adapters, fingerprint
 from bcls.models.dual.branch import Branch
 from bcls.models.dual.config import DualConfig
@@ -163,7 +164,7 @@ class DualModel(RetrievalModel):
 
         Those are frozen packaged ones and, with LoRA, all that are frozen; of the adapted ones the adapters are kept.
         """
-        adapted = tuple(f"{side}.encoder." for side in ("image", "text") if self._is_adapted(side))
+        adapted = tuple(f"{side}.encoder." for side in ("image", "text") if _is_adapted(self.config, side))
         state = super().trained_state()
         return {name: value for name, value in state.items() if not name.startswith(adapted) or MARK in name}
 
@@ -177,9 +178,6 @@ class DualModel(RetrievalModel):
             return {}
         return {f"encoder/{name}": data for name, data in self.text.encoder.files().items()}
 
-    def _is_adapted(self, side: str) -> bool:
-        return _is_adapted(self.config, side)
-
     def _is_rebuilt(self, side: str) -> bool:
         branch: Branch = getattr(self, side)
         return not branch.tuned and (branch.encoder.packaged or self.config.lora_rank > 0)
@@ -189,7 +187,9 @@ class DualModel(RetrievalModel):
             fail(side, "a frozen encoder", "one that is trained", "its features change with every step")
         with judging(self):
             blocks = [branch.features(branch.prepare(part).to(self.device)) for part in parts(items, _BATCH)]
-        return _joined(blocks)
+        return joined(
+            [Padded(one.values.float().cpu(), None if one.lengths is None else one.lengths.cpu()) for one in blocks]
+        )
 
 
 def _adapt(config: DualConfig, encoders: Encoders) -> str | None:
@@ -230,15 +230,3 @@ def _branch(side: str, encoder: Any, config: DualConfig, tuned: bool) -> Branch:
 def _width(kind: str, config: DualConfig, encoder: Any) -> int:
     width: int = encoder.width
     return width if kind == "none" else config.width
-
-
-def _joined(blocks: list[Padded]) -> Padded:
-    longest = max(block.values.shape[1] for block in blocks)
-    values = []
-    for block in blocks:
-        one = block.values.float().cpu()
-        if one.ndim == 3 and one.shape[1] < longest:
-            one = torch.nn.functional.pad(one, (0, 0, 0, longest - one.shape[1]))
-        values.append(one)
-    lengths = [block.lengths.cpu() for block in blocks if block.lengths is not None]
-    return Padded(torch.cat(values), torch.cat(lengths) if lengths else None)

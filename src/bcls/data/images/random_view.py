@@ -1,4 +1,4 @@
-"""Random crops and flips of pictures, the same ones whenever a run comes by again."""
+"""Random crops and flips of pictures, the same ones whenever the same seed comes by again."""
 
 import math
 
@@ -18,7 +18,7 @@ def random_view(picture: Image.Image, seed: tuple[int, ...], smallest: float) ->
 
     Args:
         picture: The picture.
-        seed: What the draw depends on, and nothing else: seed of the run, epoch, caption.
+        seed: What the draw depends on, and nothing else, such as seed of the run, epoch and caption.
         smallest: Share of the picture's area.
 
     Example:

@@ -1,0 +1,104 @@
+"""What a run of ``bcls index`` begins with: which folders, models and flags it takes, and which it refuses."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from bcls.index import IndexSettings, build_index, open_index
+from bcls.index._lock import sole_writer
+from tests.index.made import counts, index, photos, tiny_model
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+
+
+def test_another_model_version_engine_or_folder_is_refused(source, out, tiny, tmp_path, monkeypatch):
+    index(source, out, tiny)
+    other = tiny_model(monkeypatch, tmp_path / "other", seed=7)
+    with pytest.raises(ValueError, match=r"expected the model '.*tiny' with weights .*, got '.*other' with weights"):
+        index(source, out, other)
+    with pytest.raises(ValueError, match="`engine`: expected 'faiss', which"):
+        index(source, out, tiny, engine="milvus", uri="x.db")
+    photos(tmp_path / "others", 2)
+    with pytest.raises(ValueError, match=r"`PHOTOS`: expected .*photos, which .*index is an index of, got .*others"):
+        index(tmp_path / "others", out, tiny)
+    opened = open_index(out)
+    with pytest.raises(ValueError, match="expected the model"):
+        opened.load_model(str(other))
+    opened.close()
+    content = json.loads((out / "index.json").read_text())
+    (out / "index.json").write_text(json.dumps({**content, "version": 99}))
+    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
+        index(source, out, tiny)
+    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
+        open_index(out)
+    (out / "index.json").write_text(json.dumps({**content, "calibration": {"text": 3}}))
+    with pytest.raises(ValueError, match="expected fields as bcls writes them"):
+        open_index(out)
+
+
+def test_photos_that_moved_as_a_whole_keep_their_entries(source, out, tiny, tmp_path):
+    index(source, out, tiny)
+    shutil.move(source, tmp_path / "moved")
+    assert counts(index(tmp_path / "moved", out, tiny)) == (0, 0, 0, 12)
+
+
+def test_missing_and_empty_photos(out, tiny, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder, zip, tar or dataset of photos"):
+        index(tmp_path / "none", out, tiny)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="expected at least one picture, got none"):
+        index(tmp_path / "empty", out, tiny)
+    assert not out.exists()
+
+
+def test_nothing_else_is_overwritten(source, out, tiny):
+    out.mkdir()
+    (out / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="`out`: expected a new or empty folder, or an index"):
+        index(source, out, tiny)
+    with pytest.raises(ValueError, match="`out`: expected a folder, got the file"):
+        index(source, out / "letter.txt", tiny)
+
+
+def test_one_writer_at_a_time(source, out, tiny):
+    out.mkdir()
+    with sole_writer(out), pytest.raises(ValueError, match=f"one that process {os.getpid()} is writing; wait for it"):
+        index(source, out, tiny)
+    assert index(source, out, tiny).photos == 12
+
+
+def test_models_that_cannot_be_used(source, out, monkeypatch, tmp_path):
+    from bcls.models import build
+    from bcls.models.folder import save_folder
+
+    save_folder(build({"name": "vsepp", "words": 20, "features": 8, "width": 16}), tmp_path / "words")
+    with pytest.raises(ValueError, match=r"`model`: expected one that reads pictures, got an error .*; choose another"):
+        index(source, out, tmp_path / "words")
+
+
+def test_bad_flags(source, out, tiny):
+    for settings, match in (
+        ({"engine": "milvus"}, "`uri`: expected a file or address with --engine milvus"),
+        ({"uri": "x.db"}, "`uri`: expected a file or address with --engine milvus"),
+        ({"engine": "fais"}, "did you mean 'faiss'"),
+        ({"workers": -1}, "`workers`: expected a whole number not below 0"),
+        ({"features": "patches"}, "`features`: expected a dataset that has features"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            index(source, out, tiny, **settings)
+
+
+def test_a_read_only_folder(source, tmp_path, tiny):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(PermissionError):
+        index(source, tmp_path / "locked" / "index", tiny)
+
+
+def test_settings_are_those_of_the_first_run(source, out, tiny):
+    index(source, out, tiny)
+    report = build_index(source, IndexSettings(out=str(out)))  # neither model nor engine is named again
+    assert counts(report) == (0, 0, 0, 12)

@@ -1,0 +1,118 @@
+"""YAML files that anybody may have written: read as before, or refused at once and with little memory."""
+
+import tracemalloc
+
+import pytest
+import yaml
+
+from bcls._yaml import check_yaml, read_yaml
+from bcls.training.config import TrainConfig, write_yaml
+
+#: A billion values in a few hundred bytes, as lists and as mappings that are merged.
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+MERGED = "a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 10))
+
+
+def put(folder, text):
+    path = folder / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a: 1",
+        "\ufeffa: 1",
+        "a: [1, {b: 'é'}]\nc: null\n",
+        "a: &x {b: 1, c: 2}\nd: {<<: *x, b: 3}\ne: [*x, *x]\n",
+        "a: &x 5\nb: &y [*x, *x]\nc: *y\n",
+        "about: " + "1 word of many " * 200,
+        "seeds: [" + "1, " * 10_000 + "1]",
+        "[" * 49 + "]" * 49,
+    ],
+)
+def test_usual_files_are_read_as_before(tmp_path, text):
+    assert read_yaml(put(tmp_path, text)) == yaml.safe_load(text)
+    assert check_yaml(put(tmp_path, text)) == text
+
+
+def test_what_is_written_is_read(tmp_path):
+    config = TrainConfig(data="Fotos/Über", loss={"name": "bcls", "alpha": 0.2})
+    write_yaml(tmp_path / "config.yaml", config)
+    assert TrainConfig(**read_yaml(tmp_path / "config.yaml")) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LAUGHS, "a YAML file of at most 20000 values, got more, aliases written out"),
+        (MERGED, "a YAML file of at most 20000 values"),
+        ("a: [" + "1, " * 30_000 + "]", "a YAML file of at most 20000 values"),
+        ("a: &a [*a]", "values that end, got `*a` inside of itself"),
+        ("&a {b: [1, {c: *a}]}", "values that end"),
+        ("&a {<<: *a}", "values that end"),
+        ("[" * 100_000, "a YAML file of at most 50 levels"),
+        ("- " * 100_000, "a YAML file of at most 50 levels"),
+        ("{a: " * 50_000, "a YAML file of at most 50 levels"),
+        ("a: b\n" * 100_000, "a YAML file of at most 262144 bytes"),
+        ("a: 1" + ":59" * 80_000, "numbers of at most 1000 digits"),
+        ("a: 0x" + "f" * 200_000, "numbers of at most 1000 digits"),
+        ("a: !!int '" + "9" * 5000 + "'", "numbers of at most 1000 digits"),
+    ],
+)
+def test_what_would_become_too_much_is_refused_with_little_memory(tmp_path, text, says):
+    path = put(tmp_path, text)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"a\.yaml") as raised:
+            read_yaml(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert f"`{path}`: expected {says}" in str(raised.value)
+
+
+@pytest.mark.parametrize("length", [2**18, 2**30])
+def test_a_file_is_read_as_far_as_it_may_be_long(tmp_path, length):
+    path = put(tmp_path, "")
+    with path.open("r+b") as file:
+        file.truncate(length + 1)  # a hole, which takes no room on the disk
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="at most 262144 bytes, got a longer one"):
+            read_yaml(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a: [", "in line 1"),
+        (b"a: 1\nb: *c\n", "found undefined alias 'c' in line 2"),
+        (b"a: &x 1\nb: &x 2\n", "found duplicate anchor"),
+        (b"a: 1\n---\nb: 2\n", "another document in line 2"),
+        (b"a: 2020-99-99", "month must be in 1..12"),
+        (b"a: \x1b[2J", "special characters are not allowed"),
+        (b"a: \xff", "'utf-8' codec can't decode byte 0xff"),
+        (b"? [a]\n: b", "unhashable key in line 1"),
+        (b"!!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    ],
+)
+def test_what_is_no_yaml_is_refused_with_the_line(tmp_path, content, says):
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"expected a YAML file, got .*; mend it$") as raised:
+        read_yaml(path)
+    assert str(raised.value).startswith(f"`{path}`: ")
+    assert says in str(raised.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_yaml(tmp_path / "none.yaml")

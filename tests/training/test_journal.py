@@ -1,0 +1,64 @@
+"""Lines of ``metrics.jsonl``: those of a killed run are read, those that nobody wrote are named."""
+
+import json
+
+import pytest
+
+from bcls.training.journal import Journal, read_metrics
+
+GOOD = b'{"kind": "step", "epoch": 1, "step": 1, "loss": 0.5}\n'
+
+
+def put(folder, content):
+    (folder / "metrics.jsonl").write_bytes(content)
+    return folder
+
+
+def test_what_is_written_is_read(tmp_path):
+    journal = Journal(tmp_path, keep=0, step=0)
+    journal.write("step", 1, 10, {"loss": 0.5, "more": float("nan")})
+    journal.write("validation", 1, 10, {"rsum": 300.0, "best": True})
+    journal.close()
+    step, look = read_metrics(tmp_path)
+    assert (step["kind"], step["loss"], look["rsum"], look["best"]) == ("step", 0.5, 300.0, True)
+
+
+@pytest.mark.parametrize("end", [b"", b"{", GOOD[:-1], GOOD[:30], b"\0" * 512, b"\xff", b"[" * 5000])
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path, end):
+    assert read_metrics(put(tmp_path, GOOD * 2 + end)) == [json.loads(GOOD)] * 2
+
+
+def test_no_line_yet(tmp_path):
+    assert read_metrics(put(tmp_path, b"")) == []
+    assert read_metrics(put(tmp_path, b'{"kind": "st')) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"", "a line of JSON"),
+        (b"no json", "a line of JSON, got b'no json' (Expecting value"),
+        (b'{"kind": "st', "a line of JSON"),
+        (b"\xff\xfe", r"a line of JSON, got b'\xff\xfe' ("),
+        (b"[" * 100_000, "a line of JSON"),
+        (b'{"kind": "step", "epoch": ' + b"9" * 5000 + b"}", "a line of JSON"),
+        (b"[1]", "a mapping, got [1]"),
+        (b"null", "a mapping, got None"),
+        (b'{"epoch": 1, "step": 1}', "`kind` to be a word, got None"),
+        (b'{"kind": ["step"], "epoch": 1, "step": 1}', "`kind` to be a word, got ['step']"),
+        (b'{"kind": "step", "step": 1}', "`epoch` to be a whole number, got None"),
+        (b'{"kind": "step", "epoch": 1.5, "step": 1}', "`epoch` to be a whole number, got 1.5"),
+        (b'{"kind": "step", "epoch": 1, "step": "1"}', "`step` to be a whole number, got '1'"),
+        (b'{"kind": "step", "epoch": 1, "step": true}', "`step` to be a whole number, got True"),
+        (b'{"kind": "' + b"x" * 10**6 + b'", "epoch": "' + b"y" * 10**6 + b'", "step": 1}', "`epoch` to be a whole"),
+    ],
+)
+def test_other_lines_are_named(tmp_path, line, says):
+    with pytest.raises(ValueError, match="expected") as raised:
+        read_metrics(put(tmp_path, GOOD + line + b"\n" + GOOD))
+    message = str(raised.value)
+    assert message.startswith(f"`{tmp_path / 'metrics.jsonl'}, line 2`: expected ")
+    assert says in message
+    assert message.endswith("; take the line out, or put the whole file back")
+    assert len(message) < 600
+    assert message.isprintable()

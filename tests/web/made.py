@@ -1,0 +1,63 @@
+"""Sites for the tests of the web app, and ways to ask them."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import uvicorn
+from starlette.testclient import TestClient
+
+from bcls.search import Service, ServiceSettings
+from bcls.web import Site, WebSettings, create_app
+from bcls.web.labels import QueryLabels
+from bcls.web.server import bind
+
+HERE = "http://127.0.0.1"
+
+
+class ColourWords:
+    """Text encoder that counts words of colour, so that labels can be foretold."""
+
+    name = "colour words"
+    dimension = 7
+
+    def encode(self, texts, progress=None):
+        words = ("red", "green", "blue", "yellow", "black", "white")
+        rows = np.array([[text.split().count(word) for word in words] + [0.1] for text in texts], np.float32)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def make_site(folders, *, compare=True, cache=64, **settings):
+    services = [
+        Service(folders / name, settings=ServiceSettings(timeout=5, cache=cache))
+        for name in (("index", "other") if compare else ("index",))
+    ]
+    labels = QueryLabels(ColourWords()) if compare else None
+    return Site(services[0], WebSettings(**settings), services[1] if compare else None, labels, folders / "runs")
+
+
+@contextmanager
+def client_of(site, base_url=HERE, **options):
+    with TestClient(create_app(site), base_url=base_url, **options) as client:
+        yield client
+
+
+@contextmanager
+def listening(site):
+    """The app on a real port of this machine; its address."""
+    with bind("127.0.0.1", 0) as socket:
+        config = uvicorn.Config(
+            create_app(site), http="h11", log_level="warning", h11_max_incomplete_event_size=256 * 1024
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)
