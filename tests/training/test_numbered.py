@@ -37,7 +37,7 @@ def test_a_looked_up_batch_is_the_one_of_the_feed(run):
         assert found.texts.values.shape[1] == numbered.width
         assert torch.equal(found.texts.values[:, :width], wanted.texts.values)
         assert not found.texts.values[:, width:].any()
-    assert list(lookup.batches([])) == []
+    assert list(lookup.batches([], 0)) == []
 
 
 @pytest.mark.parametrize("regions", [0, 3])
