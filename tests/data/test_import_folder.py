@@ -139,3 +139,41 @@ class TestFolder:
         assert any("1 of 2 images have no file in" in note and "'z.png' the first" in note for note in notes)
         with pytest.raises(FileNotFoundError, match=r"no file for image 'z\.png'"):
             data.read_image("z.png")
+
+
+class TestHeldOut:
+    @pytest.fixture
+    def source(self, tmp_path):
+        names = [f"{n}.png" for n in range(30)]
+        make_pictures(tmp_path / "mine", names)
+        lines = [f"{name},caption {turn} of {name}" for name in names for turn in range(2)]
+        (tmp_path / "mine" / "captions.csv").write_text("\n".join(["image,caption", *lines]))
+        return tmp_path / "mine"
+
+    def test_a_tenth_each(self, source, out, tmp_path):
+        data, _ = bring("folder", source, out, held_out=0.1)
+        assert data.splits == {"train": (24, 48), "val": (3, 6), "test": (3, 6)}
+        again, _ = bring("folder", source, tmp_path / "again", held_out=0.1)
+        assert again.captions == data.captions
+        for split in data.splits:  # the captions went along
+            part = data.split(split)
+            assert {caption.image_id for caption in part.captions} == set(part.image_ids)
+
+    @pytest.mark.parametrize(("share", "held"), [(0.001, 1), (0.49, 14)])
+    def test_no_split_is_empty(self, source, out, share, held):
+        data, _ = bring("folder", source, out, held_out=share)
+        assert data.splits["val"][0] == data.splits["test"][0] == held
+        assert data.splits["train"][0] == 30 - 2 * held
+
+    @pytest.mark.parametrize("share", [0, 0.5, -1, float("nan")])
+    def test_shares_that_are_none(self, source, out, share):
+        assert "`--held_out`: expected a" in refused("folder", source, out, held_out=share)
+
+    def test_splits_that_are_there_stand(self, source, out):
+        (source / "captions.csv").write_text("image,caption,split\n0.png,a,train\n1.png,b,test\n2.png,c,train")
+        message = refused("folder", source, out, held_out=0.1)
+        assert "expected a source without splits of its own, got test, train" in message
+
+    def test_too_few(self, source, out):
+        (source / "captions.csv").write_text("image,caption\n0.png,a\n1.png,b")
+        assert "expected at least 3 images, got 2" in refused("folder", source, out, held_out=0.3)

@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from bcls._checks import check_choice, fail
+from bcls.data.importers.hold_out import hold_out
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.manifest import Manifest, read_manifest
 from bcls.data.write import Content, check_free, write_dataset
@@ -15,7 +16,7 @@ KINDS: dict[str, tuple[str, str, frozenset[str]]] = {
     "folder": (
         "bcls.data.importers.folder",
         "pictures and a CSV, TSV or JSONL file of captions",
-        frozenset({"images", "captions", "split", "image_column", "caption_column", "encoding", "copy"}),
+        frozenset({"images", "captions", "split", "held_out", "image_column", "caption_column", "encoding", "copy"}),
     ),
     "karpathy": (
         "bcls.data.importers.karpathy",
@@ -25,7 +26,7 @@ KINDS: dict[str, tuple[str, str, frozenset[str]]] = {
     "coco": (
         "bcls.data.importers.coco",
         "captions_*.json of MS-COCO, one file or a folder of them",
-        frozenset({"images", "split", "copy"}),
+        frozenset({"images", "split", "held_out", "copy"}),
     ),
     "scan": (
         "bcls.data.importers.scan",
@@ -40,12 +41,12 @@ KINDS: dict[str, tuple[str, str, frozenset[str]]] = {
     "webdataset": (
         "bcls.data.importers.webdataset",
         "tar files with pictures and .txt or .json captions",
-        frozenset({"split", "copy"}),
+        frozenset({"split", "held_out", "copy"}),
     ),
     "huggingface": (
         "bcls.data.importers.huggingface",
         "a folder that `datasets` saved with save_to_disk",
-        frozenset({"image_column", "caption_column", "copy"}),
+        frozenset({"held_out", "image_column", "caption_column", "copy"}),
     ),
 }
 
@@ -93,4 +94,6 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
     check_free(out)
     read: Callable[[Path, ImportSettings], Content] = reader.read
     content = read(Path(source), settings)
+    if settings.held_out is not None:
+        content = hold_out(content, settings.held_out)
     return Imported(write_dataset(out, content, copy=settings.copy), content.notes)

@@ -17,6 +17,9 @@ class ImportSettings:
     """Name of the dataset; taken from the source when left out."""
     split: str | None = None
     """Split of everything that is imported, where the source does not say (folder, coco, webdataset)."""
+    held_out: float | None = None
+    """Share of the images for `val`, and as many for `test`, drawn where the source has no splits (folder, coco,
+    webdataset, huggingface)."""
     restval: str = "train"
     """Split that COCO's `restval` images go to (karpathy)."""
     image_column: str | None = None
