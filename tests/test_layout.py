@@ -29,7 +29,7 @@ ALLOWED = {
     "web": {"data", "index", "labels", "search", "training"},
     "evaluation": set(),
     "assess": {"data", "labels", "evaluation", "models"},
-    "demo": {"assess", "data", "labels", "losses", "evaluation", "models", "training"},
+    "demo": {"data", "labels", "losses", "evaluation", "models", "training"},
     "bench": {"kernels", "losses"},
     "doctor": {"backbones", "data", "demo", "index", "kernels", "labels", "losses", "models", "search"},
     "cli": {
@@ -52,7 +52,7 @@ ALLOWED = {
     },
 }
 #: Small helpers that know nothing of images, captions or losses.
-HELPERS = {"_checks", "_extras", "_files", "_padded", "_progress", "_weights", "_yaml"}
+HELPERS = {"_checks", "_extras", "_files", "_padded", "_page", "_progress", "_weights", "_yaml"}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -41,8 +41,9 @@ class Padded:
 
     def to(self, device: torch.device | str) -> "Padded":
         """The same on another device."""
-        lengths = None if self.lengths is None else self.lengths.to(device, non_blocking=True)
-        return Padded(self.values.to(device, non_blocking=True), lengths)
+        ahead = torch.device(device).type != "cpu"  # a copy to the CPU that is not waited for may not be there yet
+        lengths = None if self.lengths is None else self.lengths.to(device, non_blocking=ahead)
+        return Padded(self.values.to(device, non_blocking=ahead), lengths)
 
     def take(self, rows: Tensor | slice) -> "Padded":
         """Some of the items."""

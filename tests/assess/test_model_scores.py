@@ -205,5 +205,5 @@ def test_a_run_without_readable_settings(data, run, tmp_path):
 
     broken = shutil.copytree(run, tmp_path / "broken")
     (broken / "config.yaml").write_text("a: [", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config\.yaml`: expected the settings of a run"):
+    with pytest.raises(ValueError, match=r"config\.yaml`: expected a YAML file"):
         load_similarity([str(broken)], open_dataset(data[0]).split("val"))

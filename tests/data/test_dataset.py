@@ -275,8 +275,12 @@ class TestFeatures:
         assert data.without_quarantined().features("regions").take([0, 2])[:, 0, 0].tolist() == [6, 18]
 
     def test_unknown_names(self, data):
-        with pytest.raises(ValueError, match=r"\('regions'\), got 'region'; make them with `bcls data features"):
+        with pytest.raises(
+            ValueError, match=r"\('regions'\), got 'region'; did you mean 'regions'\? Or make them with `bc"
+        ):
             data.features("region")
+        with pytest.raises(ValueError, match=r"got 'x'; make them with `bcls data features .* --name x`"):
+            data.features("x")
 
     def test_counts_that_disagree(self, data):
         np.save(data.folder / "features" / "test.npy", np.zeros((3, 3, 2)))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 
@@ -121,8 +122,10 @@ class Dataset:
         """
         if name not in self.feature_names:
             there = ", ".join(repr(one) for one in self.feature_names) or "none"
-            make = f"`bcls data features {self.folder} --name {name}`"
-            fail("features", f"the name of features of {self.folder} ({there})", repr(name), f"make them with {make}")
+            near = get_close_matches(name, self.feature_names, 1)
+            make = f"make them with `bcls data features {self.folder} --name {name}`"
+            remedy = f"did you mean {near[0]!r}? Or {make}" if near else make
+            fail("features", f"the name of features of {self.folder} ({there})", repr(name), remedy)
         places = [self._places[image] for image in self.image_ids]
         return open_features(self.folder, name, dict(self.manifest.features[name]), self.split_sizes, places)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import bcls
 from bcls._checks import fail
 from bcls._files import write_whole
-from bcls.assess.page.shell import frame
+from bcls._page import frame
 from bcls.demo.curves import COLOURS, curve_svgs
 from bcls.demo.findings import findings
 from bcls.demo.gallery import JudgedSplit, section

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bcls._page import frame
 from bcls.search.answer import Hit
 from bcls.search.service import Service
 
@@ -14,11 +15,9 @@ if TYPE_CHECKING:
 
 _SIDE, _LINE, _GAP, _COLUMNS = 224, 20, 8, 5
 _STYLE = (
-    "body{font:16px system-ui,sans-serif;margin:2rem;color:#222;background:#fff}"
     "ol{display:grid;grid-template-columns:repeat(auto-fill,minmax(15rem,1fr));gap:1.5rem;padding:0;list-style:none}"
     "img{max-width:100%;max-height:15rem;display:block}figure{margin:0}figcaption{overflow-wrap:anywhere}"
-    ".score{color:#555}.unlike{opacity:.6}"
-    "@media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}.score{color:#aaa}}"
+    ".score{color:var(--quiet)}.unlike{opacity:.6}"
 )
 
 
@@ -60,12 +59,7 @@ def page(service: Service, title: str, hits: Sequence[Hit], note: str) -> str:
         note: A line under the title.
     """
     items = "".join(_item(service, hit) for hit in hits)
-    safe = html.escape(title)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{safe}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-        f"<body><h1>{safe}</h1><p>{html.escape(note)}</p><ol>{items}</ol></body></html>\n"
-    )
+    return frame(title, f"<h1>{html.escape(title)}</h1><p>{html.escape(note)}</p><ol>{items}</ol>", _STYLE)
 
 
 def _item(service: Service, hit: Hit) -> str:

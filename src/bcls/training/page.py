@@ -10,6 +10,7 @@ from typing import Any
 
 from bcls._extras import MissingExtraError, require
 from bcls._files import write_whole
+from bcls._page import frame
 from bcls.training.journal import read_metrics
 from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
 from bcls.training.tell import duration
@@ -20,17 +21,10 @@ _ASIDE = {"kind", "epoch", "step", "loss", "lr", "seconds", "gradient", "spread"
 _INK = "#010203"
 _COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c")
 _STYLE = """
-:root { color-scheme: light dark; --page: #fbfaf7; --ink: #1c1f26; --quiet: #5c6270; --line: #dcdad3; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14161a; --ink: #e8e9ec; --quiet: #a3a9b5; --line: #343943; }
-}
-body { margin: 0; background: var(--page); color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; }
-main { max-width: 64rem; margin: 0 auto; padding: 2rem 1rem 4rem; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1.5rem; }
 figure { margin: 0; }
 svg { width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 tr.best td { font-weight: 700; }
@@ -60,19 +54,7 @@ def _page(name: str, steps: list[Any], looks: list[Any], settings: str, environm
         plots = "".join(f"<figure>{svg}</figure>" for svg in _curves(steps, looks))
     except MissingExtraError as error:
         plots = f'<p class="quiet">No curves: {escape(str(error))}</p>'
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<link rel="icon" href="data:,">
-<title>{escape(name)}: a training run</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<main>
-<h1>{escape(name)}</h1>
+    content = f"""<h1>{escape(name)}</h1>
 <p class="quiet">{last} steps in {took}.</p>
 <h2>Course</h2>
 <div class="plots">{plots}</div>
@@ -81,11 +63,8 @@ def _page(name: str, steps: list[Any], looks: list[Any], settings: str, environm
 <h2>Settings</h2>
 <pre>{escape(settings)}</pre>
 <h2>Environment</h2>
-<pre>{escape(json.dumps(environment, indent=1))}</pre>
-</main>
-</body>
-</html>
-"""
+<pre>{escape(json.dumps(environment, indent=1))}</pre>"""
+    return frame(f"{name}: a training run", content, _STYLE)
 
 
 def _table(looks: Sequence[Mapping[str, Any]]) -> str:
