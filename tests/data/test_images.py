@@ -132,6 +132,11 @@ class TestRefused:
         with pytest.raises(FileNotFoundError):
             open_store(tmp_path / "nothing.zip")
 
+    def test_names_that_are_no_text(self):
+        with pytest.raises(ValueError, match=r"`x`: expected names of files, got 'a\\ud800.png'"):
+            check_member("x", "a\ud800.png")
+        assert check_member("x", "caf\udce9.png")  # Latin-1 on a disk: Python's way to write it
+
     @given(st.text(max_size=30))
     def test_names_that_pass_stay_inside(self, name):
         try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._checks import fail, shortened
 from bcls._files import take, write_whole
 from bcls.data.manifest import FeatureFile, add_features
 from bcls.data.text_files import read_json
@@ -56,8 +56,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, 
     now = json.loads(json.dumps(now))
     for key in {**now, **before}:  # also what only one of them has
         if (key in before, before.get(key)) != (key in now, now.get(key)):
-            then, here = (repr(one[key]) if key in one else "none" for one in (before, now))
-            return key, then, here
+            then, here = (shortened(repr(one[key])) if key in one else "none" for one in (before, now))
+            return shortened(key), then, here
     return None
 
 

@@ -1,5 +1,6 @@
 """Names of pictures inside folders and archives, and which of them are refused."""
 
+import os
 from pathlib import PurePosixPath
 
 from bcls._checks import fail
@@ -32,7 +33,7 @@ def check_member(where: str, name: str) -> str:
         The name.
 
     Raises:
-        ValueError: It is absolute, has a drive letter, ``..`` or a NUL character in it.
+        ValueError: It is absolute, has a drive letter, ``..`` or a NUL character in it, or is no text.
 
     Example:
         >>> check_member("a.zip", "../../etc/passwd")
@@ -43,6 +44,10 @@ def check_member(where: str, name: str) -> str:
     parts = name.replace("\\", "/").split("/")
     if not name or name[0] in "/\\" or ".." in parts or parts[0].endswith(":") or "\0" in name:
         fail(where, "names inside the archive", repr(name), "do not trust this source")
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:  # JSON can hold half of a surrogate pair; files have no such names
+        fail(where, "names of files", repr(name), "mend the name")
     return name
 
 
