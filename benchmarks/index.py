@@ -12,7 +12,6 @@ Four parts, each by itself with ``--only``:
 
 import argparse
 import itertools
-import os
 import resource
 import statistics
 import subprocess
@@ -36,18 +35,13 @@ from bcls.index.embedding import BATCH, image_vectors, prepare
 from bcls.index.faiss_engine import FaissEngine
 from bcls.models import build, load
 from bcls.search import Service, ServiceSettings
+from benchmarks.flickr8k import data
 from benchmarks.tables import show_ratios
 
 ROOT = Path(__file__).parents[1]
 CLIENTS, MIXED, NOISE = 8, 3, 0.3
 #: Photos that the bare network is timed on.
 SAMPLE = 512
-
-
-def data():
-    if "BCLS_DATA" not in os.environ:
-        raise SystemExit("set BCLS_DATA to the folder that has flickr8k/images_224.zip")
-    return Path(os.environ["BCLS_DATA"]) / "flickr8k"
 
 
 def model_folder(name, place):

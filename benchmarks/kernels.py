@@ -9,7 +9,6 @@ and how long the host is busy.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -22,10 +21,9 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from bcls._files import write_whole
 from bcls.bench import difference, inputs, measure, rivals, step
-from bcls.bench.subjects import machine
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss
+from benchmarks.tables import keep
 
 DEVICE = torch.device("cuda", 0)
 SIZES = (128, 1024, 4096, 8192, 16384)
@@ -226,11 +224,8 @@ def main():
     for part, sizes in parts_of(arguments):
         print(f"sizes {', '.join(map(str, sizes))} ...", file=sys.stderr, flush=True)
         part(rows, sizes)
-        if arguments.out:  # whatever comes later, what was measured is kept
-            keys = ("what", "value", "bar", "side")
-            about = {"title": "Fused losses and their bars", **machine(DEVICE)}
-            result = {**about, "rows": [dict(zip(keys, row, strict=True)) for row in rows]}
-            write_whole(arguments.out, json.dumps(result, indent=1) + "\n")
+        named = [dict(zip(("what", "value", "bar", "side"), row, strict=True)) for row in rows]
+        keep(arguments.out, named, "Fused losses and their bars", DEVICE)  # now: whatever comes later, this is measured
     table = Table("what", "value", "bar", "holds", title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for what, value, bar, side in rows:
         limit = "" if bar is None else f"at {side} {bar:g}"

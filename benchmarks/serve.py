@@ -11,7 +11,6 @@ loopback address. Two parts, each by itself with ``--only``:
 import argparse
 import contextlib
 import http.client
-import os
 import re
 import subprocess
 import sys
@@ -29,18 +28,13 @@ from bcls.data.text_files import read_json
 from bcls.index import IndexSettings, build_index, open_index
 from bcls.models import build
 from bcls.search import Service, ServiceSettings
+from benchmarks.flickr8k import data
 from benchmarks.tables import show_ratios
 
 CLIENTS, ROUNDS = 8, 4
 #: Seconds that a refused client of the load test waits; far less than it is told to.
 PAUSE = 0.1
 START = "import sys; from bcls.cli.serve import main; sys.exit(main(sys.argv[1:]))"
-
-
-def data():
-    if "BCLS_DATA" not in os.environ:
-        raise SystemExit("set BCLS_DATA to the folder that has flickr8k/images_224.zip")
-    return Path(os.environ["BCLS_DATA"]) / "flickr8k"
 
 
 def captions(count):

@@ -1,12 +1,11 @@
 """YAML files that anybody may have written: read as before, or refused at once and with little memory."""
 
-import tracemalloc
-
 import pytest
 import yaml
 
 from bcls._yaml import check_yaml, read_yaml
 from bcls.training.config import TrainConfig, write_yaml
+from tests.memory import below
 
 #: A billion values in a few hundred bytes, as lists and as mappings that are merged.
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -66,13 +65,8 @@ def test_what_is_written_is_read(tmp_path):
 )
 def test_what_would_become_too_much_is_refused_with_little_memory(tmp_path, text, says):
     path = put(tmp_path, text)
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match=r"a\.yaml") as raised:
-            read_yaml(path)
-        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
-    finally:
-        tracemalloc.stop()
+    with below(8 * 2**20), pytest.raises(ValueError, match=r"a\.yaml") as raised:
+        read_yaml(path)
     assert f"`{path}`: expected {says}" in str(raised.value)
 
 
@@ -81,13 +75,8 @@ def test_a_file_is_read_as_far_as_it_may_be_long(tmp_path, length):
     path = put(tmp_path, "")
     with path.open("r+b") as file:
         file.truncate(length + 1)  # a hole, which takes no room on the disk
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="at most 262144 bytes, got a longer one"):
-            read_yaml(path)
-        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
-    finally:
-        tracemalloc.stop()
+    with below(8 * 2**20), pytest.raises(ValueError, match="at most 262144 bytes, got a longer one"):
+        read_yaml(path)
 
 
 @pytest.mark.parametrize(

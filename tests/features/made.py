@@ -3,8 +3,11 @@
 import hashlib
 import json
 
+import pytest
+
 from bcls.data import open_dataset
 from bcls.data.synthetic import make_scenes, save
+from bcls.features import extract
 from tests.backbones.models import save as save_model
 from tests.backbones.models import square
 
@@ -32,3 +35,20 @@ def digests(folder):
 
 def opened(folder):
     return open_dataset(folder)
+
+
+def broken_off(folder, settings, monkeypatch, after=2):
+    """An extraction that ends after a few blocks, as if interrupted."""
+    from bcls.features._store import SplitFile
+
+    write = SplitFile.write
+
+    def limited(self, block, start, rows, zero):
+        if len(self.done) == after:
+            raise KeyboardInterrupt
+        write(self, block, start, rows, zero)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SplitFile, "write", limited)
+        with pytest.raises(KeyboardInterrupt):
+            extract(open_dataset(folder), settings)

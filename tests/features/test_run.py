@@ -8,25 +8,11 @@ from bcls.backbones import load_backbone
 from bcls.data import open_dataset
 from bcls.data.check import check_dataset
 from bcls.features import FeatureSettings, extract
-from tests.features.made import digests, draw, tiny
+from tests.features.made import broken_off, digests, tiny
 from tests.reference.features import features as reference
 
 pytest.importorskip("transformers")
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    return tiny(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr("bcls.features.run.BLOCK", 5)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return draw(tmp_path / "data")
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 @pytest.mark.parametrize(
@@ -89,23 +75,6 @@ def test_other_settings_under_a_finished_name_are_refused(folder, backbone, chan
     extract(open_dataset(folder), FeatureSettings(**settings))
     with pytest.raises(ValueError, match=rf"`{next(iter(change))}`: expected .* as in the finished features 'mine'"):
         extract(open_dataset(folder), FeatureSettings(**{**settings, **change}))
-
-
-def broken_off(folder, settings, monkeypatch, after=2):
-    """An extraction that ends after a few blocks, as if interrupted."""
-    from bcls.features._store import SplitFile
-
-    write = SplitFile.write
-
-    def limited(self, block, start, rows, zero):
-        if len(self.done) == after:
-            raise KeyboardInterrupt
-        write(self, block, start, rows, zero)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SplitFile, "write", limited)
-        with pytest.raises(KeyboardInterrupt):
-            extract(open_dataset(folder), settings)
 
 
 def test_goes_on_with_the_same_bytes(folder, backbone, monkeypatch):

@@ -13,26 +13,11 @@ from bcls.data.check import check_dataset
 from bcls.data.images import random_view
 from bcls.features import FeatureSettings, extract
 from bcls.features._views import RandomViews
-from tests.features.made import digests, draw, tiny
-from tests.features.test_run import broken_off
+from tests.features.made import broken_off, digests
 from tests.reference.features import features as reference
 
 pytest.importorskip("transformers")
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    return tiny(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr("bcls.features.run.BLOCK", 5)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return draw(tmp_path / "data")
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def test_views_depend_on_the_id_and_their_number_alone():

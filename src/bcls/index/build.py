@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcls._checks import check_whole, fail
+from bcls.data.text_files import is_unicode
 from bcls.index._lock import sole_writer
 from bcls.index.calibrate import calibrate
 from bcls.index.catalog import Catalog
@@ -15,7 +16,7 @@ from bcls.index.engine import Engine, open_engine
 from bcls.index.manifest import FILE, IndexManifest, read_index_manifest, write_index_manifest
 from bcls.index.run import Run
 from bcls.index.settings import IndexSettings
-from bcls.index.source import is_text, open_source
+from bcls.index.source import open_source
 from bcls.index.start import claim, manifest_for
 from bcls.index.writer import Writer
 
@@ -62,7 +63,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
     check_whole("max_pixels", settings.max_pixels, least=1)
     source = open_source(Path(photos), settings.features, captions=settings.captions)
     found = source.items()
-    items = [item for item in found if is_text(item.name)]
+    items = [item for item in found if is_unicode(item.name)]
     if not items:
         fail(
             str(photos),
@@ -87,7 +88,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
             stack.enter_context(closing(_engine(folder, manifest, what))) for what in ("photos", "captions")
         )
         run = Run(Writer(catalog, images, texts, model), source, settings)
-        odd = [ascii(item.name) for item in found if not is_text(item.name)]
+        odd = [ascii(item.name) for item in found if not is_unicode(item.name)]
         run.skipped.update((name, f"`{name}`: expected a name that is text; rename the file") for name in odd)
         plan = compare(items, catalog.looks(), run.writer.repair())
         run.go(plan, model)

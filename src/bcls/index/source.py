@@ -178,7 +178,8 @@ class DatasetSource:
         """A photo's file.
 
         Raises:
-            OSError: The dataset has no pictures, or this one is gone.
+            ValueError: The dataset has features alone.
+            OSError: The file is gone.
         """
         return self._dataset.read_bytes(self._dataset.image_ids[self._row(name)])
 
@@ -247,12 +248,3 @@ def _stamp(path: Path) -> str:
     except OSError:
         return "-"
     return f"{found.st_size}:{found.st_mtime_ns}"
-
-
-def is_text(name: str) -> bool:
-    """Whether a file's name can be written down; Linux allows names that are no text."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

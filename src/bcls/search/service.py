@@ -187,8 +187,8 @@ class Service:
         """A photo's file.
 
         Raises:
-            ValueError: There is no such photo in the index.
-            OSError: Its file is gone, or the dataset has features alone.
+            ValueError: There is no such photo in the index, or the dataset has features alone.
+            OSError: Its file is gone.
         """
         now = self._now()
         photo = self.photo(number)
