@@ -74,10 +74,12 @@ def test_numbers_of_numpy_come_through_without_numpy(tmp_path):
     assert read_tensors(tmp_path / "a.pth") == {"a": 99.5, "b": -3, "c": 0.5, "d": True}
 
 
-def test_names_of_thousands_of_letters_do_not_take_minutes(tmp_path):
+@pytest.mark.parametrize("ending", [b"\nb\n.", b""], ids=["whole", "cut off"])
+@pytest.mark.parametrize("letter", [b"a", b"\xc3\xa4"], ids=["ascii", "utf-8"])
+def test_names_of_thousands_of_letters_do_not_take_minutes(tmp_path, letter, ending):
     path = tmp_path / "a.pth"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02c" + b"a" * 200_000 + b"\nb\n.")
+        archive.writestr("archive/data.pkl", b"\x80\x02c" + letter * 200_000 + ending)
         archive.writestr("archive/version", b"3\n")
     with pytest.raises(ValueError, match="a name of thousands of letters"):
         read_tensors(path)

@@ -6,6 +6,7 @@ import pickletools
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +18,8 @@ from bcls._checks import fail
 
 #: How torch names what it will not call.
 _CALLED = re.compile(r"GLOBAL (\w[\w.]*\.\w+)")
-#: Letters of the name of something to call; torch takes minutes to put a much longer one into its message.
-_LONGEST_NAME = 200
+#: Bytes of a line in a pickle, which is the name of something to call; torch takes minutes over a much longer one.
+_LONGEST_LINE = 200
 #: Kinds of numbers, as numpy writes them down and as :mod:`struct` reads them.
 _NUMBERS = {"f8": "<d", "f4": "<f", "i8": "<q", "i4": "<i", "b1": "<?"}
 
@@ -75,7 +76,7 @@ def read_tensors(path: Path) -> Any:
     """
     if not path.is_file():
         fail(str(path), "a checkpoint file", "no such file", "check the path")
-    if any(len(name) > _LONGEST_NAME for name in _called_names(path)):
+    if _has_long_line(path):
         fail(str(path), "a whole checkpoint file", "a name of thousands of letters", "copy the file again")
     try:
         with torch.serialization.safe_globals(_ALLOWED):
@@ -91,23 +92,44 @@ def read_tensors(path: Path) -> Any:
         fail(str(path), "a whole checkpoint file", reason, "copy the file again")
 
 
-def _called_names(path: Path) -> Iterator[str]:
-    """Names of what the pickles in a file would call, as far as they can be read; nothing is run."""
+class _LongLineError(Exception):
+    """A line of a pickle is longer than any name."""
+
+
+class _Lines:
+    """A pickle that is read no further than to a line that is too long."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.read, self._file = file.read, file
+
+    def readline(self) -> bytes:
+        line = self._file.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
+            raise _LongLineError
+        return line
+
+
+def _has_long_line(path: Path) -> bool:
+    """Whether the pickles in a file have one, as far as they can be read; nothing is run."""
+    try:
+        for file in _pickles(path):
+            # Torch reads in the same order, so it gets no further than this does.
+            with suppress(zipfile.BadZipFile, zlib.error, *_DAMAGE):
+                for _ in pickletools.genops(_Lines(file)):  # type: ignore[arg-type]  # read and readline are all it uses
+                    pass
+    except _LongLineError:
+        return True
+    return False
+
+
+def _pickles(path: Path) -> Iterator[IO[bytes]]:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 if member.endswith(".pkl"):
                     with archive.open(member) as file:
-                        yield from _names_in(file)
+                        yield file
     except (zipfile.BadZipFile, *_DAMAGE):
         with path.open("rb") as file:
             for _ in range(5):  # what the older format has before its tensors
-                yield from _names_in(file)
-
-
-def _names_in(pickled: IO[bytes]) -> Iterator[str]:
-    # Torch reads in the same order, so it gets no further than this does.
-    with suppress(*_DAMAGE):
-        for code, argument, _ in pickletools.genops(pickled):
-            if isinstance(argument, str) and code.name in {"GLOBAL", "INST"}:
-                yield argument
+                yield file
