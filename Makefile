@@ -58,8 +58,10 @@ bench: $(VENV)/.dev
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
 SWEEPS     := dual vsepp sgr saf alpha beta lines gamma batch
+FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions global --name lite02
+	$(BIN)/bcls data features "$(DATA)" $(FOUR)
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite2 --regions 36 --name grid
 	$(BIN)/bcls labels embed "$(DATA)" --encoder minilm
 	set -e; for s in $(SWEEPS); do $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s; done
@@ -70,7 +72,7 @@ evidence: $(VENV)/.dev
 	$(BIN)/python -m scripts.main_table
 
 photo: $(VENV)/.dev
-	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --name lite012
+	$(BIN)/bcls data features "$(DATA)" $(FOUR)
 	$(BIN)/python scripts/photo_model.py --data "$(DATA)" --judgements "$(JUDGEMENTS)" --out sweeps/photo --final
 
 # 100,000 damaged files for each reader, about two hours; `--readers zip tar` for some.

@@ -36,7 +36,7 @@ from bcls.training.environment import describe
 ROOT = Path(__file__).parents[1]
 SWEEP, CHOICE = ROOT / "configs/flickr8k/sweeps/photo.yaml", ROOT / "configs/flickr8k/judged_choice.txt"
 BACKBONE = "efficientnet-lite0+efficientnet-lite1+efficientnet-lite2"
-FEATURES = "lite012"
+FEATURES, VIEW = "lite012-four", "four-crop"
 SLACK, RIDGE = 5.0, 4.0
 #: How much the label space counts beside the mean of the heads.
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2)
@@ -96,8 +96,8 @@ def main() -> None:
 
 def _merged(heads: Sequence[Any], part: Any, share: float, image: str | None = None) -> Any:
     if not share:
-        return merge(heads, image=image)
-    return merge([*heads, part], [*(1.0 for _ in heads), share * len(heads)], image=image)
+        return merge(heads, image=image, image_view=VIEW)
+    return merge([*heads, part], [*(1.0 for _ in heads), share * len(heads)], image=image, image_view=VIEW)
 
 
 def card(about: dict[str, Any]) -> str:

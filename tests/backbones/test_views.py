@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bcls.backbones import VIEWS, crops
-from tests.reference.crops import ten_crop
+from bcls.backbones.views import ZOOMS, zoomed
+from tests.reference.crops import ten_crop, zooms
 
 
 def noise(width, height, seed=0):
@@ -20,6 +21,23 @@ def test_ten_crops_are_the_reference(width, height, side):
     cut = crops(image, side, "ten-crop", Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(cut.numpy(), ten_crop(image, side, Image.Resampling.BILINEAR))
     assert torch.equal(crops(image, side, "centre", Image.Resampling.BILINEAR)[0], cut[4])
+
+
+@settings(max_examples=25, deadline=None)
+@given(width=st.integers(1, 40), height=st.integers(1, 40), side=st.integers(1, 20), view=st.sampled_from([*ZOOMS]))
+def test_zooms_are_the_reference(width, height, side, view):
+    image = noise(width, height)
+    cut = crops(image, side, view, Image.Resampling.BILINEAR).numpy().astype(int)
+    expected = zooms(image, side, ZOOMS[view], Image.Resampling.BILINEAR)
+    assert cut.shape == expected.shape
+    assert abs(cut - expected).max() <= 0.5 + 1e-3  # whole numbers
+
+
+def test_zooms_of_many_pictures_are_those_of_each():
+    pictures = [noise(30, 20, seed) for seed in range(3)]
+    together = zoomed(torch.cat([crops(one, 16) for one in pictures]), "six-crop")
+    assert torch.equal(together, torch.stack([crops(one, 16, "six-crop") for one in pictures]))
+    assert torch.equal(zoomed(together[:, 0].float(), "six-crop"), together.float())
 
 
 def test_number_of_crops():

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 @pytest.mark.parametrize(
-    ("view", "regions", "rows"), [("whole", "4", 2), ("whole", "global", None), ("ten-crop", "2x2", 2)]
+    ("view", "regions", "rows"),
+    [("whole", "4", 2), ("whole", "global", None), ("ten-crop", "2x2", 2), ("six-crop", "global", None)],
 )
 def test_rows_are_the_reference(folder, backbone, view, regions, rows):
     done = extract(open_dataset(folder), FeatureSettings(backbone, regions, view, name="mine"))

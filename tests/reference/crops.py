@@ -18,3 +18,28 @@ def ten_crop(image, side, resample):
     cut = [image.crop((left, top, left + side, top + side)) for left, top in corners]
     cut += [one.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for one in cut]
     return np.stack([np.asarray(one).transpose(2, 0, 1) for one in cut])
+
+
+def zooms(image, side, shares, resample):
+    """The square picture, the middle of it drawn larger, and each mirrored, not rounded; (2 * shares, 3, s, s)."""
+    square = np.asarray(image.resize((side, side), resample)).transpose(2, 0, 1).astype(float)
+    seen = [_middle(square, share) for share in shares]
+    return np.stack([*seen, *(one[:, :, ::-1] for one in seen)])
+
+
+def _middle(square, share):
+    side = square.shape[1]
+    size = max(1, round(side * share))
+    start = (side - size) // 2
+    part = square[:, start : start + size, start : start + size]
+    larger = np.empty_like(square)
+    for row in range(side):
+        for column in range(side):
+            # The middle of a pixel, in pixels of the part; beyond the middle of its outer ones there is nothing new.
+            y, x = (min(max((place + 0.5) * size / side - 0.5, 0), size - 1) for place in (row, column))
+            top, left = int(y), int(x)
+            below, right = min(top + 1, size - 1), min(left + 1, size - 1)
+            upper = part[:, top, left] * (1 - x + left) + part[:, top, right] * (x - left)
+            lower = part[:, below, left] * (1 - x + left) + part[:, below, right] * (x - left)
+            larger[:, row, column] = upper * (1 - y + top) + lower * (y - top)
+    return larger

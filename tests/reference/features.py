@@ -3,13 +3,15 @@
 import numpy as np
 import torch
 
-from tests.reference.crops import ten_crop
+from tests.reference.crops import ten_crop, zooms
 
 
 def features(backbone, image, view, rows):
     """The mean over the crops of (D,) where ``rows`` is None, else of (rows * rows, D); float32."""
     if view == "ten-crop":
         crops = torch.from_numpy(ten_crop(image, backbone.side, backbone.resample).copy())
+    elif view == "six-crop":
+        crops = torch.from_numpy(zooms(image, backbone.side, (1, 7 / 8, 3 / 4), backbone.resample).round()).float()
     else:
         square = image.resize((backbone.side, backbone.side), backbone.resample)
         crops = torch.from_numpy(np.asarray(square).transpose(2, 0, 1).copy())[None]

@@ -28,7 +28,10 @@ _HEADS = {"width", "image_head", "text_head", "dropout_images", "dropout_texts",
 
 
 #: And what one side's features do not depend on, being the other's.
-_OTHER = {"text": {"image", "features", "image_pooling"}, "image": {"text", "text_pooling", "words", "word_width"}}
+_OTHER = {
+    "text": {"image", "features", "image_view", "image_pooling"},
+    "image": {"text", "text_pooling", "words", "word_width"},
+}
 
 
 class Shared:

@@ -116,12 +116,14 @@ def _device(name: str) -> str:
 
 
 def _random_views(settings: FeatureSettings) -> RandomViews:
+    from bcls.backbones import VIEWS
+
     number = check_whole("views", settings.views, least=0)
     smallest = settings.smallest_crop
     if not 0 < smallest <= 1:
         fail("smallest_crop", "a share above 0, up to 1", smallest, "0.5 is usual; 1 keeps the whole picture")
-    if number and settings.view == "ten-crop":
-        got = f"{number} with the view ten-crop, which is a mean over ten crops already"
+    if number and VIEWS[settings.view] > 1:
+        got = f"{number} with the view {settings.view}, which is a mean over {VIEWS[settings.view]} crops already"
         fail("views", "0, or another view", got, "use --view whole or centre, or leave --views out")
     return RandomViews(number, smallest)
 

@@ -12,9 +12,10 @@ class FeatureSettings:
     regions: str = "36"
     """Regions a picture: a square number, rows and columns such as 4x9, or global for one vector."""
     view: str = "whole"
-    """What the network sees: whole (stretched to a square), centre, or ten-crop (the mean over ten crops)."""
+    """What the network sees: whole (stretched to a square) or centre; or the mean over several crops: mirrored (two),
+    four-crop, six-crop or ten-crop."""
     views: int = 0
-    """Random crops, half of them mirrored, beside each picture; training draws one a caption. Not with ten-crop."""
+    """Random crops, half of them mirrored, beside each picture; training draws one a caption. Not with crops."""
     smallest_crop: float = 0.5
     """The smallest of these random views, as a share of the picture's area."""
     name: str | None = None

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bcls._padded import Padded
+from bcls.backbones import load_backbone
 from bcls.data.vocabulary import Vocabulary
 from bcls.models import build
 from bcls.models.dual.config import DualConfig
@@ -79,6 +80,16 @@ def test_a_text_model_of_transformers(checkpoints, pooling):
         mask = words["attention_mask"].bool()
         torch.testing.assert_close(features.values[mask], states[mask], atol=1e-5, rtol=1e-4)
         assert features.lengths.tolist() == mask.sum(1).tolist()
+
+
+@pytest.mark.parametrize("view", ["mirrored", "four-crop", "six-crop"])
+def test_several_looks_at_a_picture_are_what_features_are_made_of(checkpoints, view):
+    model = DualModel(
+        DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6, image_view=view)
+    )
+    backbone = load_backbone(checkpoints["vit"])
+    expected = torch.stack([backbone(backbone.views(one, view)).mean((0, 2, 3)) for one in PICTURES]).detach()
+    torch.testing.assert_close(model.image_vectors_of(PICTURES).values, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "gpo"])

@@ -40,6 +40,9 @@ class DualConfig:
     cosines. :func:`bcls.models.dual.merge.merge` makes one model of several that were trained apart."""
     head_weights: tuple[float, ...] = ()
     """How much each of several heads counts in the mean of the cosines; left out, all the same."""
+    image_view: str = "whole"
+    """What a frozen backbone sees of a picture: ``whole``, or the mean over ``mirrored`` (two crops), ``four-crop`` or
+    ``six-crop``, as `bcls data features --view` makes it. Better, and as many times slower."""
     image_pooling: str = "mean"
     """How regions, or a backbone's grid, become one vector: ``mean`` or ``max`` before the head, ``gpo`` after it."""
     text_pooling: str = ""
@@ -84,6 +87,7 @@ class DualConfig:
         _check_features(self)
         for name in ("image_head", "text_head"):
             check_choice(name, getattr(self, name), _HEADS)
+        _check_view(self, clip)
         check_choice("image_pooling", self.image_pooling, ("mean", "max", "gpo"))
         check_choice("text_pooling", self.text_pooling, ("mean", "last" if self.text == "gru" else "cls", "gpo"))
         for name in ("width", "word_width", "states", "heads"):
@@ -117,6 +121,20 @@ def _check_sides(config: DualConfig, clip: bool) -> None:
     for name in ("image_pooling", "text_pooling"):
         if clip and getattr(config, name) != "mean":
             fail(name, "none with `image: clip`", getattr(config, name), "its towers pool by themselves; leave it out")
+
+
+def _check_view(config: DualConfig, clip: bool) -> None:
+    from bcls.backbones.views import ZOOMS
+
+    check_choice("image_view", config.image_view, ("whole", *ZOOMS))
+    if config.image_view == "whole":
+        return
+    if clip or config.image == "features":
+        expected, got = "whole without a backbone", f"{config.image_view} with `image: {config.image}`"
+        fail("image_view", expected, got, "make features with `bcls data features --view`")
+    if config.tune_image or config.image_pooling != "mean":
+        got = f"{config.image_view} with a trained backbone" if config.tune_image else f"{config.image_pooling} pooling"
+        fail("image_view", "a frozen backbone and the mean over its grid", got, "leave it out")
 
 
 def _check_features(config: DualConfig) -> None:

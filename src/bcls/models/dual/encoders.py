@@ -44,7 +44,7 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
     if config.image == "features":
         image = FeatureImages(config.features or 0)
     else:
-        image = PixelImages(load_backbone(config.image))
+        image = PixelImages(load_backbone(config.image), config.image_view)
     if config.text == "gru":
         words = word_count(config.words, vocabulary)
         reader = WordReader(

@@ -9,19 +9,21 @@ from torch import Tensor, nn
 from bcls._checks import fail
 from bcls._padded import Padded
 from bcls.backbones.base import Backbone
+from bcls.backbones.views import zoomed
 from bcls.models.pictures import pixel_batch
 
 
 class PixelImages(nn.Module):
-    """A backbone; gives the cells of its grid, ``(N, h * w, d)``.
+    """A backbone; gives the cells of its grid, ``(N, h * w, d)``: of several crops their mean, cell by cell.
 
     Args:
         backbone: See :func:`bcls.backbones.load_backbone`.
+        view: ``"whole"``, or one of the views that :func:`bcls.backbones.views.zoomed` makes of the whole picture.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, view: str = "whole") -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.view = backbone, view
         self.width, self.packaged = backbone.channels, backbone.packaged
 
     def prepare(self, images: Any) -> Padded:
@@ -30,7 +32,13 @@ class PixelImages(nn.Module):
 
     def forward(self, images: Padded) -> Padded:
         """See the class."""
-        return Padded(self.backbone(images.values).flatten(2).transpose(1, 2))
+        pixels = images.values
+        if self.view == "whole":
+            grid = self.backbone(pixels)
+        else:
+            crops = zoomed(pixels, self.view)
+            grid = self.backbone(crops.flatten(0, 1)).unflatten(0, (-1, crops.shape[1])).mean(1)
+        return Padded(grid.flatten(2).transpose(1, 2))
 
 
 class FeatureImages(nn.Module):

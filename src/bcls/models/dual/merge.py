@@ -12,7 +12,11 @@ from bcls.models.dual.model import DualModel
 
 
 def merge(
-    models: Sequence[DualModel], weights: Sequence[float] | None = None, *, image: str | None = None
+    models: Sequence[DualModel],
+    weights: Sequence[float] | None = None,
+    *,
+    image: str | None = None,
+    image_view: str = "whole",
 ) -> DualModel:
     r"""Put the heads of several models side by side: the scores of the result are the weighted means of theirs.
 
@@ -24,6 +28,7 @@ def merge(
         models: With frozen encoders, linear or ``mlp`` heads, and the same settings.
         weights: One for each model; left out, all the same.
         image: A backbone that takes the place of ``image: features``, the one that made the features.
+        image_view: The view that the features were made with.
 
     Returns:
         A model with as many heads, in eval mode.
@@ -43,7 +48,7 @@ def merge(
     shares = tuple(float(one) for one in weights or ())
     config: DualConfig = replace(first, heads=len(models), width=first.width * len(models), head_weights=shares)
     if image is not None:
-        config = replace(config, image=image, features=None)
+        config = replace(config, image=image, image_view=image_view, features=None)
     merged = DualModel(config)
     states = [model.trained_state() for model in models]
     merged.load_trained_state({name: _side_by_side(name, [state[name] for state in states]) for name in states[0]})
