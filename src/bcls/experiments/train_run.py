@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from bcls.data import Dataset
     from bcls.models.base import RetrievalModel
 
-#: Epochs of a small model take a second or less, and writing a checkpoint half of one.
-SAVE_SECONDS = 20.0
+#: Epochs of a small model take a second or less, and writing a checkpoint half of one; with a dozen runs side by side
+#: each writes its own.
+SAVE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
