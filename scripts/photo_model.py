@@ -138,8 +138,8 @@ scores = model.similarity(["beach.jpg"], ["a dog runs on the beach"])
 
 **Made of** frozen EfficientNet-Lite0, 1 and 2 and MiniLM (the packages of the extras `photos` and `text`), with heads
 trained under binary and continuous label supervision from {heads} seeds and merged, with a part that reads the photo in
-the space of the label encoder at a share of {chosen}; float16. The networks see a photo four times: all of it, its middle,
-and the mirror images of both.
+the space of the label encoder at a share of {chosen}; float16. The networks see a photo four times: all of it, its
+middle, and the mirror images of both.
 
 **Data.** The 6,000 training photos of Flickr8k with five captions each (Hodosh, Young and Hockenmaier, 2013); its 1,000
 validation photos and 200 of its judged photos for choices. RSUM of the validation split: {rsum:.1f}.

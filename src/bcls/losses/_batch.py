@@ -176,8 +176,12 @@ def _check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool
 
 def is_planned(matrix: Tensor) -> bool:
     """Whether steps are only written down now, by torch.compile or as a CUDA graph: no value can be read."""
-    recorded = matrix.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    return torch.compiler.is_compiling() or recorded
+    return torch.compiler.is_compiling() or is_recorded(matrix)
+
+
+def is_recorded(matrix: Tensor) -> bool:
+    """Whether steps are written down as a CUDA graph."""
+    return matrix.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bcls.losses._batch import is_recorded
 from bcls.losses._windows import wide
 
 #: Far more steps than k-means on a line needs; it stops early when no cut moves.
@@ -61,7 +62,8 @@ def kmeans(line: Line, levels: int) -> tuple[Tensor, Tensor]:
         # A point in the middle goes to the upper cluster, as a label on a threshold does.
         inner = torch.searchsorted(padded, middles, right=False)
         moved = torch.cat((cuts[:, :1], inner, cuts[:, -1:]), 1)
-        if torch.equal(moved, cuts):
+        # A recording takes all steps; those too many move nothing.
+        if not is_recorded(cuts) and torch.equal(moved, cuts):
             break
         cuts = moved
         centres = _means(line, cuts, centres)
