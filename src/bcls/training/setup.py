@@ -15,6 +15,7 @@ from bcls._checks import check_choice, fail
 from bcls._padded import Padded
 from bcls.data import Dataset, Vocabulary, open_dataset
 from bcls.labels import cached_embeddings
+from bcls.labels.fingerprint import fingerprint
 from bcls.losses import RetrievalLoss
 from bcls.models import build, model_config
 from bcls.models.base import RetrievalModel
@@ -31,6 +32,9 @@ from bcls.training.optimizer import LOSS_GROUP, make_optimizer
 from bcls.training.plan import left_out, plan_epoch
 from bcls.training.tell import tell
 from bcls.training.validate import Validation
+
+#: Images of a rehearsal.
+_FEW = 16
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,17 @@ class Run:
         }
 
 
-def set_up(config: TrainConfig, model: RetrievalModel | None = None, dataset: Dataset | None = None) -> Run:
+def set_up(
+    config: TrainConfig, model: RetrievalModel | None = None, dataset: Dataset | None = None, *, rehearsal: bool = False
+) -> Run:
     """Open the data, build model, loss and optimiser, and put them where they run.
+
+    Args:
+        config: The settings.
+        model: A model in place of that of the settings.
+        dataset: A dataset that is open already.
+        rehearsal: Only the first pictures and captions can be asked for, and there are neither labels nor validation:
+            frozen encoders would take minutes over all of them.
 
     Raises:
         ValueError: A setting is wrong, or settings, data and model do not fit together.
@@ -110,16 +123,19 @@ def set_up(config: TrainConfig, model: RetrievalModel | None = None, dataset: Da
     model.to(device)
     loss.to(device)
     pool = ThreadPoolExecutor(config.workers, "bcls-read")
+    shown = _first(train, _FEW) if rehearsal else train
     feed = Feed(
-        _images(config, train, model, device, pool, training=True),
-        Texts(_texts(train, model), device),
-        train.image_of_caption,
+        _images(config, shown, model, device, pool, training=True),
+        Texts(_texts(shown, model), device),
+        shown.image_of_caption,
         device,
         accelerator.process_index,
         accelerator.num_processes,
     )
     labels = None
-    if config.labels != "none":
+    if config.labels != "none" and rehearsal:
+        fingerprint(config.labels)  # says so where the encoder is not there
+    elif config.labels != "none":
         with accelerator.main_process_first():  # makes them where they are not there yet
             vectors = cached_embeddings(train, config.labels)
         labels = BatchLabels(vectors, train.image_of_caption, config.aggregate, device)
@@ -132,7 +148,10 @@ def set_up(config: TrainConfig, model: RetrievalModel | None = None, dataset: Da
     parallel = accelerator.prepare_model(model)
     stepper = accelerator.prepare_optimizer(optimizer)
     learner = Learner(model, loss, optimizer, average, accelerator.scaler)
-    validation = _validation(config, whole, model, device, pool) if config.val_split is not None else None
+    validation = None
+    if config.val_split is not None:
+        split = _split(whole, "val_split", config.val_split)
+        validation = None if rehearsal else _validation(config, split, model, device, pool)
     return Run(config, accelerator, train, feed, labels, validation, learner, parallel, stepper, pool)
 
 
@@ -230,14 +249,18 @@ def _images(
     return PictureImages(dataset, model.prepare_images, pool, config.seed, smallest)
 
 
+def _first(split: Dataset, count: int) -> Dataset:
+    """The first images of a split with their captions."""
+    first = set(split.image_ids[:count])
+    images = tuple(image for image in split.images if image.image_id in first)
+    return replace(split, images=images, captions=tuple(one for one in split.captions if one.image_id in first))
+
+
 def _validation(
-    config: TrainConfig, whole: Dataset, model: RetrievalModel, device: torch.device, pool: ThreadPoolExecutor
+    config: TrainConfig, split: Dataset, model: RetrievalModel, device: torch.device, pool: ThreadPoolExecutor
 ) -> Validation:
-    split = _split(whole, "val_split", str(config.val_split))
     if config.val_images is not None:
-        first = set(split.image_ids[: config.val_images])
-        images = tuple(image for image in split.images if image.image_id in first)
-        split = replace(split, images=images, captions=tuple(one for one in split.captions if one.image_id in first))
+        split = _first(split, config.val_images)
     return Validation(
         _images(config, split, model, device, pool, training=False).everything(),
         _texts(split, model),
