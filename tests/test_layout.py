@@ -52,7 +52,7 @@ ALLOWED = {
     },
 }
 #: Small helpers that know nothing of images, captions or losses.
-HELPERS = {"_checks", "_extras", "_files", "_padded", "_page", "_progress", "_weights", "_yaml"}
+HELPERS = {"_checks", "_extras", "_files", "_padded", "_page", "_plots", "_progress", "_weights", "_yaml"}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

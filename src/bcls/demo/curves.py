@@ -1,13 +1,11 @@
 """The course of training as three small plots, ready to stand in a page."""
 
-import io
 import math
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from bcls._extras import require
+from bcls._plots import INK, as_element, drawing
 from bcls.demo.results import LOSSES, Run
 
 #: Colour of each loss on a light and on a dark page. Told apart with any kind of colour blindness, readable as text,
@@ -25,20 +23,6 @@ PLOTS = {
     "val_tau_true": "Validation τ against the true relevance by epoch",
 }
 
-# A colour that nothing else has, exchanged for the colour of the text around the plot.
-_INK = "#010203"
-_STYLE = {
-    "axes.edgecolor": _INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.labelcolor": _INK,
-    "font.size": 10.5,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "bcls",
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
 # The least distance of two labels, as a share of the height of a plot.
 _LABEL_GAP = 0.11
 
@@ -58,17 +42,11 @@ def curve_svgs(runs: Sequence[Run]) -> dict[str, str]:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    matplotlib = require("matplotlib", "plots", "drawing curves")
-    with matplotlib.rc_context():
-        # Whatever a user's own style file says, the page looks the same.
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        return {key: _svg(key, runs) for key in PLOTS}
+    with drawing(font_size=10.5) as figure_class:
+        return {key: _svg(key, runs, figure_class) for key in PLOTS}
 
 
-def _svg(key: str, runs: Sequence[Run]) -> str:
-    # `Figure` alone keeps no list of open figures, as pyplot would.
-    figure_class = require("matplotlib.figure", "plots", "drawing curves").Figure
+def _svg(key: str, runs: Sequence[Run], figure_class: Any) -> str:
     figure = figure_class(figsize=(3.7, 2.5))
     figure.patch.set_alpha(0.0)
     axes = figure.add_axes((0.125, 0.19, 0.635, 0.765))
@@ -82,13 +60,14 @@ def _svg(key: str, runs: Sequence[Run]) -> str:
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
     axes.yaxis.get_major_locator().set_params(nbins=6)
     axes.tick_params(length=0)
-    axes.grid(axis="y", color=_INK, alpha=0.13, linewidth=0.8)
+    axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.8)
     axes.spines["left"].set_visible(False)
     axes.spines["bottom"].set_alpha(0.4)
     _label(axes, ends)
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None})
-    return _for_page(written.getvalue(), key)
+    svg = as_element(figure, PLOTS[key], key)
+    for loss, (colour, _) in COLOURS.items():
+        svg = svg.replace(colour, f"var(--{loss}, {colour})")
+    return svg
 
 
 def _by_epoch(key: str, runs: Sequence[Run]) -> dict[int, list[float]]:
@@ -142,21 +121,3 @@ def _bottom(group: list[float]) -> float:
     """Return where the lowest label of a stack stands; the whole stack stays beside the plot."""
     height = (len(group) - 1) * _LABEL_GAP
     return min(max(sum(group) / len(group) - height / 2, 0.0), 1.0 - height)
-
-
-def _for_page(svg: str, key: str) -> str:
-    """Make a file into an element: no prolog, own ids, the page's font and colours, as wide as its place."""
-    svg = svg[svg.index("<svg") :].strip()
-    # Its metadata name the program's address, and its style would reach every element of the page.
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)
-    box = re.search(r'viewBox="[^"]*"', svg)
-    # HTML knows the namespaces of an inline SVG, and does without their addresses.
-    opening = f'<svg class="curve" role="img" aria-label="{PLOTS[key]}" {box.group() if box else ""}>'
-    svg = opening + svg[svg.index(">") + 1 :].replace("xlink:href", "href")
-    # Three plots in one page would otherwise have equal ids.
-    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{key}-", svg)
-    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
-    svg = svg.replace(_INK, "currentColor")
-    for loss, (colour, _) in COLOURS.items():
-        svg = svg.replace(colour, f"var(--{loss}, {colour})")
-    return svg

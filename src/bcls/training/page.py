@@ -1,24 +1,20 @@
 """``report.html``: curves, tables and settings of a run in one file that needs no other and no network."""
 
-import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from bcls._extras import MissingExtraError, require
+from bcls._extras import MissingExtraError
 from bcls._files import write_whole
 from bcls._page import frame
+from bcls._plots import as_element, drawing
+from bcls.training.curves import Curve, curves_of
 from bcls.training.journal import read_metrics
 from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
 from bcls.training.tell import duration
 
-#: Of the steps' values, not terms of the loss.
-_ASIDE = {"kind", "epoch", "step", "loss", "lr", "seconds", "gradient", "spread"}
-# A colour that nothing else has, exchanged for the colour of the text around the plot.
-_INK = "#010203"
 _COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c")
 _STYLE = """
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1.5rem; }
@@ -51,7 +47,8 @@ def _page(name: str, steps: list[Any], looks: list[Any], settings: str, environm
     took = duration(steps[-1]["seconds"]) if steps else "no time"
     last = steps[-1]["step"] if steps else 0
     try:
-        plots = "".join(f"<figure>{svg}</figure>" for svg in _curves(steps, looks))
+        curves = enumerate(curves_of(steps, looks))
+        plots = "".join(f"<figure>{_svg(number, curve)}</figure>" for number, curve in curves)
     except MissingExtraError as error:
         plots = f'<p class="quiet">No curves: {escape(str(error))}</p>'
     content = f"""<h1>{escape(name)}</h1>
@@ -81,50 +78,19 @@ def _table(looks: Sequence[Mapping[str, Any]]) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _curves(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]]) -> list[str]:
-    terms = list(dict.fromkeys(key for line in steps for key in line if key not in _ASIDE))
-    wanted: list[tuple[str, str, Sequence[Mapping[str, Any]], list[str]]] = [
-        ("Loss", "step", steps, ["loss", *(terms if len(terms) > 1 else [])]),
-        ("Learning rate", "step", steps, ["lr"]),
-        ("Norm of the gradient", "step", steps, ["gradient"]),
-        ("Validation RSUM", "epoch", looks, ["rsum"]),
-        ("Validation tau", "epoch", looks, ["i2t_tau_a", "t2i_tau_a"]),
-    ]
-    drawn = []
-    for number, (title, axis, lines, keys) in enumerate(wanted):
-        present = [key for key in keys if any(key in line for line in lines)]
-        if present:
-            drawn.append(_svg(number, title, axis, lines, present))
-    return drawn
-
-
-def _svg(number: int, title: str, axis: str, lines: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    matplotlib = require("matplotlib", "plots", "drawing curves")
-    figure_class = require("matplotlib.figure", "plots", "drawing curves").Figure
-    colours = dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), _INK)
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**colours, "svg.fonttype": "none", "svg.hashsalt": "bcls"})
+def _svg(number: int, curve: Curve) -> str:
+    with drawing() as figure_class:
         figure = figure_class(figsize=(4.2, 2.8), layout="constrained")
         figure.patch.set_alpha(0.0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0.0)
-        for key, colour in zip(keys, _COLOURS, strict=False):
-            points = [(line[axis], line[key]) for line in lines if key in line]
+        for key, colour in zip(curve.keys, _COLOURS, strict=False):
+            points = [(line[curve.axis], line[key]) for line in curve.lines if key in line]
             marker = "o" if len(points) == 1 else ""
             axes.plot(*zip(*points, strict=True), color=colour, label=key, marker=marker, linewidth=1.5)
-        axes.set_title(title, fontsize=11)
-        axes.set_xlabel(axis)
+        axes.set_title(curve.title, fontsize=11)
+        axes.set_xlabel(curve.axis)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.spines[["top", "right"]].set_visible(False)
-        if len(keys) > 1:
+        if len(curve.keys) > 1:
             axes.legend(frameon=False)
-        written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None})
-    svg = written.getvalue()
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    box = re.search(r'viewBox="[^"]*"', svg)
-    svg = f'<svg role="img" aria-label="{escape(title)}" {box.group() if box else ""}>' + svg[svg.index(">") + 1 :]
-    # Several plots in one page would otherwise have equal ids; and HTML does without the namespaces' addresses.
-    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>plot{number}-", svg.replace("xlink:href", "href"))
-    return svg.replace(_INK, "currentColor")
+        return as_element(figure, curve.title, f"plot{number}")

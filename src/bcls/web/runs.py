@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from bcls._yaml import read_yaml
+from bcls.training.curves import curves_of
 from bcls.training.journal import read_metrics
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import site_of
@@ -19,8 +20,6 @@ from bcls.web.rendering import html
 routes = APIRouter(include_in_schema=False)
 #: Most runs that are listed, and that share one plot.
 MOST, TOGETHER = 200, 8
-#: Of the steps' values, not terms of the loss.
-_ASIDE = frozenset({"kind", "epoch", "step", "loss", "lr", "seconds", "gradient", "spread"})
 _FIGURES = ("rsum", "i2t_r1", "t2i_r1", "i2t_tau_a", "t2i_tau_a")
 
 
@@ -102,17 +101,9 @@ def run_page(request: Request, name: str) -> Response:
     if folder is None:
         raise ProblemError(404, "there is no such run: see /runs for those there are")
     run = read_run(name, folder)
-    terms = list(dict.fromkeys(key for line in run.steps for key in line if key not in _ASIDE))
-    wanted: list[tuple[str, str, Sequence[Mapping[str, Any]], list[str]]] = [
-        ("Loss", "step", run.steps, ["loss", *(terms if len(terms) > 1 else [])]),
-        ("Learning rate", "step", run.steps, ["lr"]),
-        ("Norm of the gradient", "step", run.steps, ["gradient"]),
-        ("Validation RSUM", "epoch", run.looks, ["rsum"]),
-        ("Validation tau", "epoch", run.looks, ["i2t_tau_a", "t2i_tau_a"]),
-    ]
     plots = [
-        curve(title, axis, [Line(key, _points(lines, axis, key)) for key in keys])
-        for title, axis, lines, keys in wanted
+        curve(one.title, one.axis, [Line(key, _points(one.lines, one.axis, key)) for key in one.keys])
+        for one in curves_of(run.steps, run.looks)
     ]
     keys = [key for key, value in (run.looks[0] if run.looks else {}).items() if isinstance(value, float)]
     rows = [
