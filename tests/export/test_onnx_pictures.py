@@ -24,6 +24,15 @@ def test_two_towers_of_one_checkpoint(tmp_path, kind):
     torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize("view", ["whole", "six-crop"])
+def test_one_look_or_several_at_a_picture(tmp_path, view):
+    sides = {"image": str(made.vit(tmp_path / "vit")), "text": str(made.bert(tmp_path / "bert"))}
+    model = build({"name": "dual", **sides, "width": 6, "image_view": view})
+    exported = export_onnx(model, tmp_path / "towers")
+    pictures = [made.picture(50, 40, seed=3), made.picture(33, 80, seed=4)]
+    check(model, tmp_path / "towers", exported, [pictures * 2, pictures[:1]])
+
+
 def test_regions_of_pictures_are_refused(tmp_path):
     model = build({"name": "dual", "image": "clip", "model": str(made.clip(tmp_path / "checkpoint"))})
     with pytest.raises(ValueError, match="`regions`: expected a model that takes features"):

@@ -11,7 +11,7 @@ def features(backbone, image, view, rows):
     if view == "ten-crop":
         crops = torch.from_numpy(ten_crop(image, backbone.side, backbone.resample).copy())
     elif view == "six-crop":
-        crops = torch.from_numpy(zooms(image, backbone.side, (1, 7 / 8, 3 / 4), backbone.resample).round()).float()
+        crops = torch.from_numpy(zooms(image, backbone.side, (1, 7 / 8, 3 / 4), backbone.resample)).float()
     else:
         square = image.resize((backbone.side, backbone.side), backbone.resample)
         crops = torch.from_numpy(np.asarray(square).transpose(2, 0, 1).copy())[None]

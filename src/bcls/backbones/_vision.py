@@ -124,7 +124,8 @@ def tokens_to_grid(tokens: Tensor, cells: int | None) -> Tensor:
     if side * side != length and side != cells:
         fail("backbone", "patch tokens that make up a square grid", f"{length} tokens", "use a model for square grids")
     patches = tokens[:, length - side * side :]
-    return patches.transpose(1, 2).reshape(len(tokens), -1, side, side)
+    # The number of pictures by its shape: `len` would fix it when the network is exported.
+    return patches.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
 
 
 def hash_state(module: nn.Module) -> str:

@@ -34,7 +34,7 @@ def crops(
         resample: Filter to resize with.
 
     Returns:
-        ``(V, 3, side, side)`` uint8.
+        ``(V, 3, side, side)`` uint8; of the views by :func:`zoomed` float32.
 
     Raises:
         ValueError: There is no such view.
@@ -69,22 +69,23 @@ def zoomed(pixels: Tensor, view: str) -> Tensor:
         view: A key of ``ZOOMS``.
 
     Returns:
-        ``(N, V, 3, S, S)`` of the same type, whole numbers: first all that are not mirrored.
+        ``(N, V, 3, S, S)`` float32 on the same scale: first all that are not mirrored.
 
     Example:
-        >>> zoomed(torch.arange(4, dtype=torch.uint8).expand(1, 3, 4, 4), "four-crop")[0, :, 0, 0]
-        tensor([[0, 1, 2, 3],
-                [0, 1, 2, 3],
-                [3, 2, 1, 0],
-                [3, 2, 1, 0]], dtype=torch.uint8)
+        >>> zoomed(torch.arange(8, dtype=torch.uint8).expand(1, 3, 8, 8), "four-crop")[0, :, 0, 0]
+        tensor([[0.0000, 1.0000, 2.0000, 3.0000, 4.0000, 5.0000, 6.0000, 7.0000],
+                [0.0000, 0.8125, 1.6875, 2.5625, 3.4375, 4.3125, 5.1875, 6.0000],
+                [7.0000, 6.0000, 5.0000, 4.0000, 3.0000, 2.0000, 1.0000, 0.0000],
+                [6.0000, 5.1875, 4.3125, 3.4375, 2.5625, 1.6875, 0.8125, 0.0000]])
     """
     side = pixels.shape[-1]
-    seen = [pixels]
+    seen = [pixels.float()]
     for share in ZOOMS[view][1:]:
         size = max(1, round(side * share))
         start = (side - size) // 2
         middle = pixels[..., start : start + size, start : start + size].float()
-        seen.append(interpolate(middle, (side, side), mode="bilinear", align_corners=False).round().to(pixels.dtype))
+        # Not rounded, so that the last bits of an exported network's interpolation stay last bits.
+        seen.append(interpolate(middle, (side, side), mode="bilinear", align_corners=False))
     cut = torch.stack(seen, dim=1)
     return torch.cat([cut, cut.flip(-1)], dim=1)
 

@@ -33,11 +33,9 @@ class PixelImages(nn.Module):
     def forward(self, images: Padded) -> Padded:
         """See the class."""
         pixels = images.values
-        if self.view == "whole":
-            grid = self.backbone(pixels)
-        else:
-            crops = zoomed(pixels, self.view)
-            grid = self.backbone(crops.flatten(0, 1)).unflatten(0, (-1, crops.shape[1])).mean(1)
+        crops = [pixels] if self.view == "whole" else zoomed(pixels, self.view).unbind(1)
+        # One after the other: an exported network takes any number of pictures, and memory stays that of one crop.
+        grid = sum(self.backbone(crop) for crop in crops) / len(crops)
         return Padded(grid.flatten(2).transpose(1, 2))
 
 
