@@ -76,13 +76,23 @@ def test_func_grad(name, arguments):
     torch.testing.assert_close(torch.func.grad(loss)(similarity, relevance), expected)
 
 
+def vmap_searches():
+    """Whether this torch can run ``searchsorted`` over a stack; 2.11 cannot."""
+    try:
+        torch.func.vmap(torch.searchsorted)(torch.zeros(2, 3), torch.zeros(2, 1))
+    except RuntimeError:
+        return False
+    return True
+
+
 @every_loss
 def test_vmap_works_or_says_why(name, arguments):
     """Over a stack of batches; where the work depends on the data, torch's own message says so."""
     similarity = torch.stack([batch(9, seed=k)[0] for k in range(3)])
     relevance = torch.stack([batch(9, seed=k)[1] for k in range(3)])
     loss = from_name(name, **arguments)
-    if name == "ladder-adaptive" or arguments.get("beta") == 0.01:
+    searches = name in {"kendall-sw-hs", "bcls", "ladder"} and not vmap_searches()
+    if name == "ladder-adaptive" or arguments.get("beta") == 0.01 or searches:
         with pytest.raises(RuntimeError, match=r"vmap|Batching rule"):
             torch.func.vmap(loss)(similarity, relevance)
         return
