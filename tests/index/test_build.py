@@ -11,7 +11,9 @@ from PIL import Image
 
 from bcls.data import Caption, Content, ImageRecord, write_dataset
 from bcls.index import open_index, read_index_manifest
+from bcls.models import build
 from tests.index.made import counts, index, photo
+from tests.models.dual import made
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
@@ -36,6 +38,25 @@ def test_every_photo_has_the_vector_of_the_model(source, out, tiny):
             opened.photos.vectors([number])[0], model.encode_images([source / name])[0], atol=1e-6
         )
     opened.close()
+
+
+def test_shorter_numbers_give_nearly_the_same_vectors(source, out, tmp_path):
+    pytest.importorskip("transformers")
+    sides = {"image": str(made.vit(tmp_path / "vit")), "text": str(made.bert(tmp_path / "bert"))}
+    build({"name": "dual", **sides, "width": 8}).save_pretrained(tmp_path / "model")
+    vectors = []
+    for place, precision in ((out, "float32"), (tmp_path / "short", "bfloat16")):
+        index(source, place, tmp_path / "model", precision=precision)
+        opened = open_index(place)
+        vectors.append(opened.photos.vectors(opened.photos.numbers()))
+        opened.close()
+    exact, short = vectors
+    assert short.dtype == np.float32
+    assert not np.array_equal(exact, short)
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-5)
+    assert (exact * short).sum(1).min() > 0.99
+    with pytest.raises(ValueError, match="`precision`: expected one of 'float32', 'bfloat16'"):
+        index(source, tmp_path / "other", tmp_path / "model", precision="float8")
 
 
 def test_a_second_run_does_only_what_changed(source, out, tiny):

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bcls._checks import check_whole, fail
+from bcls._checks import check_choice, check_whole, fail
 from bcls.data.text_files import is_unicode
 from bcls.index._lock import sole_writer
 from bcls.index.calibrate import calibrate
 from bcls.index.catalog import Catalog
 from bcls.index.changes import compare
+from bcls.index.embedding import PRECISIONS
 from bcls.index.engine import Engine, open_engine
 from bcls.index.manifest import FILE, IndexManifest, read_index_manifest, write_index_manifest
 from bcls.index.run import Run
@@ -61,6 +62,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
     folder = Path(settings.out)
     check_whole("workers", settings.workers, least=0)
     check_whole("max_pixels", settings.max_pixels, least=1)
+    check_choice("precision", settings.precision, PRECISIONS)
     source = open_source(Path(photos), settings.features, captions=settings.captions)
     found = source.items()
     items = [item for item in found if is_unicode(item.name)]

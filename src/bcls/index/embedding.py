@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Pictures that go through the model at a time.
 BATCH = 64
+PRECISIONS = ("float32", "bfloat16")
 
 
 def hash_of(model: "RetrievalModel") -> str:
@@ -49,8 +50,14 @@ def as_inputs(inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
     return values if inputs.counts is None else Padded(values, torch.from_numpy(inputs.counts))
 
 
-def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]") -> Vectors:
-    """``(N, D)`` unit vectors of images that were prepared one by one."""
+def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precision: str = "float32") -> Vectors:
+    """``(N, D)`` unit vectors of images that were prepared one by one.
+
+    Args:
+        model: The model.
+        prepared: From :func:`prepare`.
+        precision: One of :data:`PRECISIONS`, what layers compute in.
+    """
     import torch
 
     from bcls._padded import Padded
@@ -59,7 +66,8 @@ def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]") -> Vect
     values = torch.cat([one.values for one in prepared])
     lengths = [one.lengths for one in prepared if one.lengths is not None]
     batch = Padded(values, torch.cat(lengths) if lengths else None)
-    with judging(model):
+    short = torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with judging(model), short:
         vectors = model.image_vectors(model.image_codes(batch.to(model.device)))
     return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
 

@@ -66,7 +66,8 @@ class Run:
                 else:
                     self._take(one)
                 if len(batch) == BATCH or (done == len(items) and batch):
-                    self._take_vectors(batch, image_vectors(model, [one.prepared for one in batch if one.prepared]))
+                    prepared = [one.prepared for one in batch if one.prepared]
+                    self._take_vectors(batch, image_vectors(model, prepared, self._settings.precision))
                     batch = []
                 if len(self._waiting) >= _TOGETHER or time.monotonic() - self._written > _SECONDS:
                     self._write()
