@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls import __version__
+from bcls.doctor.record import Recorded, recorded
 
 #: Written by the installer, and different from machine to machine.
 _LOCAL = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
@@ -66,7 +67,7 @@ def _component(found: metadata.Distribution) -> dict[str, Any]:
     licence = found.metadata.get("License-Expression") or found.metadata.get("License") or ""
     if licence and len(licence) < 80 and "\n" not in licence:
         part["licenses"] = [{"license": {"name": licence}}]
-    lines = sorted(f"{file} {file.hash.mode}={file.hash.value}" for file in _files(found))
+    lines = sorted(f"{file.path} {file.mode}={file.value}" for file in _files(found))
     if lines:
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         part["hashes"] = [{"alg": "SHA-256", "content": digest}]
@@ -75,22 +76,22 @@ def _component(found: metadata.Distribution) -> dict[str, Any]:
 
 def _changed(found: metadata.Distribution) -> Iterator[str]:
     for file in _files(found):
-        path = Path(str(file.locate()))
+        path = Path(str(found.locate_file(file.path)))
         if not path.is_file():
-            yield f"{file} (gone)"
+            yield f"{file.path} (gone)"
             continue
         with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, file.hash.mode).digest()
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
-            yield str(file)
+            digest = hashlib.file_digest(opened, file.mode).digest()
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.value:
+            yield str(file.path)
 
 
-def _files(found: metadata.Distribution) -> list[Any]:
+def _files(found: metadata.Distribution) -> list[Recorded]:
     """Files of a package that have a hash and are the same on every machine."""
     return [
         file
-        for file in found.files or ()
-        if file.hash is not None and ".." not in file.parts and file.name not in _LOCAL and file.suffix != ".pyc"
+        for file in recorded(found)
+        if ".." not in file.path.parts and file.path.name not in _LOCAL and file.path.suffix != ".pyc"
     ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bcls._extras import MissingExtraError
 from bcls._weights import sha256_of
+from bcls.doctor.record import recorded
 from bcls.doctor.report import Line, Section
 
 #: The weights of the model that ships in the package.
@@ -74,10 +75,10 @@ def photo() -> Line:
 def _recorded() -> Iterator[tuple[str, str]]:
     """Name and sha256 of the files that the wheel brought."""
     try:
-        files = metadata.files("bcls") or []
+        found = metadata.distribution("bcls")
     except metadata.PackageNotFoundError:
         return
-    for file in files:
-        if file.hash is not None and file.hash.mode == "sha256":
-            padded = file.hash.value + "=" * (-len(file.hash.value) % 4)
-            yield file.as_posix(), base64.urlsafe_b64decode(padded).hex()
+    for file in recorded(found):
+        if file.mode == "sha256":
+            padded = file.value + "=" * (-len(file.value) % 4)
+            yield str(file.path), base64.urlsafe_b64decode(padded).hex()
