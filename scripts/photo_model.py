@@ -25,7 +25,7 @@ from bcls.experiments.people import PARTS, people_figures, read_judgements
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import run_folder
 from bcls.experiments.settings import SweepSettings
-from bcls.experiments.shared import Shared, part_of
+from bcls.experiments.shared import Shared
 from bcls.experiments.sweep import run_sweep
 from bcls.models import load
 from bcls.models.dual.label_space import label_space_part
@@ -190,7 +190,7 @@ def _features(images: Dataset) -> torch.Tensor:
 
 
 def _pairs(model: Any, shared: Shared, photos: Sequence[str], texts: Sequence[str]) -> Any:
-    images = part_of(shared.dataset, photos)
+    images = shared.dataset.of_images(photos)
     order = {image: row for row, image in enumerate(images.image_ids)}
     return _scores(model, images, texts)[[order[photo] for photo in photos]]
 

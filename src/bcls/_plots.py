@@ -15,11 +15,11 @@ _INKED = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "yti
 
 
 @contextmanager
-def drawing(**style: Any) -> Iterator[Any]:
+def drawing(font_size: float = 10.0) -> Iterator[Any]:
     """Draw in the page's colours, whatever a user's own style file says.
 
     Args:
-        style: Further settings of matplotlib, with ``_`` in place of ``.``.
+        font_size: In points.
 
     Yields:
         The class of figures. Used without pyplot, which would keep a list of them.
@@ -32,8 +32,7 @@ def drawing(**style: Any) -> Iterator[Any]:
     own = {"svg.fonttype": "none", "svg.hashsalt": "bcls", "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**dict.fromkeys(_INKED, INK), **own})
-        matplotlib.rcParams.update({name.replace("_", "."): value for name, value in style.items()})
+        matplotlib.rcParams.update({**dict.fromkeys(_INKED, INK), **own, "font.size": font_size})
         yield figure_class
 
 

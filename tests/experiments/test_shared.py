@@ -3,7 +3,7 @@ import torch
 
 from bcls._padded import Padded
 from bcls.experiments.scenes import draw_scenes
-from bcls.experiments.shared import Shared, kept_file, part_of
+from bcls.experiments.shared import Shared, kept_file
 from bcls.models import build
 from bcls.training import TrainConfig
 from tests.experiments.made import BASE, data
@@ -52,7 +52,7 @@ def test_label_vectors_have_length_one(tmp_path):
 
 def test_a_part_keeps_the_order_of_the_dataset(tmp_path):
     dataset = Shared(data(tmp_path / "data"), tmp_path).dataset
-    part = part_of(dataset, ["i7", "i3"])
+    part = dataset.of_images(["i7", "i3"])
     assert part.image_ids == ("i3", "i7")
     assert {caption.image_id for caption in part.captions} == {"i3", "i7"}
     assert part.features("made").shape == (2, 6)

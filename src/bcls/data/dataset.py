@@ -1,7 +1,7 @@
 """A dataset of images and captions in a folder."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -83,6 +83,11 @@ class Dataset:
         """
         check_choice("split", name, self.splits)
         return self._keep(lambda image: image.split == name)
+
+    def of_images(self, image_ids: Iterable[str]) -> "Dataset":
+        """Some of the images, in the dataset's order, with their captions."""
+        wanted = set(image_ids)
+        return self._keep(lambda image: image.image_id in wanted)
 
     def without_quarantined(self) -> "Dataset":
         """The dataset without what ``bcls data check`` found bad; all of it where no check was run."""

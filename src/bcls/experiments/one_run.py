@@ -20,7 +20,7 @@ from bcls.experiments.file import Sweep
 from bcls.experiments.people import PARTS, Judgements, people_figures
 from bcls.experiments.plan import TRIAL, Planned
 from bcls.experiments.results import RANKS, read_result, run_folder, write_result
-from bcls.experiments.shared import Shared, part_of
+from bcls.experiments.shared import Shared
 from bcls.experiments.train_run import Job, train_runs
 from bcls.models import load
 from bcls.training import TrainConfig
@@ -178,7 +178,7 @@ def _figures(
 def _scores_of_photos(
     bench: Bench, models: "list[tuple[TrainConfig, RetrievalModel]]", photos: Any, texts: Any
 ) -> "NDArray[np.float32]":
-    images = part_of(bench.shared.dataset, photos)
+    images = bench.shared.dataset.of_images(photos)
     order = {image: row for row, image in enumerate(images.image_ids)}
     matrix = _mean([scores_of(model, config, images, list(texts), bench.pool) for config, model in models])
     return matrix[[order[photo] for photo in photos]]

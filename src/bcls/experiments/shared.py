@@ -1,8 +1,8 @@
 """What several runs of one process share: the opened dataset, and what frozen encoders made of it."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,13 +129,6 @@ class _Kept(CaptionVectors):
         super().__init__(split, encoder)
         vectors = rows.astype(np.float32)  # kept as float16, whose lengths are a little off 1
         self.vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def part_of(dataset: Dataset, image_ids: Sequence[str]) -> Dataset:
-    """Some of a dataset's images, in its order, with their captions."""
-    wanted = set(image_ids)
-    images = tuple(image for image in dataset.images if image.image_id in wanted)
-    return replace(dataset, images=images, captions=tuple(one for one in dataset.captions if one.image_id in wanted))
 
 
 def _names(pictures: Any) -> list[str] | None:

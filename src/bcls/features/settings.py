@@ -15,7 +15,7 @@ class FeatureSettings:
     """What the network sees: whole (stretched to a square) or centre; or the mean over several crops: mirrored (two),
     four-crop, six-crop or ten-crop."""
     views: int = 0
-    """Random crops, half of them mirrored, beside each picture; training draws one a caption. Not with crops."""
+    """Random crops, half of them mirrored, beside each picture; training draws one a caption. With whole or centre."""
     smallest_crop: float = 0.5
     """The smallest of these random views, as a share of the picture's area."""
     name: str | None = None

@@ -123,7 +123,7 @@ def set_up(
     model.to(device)
     loss.to(device)
     pool = ThreadPoolExecutor(config.workers, "bcls-read")
-    shown = _first(train, _FEW) if rehearsal else train
+    shown = train.of_images(train.image_ids[:_FEW]) if rehearsal else train
     feed = Feed(
         _images(config, shown, model, device, pool, training=True),
         Texts(_texts(shown, model), device),
@@ -249,18 +249,11 @@ def _images(
     return PictureImages(dataset, model.prepare_images, pool, config.seed, smallest)
 
 
-def _first(split: Dataset, count: int) -> Dataset:
-    """The first images of a split with their captions."""
-    first = set(split.image_ids[:count])
-    images = tuple(image for image in split.images if image.image_id in first)
-    return replace(split, images=images, captions=tuple(one for one in split.captions if one.image_id in first))
-
-
 def _validation(
     config: TrainConfig, split: Dataset, model: RetrievalModel, device: torch.device, pool: ThreadPoolExecutor
 ) -> Validation:
     if config.val_images is not None:
-        split = _first(split, config.val_images)
+        split = split.of_images(split.image_ids[: config.val_images])
     return Validation(
         _images(config, split, model, device, pool, training=False).everything(),
         _texts(split, model),

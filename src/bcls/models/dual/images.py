@@ -32,10 +32,12 @@ class PixelImages(nn.Module):
 
     def forward(self, images: Padded) -> Padded:
         """See the class."""
-        pixels = images.values
-        crops = [pixels] if self.view == "whole" else zoomed(pixels, self.view).unbind(1)
-        # One after the other: an exported network takes any number of pictures, and memory stays that of one crop.
-        grid = sum(self.backbone(crop) for crop in crops) / len(crops)
+        if self.view == "whole":
+            grid = self.backbone(images.values)
+        else:
+            # One after the other: an exported network takes any number of pictures, and memory stays that of one crop.
+            crops = zoomed(images.values, self.view).unbind(1)
+            grid = torch.stack([self.backbone(crop) for crop in crops]).mean(0)
         return Padded(grid.flatten(2).transpose(1, 2))
 
 

@@ -28,7 +28,7 @@ def merge(
         models: With frozen encoders, linear or ``mlp`` heads, and the same settings.
         weights: One for each model; left out, all the same.
         image: A backbone that takes the place of ``image: features``, the one that made the features.
-        image_view: The view that the features were made with.
+        image_view: With ``image``: the view that the features were made with.
 
     Returns:
         A model with as many heads, in eval mode.
