@@ -1,5 +1,6 @@
 """Training for a sweep: the loop of ``bcls train``, without the page that it draws for each single run."""
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -64,7 +65,12 @@ def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | 
         interrupt = Interrupt()
         courses = [_begin(job, dataset, stack, interrupt, shows=len(jobs) == 1) for job in jobs]
         stack.enter_context(listening(interrupt))  # only now: setting up may take minutes and has nothing to save
-        return _take_turns(courses, beside=len(jobs) > 1 and torch.cuda.is_available())
+        ends = _take_turns(courses, beside=len(jobs) > 1 and torch.cuda.is_available())
+    del courses
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()  # what recorded steps held no other process could have
+    return ends
 
 
 def _begin(job: Job, dataset: "Dataset", stack: ExitStack, interrupt: Interrupt, *, shows: bool) -> Iterator[Progress]:
