@@ -16,7 +16,7 @@ class SweepSettings:
     judgements: str | None = None
     """Folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt of Flickr8k."""
     processes: int = 1
-    """Processes side by side, for CPUs; on a GPU one is faster."""
+    """Processes side by side, for CPUs; on a GPU a few help where NVIDIA's MPS is on, else one is faster."""
     together: int = 1
     """Runs that take turns in one process, step by step: on a GPU, with --graph, 8 small models take little longer than
     one."""
