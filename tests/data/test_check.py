@@ -13,7 +13,7 @@ from bcls.data.check import CheckSettings, check_dataset
 from bcls.data.check.leaks import near_pairs
 from bcls.data.check.pictures import difference_hash
 from bcls.data.importers import ImportSettings, run_import
-from bcls.data.manifest import FeatureFile, Manifest, write_manifest
+from bcls.data.manifest import FeatureFile, ImageFiles, Manifest, write_manifest
 from tests.data.made import REAL, caption_rows, make_dataset, make_pictures, needs_real, picture, write_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
@@ -105,6 +105,34 @@ class TestPictures:
             check_dataset(folder)
         assert found(folder, images=str(moved))[0] == {}
 
+    def test_an_error_of_the_machine_is_none_of_the_picture(self, folder, monkeypatch):
+        def refuse(*_):
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr("bcls.data.images.folder.FolderStore.read", refuse)
+        with pytest.raises(OSError, match="Too many open files"):
+            check_dataset(folder)
+        assert not (folder / "quarantine.json").exists()
+
+    def test_pictures_that_are_all_missing_are_one_error(self, folder, tmp_path):
+        make_pictures(tmp_path / "others", ["other.png"])
+        with pytest.raises(ValueError, match=r"`--images`: expected pictures of the 4 images .* got none of them"):
+            check_dataset(folder, CheckSettings(images=str(tmp_path / "others")))
+        assert not (folder / "quarantine.json").exists()
+
+    def test_archives_that_moved_to_another_folder(self, tmp_path):
+        rows = caption_rows(4, 1)
+        folder = make_dataset(tmp_path / "made", rows=rows)
+        tars = [make_pictures(tmp_path / "old" / f"{n}", [f"{k}.png" for k in range(n + 1)], "tar") for n in range(4)]
+        images = [{**row, "file": f"{n}.png", "source": n} for n, row in enumerate(rows)]
+        write_lines(folder / "images.jsonl", images)
+        write_manifest(folder, Manifest("made", images=tuple(ImageFiles(str(path)) for path in tars)))
+        (tmp_path / "old").rename(tmp_path / "new")
+        assert found(folder, images=str(tmp_path / "new"))[0] == {}
+        (tmp_path / "new" / "2.tar").unlink()
+        with pytest.raises(FileNotFoundError):
+            check_dataset(folder, CheckSettings(images=str(tmp_path / "new")))
+
     def test_no_pictures_at_all(self, folder):
         shutil.rmtree(folder / "images")
         assert found(folder)[0] == {"not-checked": ["pictures"]}
@@ -116,6 +144,21 @@ class TestLeaks:
         kinds, report = found(folder)
         assert kinds == {"same-picture": ["i0"]}
         assert report.quarantine.images == {"i0": "same-picture: in train, the same file as i3 in test"}
+
+    def test_every_copy_outside_the_best_split_goes(self, tmp_path):
+        folder = make_dataset(tmp_path / "made", rows=caption_rows(5, splits=("train", "train", "val", "test", "test")))
+        for name in ("i0", "i1", "i2", "i4"):
+            shutil.copy(folder / "images" / "i3.png", folder / "images" / f"{name}.png")
+        kinds, report = found(folder)
+        assert kinds == {"same-picture": ["i0", "i1", "i2"], "repeated-picture": ["i4"]}
+        assert report.quarantine.images["i1"] == "same-picture: in train, the same file as i3 in test"
+        assert report.quarantine.images["i2"] == "same-picture: in val, the same file as i3 in test"
+
+    def test_splits_of_a_kind_lose_to_one_of_them(self, tmp_path):
+        folder = make_dataset(tmp_path / "made", rows=caption_rows(4, splits=("val", "dev", "dev", "val")))
+        for one, other in (("i0", "i1"), ("i2", "i3")):
+            shutil.copy(folder / "images" / f"{one}.png", folder / "images" / f"{other}.png")
+        assert found(folder)[0] == {"same-picture": ["i1", "i2"]}
 
     def test_the_same_file_in_one_split(self, folder):
         shutil.copy(folder / "images" / "i1.png", folder / "images" / "i0.png")
@@ -247,6 +290,12 @@ class TestFeatures:
         self.add(folder, np.array([[1.0, 0.0], [0.0, 0.0]]))
         assert found(folder)[0]["bad-features"] == ["i1"]
 
+    def test_vectors_of_nothing(self, folder):
+        self.add(folder, np.ones((2, 0)))
+        kinds, report = found(folder)
+        assert kinds["bad-features"] == ["grid/train"]
+        assert report.quarantine.images == {}
+
     def test_counts_that_disagree(self, folder):
         self.add(folder, np.ones((3, 4)))
         kinds, report = found(folder)
@@ -278,7 +327,7 @@ class TestFiles:
         assert kinds == {"not-checked": ["quarantine.json"]}
         assert report.is_clean
 
-    @pytest.mark.parametrize("settings", [{"workers": -1}, {"max_pixels": 0}, {"near": -2}])
+    @pytest.mark.parametrize("settings", [{"workers": -1}, {"max_pixels": 0}, {"near": -2}, {"near": 9}])
     def test_settings(self, folder, settings):
         with pytest.raises(ValueError, match=next(iter(settings))):
             check_dataset(folder, CheckSettings(**settings))

@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+import multiprocessing
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,9 @@ import pytest
 from PIL import Image
 
 from bcls.data import open_dataset
-from bcls.data.manifest import FeatureFile, Manifest, write_manifest
+from bcls.data.manifest import FeatureFile, ImageFiles, Manifest, write_manifest
 from bcls.data.quarantine import Quarantine, write_quarantine
-from tests.data.made import caption_rows, make_dataset, picture, write_lines
+from tests.data.made import caption_rows, make_dataset, make_pictures, picture, write_lines
 
 
 @pytest.fixture
@@ -68,10 +69,50 @@ class TestMadeByHand:
             data.read_image("i0")
         assert open_dataset(folder, images=tmp_path / "elsewhere").read_bytes("i0") == picture(0)
 
+    def test_a_fork_while_a_thread_reads(self, folder):
+        data = open_dataset(folder)
+        with data._library._lock:
+            child = multiprocessing.get_context("fork").Process(target=data.read_bytes, args=("i0",))
+            child.start()
+        child.join(20)
+        hangs = child.is_alive()
+        child.kill()
+        assert (hangs, child.exitcode) == (False, 0)
+
+    def test_archives_that_moved_to_another_folder(self, tmp_path):
+        rows = caption_rows(2, 1)
+        folder = make_dataset(tmp_path / "made", rows=rows)
+        tars = [make_pictures(tmp_path / "old" / f"{n}", [f"{n}.png"], "tar") for n in range(2)]
+        images = [{**row, "file": f"{n}.png", "source": n} for n, row in enumerate(rows)]
+        write_lines(folder / "images.jsonl", images)
+        write_manifest(folder, Manifest("made", images=tuple(ImageFiles(str(path)) for path in tars)))
+        (tmp_path / "old").rename(tmp_path / "new")
+        data = open_dataset(folder, images=tmp_path / "new")
+        assert [data.read_bytes(one) for one in ("i0", "i1")] == [picture(0)] * 2
+        (tmp_path / "new" / "1.tar").unlink()
+        with pytest.raises(FileNotFoundError, match="the images are gone"):
+            open_dataset(folder, images=tmp_path / "new").read_bytes("i1")
+
     def test_a_picture_that_is_not_there(self, folder):
         (folder / "images" / "i2.png").unlink()
         with pytest.raises(FileNotFoundError, match="no file for image 'i2'"):
             open_dataset(folder).read_image("i2")
+
+    def test_a_picture_without_a_file_is_looked_for_in_its_own_place(self, tmp_path):
+        rows = caption_rows(3, 1)
+        folder = make_dataset(tmp_path / "made", rows=rows)
+        places = [make_pictures(tmp_path / name, ["i0.png", f"a/{name}.png"]) for name in ("one", "two")]
+        images = [{**row, "source": n % 2} for n, row in enumerate(rows)]
+        images[0]["file"] = "i0.png"
+        images[1]["image_id"] = rows[1]["image_id"] = "two"
+        images[2]["image_id"] = rows[2]["image_id"] = "b/i0.png"
+        write_lines(folder / "images.jsonl", images)
+        write_lines(folder / "captions.jsonl", rows)
+        write_manifest(folder, Manifest("made", images=tuple(ImageFiles(str(path)) for path in places)))
+        data = open_dataset(folder)
+        assert data.read_bytes("two") == picture(1)
+        with pytest.raises(FileNotFoundError, match=r"no file for image 'b/i0\.png'"):  # that one is i0's
+            data.read_bytes("b/i0.png")
 
     def test_captions_in_gzip(self, folder):
         path = folder / "captions.jsonl"
@@ -113,6 +154,9 @@ class TestErrorsNameTheLine:
             (json.dumps(row(caption_id=True)), "line 9`: expected 'caption_id' to be"),
             (json.dumps(row(split="")), "line 9`: expected 'split' to be a name such as 'train', got ''"),
             (json.dumps(row(caption_id="i1#1")), "line 9`: expected a caption_id of its own, got 'i1#1' as in line 4"),
+            (json.dumps(row(text="half \ud83d")), "line 9`: expected 'text' to be valid Unicode, got 'half \\ud83d'"),
+            (json.dumps(row(caption_id="\ud83d")), "line 9`: expected 'caption_id' to be valid Unicode"),
+            (json.dumps(row(split="\ud83d")), "line 9`: expected 'split' to be a name"),
             (json.dumps(row(split="test")), "captions of image 'i0'`: expected one split, got 'x' in 'test'"),
         ],
     )
@@ -186,6 +230,12 @@ class TestQuarantine:
         assert [caption.caption_id for caption in data.captions] == ["i0#0", "i0#1", "i2#1", "i3#0", "i3#1"]
         assert data.image_of_caption.tolist() == [0, 0, 1, 2, 2]
 
+    def test_an_image_whose_captions_are_all_bad_goes_with_them(self, folder):
+        write_quarantine(folder, Quarantine({}, {"i2#0": "empty", "i2#1": "empty", "i3#1": "empty"}))
+        data = open_dataset(folder).without_quarantined()
+        assert data.image_ids == ("i0", "i1", "i3")
+        assert data.splits == {"train": (2, 4), "test": (1, 1)}
+
     def test_without_a_check_everything_stays(self, folder):
         data = open_dataset(folder)
         assert data.without_quarantined() == data
@@ -226,7 +276,7 @@ class TestFeatures:
     def test_views_are_read_by_number(self, folder):
         values = np.arange(2 * 3 * 4 * 2, dtype=np.float16).reshape(2 * 3, 4, 2)
         np.save(folder / "train.npy", values)
-        np.save(folder / "counts.npy", np.arange(6))
+        np.save(folder / "counts.npy", np.array([0, 1, 2, 3, 4, 1]))
         np.save(folder / "val.npy", values[:2] + 100)
         files = {
             "train": FeatureFile("train.npy", every=3, counts="counts.npy", views=3),
@@ -241,7 +291,7 @@ class TestFeatures:
         np.testing.assert_array_equal(features.take([1, 0, 1], [2, 1, 0]), values[[5, 1, 3]])
         np.testing.assert_array_equal(features.take([1, 0], 2), values[[5, 2]])
         assert features.take([], []).shape == (0, 4, 2)
-        assert [features.regions(1), features.regions(1, 2)] == [3, 5]
+        assert [features.regions(1), features.regions(1, 2)] == [3, 1]
         for wrong in (3, -1, [0, 3]):
             with pytest.raises(ValueError, match="`views`: expected numbers from 0 to 2"):
                 features.take([0, 1], wrong)
@@ -286,6 +336,26 @@ class TestFeatures:
         np.save(data.folder / "features" / "test.npy", np.zeros((3, 3, 2)))
         with pytest.raises(ValueError, match=r"one row for each of 1 images, got shape \(3, 3, 2\)"):
             data.features("regions")
+
+    def test_no_images_have_a_shape_too(self, data):
+        features = data.of_images([]).features("regions")
+        assert features.shape == (0, 3, 2)
+        assert features.take([]).shape == (0, 3, 2)
+        write_manifest(data.folder, Manifest("made", features={"grid": {}}))
+        with pytest.raises(ValueError, match="a file for a split of the dataset, got files for none"):
+            open_dataset(data.folder).of_images([]).features("grid")
+
+    @pytest.mark.parametrize("shape", [(1, 0), (1, 0, 2), (1, 3, 0)])
+    def test_rows_of_nothing(self, data, shape):
+        np.save(data.folder / "features" / "test.npy", np.zeros(shape))
+        with pytest.raises(ValueError, match=r"test.npy`: expected one row for each of 1 images, got shape \(1, "):
+            data.split("test").features("regions")
+
+    @pytest.mark.parametrize("count", [-1, 4])
+    def test_counts_that_cannot_be(self, data, count):
+        np.save(data.folder / "features" / "counts.npy", np.array([count]))
+        with pytest.raises(ValueError, match=f"counts.npy`: expected numbers of regions from 0 to 3, got {count}"):
+            data.split("val").features("regions")
 
     def test_shapes_that_disagree(self, data):
         np.save(data.folder / "features" / "test.npy", np.zeros((1, 2, 2)))

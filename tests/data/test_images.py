@@ -6,6 +6,7 @@ import stat
 import tarfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -57,10 +58,36 @@ class TestStores:
         with multiprocessing.get_context("fork").Pool(2) as pool:
             assert pool.map(store.read, NAMES * 4) == [picture(seed) for seed in range(3)] * 4
 
+    def test_a_fork_while_a_thread_reads(self, tmp_path, kind):
+        store = open_store(make_pictures(tmp_path / "images", NAMES, kind))
+        with getattr(store, "_lock", nullcontext()):
+            child = multiprocessing.get_context("fork").Process(target=store.read, args=(NAMES[0],))
+            child.start()
+        child.join(20)
+        hangs = child.is_alive()
+        child.kill()
+        assert (hangs, child.exitcode) == (False, 0)
+
     def test_names_that_lead_outside_are_not_read(self, tmp_path, kind):
         store = open_store(make_pictures(tmp_path / "images", NAMES, kind))
         with pytest.raises((ValueError, FileNotFoundError)):
             store.read("../secret.png")
+
+
+class TestTars:
+    def test_no_file_stays_open(self, tmp_path):
+        names = [f"{number}.png" for number in range(3)]
+        stores = [open_store(make_pictures(tmp_path / str(number), names, "tar")) for number in range(5)]
+        before = len(os.listdir("/proc/self/fd"))
+        assert [store.read("1.png") for store in stores] == [picture(1)] * 5
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_one_that_ends_in_a_zip(self, tmp_path):
+        inner = make_pictures(tmp_path / "inner", ["b.png"], "zip").read_bytes()
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            add_to_tar(archive, "a.png", picture(0))
+            add_to_tar(archive, "a.npz", inner)
+        assert open_store(tmp_path / "a.tar").names() == ("a.png",)
 
 
 class TestRefused:
@@ -169,6 +196,11 @@ class TestDecode:
         Image.new("RGBA", (4, 4), (10, 20, 30, 0)).save(written, "PNG")
         assert decode(written.getvalue(), "a").getpixel((0, 0)) == (255, 255, 255)
 
+    def test_a_transparent_colour_is_white(self):
+        written = io.BytesIO()
+        Image.new("RGB", (4, 4), (10, 20, 30)).save(written, "PNG", transparency=(10, 20, 30))
+        assert decode(written.getvalue(), "a").getpixel((0, 0)) == (255, 255, 255)
+
     def test_the_first_frame_of_an_animation(self):
         frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
         written = io.BytesIO()
@@ -201,8 +233,10 @@ class TestDecode:
         with pytest.raises(ValueError, match="at most 100 pixels, got 32 x 24"):
             decode(picture(), "a", max_pixels=100)
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-        with pytest.raises(ValueError, match="at most 80000000 pixels"):
+        with pytest.raises(ValueError, match=r"at most 20 pixels, Pillow's limit, got more; raise PIL.Image.MAX"):
             decode(picture(), "a")
+        with pytest.raises(ValueError, match="at most 15 pixels, got many more"):
+            decode(picture(), "a", max_pixels=15)
 
     @settings(max_examples=150)
     @given(st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "TIFF"]), st.data())
@@ -222,7 +256,14 @@ class TestMatch:
         match = match_names(["a/1.jpg", "1.jpg", "1"], ["a/1.jpg", "1.jpg", "b/1.png"])
         assert match.files == ("a/1.jpg", "1.jpg", None)
         assert match.notes == ()
-        assert match.unused == 1
+
+    def test_a_file_goes_to_one_name_only(self):
+        assert match_names(["cats/1.png", "dogs/1.png"], ["cats/1.png"]).files == ("cats/1.png", None)
+        match = match_names(["1.jpg", "1.png", "2.jpg"], ["1.png", "2.png"])
+        assert match.files == (None, "1.png", "2.png")
+        assert match.notes == ("1 image has another file ending than in the captions (.png for .jpg)",)
+        assert match_names(["cats/1.png", "dogs/1.png"], ["1.png"]).files == (None, None)
+        assert match_names(["a/1.jpg", "b/1.gif"], ["1.png"]).files == (None, None)
 
     def test_names_that_several_files_share_match_none(self):
         assert match_names(["1.jpg", "c/1.jpg"], ["a/1.jpg", "b/1.jpg"]).files == (None, None)
@@ -238,4 +279,18 @@ class TestMatch:
     def test_every_file_finds_itself(self, names):
         match = match_names(names, names)
         assert match.files == tuple(names)
-        assert match.unused == 0
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
+    make_pictures(tmp_path, ["a/1.png", "b/2.png"])
+    real = os.scandir
+
+    def refused(path):
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(PermissionError) as told:
+        open_store(tmp_path).names()
+    assert told.value.filename == str(tmp_path / "b")

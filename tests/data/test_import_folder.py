@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import pytest
 
@@ -85,11 +86,37 @@ class TestFolder:
         assert [caption.caption_id for caption in data.captions] == ["7", "8"]
         assert data.manifest.images[0].path == "images"
 
+    def test_a_folder_may_have_a_dot_in_its_name(self, tmp_path, out):
+        source = make_pictures(tmp_path / "mine.v2", ["a.png"])
+        (source / "captions.csv").write_text("image,caption\na.png,one\n")
+        assert bring("folder", source, out)[0].name == "mine.v2"
+
     def test_another_encoding(self, source, out):
         (source / "captions.csv").write_bytes("image,caption\na.png,café\n".encode("cp1252"))
         assert "line 2`: expected utf-8 text, got the byte 0xe9" in refused("folder", source, out)
         assert "name of a text encoding" in refused("folder", source, out, encoding="latin-99")
         assert bring("folder", source, out, encoding="cp1252")[0].texts == ["café"]
+
+    def test_another_encoding_of_json(self, source, out):
+        (source / "captions.jsonl").write_bytes('{"image": "a.png", "text": "café"}'.encode("cp1252"))
+        assert "name its encoding with --encoding" in refused("folder", source, out)
+        assert bring("folder", source, out, encoding="cp1252")[0].texts == ["café"]
+
+    def test_spaces_around_splits_and_ids(self, source, out):
+        text = "image, caption, split, caption_id\na.png, one, train, 7\nb.png, two, test , \n"
+        (source / "captions.csv").write_text(text)
+        data, _ = bring("folder", source, out)
+        assert data.splits == {"train": (1, 1), "test": (1, 1)}
+        assert [caption.caption_id for caption in data.captions] == ["7", "b.png#0"]
+
+    def test_folders_without_a_picture_of_that_name(self, tmp_path, out):
+        source = make_pictures(tmp_path / "mine", ["cats/1.png"])
+        (source / "captions.csv").write_text("image,caption\ncats/1.png,cat\ndogs/1.png,dog\n")
+        data, notes = bring("folder", source, out)
+        assert data.read_bytes("cats/1.png") == picture(0)
+        with pytest.raises(FileNotFoundError):
+            data.read_bytes("dogs/1.png")
+        assert "1 of 2 images have no file" in notes[0]
 
     def test_a_zip_with_the_captions_beside(self, tmp_path, out):
         archive = make_pictures(tmp_path / "photos", ["a.png"], "zip")
@@ -173,6 +200,11 @@ class TestHeldOut:
         (source / "captions.csv").write_text("image,caption,split\n0.png,a,train\n1.png,b,test\n2.png,c,train")
         message = refused("folder", source, out, held_out=0.1)
         assert "expected a source without splits of its own, got test, train" in message
+
+    def test_ids_that_are_no_text(self, tmp_path, out):
+        rows = [{"image_id": f"{n}\ud83d", "id": n, "caption": "x"} for n in range(3)]
+        (tmp_path / "captions.json").write_text(json.dumps(rows))
+        assert "valid Unicode, got '0\\ud83d'" in refused("coco", tmp_path / "captions.json", out, held_out=0.2)
 
     def test_too_few(self, source, out):
         (source / "captions.csv").write_text("image,caption\n0.png,a\n1.png,b")

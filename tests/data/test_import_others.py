@@ -1,13 +1,17 @@
 import base64
 import gzip
+import os
+import shutil
 import tarfile
 import zipfile
 
 import numpy as np
 import pytest
 
+from bcls._files import take
 from bcls.data import open_dataset
-from bcls.data.importers import ImportSettings, run_import
+from bcls.data.importers import ImportSettings, butd, run_import
+from bcls.data.manifest import FeatureFile, add_features
 from tests.data.importing import bring, refused
 from tests.data.made import add_to_tar, make_dataset, make_pictures, picture
 
@@ -66,6 +70,57 @@ class TestButd:
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
+    def lines(self, values):
+        return "".join(tsv_line(image, one) for image, one in zip(("42", "1000", "7", "x_y"), values, strict=True))
+
+    def test_features_of_others_stay_in_the_manifest(self, tmp_path, data, values, monkeypatch):
+        (tmp_path / "a.tsv").write_text(self.lines(values))
+        plain = butd._write
+
+        def meanwhile(*arguments):
+            add_features(data, "grid", "train", FeatureFile("grid.npy"))
+            plain(*arguments)
+
+        monkeypatch.setattr(butd, "_write", meanwhile)
+        opened, _ = bring("butd", tmp_path / "a.tsv", data)
+        assert opened.feature_names == ("grid", "regions")
+
+    def test_it_waits_for_others_who_enter_features(self, tmp_path, data, values, monkeypatch):
+        (tmp_path / "a.tsv").write_text(self.lines(values))
+        entered = []
+
+        def enter(*arguments):
+            with (data / "features" / ".lock").open("a+") as file:
+                entered.append(take(file))
+            add_features(*arguments)
+
+        monkeypatch.setattr(butd, "enter", enter)
+        bring("butd", tmp_path / "a.tsv", data)
+        assert entered == [f"process {os.getpid()}"] * 2
+
+    def test_an_interrupt_leaves_nothing_behind(self, tmp_path, data, values, monkeypatch):
+        (tmp_path / "a.tsv").write_text(self.lines(values))
+
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(butd, "progress", stop)
+        with pytest.raises(KeyboardInterrupt):
+            bring("butd", tmp_path / "a.tsv", data)
+        assert not list((data / "features").rglob("*.tmp"))
+        assert open_dataset(data).feature_names == ()
+
+    def test_a_split_that_is_no_file_name(self, tmp_path, values):
+        rows = [{"image_id": "42", "caption_id": "c", "text": "x", "split": "a/b"}]
+        data = make_dataset(tmp_path / "odd", rows=rows)
+        (tmp_path / "a.tsv").write_text(tsv_line("42", values[0]))
+        assert "expected splits whose names a file can have, got 'a/b'" in self.complaint(tmp_path / "a.tsv", data)
+
+    def test_it_gives_no_name(self, tmp_path, data, values):
+        (tmp_path / "a.tsv").write_text(self.lines(values))
+        with pytest.raises(ValueError, match="`--name`: expected it only where it applies, not with butd"):
+            run_import("butd", tmp_path / "a.tsv", ImportSettings(str(data), name="mine"))
+
     def test_errors(self, tmp_path, data, values):
         path = tmp_path / "a.tsv"
         path.write_text(tsv_line("42", values[0]))
@@ -118,6 +173,11 @@ class TestWebdataset:
             "webdataset", self.shard(tmp_path / "0.tar", {"a.jpg": picture(0), "a.txt": b"one"}), out, split="val"
         )
         assert data.splits == {"val": (1, 1)}
+        assert data.name == "0"
+
+    def test_a_folder_may_have_a_dot_in_its_name(self, tmp_path, out):
+        self.shard(tmp_path / "cc3m.v2" / "0.tar", {"a.jpg": picture(0), "a.txt": b"one"})
+        assert bring("webdataset", tmp_path / "cc3m.v2", out)[0].name == "cc3m.v2"
 
     @pytest.mark.parametrize(
         ("members", "message"),
@@ -162,6 +222,27 @@ class TestHuggingface:
         assert [data.read_bytes(image) for image in data.image_ids] == [picture(0), picture(1), picture(0)]
         with zipfile.ZipFile(out / "images.zip") as archive:
             assert archive.namelist() == ["train-0.png", "train-1.png", "val-0.png"]
+
+    def test_only_the_files_that_were_saved(self, tmp_path, out):
+        source = self.save(tmp_path / "saved", [{"bytes": picture(0), "path": "x.png"}], caption=["a"])
+        shutil.copy(source / "data-00000-of-00001.arrow", source / "cache-0123456789abcdef.arrow")
+        assert bring("huggingface", source, out / "without")[0].texts == ["a"]
+        shutil.copy(source / "data-00000-of-00001.arrow", source / "tmp.arrow")
+        state = source / "state.json"
+        state.write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+        assert bring("huggingface", source, out / "with")[0].texts == ["a"]
+        state.write_text('{"_data_files": [{"filename": "../a.arrow"}]}')
+        new = tmp_path / "new"
+        assert "names inside the archive, got '../a.arrow'" in refused("huggingface", source, new)
+        for content in ("[]", '{"_data_files": 3}', '{"_data_files": [{"filename": 3}]}'):
+            state.write_text(content)
+            assert 'state.json`: expected "_data_files" with file names' in refused("huggingface", source, new)
+
+    def test_val_and_validation_are_two_splits(self, tmp_path, out):
+        for place, split in enumerate(("val", "validation")):
+            self.save(tmp_path / "saved" / split, [{"bytes": picture(place), "path": "x.png"}], caption=[split])
+        (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["val", "validation"]}')
+        assert bring("huggingface", tmp_path / "saved", out)[0].splits == {"val": (1, 1), "validation": (1, 1)}
 
     def test_errors(self, tmp_path, out):
         good = [{"bytes": picture(0), "path": "x.png"}]

@@ -72,6 +72,10 @@ class TestScan:
         assert "expected 5 lines an image, got 7 lines; add a *_ids.txt file" in refused("scan", source, out)
         (source / "train_ids.txt").write_text("a\na\nb\nb\nc\nc\nd\n")
         assert "as many captions of every image, got 7 captions, 2 of the first image" in refused("scan", source, out)
+        (source / "train_caps.txt").write_text("")
+        assert "train_caps.txt`: expected a caption a line, got an empty file" in refused("scan", source, out)
+        np.save(source / "train_ims.npy", np.zeros((0, 3, 8)))
+        assert "train_caps.txt`: expected a caption a line, got an empty file" in refused("scan", source, out)
         (source / "train_caps.txt").unlink()
         assert "files such as train_caps.txt, got none" in refused("scan", source, out)
         with pytest.raises(FileNotFoundError):

@@ -7,6 +7,7 @@ import pytest
 from bcls.data import flickr8k_crowdflower, flickr8k_expert, read_cxc
 
 TABLE = "caption1,caption2,agg_score,sampling_method\nCOCO_val2014:sentid:12,COCO_val2014:sentid:7,3.5,c2c_isim\n"
+TABLE += "COCO_val2014:sentid:12,COCO_val2014:sentid:8,1,c2c_isim\n"
 
 
 def test_tables_are_read_plain_and_compressed(tmp_path):
@@ -15,7 +16,7 @@ def test_tables_are_read_plain_and_compressed(tmp_path):
     packed.write_bytes(gzip.compress(TABLE.encode()))
     for path in (plain, str(packed)):
         pairs = read_cxc(path)
-        assert (pairs.first.tolist(), pairs.second.tolist(), pairs.score.tolist()) == ([12], [7], [3.5])
+        assert (pairs.first.tolist(), pairs.second.tolist(), pairs.score.tolist()) == ([12, 12], [7, 8], [3.5, 1])
 
 
 @pytest.mark.parametrize(
@@ -23,9 +24,11 @@ def test_tables_are_read_plain_and_compressed(tmp_path):
     [
         ("", "line 1`: expected the columns .* got none"),
         ("a,b,c\n", "line 1`: expected the columns caption,image,agg_score or .* got a,b,c"),
-        (TABLE + "x1,y2,\n", "line 3`: expected two names"),
-        (TABLE + "x1,y,3\n", "line 3`: expected two names"),
-        (TABLE + "x1\n", "line 3`: expected two names"),
+        (TABLE + "x1,y2,\n", "line 4`: expected two names"),
+        (TABLE + "x1,y,3\n", "line 4`: expected two names"),
+        (TABLE + "x1\n", "line 4`: expected two names"),
+        (TABLE.partition("\n")[0], "table.csv`: expected at least two judgements, .* got 0"),
+        (TABLE[: TABLE.rindex("COCO_val2014:sentid:12")], "table.csv`: expected at least two judgements, .* got 1"),
     ],
 )
 def test_other_files_are_refused_with_the_line(tmp_path, text, message):
@@ -40,7 +43,7 @@ def test_other_files_are_refused_with_the_line(tmp_path, text, message):
 def test_a_table_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "sts_test.csv"
     path.write_text(TABLE, encoding="utf-8")
-    assert len(read_cxc(path, "sts").score) == 1
+    assert len(read_cxc(path, "sts").score) == 2
     with pytest.raises(ValueError, match=r"the columns caption,image,agg_score, got caption1,.*give CxC's sits"):
         read_cxc(path, "sits")
     with pytest.raises(ValueError, match="`kind`: expected one of 'sits', 'sts', 'sis'"):
@@ -58,12 +61,13 @@ def test_rows_of_small_files(tmp_path):
     assert rows.photos.tolist() == ["a.jpg"] * 3 + ["c.jpg"] * 3
     assert rows.caption_ids.tolist() == ["b.jpg#1"] * 3 + ["b.jpg#3"] * 3
     assert rows.ratings.tolist() == [1, 2, 1, 3, 3, 4]
-    assert len(flickr8k_expert(str(path), keep_own=True).ratings) == 9
     path.write_text(CROWD, encoding="utf-8")
     rows = flickr8k_crowdflower(path)
     assert rows.caption_ids.tolist() == ["b.jpg#1", "b.jpg#3"]
     assert rows.ratings.tolist() == [1 / 3, 0.0]
-    assert flickr8k_crowdflower(path, keep_own=True).ratings.tolist() == [1 / 3, 1.0, 0.0]
+    path.write_text(CROWD[: CROWD.rindex("c.jpg")], encoding="utf-8")
+    with pytest.raises(ValueError, match=r"Annotations.txt`: expected at least two judgements, .* got 1"):
+        flickr8k_crowdflower(str(path))
 
 
 @pytest.mark.parametrize(

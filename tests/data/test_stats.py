@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from bcls.data import open_dataset
-from bcls.data.report import print_stats
+from bcls.data.manifest import Manifest
+from bcls.data.report import print_splits, print_stats
 from bcls.data.stats import count, plot
 from tests.data.made import make_dataset
 
@@ -20,6 +23,14 @@ def test_numbers(data, capsys):
     assert (row["width"]["max"], row["height"]["min"]) == (32, 24)
     print_stats("made", stats)
     assert "5th / 50th / 95th percentile" in capsys.readouterr().out
+
+
+def test_names_with_brackets_are_names(data, capsys):
+    stats = [replace(one, split=f"{one.split}[/b]") for one in count(data)]
+    print_stats("x[/b]", stats)
+    print_splits(Manifest("y[/i]", {"train[/i]": (1, 2)}))
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("x[/b]", "test[/b]", "y[/i]", "train[/i]"))
 
 
 def test_pictures_that_cannot_be_read_are_passed_over(data):

@@ -87,3 +87,21 @@ def test_files_that_do_not_belong_together_are_refused(folder):
     captions.write_text("".join(captions.read_text().splitlines(keepends=True)[:-1]))
     with pytest.raises(ValueError, match=r"`folder`: expected as many captions .* got 19 and 20"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("scenes.jsonl", "{", "line 2`: expected a JSON object"),
+        ("scenes.jsonl", "{}", r"line 2`: expected fields as `save` writes them, got something else \(KeyError: 'back"),
+        ("scenes.jsonl", '{"background": "beach", "objects": 3, "seed": 1, "facts": []}', "line 2`.*TypeError"),
+        ("scenes.jsonl", '{"background": "moon", "objects": [], "seed": 1, "facts": []}', "line 2`.*ValueError"),
+        ("captions.jsonl", "[]", "line 2`: expected a JSON object"),
+        ("captions.jsonl", "{}", r"line 2`: expected fields .* \(KeyError: 'text'"),
+    ],
+)
+def test_damaged_files_are_refused_with_the_line(folder, file, line, message):
+    written = (folder / file).read_text().splitlines()
+    (folder / file).write_text("\n".join([written[0], line, *written[2:]]))
+    with pytest.raises(ValueError, match=f"{file}, {message}"):
+        load(folder)

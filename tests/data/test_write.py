@@ -1,8 +1,10 @@
 import os
 
+import numpy as np
 import pytest
 
 from bcls.data import Caption, Content, ImageRecord, open_dataset, write_dataset
+from bcls.data.manifest import FeatureFile
 from tests.data.made import make_pictures, picture
 
 ODD = [
@@ -70,6 +72,45 @@ class TestWriting:
             write_dataset(tmp_path, content())
         assert (tmp_path / "captions.jsonl").read_text() == "mine"
 
+    def test_names_that_lead_outside_are_not_copied(self, tmp_path):
+        source = make_pictures(tmp_path / "a" / "source", ["i0.png", "../evil.png"])
+        evil = Content("x", (ImageRecord("i", "train", "../evil.png"),), (Caption("c", "i", "x", "train"),), (source,))
+        with pytest.raises(ValueError, match="names inside the archive"):
+            write_dataset(tmp_path / "out", evil, copy=True)
+        assert not list((tmp_path / "out").rglob("evil.png"))
+
+    @pytest.mark.parametrize("copy", [False, True])
+    def test_features_come_with_their_counts(self, tmp_path, copy):
+        (tmp_path / "source").mkdir()
+        np.save(tmp_path / "source" / "train.npy", np.ones((1, 3, 2)))
+        np.save(tmp_path / "source" / "counts.npy", np.array([2]))
+        file = FeatureFile(str(tmp_path / "source" / "train.npy"), counts=str(tmp_path / "source" / "counts.npy"))
+        write_dataset(tmp_path / "out", content(features={"regions": {"train": file}}), copy=copy)
+        if copy:
+            (tmp_path / "source").rename(tmp_path / "gone")
+        assert open_dataset(tmp_path / "out").split("train").features("regions").regions(0) == 2
+
+    def test_everything_is_on_the_disk_before_the_manifest(self, tmp_path, monkeypatch):
+        synced = set()
+        plain = os.fsync
+
+        def note(file):
+            synced.add(os.path.realpath(f"/proc/self/fd/{file}"))
+            plain(file)
+
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(os, "fsync", note)
+        monkeypatch.setattr("bcls.data.write.write_manifest", stop)
+        source = make_pictures(tmp_path / "source", ["i0.png", "i1.png"])
+        with pytest.raises(KeyboardInterrupt):
+            write_dataset(tmp_path / "copied", content(sources=(source,)), copy=True)
+        with pytest.raises(KeyboardInterrupt):
+            write_dataset(tmp_path / "packed", content(pictures=[("i0.png", b"x"), ("i1.png", b"y")]))
+        for name in ("copied/images", "copied/images/i0.png", "copied/images/i1.png", "packed/images.zip", "packed"):
+            assert str(tmp_path / name) in synced
+
     def test_nothing_to_write(self, tmp_path):
         with pytest.raises(ValueError, match="expected at least one caption, got none"):
             write_dataset(tmp_path / "out", content([]))
@@ -78,6 +119,7 @@ class TestWriting:
     def test_half_of_a_surrogate_pair(self, tmp_path):
         with pytest.raises(ValueError, match="`captions`: expected valid Unicode"):
             write_dataset(tmp_path / "out", content(["fine", "\ud83d"]))
+        assert not (tmp_path / "out").exists()
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
     def test_a_read_only_folder(self, tmp_path):

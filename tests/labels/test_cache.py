@@ -8,7 +8,7 @@ import pytest
 
 from bcls.cli import main as cli
 from bcls.data import Caption, Content, ImageRecord, open_dataset, write_dataset
-from bcls.labels import cache, cached_embeddings, load_text_encoder, relevance
+from bcls.labels import _store, cache, cached_embeddings, load_text_encoder, relevance
 from bcls.labels.cache import cache_folder
 from bcls.labels.fingerprint import Fingerprint, fingerprint
 
@@ -85,6 +85,24 @@ def test_a_stop_loses_one_block_at_most(dataset, monkeypatch):
     assert seen == TEXTS[6:]
     np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(TEXTS).astype(np.float16))
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "embeddings.npy", "manifest.json"]
+
+
+def test_a_stop_before_the_manifest_loses_nothing(dataset, monkeypatch):
+    plain = _store.write_whole
+
+    def stops(path, content):
+        if path.name == "manifest.json":
+            raise KeyboardInterrupt
+        plain(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_store, "write_whole", stops)
+        with pytest.raises(KeyboardInterrupt):
+            cached_embeddings(dataset, "wordllama")
+    seen = counted(monkeypatch)
+    rows = cached_embeddings(dataset, "wordllama")
+    assert seen == []
+    np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(TEXTS).astype(np.float16))
 
 
 def test_a_stop_before_the_captions_changed_is_not_gone_on_with(dataset, monkeypatch):
@@ -192,6 +210,12 @@ def test_both_engines_write_the_same_bytes(tmp_path, monkeypatch):
 def test_names_of_folders(tmp_path):
     names = [cache_folder(tmp_path, name).name for name in ("minilm", "a/b", "clip:a/b", "/home/me/model", "./model")]
     assert names == ["minilm", "a--b", "clip-a--b", "home--me--model", ".--model"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "../"])
+def test_names_that_are_no_folder_of_their_own(tmp_path, name):
+    with pytest.raises(ValueError, match="`encoder`: expected a name that a folder can have"):
+        cache_folder(tmp_path, name)
 
 
 def test_command(dataset, capsys):

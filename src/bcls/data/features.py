@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bcls._checks import fail
+from bcls._checks import fail, reason_of
 from bcls._files import reserve
 from bcls.data.manifest import FeatureFile
 
@@ -112,12 +112,13 @@ def open_features(
     Raises:
         ValueError: A split has no file, a file is no array, or its rows disagree with the images.
     """
-    splits = list(dict.fromkeys(split for split, _ in places))
+    # No images have a shape too: that of the first file.
+    splits = list(dict.fromkeys(split for split, _ in places)) or [split for split in files if split in sizes][:1]
     missing = [split for split in splits if split not in files]
-    if missing:
+    if missing or not splits:
         fail(
             f"features {name!r}",
-            f"a file for split {missing[0]!r}",
+            f"a file for split {missing[0]!r}" if missing else "a file for a split of the dataset",
             f"files for {', '.join(files) or 'none'}",
             "ask for one split at a time, or import the features of this one",
         )
@@ -143,7 +144,7 @@ def open_features(
 def _open_rows(folder: Path, file: FeatureFile, images: int) -> Array:
     path = folder / file.path
     array = load_array(path)
-    if array.ndim < 2 or len(array) != images * file.every:
+    if array.ndim < 2 or len(array) != images * file.every or not array.size:
         rows = f"{images} images" + (f" x {file.every}" if file.every > 1 else "")
         fail(str(path), f"one row for each of {rows}", f"shape {array.shape}", "import the features again")
     return array
@@ -154,6 +155,9 @@ def _open_counts(path: Path, rows: Array) -> Array:
     if counts.shape != rows.shape[:1] or counts.dtype.kind not in "iu":
         got = f"shape {counts.shape} of {counts.dtype}"
         fail(str(path), f"a whole number for each of {len(rows)} rows", got, "import the features again")
+    if counts.min(initial=0) < 0 or counts.max(initial=0) > rows.shape[1]:
+        got = f"{counts.min()} to {counts.max()}"
+        fail(str(path), f"numbers of regions from 0 to {rows.shape[1]}", got, "import the features again")
     return counts
 
 
@@ -183,8 +187,7 @@ def load_array(path: Path) -> Array:
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except _DAMAGE as error:
-        reason = " ".join(str(error).split())[:200]
-        fail(str(path), "an .npy file with numbers", f"something else ({reason})", "copy or make it again")
+        fail(str(path), "an .npy file with numbers", f"something else ({reason_of(error)})", "copy or make it again")
     if array.dtype.kind not in "biuf":
         fail(str(path), "an .npy file with numbers", f"dtype {str(array.dtype)[:60]}", "save it as float32")
     return array

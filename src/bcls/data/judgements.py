@@ -77,16 +77,16 @@ def read_cxc(path: str | Path, kind: str | None = None) -> CxCPairs:
         except (IndexError, ValueError):
             expected = "two names that end in a number, and a score"
             fail(f"{path}, line {line}", expected, ",".join(row)[:200], "download the table again")
-    ids = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    _check_count(path, len(scores))
+    ids = np.array(pairs, dtype=np.int64)
     return CxCPairs(ids[:, 0], ids[:, 1], np.array(scores, dtype=np.float64))
 
 
-def flickr8k_expert(path: str | Path, *, keep_own: bool = False) -> HumanRatings:
+def flickr8k_expert(path: str | Path) -> HumanRatings:
     """Read ``ExpertAnnotations.txt`` as CLIPScore does: each of the three marks of a pair is a row.
 
     Args:
         path: The file of the dataset's release: photo, caption id and three marks from 1 to 4, with tabs between.
-        keep_own: Keep the pairs of a photo with a caption that was written for it. CLIPScore leaves them out.
 
     Returns:
         The rows; 16,992 of them for the whole file, for which CLIPScore prints tau-c.
@@ -101,15 +101,14 @@ def flickr8k_expert(path: str | Path, *, keep_own: bool = False) -> HumanRatings
             raise ValueError
         return [float(value) for value in values]
 
-    return _ratings(path, "a photo, a caption id and three marks from 1 to 4", marks, keep_own)
+    return _ratings(path, "a photo, a caption id and three marks from 1 to 4", marks)
 
 
-def flickr8k_crowdflower(path: str | Path, *, keep_own: bool = False) -> HumanRatings:
+def flickr8k_crowdflower(path: str | Path) -> HumanRatings:
     """Read ``CrowdFlowerAnnotations.txt`` as CLIPScore does: the share of people who said yes to a pair is a row.
 
     Args:
         path: The file of the dataset's release: photo, caption id, share of yes, yes and no, with tabs between.
-        keep_own: Keep the pairs of a photo with a caption that was written for it.
 
     Returns:
         The rows, for which CLIPScore prints tau-b.
@@ -126,12 +125,10 @@ def flickr8k_crowdflower(path: str | Path, *, keep_own: bool = False) -> HumanRa
             raise ValueError
         return [yes / (yes + no)]
 
-    return _ratings(path, "a photo, a caption id, the share of yes, and the numbers of yes and no", share, keep_own)
+    return _ratings(path, "a photo, a caption id, the share of yes, and the numbers of yes and no", share)
 
 
-def _ratings(
-    path: str | Path, expected: str, parse: Callable[[list[str]], list[float]], keep_own: bool
-) -> HumanRatings:
+def _ratings(path: str | Path, expected: str, parse: Callable[[list[str]], list[float]]) -> HumanRatings:
     images, captions, ratings = [], [], []
     for number, line in enumerate(_lines(path), start=1):
         fields = line.split("\t")
@@ -142,11 +139,17 @@ def _ratings(
             int(index)
         except (ValueError, IndexError, ArithmeticError):
             fail(f"{path}, line {number}", expected, repr(line.strip()[:200]), "give the file of the release")
-        if keep_own or written_for != image:
+        if written_for != image:  # CLIPScore leaves out a photo with a caption that was written for it
             images += [image] * len(values)
             captions += [caption] * len(values)
             ratings += values
+    _check_count(path, len(ratings))
     return HumanRatings(np.array(images, dtype=str), np.array(captions, dtype=str), np.array(ratings, dtype=np.float64))
+
+
+def _check_count(path: str | Path, rows: int) -> None:
+    if rows < 2:
+        fail(str(path), "at least two judgements, to compare them", rows, "is the file whole?")
 
 
 def _cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:

@@ -1,11 +1,11 @@
 """Finds and reads the picture of each image, wherever the manifest says pictures are."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
 from bcls.data.images import ImageStore, match_names, open_store
+from bcls.data.images._lock import ForkLock
 from bcls.data.records import ImageRecord
 
 
@@ -15,17 +15,17 @@ class Library:
     Args:
         paths: The folders and archives, in the order that ``source`` of an image counts.
         images: All images. Those without a ``file`` are looked up by their id.
-        moved: One place that is used for all ``paths`` when they have moved.
+        moved: Where they are now, if they have moved; see :func:`places`.
     """
 
     def __init__(
         self, paths: tuple[Path, ...], images: tuple[ImageRecord, ...], moved: str | Path | None = None
     ) -> None:
         self._state = paths, images, moved
-        self._paths = (Path(moved),) * max(1, len(paths)) if moved is not None else paths
-        self._lock = threading.Lock()
+        self._paths = paths if moved is None else places(paths, Path(moved))
+        self._lock = ForkLock()
         self._stores: dict[int, ImageStore] = {}
-        self._found: dict[str, str | None] | None = None
+        self._found: dict[int, dict[str, str | None]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Library, self._state
@@ -38,12 +38,15 @@ class Library:
         """Name of an image's file in its store."""
         if image.file is not None:
             return image.file
-        store = self._store(0)
+        store = self._store(image.source)
         with self._lock:
-            if self._found is None:
-                unnamed = [one.image_id for one in self._state[1] if one.file is None]
-                self._found = dict(zip(unnamed, match_names(unnamed, store.names()).files, strict=True))
-        file = self._found[image.image_id]
+            if image.source not in self._found:
+                # Together with the images that have a file, so that none of theirs is taken.
+                here = [one for one in self._state[1] if one.source == image.source]
+                match = match_names([one.file or one.image_id for one in here], store.names())
+                found = zip(here, match.files, strict=True)
+                self._found[image.source] = {one.image_id: file for one, file in found if one.file is None}
+            file = self._found[image.source][image.image_id]
         if file is None:
             raise FileNotFoundError(2, f"no file for image {image.image_id!r}", str(store.path))
         return file
@@ -65,3 +68,15 @@ class Library:
                     hint = "the images are gone; if they moved, open the dataset with images=..."
                     raise FileNotFoundError(2, hint, error.filename) from error
             return self._stores[source]
+
+
+def places(paths: tuple[Path, ...], moved: Path) -> tuple[Path, ...]:
+    """Where folders and archives are now that were at ``paths``.
+
+    Args:
+        paths: Where they were.
+        moved: The folder that the archives now lie in, or else one place that holds all of their pictures.
+    """
+    if any((moved / path.name).is_file() for path in paths):
+        return tuple(moved / path.name for path in paths)
+    return (moved,) * max(1, len(paths))

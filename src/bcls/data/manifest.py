@@ -1,6 +1,5 @@
 """``manifest.json``: what a dataset folder holds. It is written last, so a folder that has one is complete."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -130,12 +129,6 @@ def add_features(folder: Path, name: str, split: str, file: FeatureFile) -> None
     if files.get(split) != entry:
         files[split] = entry
         write_whole(folder / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _image_files(folder: Path, content: Mapping[str, Any]) -> tuple[ImageFiles, ...]:

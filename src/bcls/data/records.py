@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from bcls._checks import fail
+from bcls._checks import fail, reason_of
 from bcls._extras import require
 from bcls._files import write_whole
 from bcls.data.text_files import is_unicode, read_json_lines
@@ -53,6 +53,8 @@ def read_captions(folder: Path) -> tuple[Caption, ...]:
         text = row.get("text")
         if not isinstance(text, str):
             _wrong(where, "text", "a string", row)
+        if not is_unicode(text):
+            _wrong(where, "text", "valid Unicode", row)
         caption = Caption(_id(where, "caption_id", row), _id(where, "image_id", row), text, _split(where, row))
         first = lines.setdefault(caption.caption_id, number)
         if first != number:
@@ -122,12 +124,7 @@ def _image_row(image: ImageRecord) -> dict[str, Any]:
 
 
 def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    try:
-        write_whole(path, "".join(f"{line}\n" for line in lines))
-    except UnicodeEncodeError:
-        broken = next(line for line in lines if not is_unicode(line))
-        fail("captions", "valid Unicode", ascii(broken[:80]), "half of a surrogate pair: mend the source file")
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -137,8 +134,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         with parquet.ParquetFile(path) as file:
             rows = file.read().to_pylist()
     except (arrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        fail(str(path), "a whole parquet file", f"a damaged one ({reason})", "make or copy it again")
+        fail(str(path), "a whole parquet file", f"a damaged one ({reason_of(error)})", "make or copy it again")
     return enumerate(rows, start=1)
 
 
@@ -146,12 +142,14 @@ def _id(where: str, key: str, row: Mapping[str, Any]) -> str:
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         _wrong(where, key, "a string or whole number", row)
+    if not is_unicode(str(value)):
+        _wrong(where, key, "valid Unicode", row)
     return str(value)
 
 
 def _split(where: str, row: Mapping[str, Any]) -> str:
     value = row.get("split")
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or not is_unicode(value):
         _wrong(where, "split", "a name such as 'train'", row)
     return value
 

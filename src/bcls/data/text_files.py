@@ -21,15 +21,11 @@ def find_file(path: Path) -> Path:
     return twin if not path.exists() and twin.exists() else path
 
 
-def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
-    """Contents of a file, unpacked where it is gzip.
-
-    Args:
-        path: The file; ``PATH.gz`` is read where only that exists.
-        limit: Most bytes it may have when unpacked.
+def read_bytes(path: Path) -> bytes:
+    """Contents of a file, unpacked where it is gzip; ``PATH.gz`` is read where only that exists.
 
     Raises:
-        ValueError: The file is a broken gzip file, or unpacks to more than ``limit``.
+        ValueError: The file is a broken gzip file, or unpacks to more than :data:`MAX_BYTES`.
     """
     path = find_file(path)
     with path.open("rb") as file:
@@ -43,32 +39,38 @@ def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
             while part := unpacked.read(_CHUNK):
                 parts.append(part)
                 size += len(part)
-                if size > limit:
-                    fail(str(path), f"at most {limit} bytes when unpacked", "more", "check where the file comes from")
+                if size > MAX_BYTES:
+                    fail(str(path), f"at most {MAX_BYTES} bytes unpacked", "more", "check where the file comes from")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         fail(str(path), "a whole gzip file", f"a broken one ({error})", "copy or download it again")
     return b"".join(parts)
 
 
-def read_text(path: Path, encoding: str = "utf-8") -> str:
+def read_text(path: Path, encoding: str | None = None) -> str:
     r"""Text of a file, plain or gzip, without a byte order mark.
+
+    Args:
+        path: The file; ``PATH.gz`` is read where only that exists.
+        encoding: What the user says it is in, by ``--encoding``; UTF-8 where there is no such choice.
 
     Raises:
         ValueError: The text is not in ``encoding``; the message names the line.
     """
     content = read_bytes(path)
-    name = "utf-8-sig" if encoding.lower().replace("_", "-") in {"utf-8", "utf8"} else encoding
+    asked = encoding or "utf-8"
+    name = "utf-8-sig" if asked.lower().replace("_", "-") in {"utf-8", "utf8"} else asked
     try:
         return content.decode(name)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         got = f"the byte 0x{content[error.start]:02x}"
-        fail(f"{path}, line {line}", f"{encoding} text", got, "convert the file, or name its encoding with --encoding")
+        remedy = "convert the file" if encoding is None else "convert the file, or name its encoding with --encoding"
+        fail(f"{path}, line {line}", f"{asked} text", got, remedy)
     except LookupError:
         fail("encoding", "the name of a text encoding", repr(encoding), "use utf-8, latin-1 or cp1252, say")
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
+def read_lines(path: Path, encoding: str | None = None) -> list[str]:
     r"""Lines of a file; only ``\n`` and ``\r\n`` end one, since captions may hold other separators."""
     lines = [line.removesuffix("\r") for line in read_text(path, encoding).split("\n")]
     if lines and not lines[-1]:
@@ -90,13 +92,13 @@ def read_json(path: Path) -> Any:
         fail(where, "JSON", json_trouble(error), "make or download the file again")
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number and contents of each line of a JSONL file; empty lines are passed over.
 
     Raises:
         ValueError: A line is not a JSON object; the message names it.
     """
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, encoding), start=1):
         if not line.strip():
             continue
         try:

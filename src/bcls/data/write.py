@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bcls._checks import fail
-from bcls._files import take
+from bcls._files import sync_folder, take
 from bcls._progress import progress
+from bcls._weights import sha256_of
 from bcls.data.images import open_store
-from bcls.data.manifest import FILE, FeatureFile, ImageFiles, Manifest, checksum, write_manifest
+from bcls.data.images.members import check_member
+from bcls.data.manifest import FILE, FeatureFile, ImageFiles, Manifest, write_manifest
 from bcls.data.records import CAPTIONS, IMAGES, Caption, ImageRecord, write_records
 from bcls.data.text_files import is_unicode
 
@@ -63,7 +65,7 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
     check_free(folder)
     if not content.captions:
         fail("source", "at least one caption", "none", "check that the captions are in the file")
-    _check_ids(content)
+    check_records(content)
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         return _write(folder, content, copy=copy)
@@ -79,7 +81,7 @@ def _alone(folder: Path) -> Iterator[None]:
             fail("out", "a folder that no other import writes to", got, "wait for it, or choose another")
         # Another import may have been finished between the first look and the lock.
         if (folder / FILE).exists():
-            (folder / _UNFINISHED).unlink()
+            (folder / _UNFINISHED).unlink(missing_ok=True)
             check_free(folder)
         yield
 
@@ -97,8 +99,9 @@ def _write(folder: Path, content: Content, *, copy: bool) -> Manifest:
             name: {split: _place_features(folder, name, file, copy) for split, file in files.items()}
             for name, files in content.features.items()
         },
-        {name: checksum(folder / name) for name in (CAPTIONS, IMAGES)},
+        {name: sha256_of(folder / name) for name in (CAPTIONS, IMAGES)},
     )
+    _sync(folder)
     write_manifest(folder, manifest)
     (folder / _UNFINISHED).unlink()
     return manifest
@@ -116,10 +119,14 @@ def check_free(folder: Path) -> None:
         fail("out", "a new or empty folder", f"{folder} with files in it", "choose another")
 
 
-def _check_ids(content: Content) -> None:
+def check_records(content: Content) -> None:
+    """Refuse images and captions that cannot be written: without an id, with one twice, in two splits, or no text.
+
+    Raises:
+        ValueError: There are such; the message names the first.
+    """
+    _check_unicode(content)
     splits: dict[str, str] = {}
-    if not is_unicode(content.name):
-        fail("source", "a name in valid Unicode", ascii(content.name)[:80], "name the dataset with --name")
     for image in content.images:
         if not image.image_id or not image.split:
             got = f"{image.image_id!r} in split {image.split!r}"
@@ -141,6 +148,14 @@ def _check_ids(content: Content) -> None:
             fail("source", f"caption {caption.caption_id!r} and its image in one split", got, "mend the source")
 
 
+def _check_unicode(content: Content) -> None:
+    if not is_unicode(content.name):
+        fail("source", "a name in valid Unicode", ascii(content.name)[:80], "name the dataset with --name")
+    for text in (text for one in (*content.images, *content.captions) for text in one if isinstance(text, str)):
+        if not is_unicode(text):
+            fail("captions", "valid Unicode", ascii(text[:80]), "half of a surrogate pair: mend the source file")
+
+
 def _count(content: Content) -> dict[str, tuple[int, int]]:
     counts = {image.split: [0, 0] for image in content.images}
     for image in content.images:
@@ -158,10 +173,10 @@ def _place_images(folder: Path, number: int, content: Content, copy: bool) -> Im
         _copy_pictures(folder, number, content)
         return ImageFiles(_images_folder(number))
     if not copy:
-        return ImageFiles(_reference(folder, source), source.stat().st_size, checksum(source))
+        return ImageFiles(_reference(folder, source), source.stat().st_size, sha256_of(source))
     name = source.name if len(content.sources) > 1 else f"images{source.suffix}"
     _copy_file(source, folder / name)
-    return ImageFiles(name, source.stat().st_size, checksum(folder / name))
+    return ImageFiles(name, source.stat().st_size, sha256_of(folder / name))
 
 
 def _copy_pictures(folder: Path, number: int, content: Content) -> None:
@@ -169,7 +184,7 @@ def _copy_pictures(folder: Path, number: int, content: Content) -> None:
     files = [image.file for image in content.images if image.file is not None and image.source == number]
     with progress("copying images", len(files)) as step:
         for done, file in enumerate(files, start=1):
-            to = folder / _images_folder(number) / file
+            to = folder / _images_folder(number) / check_member(str(store.path), file)
             to.parent.mkdir(parents=True, exist_ok=True)
             _copy_file(store.path / file, to)
             step(done)
@@ -190,17 +205,22 @@ def _pack(folder: Path, pictures: Iterable[tuple[str, bytes]], total: int) -> Im
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return ImageFiles(path.name, path.stat().st_size, checksum(path))
+    return ImageFiles(path.name, path.stat().st_size, sha256_of(path))
 
 
 def _place_features(folder: Path, name: str, file: FeatureFile, copy: bool) -> FeatureFile:
-    source = Path(file.path)
+    path = _place_feature_file(folder, name, Path(file.path), copy)
+    counts = None if file.counts is None else _place_feature_file(folder, name, Path(file.counts), copy)
+    return replace(file, path=path, counts=counts)
+
+
+def _place_feature_file(folder: Path, name: str, source: Path, copy: bool) -> str:
     if not copy:
-        return replace(file, path=_reference(folder, source))
+        return _reference(folder, source)
     to = Path("features") / name / source.name
     (folder / to).parent.mkdir(parents=True, exist_ok=True)
     _copy_file(source, folder / to)
-    return replace(file, path=to.as_posix())
+    return to.as_posix()
 
 
 def _copy_file(source: Path, to: Path) -> None:
@@ -210,6 +230,16 @@ def _copy_file(source: Path, to: Path) -> None:
         temporary.replace(to)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """See that everything in a folder is on the disk; all at once, which is faster than one file after another."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def _reference(folder: Path, path: Path) -> str:

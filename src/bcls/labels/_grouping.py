@@ -9,20 +9,20 @@ TOKENS = 1024
 _FEW = 16
 
 
-def group_by_length(lengths: NDArray[np.int64], tokens: int = TOKENS) -> list[NDArray[np.int64]]:
+def group_by_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Put texts into batches, longest first, so that too little memory shows at once.
 
-    A batch holds texts of one length; only where these are few does it go on with the next shorter ones.
+    A batch holds texts of one length; only where these are few does it go on with the next shorter ones. It has at most
+    :data:`TOKENS` tokens, padding included; a longer text has a batch of its own.
 
     Args:
         lengths: ``(n,)`` number of tokens of each text.
-        tokens: Most tokens of a batch, padding included; a longer text has a batch of its own.
 
     Returns:
         Rows of each batch; every row is in one.
 
     Example:
-        >>> group_by_length(np.array([3, 9, 3, 3]), tokens=9)
+        >>> group_by_length(np.array([300, 900, 300, 300]))
         [array([1]), array([0, 2, 3])]
     """
     order = np.argsort(-lengths, kind="stable")
@@ -32,7 +32,7 @@ def group_by_length(lengths: NDArray[np.int64], tokens: int = TOKENS) -> list[ND
     batches = []
     start = 0
     while start < len(order):
-        most = max(1, tokens // max(1, int(sorted_lengths[start])))
+        most = max(1, TOKENS // max(1, int(sorted_lengths[start])))
         run = int(ends[np.searchsorted(ends, start, side="right")])
         stop = min(start + most, max(run, start + _FEW), len(order))
         batches.append(order[start:stop])

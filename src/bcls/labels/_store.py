@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
-from bcls._files import write_whole
+from bcls._files import take, write_whole
 from bcls.data.features import load_array, new_array
 
 ROWS, MANIFEST = "embeddings.npy", "manifest.json"
@@ -59,8 +59,9 @@ def write_rows(folder: Path, manifest: Manifest, count: int, block: int, compute
         block: Rows of a block; the last may have fewer.
         compute: Computes blocks by their numbers.
     """
-    rows, done = _resume(folder, manifest, count)
-    left = [number for number in range(-(-count // block)) if number not in done]
+    blocks = range(-(-count // block))
+    rows, done = _resume(folder, manifest, count, set(blocks))
+    left = [number for number in blocks if number not in done]
     for number, values in compute(left):
         if rows is None:
             rows = new_array(folder / _PART, np.float16, (count, values.shape[1]))
@@ -80,23 +81,23 @@ def write_rows(folder: Path, manifest: Manifest, count: int, block: int, compute
 def alone(folder: Path) -> Iterator[None]:
     """Let one process at a time write to a folder; others wait. The lock goes with its process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    with (folder / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (folder / _LOCK).open("a+", encoding="utf-8") as file:
+        take(file, wait=True)
         yield
 
 
-def _resume(folder: Path, manifest: Manifest, count: int) -> tuple["np.memmap[Any, Any] | None", set[int]]:
+def _resume(
+    folder: Path, manifest: Manifest, count: int, blocks: set[int]
+) -> tuple["np.memmap[Any, Any] | None", set[int]]:
     """The rows of a broken-off run with the numbers of its blocks, or nothing."""
     try:
         noted = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
         if noted["manifest"] == manifest:
-            rows = np.lib.format.open_memmap(folder / _PART, mode="r+")
             done = {operator.index(number) for number in noted["done"]}
+            if done == blocks and not (folder / _PART).exists() and not (folder / MANIFEST).exists():
+                # All were done, and the rows had their name: only the manifest was missing.
+                (folder / ROWS).rename(folder / _PART)
+            rows = np.lib.format.open_memmap(folder / _PART, mode="r+")
             if rows.ndim == 2 and len(rows) == count and rows.dtype == np.float16:
                 return rows, done
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

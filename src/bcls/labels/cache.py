@@ -98,11 +98,16 @@ def _read_captions(folder: Path, _size: int, _changed: int) -> tuple[Caption, ..
 def cache_folder(dataset: Path, encoder: str) -> Path:
     """Where the embeddings by an encoder lie.
 
+    Raises:
+        ValueError: The name would be another folder of the dataset, or the dataset itself.
+
     Example:
         >>> cache_folder(Path("flickr8k"), "organisation/model").as_posix()
         'flickr8k/labels/organisation--model'
     """
     name = re.sub(r"[^\w.-]", "-", encoder.strip("/").replace("/", "--"))
+    if name in {"", ".", ".."}:
+        fail("encoder", "a name that a folder can have", repr(encoder), "write out the path of the model's folder")
     return dataset / "labels" / name
 
 

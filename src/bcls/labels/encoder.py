@@ -1,6 +1,5 @@
 """Text encoders by name: what turns captions into the vectors that labels are made from."""
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import check_choice, fail
+from bcls._extras import MissingExtraError
+from bcls._files import HUB_NAME, user_path
 
 Progress = Callable[[int, int], None]
 
@@ -79,23 +80,21 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
         raise ValueError(f"`name`: expected {_expected()}, got {key!r}; check the spelling")
     try:
         return build(key, source, precision)
-    except (OSError, ValueError) as error:
-        # The library's own message runs over many lines; it stays in the chain for whoever needs it.
-        reason = str(error).strip().split("\n", 1)[0]
-        raise ValueError(f"`name`: expected {_expected()}, got {key!r}, which did not load: {reason}") from error
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        # The libraries raise what they like over a damaged folder. Long messages stay in the chain.
+        reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
+        fail("name", _expected(), repr(key), f"it did not load: {reason}")
 
 
 def find_source(place: str) -> str | Path | None:
     """A folder as a path, a name on the hub as a string, and ``None`` for anything else."""
-    folder = Path(place).expanduser()
+    folder = user_path(place)
     # Not the empty name, which as a path is the current folder.
     if place and folder.is_dir():
         return folder
-    return place if _HUB_NAME.fullmatch(place) else None
-
-
-# Both parts begin with a letter or digit, so that "./model" and "../model" are folders and no hub names.
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+    return place if HUB_NAME.fullmatch(place) else None
 
 
 def _expected() -> str:

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import check_choice
+from bcls.labels.relevance import AGGREGATES
 
 # Pairs at a time: 4,096 of them with five references each hold 30 MB.
 _BLOCK = 4096
@@ -22,7 +23,9 @@ def pair_relevance(
         r_{ij} = \max_{k : \mathrm{image}(k) = i} \cos(x_k, x_j)
 
     with ``aggregate="max"``; ``"mean"`` averages the cosines, ``"paired"`` takes the one caption that came with
-    the image: the caption itself where it is the image's own, else the image's first.
+    the image: the caption itself where it is the image's own, else the image's first. An image's own caption gets
+    exactly 1, but not with ``"mean"``: there :func:`bcls.labels.relevance` says 1 and this the average, which people's
+    judgements are compared with.
 
     Args:
         vectors: ``(C, d)`` unit rows, one for each caption.
@@ -40,7 +43,7 @@ def pair_relevance(
         >>> pair_relevance(vectors, owners, np.array([0, 1]), np.array([2, 0]))
         array([1., 0.], dtype=float32)
     """
-    check_choice("aggregate", aggregate, ("max", "mean", "paired"))
+    check_choice("aggregate", aggregate, AGGREGATES)
     order = np.argsort(image_of_caption, kind="stable")
     owners = image_of_caption[order]
     start = np.searchsorted(owners, images, side="left")

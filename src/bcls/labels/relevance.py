@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 Vectors: TypeAlias = "NDArray[Any] | torch.Tensor"
+#: How an image's captions may be put together.
+AGGREGATES = ("max", "mean", "paired")
 
 # Elements of the largest temporary: 64 MB of float32.
 _BLOCK = 1 << 24
@@ -72,7 +74,7 @@ def relevance(
     """
     import torch
 
-    check_choice("aggregate", aggregate, ("max", "mean", "paired"))
+    check_choice("aggregate", aggregate, AGGREGATES)
     check_embeddings("reference", reference)
     check_embeddings("captions", captions)
     if captions.shape[1] != reference.shape[1]:

@@ -1,14 +1,13 @@
 """WordLlama out of an installed package: static word vectors, small and fast, for when MiniLM takes too long."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._checks import fail
 from bcls._extras import require
+from bcls._weights import check_weights
 from bcls.labels._distinct import Part, encode_distinct
 from bcls.labels.encoder import Progress
 
@@ -36,7 +35,7 @@ class WordLlamaEncoder:
     def __init__(self) -> None:
         library = require("wordllama", "text", "the text encoder 'wordllama'")
         folder = Path(library.__file__ or "").parent
-        _check(folder / _WEIGHTS)
+        check_weights(self.name, folder / _WEIGHTS, WEIGHTS_SHA256, "wordllama==0.4.0.post1")
         self._model = library.WordLlama.load(cache_dir=folder, disable_download=True)
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
@@ -47,13 +46,3 @@ class WordLlamaEncoder:
         for start in range(0, len(texts), _BATCH):
             rows = np.arange(start, min(start + _BATCH, len(texts)))
             yield rows, self._model.embed(texts[start : start + _BATCH])
-
-
-def _check(path: Path) -> None:
-    remedy = 'pip install --force-reinstall --no-deps "wordllama==0.4.0.post1"'
-    if not path.is_file():
-        fail("wordllama", f"the weights {path}", "no such file", remedy)
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != WEIGHTS_SHA256:
-        fail("wordllama", f"{path} with sha256 {WEIGHTS_SHA256}", found, remedy)

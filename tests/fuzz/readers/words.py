@@ -11,7 +11,9 @@ from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put
 
-_CXC = b"caption,image,agg_score,sampling_method\nCOCO_val2014:sentid:1,COCO_val2014_000000000042.jpg,4.5,c2i\n"
+_CXC = (
+    b"caption,image,agg_score,sampling_method\n" + 2 * b"COCO_val2014:sentid:1,COCO_val2014_000000000042.jpg,4.5,c2i\n"
+)
 
 
 def vocabulary():

@@ -20,16 +20,17 @@ _ONES = np.array([bin(number).count("1") for number in range(1 << 16)], dtype=np
 
 def same_pictures(looks: Sequence[Look]) -> Iterator[tuple[Finding, str]]:
     """Pictures with equal bytes, each with the id of the image that training should do without."""
-    first: dict[str, Look] = {}
+    groups: dict[str, list[Look]] = {}
     for look in looks:
-        other = first.setdefault(look.sha256, look)
-        if other is look:
-            continue
-        if other.image.split == look.image.split:
-            detail = f"the same file as {other.image.image_id} in {look.image.split}"
-            yield Finding("repeated-picture", look.image.image_id, detail), ""
-        else:
-            yield _leak("same-picture", "the same file as", look, other)
+        groups.setdefault(look.sha256, []).append(look)
+    for group in groups.values():
+        keeper = max(group, key=_rank)
+        for look in group:
+            if look.image.split != keeper.image.split:
+                yield _leak("same-picture", "the same file as", look, keeper)
+            elif look is not keeper:
+                detail = f"the same file as {keeper.image.image_id} in {look.image.split}"
+                yield Finding("repeated-picture", look.image.image_id, detail), ""
 
 
 def near_pictures(looks: Sequence[Look], most: int) -> Iterator[tuple[Finding, str]]:
@@ -88,14 +89,18 @@ def _compare(
 
 
 def _leak(kind: str, how: str, one: Look, other: Look) -> tuple[Finding, str]:
-    loser, keeper = sorted((one, other), key=lambda look: _rank(look.image.split))
+    loser, keeper = sorted((one, other), key=_rank)
     detail = f"in {loser.image.split}, {how} {keeper.image.image_id} in {keeper.image.split}"
     return Finding(kind, loser.image.image_id, detail), loser.image.image_id
 
 
-def _rank(split: str) -> int:
-    """Which split keeps a picture that two have: test sets stay whole, so that figures stay comparable."""
-    return 2 if split.startswith("test") else 0 if split in {"train", "restval"} else 1
+def _rank(look: Look) -> tuple[int, str]:
+    """Which split keeps a picture that two have: test sets stay whole, so that figures stay comparable.
+
+    The name decides between two of a kind, so that every picture that they share goes from the same one.
+    """
+    split = look.image.split
+    return (2 if split.startswith("test") else 0 if split in {"train", "restval"} else 1), split
 
 
 def _correlation(one: Look, other: Look) -> float:

@@ -85,7 +85,7 @@ def _look(dataset: Dataset, image: ImageRecord, max_pixels: int) -> tuple[Look |
     try:
         file = dataset.file_of(image.image_id)
         content = dataset.read_bytes(image.image_id)
-    except OSError as error:
+    except FileNotFoundError as error:  # other errors are the machine's and say nothing about the picture
         return None, [Finding("missing-image", image.image_id, str(error.strerror or error))]
     except ValueError as error:
         return None, [Finding("damaged-image", image.image_id, str(error))]

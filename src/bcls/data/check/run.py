@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import check_whole
+from bcls._checks import check_whole, fail
+from bcls._weights import sha256_of
 from bcls.data.check.features import check_features
 from bcls.data.check.findings import Finding
 from bcls.data.check.leaks import near_pictures, same_pictures
@@ -14,7 +15,7 @@ from bcls.data.check.settings import CheckSettings
 from bcls.data.check.texts import check_texts
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.images import open_store
-from bcls.data.manifest import checksum
+from bcls.data.library import places
 from bcls.data.quarantine import Quarantine, write_quarantine
 
 #: Kinds that put their image, or their caption, into quarantine.
@@ -69,19 +70,25 @@ def check_dataset(folder: str | Path, settings: CheckSettings | None = None) -> 
         What was found.
 
     Raises:
-        ValueError: The folder is no dataset that can be opened, or a setting is wrong.
+        ValueError: The folder is no dataset that can be opened, none of its pictures is there, or a setting is wrong.
         OSError: The images are not where the manifest says.
     """
     settings = settings or CheckSettings()
     workers = check_whole("workers", settings.workers, least=0)
     max_pixels = check_whole("max_pixels", settings.max_pixels, least=1)
-    near = min(check_whole("near", settings.near, least=-1), 8)
+    near = check_whole("near", settings.near, least=-1)
+    if near > 8:
+        fail("near", "at most 8 bits", near, "more would call most pictures alike")
     dataset = open_dataset(folder, images=settings.images)
     findings = [*_changed(dataset, settings.images), *check_texts(dataset), *check_features(dataset)]
     doomed: dict[str, str] = {}
     if dataset.manifest.images or settings.images:
         _probe(dataset, settings.images)
         looks, found = look_at_all(dataset, workers=workers, max_pixels=max_pixels)
+        if found and all(one.kind == "missing-image" for one in found) and len(found) == len(dataset.images):
+            # They are elsewhere; a quarantine of everything would hide that from training.
+            expected = f"pictures of the {len(found)} images of {dataset.folder}"
+            fail("--images", expected, f"none of them ({found[0].detail})", "say where they are now")
         findings += found
         leaks = [*same_pictures(looks), *(near_pictures(looks, near) if near >= 0 else ())]
         findings += [finding for finding, _ in leaks]
@@ -105,17 +112,16 @@ def _changed(dataset: Dataset, moved: str | None) -> list[Finding]:
         path = dataset.folder / name
         if not path.exists():
             findings.append(Finding("changed-file", name, "the file is gone"))
-        elif checksum(path) != digest:
+        elif sha256_of(path) != digest:
             findings.append(Finding("changed-file", name, "another sha256 than in manifest.json"))
     return findings
 
 
 def _probe(dataset: Dataset, moved: str | None) -> None:
     """Open each place with pictures once: one error for an archive that is gone or refused, not one an image."""
-    for one in dataset.manifest.images if moved is None else ():
-        open_store(dataset.folder / one.path).names()
-    if moved is not None:
-        open_store(moved).names()
+    paths = tuple(dataset.folder / one.path for one in dataset.manifest.images)
+    for path in paths if moved is None else dict.fromkeys(places(paths, Path(moved))):
+        open_store(path).names()
 
 
 def _quarantine(dataset: Dataset, findings: list[Finding], doomed: dict[str, str]) -> Quarantine:

@@ -6,14 +6,14 @@ import os
 import stat
 import struct
 import tarfile
-import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bcls._checks import fail
+from bcls._checks import fail, reason_of
+from bcls.data.images._lock import ForkLock
 from bcls.data.images.members import check_member, check_size, is_picture
 
 #: What the standard library raises over damaged archives, beside its own errors.
@@ -26,7 +26,7 @@ class ZipStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._open: tuple[int, zipfile.ZipFile] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,8 +54,12 @@ class ZipStore:
             try:
                 return _unpacked(archive, info)
             except (zipfile.BadZipFile, OSError, *_DAMAGE) as error:
-                reason = " ".join(str(error).split())[:200]
-                fail(f"{self.path}: {name}", "a whole member", f"a damaged one ({reason})", "copy the archive again")
+                fail(
+                    f"{self.path}: {name}",
+                    "a whole member",
+                    f"a damaged one ({reason_of(error)})",
+                    "copy the archive again",
+                )
 
     def _archive(self) -> zipfile.ZipFile:
         # A forked process shares the position in the file with its parent, so it needs a file of its own.
@@ -63,8 +67,7 @@ class ZipStore:
             try:
                 archive = zipfile.ZipFile(self.path)
             except (zipfile.BadZipFile, *_DAMAGE) as error:
-                reason = " ".join(str(error).split())[:200]
-                fail(str(self.path), "a zip file", f"a damaged one ({reason})", "copy or download it again")
+                fail(str(self.path), "a zip file", f"a damaged one ({reason_of(error)})", "copy or download it again")
             for info in archive.infolist():
                 _check_zip_member(str(self.path), info)
             self._open = os.getpid(), archive
@@ -76,16 +79,11 @@ class TarStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._members: dict[str, tuple[int, int]] | None = None
-        self._file: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TarStore, (self.path,)
-
-    def __del__(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
 
     def names(self) -> tuple[str, ...]:
         """Names of the pictures, in the order of the file."""
@@ -94,11 +92,13 @@ class TarStore:
     def read(self, name: str) -> bytes:
         """Bytes of one member."""
         members = self.members()
-        if name not in members or self._file is None:
+        if name not in members:
             _missing(self.path, name)
         start, size = members[name]
         check_size(str(self.path), name, size)
-        content = os.pread(self._file, size, start)
+        # Opened for every picture, which takes microseconds: a dataset may have more tars than a process may open.
+        with self.path.open("rb", buffering=0) as file:
+            content = os.pread(file.fileno(), size, start)
         if len(content) != size:
             fail(f"{self.path}: {name}", f"{size} bytes", len(content), "the archive is cut short: copy it again")
         return content
@@ -108,7 +108,6 @@ class TarStore:
         with self._lock:
             if self._members is None:
                 self._members = _tar_members(self.path)
-                self._file = os.open(self.path, os.O_RDONLY)
             return self._members
 
 
@@ -156,8 +155,7 @@ def _tar_infos(path: Path) -> Iterator[tarfile.TarInfo]:
                     at = info.offset_data
                     yield info
         except (tarfile.TarError, *_DAMAGE) as error:
-            reason = " ".join(str(error).split())[:200]
-            fail(str(path), "a tar file", f"a damaged one ({reason})", "copy or download it again")
+            fail(str(path), "a tar file", f"a damaged one ({reason_of(error)})", "copy or download it again")
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

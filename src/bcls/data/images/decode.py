@@ -6,7 +6,7 @@ import zlib
 from typing import NoReturn
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from bcls._checks import fail
 
@@ -63,12 +63,34 @@ def decode_with_format(content: bytes, where: str, *, max_pixels: int = MAX_PIXE
     return _to_rgb(image), file_format, frames
 
 
+def upright_rgb(image: Image.Image, where: str) -> Image.Image:
+    """An opened picture as :func:`decode` gives it: the same pixels, whoever opened the file.
+
+    Args:
+        image: A picture of any mode.
+        where: What the picture is called in messages.
+
+    Raises:
+        ValueError: Its file is cut short or damaged, which shows only when its pixels are read.
+    """
+    try:
+        image.load()
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            image = ImageOps.exif_transpose(image)
+    except _DAMAGE as error:
+        fail(where, "a whole picture", f"a damaged one ({error})", "copy it again or leave it out")
+    return _to_rgb(image)
+
+
 def _load(content: bytes, where: str, max_pixels: int) -> tuple[Image.Image, str, int]:
     if not content:
         fail(where, "a picture", "an empty file", "copy it again or leave it out")
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
-    except Image.DecompressionBombError:
+    except Image.DecompressionBombError:  # Pillow's own limit, which holds for everybody in the process
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        if limit < max_pixels:
+            fail(where, f"at most {limit} pixels, Pillow's limit", "more", "raise PIL.Image.MAX_IMAGE_PIXELS as well")
         _too_large(where, "many more", max_pixels)
     except UnidentifiedImageError:
         fail(where, "a picture", f"{len(content)} bytes of something else", "copy it again or leave it out")
@@ -89,7 +111,7 @@ def _too_large(where: str, got: str, max_pixels: int) -> NoReturn:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB":
+    if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):  # Pillow would clip 16-bit values to white
         values = np.array(image)

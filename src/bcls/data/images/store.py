@@ -2,7 +2,7 @@
 
 import zipfile
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from bcls._checks import fail
 from bcls.data.images.archive import TarStore, ZipStore, is_tar
@@ -41,8 +41,15 @@ def open_store(path: str | Path) -> ImageStore:
         return FolderStore(path)
     if not path.exists():
         raise FileNotFoundError(2, "no such folder, zip or tar of images", str(path))
-    if zipfile.is_zipfile(path):
-        return ZipStore(path)
+    # A zip is told by its end, which a tar may have as well: that of a zip, an .npz say, that it holds.
+    if path.stat().st_size and is_tar(path):
+        return TarStore(path)
+    if not zipfile.is_zipfile(path):
+        _refuse(path)
+    return ZipStore(path)
+
+
+def _refuse(path: Path) -> NoReturn:
     with path.open("rb") as file:
         packed = file.read(6)
     if packed.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
@@ -52,6 +59,4 @@ def open_store(path: str | Path) -> ImageStore:
             "a compressed file",
             "unpack it to a .tar: pictures gain nothing",
         )
-    if not path.stat().st_size or not is_tar(path):
-        fail(str(path), "a folder, a zip or a plain tar", "something else", "check that the file is whole")
-    return TarStore(path)
+    fail(str(path), "a folder, a zip or a plain tar", "something else", "check that the file is whole")

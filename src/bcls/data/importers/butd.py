@@ -2,10 +2,11 @@
 
 import base64
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._checks import fail
+from bcls._files import take, write_whole
 from bcls._progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import new_array
-from bcls.data.manifest import FeatureFile, write_manifest
+from bcls.data.manifest import FeatureFile
+from bcls.data.manifest import add_features as enter
 
 NAME = "regions"
 #: Characters of a line: 100 regions of 2,048 values take 1.1 million.
@@ -45,11 +48,15 @@ def add_features(source: Path, folder: Path) -> tuple[str, ...]:
         Notes for the user.
 
     Raises:
-        ValueError: A line is damaged, or an image of the dataset has none; the message names it.
+        ValueError: A line is damaged, an image of the dataset has none, or a split's name cannot be that of a file; the
+            message names it.
     """
     dataset = open_dataset(folder)
     if NAME in dataset.feature_names:
         fail("--out", f"a dataset without {NAME!r} features", str(folder), "import the dataset again to replace them")
+    for split in dataset.splits:
+        if not re.fullmatch(r"\w[\w.+ -]*", split):
+            fail(str(folder), "splits whose names a file can have", repr(split), "rename it in the dataset")
     numbers = _keys(dataset)
     shapes: dict[str, tuple[int, int]] = {}
     foreign = 0
@@ -71,7 +78,21 @@ def add_features(source: Path, folder: Path) -> tuple[str, ...]:
 
 def _write(dataset: Dataset, source: Path, numbers: dict[str, str], shapes: dict[str, tuple[int, int]]) -> None:
     place = dataset.folder / "features" / NAME
-    place.mkdir(parents=True, exist_ok=True)
+    with _alone(place):
+        try:
+            files = _write_files(dataset, source, numbers, shapes, place)
+        finally:
+            for split in dataset.splits:
+                (place / f".{split}.npy.tmp").unlink(missing_ok=True)
+    # The lock of everybody who enters features: they read the manifest and write it back.
+    with _alone(place.parent):
+        for split, file in files.items():
+            enter(dataset.folder, NAME, split, file)
+
+
+def _write_files(
+    dataset: Dataset, source: Path, numbers: dict[str, str], shapes: dict[str, tuple[int, int]], place: Path
+) -> dict[str, FeatureFile]:
     width = next(iter(shapes.values()))[1]
     arrays: dict[str, np.memmap[tuple[int, ...], np.dtype[Any]]] = {}
     rows: dict[str, tuple[str, int]] = {}
@@ -84,7 +105,9 @@ def _write(dataset: Dataset, source: Path, numbers: dict[str, str], shapes: dict
         arrays[split] = new_array(place / f".{split}.npy.tmp", np.float32, shape)
         files[split] = FeatureFile(f"features/{NAME}/{split}.npy")
         if counts.min() != counts.max():
-            np.save(place / f"{split}_counts.npy", counts)
+            content = io.BytesIO()
+            np.save(content, counts)
+            write_whole(place / f"{split}_counts.npy", content.getvalue())
             files[split] = FeatureFile(files[split].path, 1, f"features/{NAME}/{split}_counts.npy")
     left = set(rows)
     with progress("writing features", len(rows)) as step:
@@ -98,8 +121,16 @@ def _write(dataset: Dataset, source: Path, numbers: dict[str, str], shapes: dict
     for split, array in arrays.items():
         array.flush()
         (place / f".{split}.npy.tmp").replace(place / f"{split}.npy")
-    manifest = dataset.manifest
-    write_manifest(dataset.folder, replace(manifest, features={**manifest.features, NAME: files}))
+    return files
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder of features; wait until they are done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+", encoding="utf-8") as file:
+        take(file, wait=True)
+        yield
 
 
 def _lines(source: Path) -> Iterator[_Line]:

@@ -43,7 +43,9 @@ def read(source: Path, settings: ImportSettings) -> Content:
     images = [ImageRecord(image, split) for image, split in splits.items()]
     place_of_images = settings.images or _pictures_place(source)
     found, sources, notes = find_pictures(images, [(image,) for image in splits], place_of_images)
-    return Content(settings.name or source.resolve().stem, found, tuple(captions), sources, notes=notes)
+    whole = source.resolve()
+    name = settings.name or (whole.name if whole.is_dir() else whole.stem)
+    return Content(name, found, tuple(captions), sources, notes=notes)
 
 
 def _captions_file(source: Path, settings: ImportSettings) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._checks import fail, reason_of
 from bcls._extras import require
 from bcls.data.images.members import check_member
 from bcls.data.importers.settings import ImportSettings
@@ -51,7 +51,7 @@ def _split_files(source: Path) -> dict[str, list[Path]]:
         if not isinstance(named, list) or not all(isinstance(split, str) and split for split in named):
             fail(str(source / "dataset_dict.json"), '"splits" with names', "something else", "save the dataset again")
         splits = {check_member(str(source), split): source / split for split in named}
-    files = {split: sorted(folder.glob("*.arrow")) for split, folder in splits.items()}
+    files = {split: _data_files(folder) for split, folder in splits.items()}
     empty = [split for split, found in files.items() if not found]
     if empty or not files:
         expected = "a folder written by save_to_disk, with .arrow files"
@@ -61,7 +61,21 @@ def _split_files(source: Path) -> dict[str, list[Path]]:
             "none" + (f" for split {empty[0]!r}" if empty else ""),
             "save the dataset to disk first",
         )
-    return {"val" if split == "validation" else split: found for split, found in files.items()}
+    rename = {"validation": "val"} if "val" not in files else {}
+    return {rename.get(split, split): found for split, found in files.items()}
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """The files with the rows: what ``state.json`` lists, since `datasets` keeps its caches beside them."""
+    state = folder / "state.json"
+    if not state.exists():
+        return sorted(path for path in folder.glob("*.arrow") if not path.name.startswith("cache-"))
+    content = read_json(state)
+    listed = content.get("_data_files") if isinstance(content, dict) else None
+    names = [one.get("filename") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else [None]
+    if not all(isinstance(name, str) for name in names):
+        fail(str(state), '"_data_files" with file names', "something else", "save the dataset again")
+    return [folder / check_member(str(state), str(name)) for name in names]
 
 
 def _rows(files: list[Path], settings: ImportSettings, *, pictures: bool) -> Iterator[dict[str, Any]]:
@@ -90,8 +104,7 @@ def _rows(files: list[Path], settings: ImportSettings, *, pictures: bool) -> Ite
                         rows = zip(batch.column(caption), pictured.field("path"), strict=True)
                         yield from ({"caption": text.as_py(), "path": name.as_py()} for text, name in rows)
         except (arrow.ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
-            reason = " ".join(str(error).split())[:200]
-            fail(str(path), "a whole arrow file", f"a damaged one ({reason})", "save the dataset again")
+            fail(str(path), "a whole arrow file", f"a damaged one ({reason_of(error)})", "save the dataset again")
 
 
 def _pictures(source: Path, settings: ImportSettings, images: list[ImageRecord]) -> Iterator[tuple[str, bytes]]:

@@ -34,8 +34,9 @@ def find_pictures(
         left = [index for index, names in enumerate(wanted) if files[index] is None and rank < len(names)]
         match = match_names([wanted[index][rank] for index in left], available)
         notes += match.notes
+        taken = set(files)
         for index, file in zip(left, match.files, strict=True):
-            files[index] = file
+            files[index] = None if file in taken else file
     missing = [image.image_id for image, file in zip(images, files, strict=True) if file is None]
     if images and len(missing) == len(images):
         got = f"{len(available)} others" if available else "no picture at all"

@@ -9,29 +9,31 @@ from bcls._checks import check_choice, fail
 from bcls.data.importers.hold_out import hold_out
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.manifest import Manifest, read_manifest
-from bcls.data.write import Content, check_free, write_dataset
+from bcls.data.write import Content, check_free, check_records, write_dataset
 
-#: Kind of source: the module that reads it, what it is, and the settings that apply beside ``out``, ``name``, ``json``.
+#: Kind of source: the module that reads it, what it is, and the settings that apply beside ``out`` and ``json``.
 KINDS: dict[str, tuple[str, str, frozenset[str]]] = {
     "folder": (
         "bcls.data.importers.folder",
         "pictures and a CSV, TSV or JSONL file of captions",
-        frozenset({"images", "captions", "split", "held_out", "image_column", "caption_column", "encoding", "copy"}),
+        frozenset(
+            {"name", "images", "captions", "split", "held_out", "image_column", "caption_column", "encoding", "copy"}
+        ),
     ),
     "karpathy": (
         "bcls.data.importers.karpathy",
         "dataset_*.json with Karpathy's splits, pictures by --images",
-        frozenset({"images", "restval", "copy"}),
+        frozenset({"name", "images", "restval", "copy"}),
     ),
     "coco": (
         "bcls.data.importers.coco",
         "captions_*.json of MS-COCO, one file or a folder of them",
-        frozenset({"images", "split", "held_out", "copy"}),
+        frozenset({"name", "images", "split", "held_out", "copy"}),
     ),
     "scan": (
         "bcls.data.importers.scan",
         "a *_precomp folder with caps, ids and region features",
-        frozenset({"encoding", "copy"}),
+        frozenset({"name", "encoding", "copy"}),
     ),
     "butd": (
         "bcls.data.importers.butd",
@@ -41,12 +43,12 @@ KINDS: dict[str, tuple[str, str, frozenset[str]]] = {
     "webdataset": (
         "bcls.data.importers.webdataset",
         "tar files with pictures and .txt or .json captions",
-        frozenset({"split", "held_out", "copy"}),
+        frozenset({"name", "split", "held_out", "copy"}),
     ),
     "huggingface": (
         "bcls.data.importers.huggingface",
         "a folder that `datasets` saved with save_to_disk",
-        frozenset({"held_out", "image_column", "caption_column", "copy"}),
+        frozenset({"name", "held_out", "image_column", "caption_column", "copy"}),
     ),
 }
 
@@ -77,7 +79,7 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
     check_choice("kind", kind, KINDS)
     module, _, used = KINDS[kind]
     for one in fields(ImportSettings):
-        if one.default is MISSING or one.name in used | {"out", "name", "json"}:
+        if one.default is MISSING or one.name in used | {"out", "json"}:
             continue
         if getattr(settings, one.name) != one.default:
             fail(
@@ -95,5 +97,6 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
     read: Callable[[Path, ImportSettings], Content] = reader.read
     content = read(Path(source), settings)
     if settings.held_out is not None:
+        check_records(content)  # before the ids are drawn by their bytes
         content = hold_out(content, settings.held_out)
     return Imported(write_dataset(out, content, copy=settings.copy), content.notes)

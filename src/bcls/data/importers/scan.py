@@ -82,6 +82,8 @@ def _images(source: Path, split: str, texts: int, rows: int | None) -> tuple[lis
     """Ids of the images, captions an image, and rows of the feature file an image."""
     path = find_file(source / f"{split}_ids.txt")
     lines = [line.strip() for line in read_lines(path)] if path.exists() else None
+    if not texts:
+        fail(str(source / f"{split}_caps.txt"), "a caption a line", "an empty file", "is it whole?")
     if rows is not None and rows != texts:
         if not rows or texts % rows:
             got = f"{rows} rows and {texts} captions"
@@ -90,7 +92,7 @@ def _images(source: Path, split: str, texts: int, rows: int | None) -> tuple[lis
     else:
         each = _captions_each(source, split, texts, rows, lines)
         every = 1 if rows is None else each
-    if not texts or texts % each:
+    if texts % each:
         got = f"{texts} captions, {each} of the first image"
         fail(str(source / f"{split}_caps.txt"), "as many captions of every image", got, "check the file's last lines")
     count = texts // each

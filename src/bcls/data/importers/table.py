@@ -58,7 +58,7 @@ def _delimiter(ending: str, header: str) -> str:
 
 
 def _json_rows(path: Path, settings: ImportSettings) -> Iterator[Row]:
-    for number, row in read_json_lines(path):
+    for number, row in read_json_lines(path, settings.encoding):
         where = f"{path}, line {number}"
         image = row[_column(where, row, settings.image_column, IMAGE_NAMES, "image")]
         texts = row[_column(where, row, settings.caption_column, TEXT_NAMES, "caption")]
@@ -114,7 +114,8 @@ def _row(where: str, image: Any, text: Any, row: Mapping[str, Any], settings: Im
         fail(where, "the name of an image", repr(image)[:60], "mend that line")
     if not isinstance(text, str):
         fail(where, "a caption", repr(text)[:60], "mend that line")
-    split = row.get("split") or settings.split or "train"
+    split = row.get("split") or ""
     if not isinstance(split, str):
         fail(where, "the name of a split", repr(split)[:60], "mend that line")
-    return Row(where, str(image), text, split, str(caption_id) if caption_id not in (None, "") else None)
+    named = "" if caption_id is None else str(caption_id).strip()
+    return Row(where, str(image), text, split.strip() or settings.split or "train", named or None)

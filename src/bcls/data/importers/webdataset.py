@@ -53,7 +53,9 @@ def read(source: Path, settings: ImportSettings) -> Content:
             captions += [Caption(f"{key}#{place}", key, text, split) for place, text in enumerate(texts)]
     notes = (f"{without} samples without a picture or a caption are left out",) if without else ()
     sources = tuple(path.resolve() for path in tars)
-    return Content(settings.name or source.resolve().stem, tuple(images), tuple(captions), sources, notes=notes)
+    whole = source.resolve()
+    name = settings.name or (whole.name if whole.is_dir() else whole.stem)
+    return Content(name, tuple(images), tuple(captions), sources, notes=notes)
 
 
 def _samples(store: TarStore) -> dict[str, list[str]]:

@@ -7,10 +7,10 @@ scene graph and the facts that its captions state.
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from PIL import Image
 
@@ -20,8 +20,10 @@ from bcls.data.synthetic.dataset import SceneDataset
 from bcls.data.synthetic.facts import Caption, Facts, Mention, Relation
 from bcls.data.synthetic.render import DEFAULT_SIZE, render_all
 from bcls.data.synthetic.scene import Scene, SceneObject
+from bcls.data.text_files import read_json_lines
 
 SPLITS = ("train", "val", "test")
+_T = TypeVar("_T")
 
 
 def save(
@@ -85,13 +87,15 @@ def load(folder: str | Path) -> SceneDataset:
         The scenes as saved, with their captions in the order of the images.
 
     Raises:
-        ValueError: The two files in the folder do not belong together.
+        ValueError: A file is damaged, and the message names the line; or the two files do not belong together.
     """
-    scenes: list[Scene] = []
-    captions: list[Caption] = []
-    texts = [line["text"] for line in _read_lines(Path(folder) / "captions.jsonl")]
-    lines = _read_lines(Path(folder) / "scenes.jsonl")
-    stated_for = sum(len(line["facts"]) for line in lines)
+    texts = [
+        _parsed(Path(folder) / "captions.jsonl", number, lambda line: str(line["text"]), line)
+        for number, line in read_json_lines(Path(folder) / "captions.jsonl")
+    ]
+    path = Path(folder) / "scenes.jsonl"
+    lines = [_parsed(path, number, _scene, line) for number, line in read_json_lines(path)]
+    stated_for = sum(len(facts) for _, facts in lines)
     if stated_for != len(texts):
         fail(
             "folder",
@@ -99,15 +103,30 @@ def load(folder: str | Path) -> SceneDataset:
             f"{len(texts)} and {stated_for} in {folder}",
             "save the dataset again",
         )
-    for image, line in enumerate(lines):
-        objects = tuple(SceneObject(**one) for one in line["objects"])
-        scenes.append(Scene(line["background"], objects, line["seed"]))
-        for stated in line["facts"]:
-            mentions = tuple(Mention(**one) for one in stated["mentions"])
-            relations = tuple(Relation(**one) for one in stated["relations"])
-            facts = Facts(mentions, relations, stated["background"])
-            captions.append(Caption(texts[len(captions)], image, facts))
-    return SceneDataset(tuple(scenes), tuple(captions))
+    whose = ((image, facts) for image, (_, stated) in enumerate(lines) for facts in stated)
+    captions = tuple(Caption(text, image, facts) for text, (image, facts) in zip(texts, whose, strict=True))
+    return SceneDataset(tuple(scene for scene, _ in lines), captions)
+
+
+def _scene(line: dict[str, Any]) -> tuple[Scene, list[Facts]]:
+    """The scene of an image, and what each of its captions states."""
+    scene = Scene(line["background"], tuple(SceneObject(**one) for one in line["objects"]), line["seed"])
+    return scene, [
+        Facts(
+            tuple(Mention(**one) for one in stated["mentions"]),
+            tuple(Relation(**one) for one in stated["relations"]),
+            stated["background"],
+        )
+        for stated in line["facts"]
+    ]
+
+
+def _parsed(path: Path, number: int, parse: Callable[[dict[str, Any]], _T], line: dict[str, Any]) -> _T:
+    try:
+        return parse(line)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        got = f"something else ({type(error).__name__}: {error})"
+        fail(f"{path}, line {number}", "fields as `save` writes them", got, "save the dataset again")
 
 
 def _image_id(image: int) -> str:
@@ -128,7 +147,3 @@ def _scene_line(dataset: SceneDataset, image: int, captions: list[Caption]) -> d
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

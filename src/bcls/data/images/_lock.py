@@ -1,0 +1,43 @@
+"""A lock that a forked process finds open, whichever thread of its parent had it."""
+
+import os
+import threading
+import weakref
+
+
+class ForkLock:
+    """As ``threading.Lock``, in a ``with`` statement; every forked process gets a fresh one.
+
+    A child has only the thread that forked: a lock that another thread held would stay locked for ever.
+
+    Example:
+        >>> with ForkLock():
+        ...     print("alone")
+        alone
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _LIVE.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Forget who holds it."""
+        self._lock = threading.Lock()
+
+
+_LIVE: "weakref.WeakSet[ForkLock]" = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for lock in tuple(_LIVE):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_renew_all)
