@@ -53,12 +53,13 @@ class BCLSClipLoss(nn.Module):
         the same image, and are needed where one may come twice in a batch.
         """
         similarity, labels = self.gather(image_features) @ self.gather(text_features).T, None
+        ids = None if image_ids is None else self.gather(image_ids)
         if dist_text_features is not None:
             vectors = functional.normalize(self.gather(dist_text_features.detach()).float(), dim=1)
             labels = (vectors @ vectors.T).clamp(-1, 1)
-            ids = torch.arange(len(labels), device=labels.device) if image_ids is None else self.gather(image_ids)
-            labels, image_ids = labels.masked_fill(ids[:, None] == ids, 1.0), ids
-        terms = self.loss.terms(similarity, labels, image_ids=image_ids)
+            ids = torch.arange(len(labels), device=labels.device) if ids is None else ids
+            labels = labels.masked_fill(ids[:, None] == ids, 1.0)
+        terms = self.loss.terms(similarity, labels, image_ids=ids)
         # A parameter without gradient stops DistributedDataParallel.
         terms[next(iter(terms))] += sum(0 * x.sum() for x in (logit_scale, logit_bias) if x is not None)
         return {f"{name}_loss": term for name, term in terms.items()} if output_dict else sum(terms.values())

@@ -2,10 +2,14 @@
 
 import errno
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TextIO
+
+#: A name on the hub. Both parts begin with a letter or digit, so that "./model" and "../model" are folders.
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -29,8 +33,8 @@ def write_whole(path: Path, content: bytes | str) -> None:
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder anew so that a complete one is there at every moment.
 
-    The new one is complete on the disk as ``NAME.new`` before the old one becomes ``NAME.old`` and the new one takes
-    its name. :func:`recover` puts every state in between right.
+    The new one is complete on the disk under a hidden name (:func:`beside`) before the old one gets another and the new
+    one takes its name. :func:`recover` puts every state in between right.
 
     Args:
         folder: Where.
@@ -53,8 +57,9 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
 def recover(folder: Path) -> bool:
     """Put a folder right whose replacing was cut short; whether there is one."""
     new, old = beside(folder)
-    if not folder.exists() and old.exists():
-        old.rename(folder)
+    found = next((place for place in (old, old_of_before(folder)) if place.exists()), None)
+    if not folder.exists() and found is not None:
+        found.rename(folder)
         sync_folder(folder.parent)
     shutil.rmtree(new, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
@@ -91,9 +96,29 @@ def sync_folder(folder: Path) -> None:
 
 
 def beside(folder: Path) -> tuple[Path, Path]:
-    """The names that a folder has while it is replaced: the new one's and the old one's."""
+    """The names that a folder has while it is replaced: the new one's and the old one's; nobody else gives such."""
     folder = folder.absolute()
-    return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+    return folder.with_name(f".{folder.name}.new-bcls"), folder.with_name(f".{folder.name}.old-bcls")
+
+
+def old_of_before(folder: Path) -> Path:
+    """The old one's name in earlier versions. It may be a user's folder as well, so it is read and never removed."""
+    folder = folder.absolute()
+    return folder.with_name(f"{folder.name}.old")
+
+
+def holds_only(folder: Path, needed: Collection[str], others: Collection[str]) -> bool:
+    """Whether a folder is empty, or has all the files that are needed and beside them none but the others."""
+    names = {path.name for path in folder.iterdir()}
+    return not names or (names.issuperset(needed) and names <= {*needed, *others})
+
+
+def user_path(place: str | Path) -> Path:
+    """A path with its ``~`` written out; of a user who does not exist it stays as it is, and is a path to nothing."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        return Path(place)
 
 
 def take(file: TextIO, *, wait: bool = False) -> str | None:

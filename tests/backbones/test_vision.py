@@ -7,6 +7,7 @@ from PIL import Image
 
 from bcls.backbones import load_backbone
 from bcls.backbones._vision import tokens_to_grid
+from bcls.backbones.base import hash_state
 from tests.backbones.models import save, square
 
 pytest.importorskip("transformers")
@@ -176,3 +177,47 @@ def test_every_parameter_takes_part_in_the_grid(tmp_path, kind, aside):
     assert [name for name, one in backbone.named_parameters() if one.grad is None] == []
     torch.testing.assert_close(dict(backbone.network.named_buffers())[aside], model.state_dict()[aside])
     assert backbone.network.state_dict().keys() == model.state_dict().keys()
+
+
+def test_the_hash_sees_values_names_and_shapes():
+    one = hash_state({"a": torch.arange(4.0)})
+    assert one == hash_state({"a": torch.arange(4.0)})
+    others = [{"b": torch.arange(4.0)}, {"a": torch.arange(4.0).reshape(2, 2)}, {"a": torch.arange(4.0) + 1e-3}]
+    others.append({"a": torch.arange(4.0).half()})
+    assert len({one, *map(hash_state, others)}) == 5
+    turned = torch.arange(4.0).reshape(2, 2)
+    assert hash_state({"a": turned.T}) == hash_state({"a": turned.T.contiguous()})
+
+
+def test_weights_cut_short(tmp_path):
+    folder, _ = save(tmp_path / "m", "vit")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="`backbone`: expected a vision model"):
+        load_backbone(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "expected settings by name, got list"),
+        ('{"image_processor": 3}', "expected settings by name, got int"),
+        ("{", "expected JSON"),
+        ('{"image_mean": null}', "image_mean`: expected a sequence of numbers, got None"),
+        ('{"image_std": [0, 0, 0]}', "image_std`: expected a finite number above 0"),
+        ('{"rescale_factor": 0}', "rescale_factor`: expected a finite number above 0"),
+        ('{"resample": "nearest"}', "resample`: expected the number of one of Pillow's filters"),
+        ('{"size": {"longest_edge": 3}}', "expected a size in pixels"),
+    ],
+)
+def test_damaged_settings_name_the_file(tmp_path, text, message):
+    folder, _ = save(tmp_path / "m", "vit")
+    (folder / "preprocessor_config.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"preprocessor_config\.json.*{message}"):
+        load_backbone(folder)
+
+
+def test_a_home_that_is_not_there():
+    for name in ("~nosuchuser/x", "~nosuchuser/x+efficientnet-lite0"):
+        with pytest.raises(ValueError, match="`backbone`: expected a folder with a model"):
+            load_backbone(name)

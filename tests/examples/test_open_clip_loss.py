@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from bcls.labels import relevance
-from bcls.losses import BCLSLoss
+from bcls.losses import BCLSLoss, TripletLoss
 from tests.examples.conftest import EXAMPLES
 
 #: What open_clip 3.3 calls ``ClipLoss.forward`` with.
@@ -149,3 +149,17 @@ def test_two_processes_learn_what_one_learns(module):
         half = slice(3 * rank, 3 * rank + 3)
         torch.testing.assert_close(image_slope, images.grad[half])
         torch.testing.assert_close(text_slope, texts.grad[half])
+
+
+def test_ids_are_gathered_without_labels_too(module, monkeypatch):
+    images, texts, _ = features()
+    halves = {3: [slice(0, 3), slice(3, 6)]}
+    ids = torch.tensor([4, 4, 1, 4, 3, 0])
+    whole = {id(rows): rows for rows in (images, texts, ids)}
+    parts = {}
+    monkeypatch.setattr(module, "all_gather", lambda rows: [parts[id(rows)][half] for half in halves[len(rows)]])
+    first = [rows[:3].contiguous() for rows in whole.values()]
+    parts.update(zip(map(id, first), whole.values(), strict=True))
+    loss = module.BCLSClipLoss(TripletLoss(), world_size=2)
+    value = loss(first[0], first[1], torch.tensor(1.0), image_ids=first[2])
+    torch.testing.assert_close(value, TripletLoss()(images @ texts.T, image_ids=ids))

@@ -10,7 +10,7 @@ from bcls._padded import Padded
 from bcls.data.vocabulary import Vocabulary
 from bcls.export import export_onnx
 from bcls.export.onnx import TOLERANCE
-from bcls.models import build
+from bcls.models import VseppConfig, build
 from tests.export.checking import check, run_readme
 from tests.models.dual import made
 
@@ -67,11 +67,38 @@ def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path):
     assert (tmp_path / "mine" / "notes.txt").read_text(encoding="utf-8") == "keep"
     earlier = tmp_path / "towers"
     earlier.mkdir()
-    (earlier / "text.onnx").write_bytes(b"old")
+    for name, content in {"text.onnx": "old", "image.onnx": "old", "config.json": '{"onnx": {}}'}.items():
+        (earlier / name).write_text(content, encoding="utf-8")
     exported = export_onnx(gru(), earlier, images=torch.randn(1, 5), texts=["a dog"])
     assert exported.image_difference <= TOLERANCE
     assert (earlier / "text.onnx").stat().st_size > 100
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "towers"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"text.onnx": "mine"},
+        {"text.onnx": "mine", "image.onnx": "mine", "config.json": "{}"},
+        {"text.onnx": "mine", "image.onnx": "mine", "config.json": "{"},
+        {"text.onnx": "old", "image.onnx": "old", "config.json": '{"onnx": {}}', "notes.txt": "keep"},
+    ],
+)
+def test_folders_with_other_files_are_not_replaced(tmp_path, files):
+    (tmp_path / "mine").mkdir()
+    for name, content in files.items():
+        (tmp_path / "mine" / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match="nothing is overwritten"):
+        export_onnx(gru(), tmp_path / "mine")
+    assert {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "mine").iterdir()} == files
+
+
+def test_a_folder_beside_and_the_name_of_the_registry(tmp_path):
+    (tmp_path / "towers.new").mkdir()
+    model = build(VseppConfig(name="mine", words=20, **FEATURES))
+    export_onnx(model, tmp_path / "towers")
+    assert (tmp_path / "towers.new").is_dir()
+    assert json.loads((tmp_path / "towers" / "config.json").read_text(encoding="utf-8"))["config"]["name"] == "vsepp"
 
 
 def test_a_tower_that_disagrees_is_not_written(tmp_path, monkeypatch):

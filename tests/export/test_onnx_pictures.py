@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import ExifTags, Image
 
 from bcls.export import export_onnx
 from bcls.export.onnx import TOLERANCE
@@ -18,9 +19,13 @@ def test_two_towers_of_one_checkpoint(tmp_path, kind):
     exported = export_onnx(model, out)
     pictures = [made.picture(50, 40, seed=3), made.picture(33, 80, seed=4)]
     check(model, out, exported, [pictures * 2, pictures[:1]])
-    for name, picture in zip(("a.jpg", "b.jpg"), pictures, strict=True):
-        picture.save(out / name, format="PNG")
-    expected = model.similarity(pictures, ["a dog runs", "two people eat lunch"])
+    # A photo of a camera that was held upright, and one that is transparent in places.
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    pictures[0].save(out / "a.jpg", exif=turned)
+    pictures[1].putalpha(Image.linear_gradient("L").resize(pictures[1].size))
+    pictures[1].save(out / "b.jpg", format="PNG")
+    expected = model.similarity([out / "a.jpg", out / "b.jpg"], ["a dog runs", "two people eat lunch"])
     torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)
 
 

@@ -9,6 +9,7 @@ from bcls.backbones import load_backbone
 from bcls.data import open_dataset
 from bcls.data.check import check_dataset
 from bcls.features import FeatureSettings, extract
+from bcls.features._plan import _device
 from tests.features.made import broken_off, digests, tiny
 from tests.reference.features import features as reference
 
@@ -208,6 +209,9 @@ def test_two_at_a_time_are_refused(folder, backbone):
         ({"workers": 0}, "workers"),
         ({"split": "dev"}, "split"),
         ({"device": "tpu"}, "device"),
+        ({"device": "cuda:abc"}, "device"),
+        ({"device": "cuda:99"}, "device"),
+        ({"device": "cpu:1"}, "device"),
         ({"name": "../up"}, "name"),
         ({"backbone": "efficientnet"}, "backbone"),
     ],
@@ -230,3 +234,12 @@ def test_number_of_threads_does_not_show(folder, backbone):
     finally:
         torch.set_num_threads(before)
     assert made[0] == made[1]
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert [_device(name) for name in ("auto", "cuda", "cuda:0", "cpu")] == ["cuda", "cuda", "cuda:0", "cpu"]
+    for name in ("cuda:abc", "cuda:99", "cuda:", "mps"):
+        with pytest.raises(ValueError, match="`device`"):
+            _device(name)

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from bcls.data.vocabulary import Vocabulary
-from bcls.models import load
+from bcls.models import SgrConfig, build, load
 from bcls.models.folder import save_folder
 from bcls.models.vsepp import VseppModel
 from tests.models import made
@@ -55,7 +55,6 @@ def test_the_card_has_the_header_of_the_hub(tmp_path):
 
 def test_saving_again_replaces_the_whole_folder(tmp_path):
     made.model("vsepp").save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "left.txt").touch()
     second = made.model("vsepp", seed=9, vocabulary=None, words=9)
     second.save_pretrained(tmp_path / "model")
     names = ["README.md", "config.json", "model.safetensors"]
@@ -75,6 +74,50 @@ def test_other_folders_are_not_replaced(tmp_path):
     assert (folder / "dog.jpg").exists()
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"config.json": "{}"},
+        {"config.json": '{"name": "my program"}', "model.safetensors": ""},
+        {"config.json": '{"name": ["vsepp"]}', "model.safetensors": ""},
+        {"config.json": "[]", "model.safetensors": ""},
+        {"config.json": "{", "model.safetensors": ""},
+        {"config.json": '{"name": "vsepp"}', "thesis.tex": "years of work"},
+        {"config.json": '{"name": "vsepp"}', "model.safetensors": "", "thesis.tex": "years of work"},
+    ],
+)
+def test_folders_with_other_files_are_not_replaced(tmp_path, files):
+    (tmp_path / "mine").mkdir()
+    for name, content in files.items():
+        (tmp_path / "mine" / name).write_text(content)
+    with pytest.raises(ValueError, match="nothing is overwritten"):
+        made.model("vsepp").save_pretrained(tmp_path / "mine")
+    assert {path.name: path.read_text() for path in (tmp_path / "mine").iterdir()} == files
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "model").mkdir()
+    made.model("vsepp").save_pretrained(tmp_path / "model")
+    assert load(tmp_path / "model").config.name == "vsepp"
+
+
+def test_folders_beside_are_not_touched(tmp_path):
+    for name in ("model.old", "model.new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.tex").touch()
+    for seed in range(2):
+        made.model("vsepp", seed=seed).save_pretrained(tmp_path / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.new", "model.old"]
+    assert all((tmp_path / name / "thesis.tex").exists() for name in ("model.old", "model.new"))
+
+
+def test_the_name_of_the_registry_wins(tmp_path):
+    model = build(SgrConfig(name="my-sgr", words=9, **made.CROSS))
+    model.save_pretrained(tmp_path / "model")
+    assert load(tmp_path / "model").config.name == "sgr"
+    assert "# sgr, an image-text" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+
+
 def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
     first = made.model("vsepp")
     first.save_pretrained(tmp_path / "model")
@@ -84,15 +127,17 @@ def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
     assert torch.equal(load(tmp_path / "model").fc.weight, first.fc.weight)
 
 
-def test_a_save_cut_short_between_its_two_renames_is_found(tmp_path):
+@pytest.mark.parametrize("name", [".model.old-bcls", "model.old"])
+def test_a_save_cut_short_between_its_two_renames_is_found(tmp_path, name):
     model = made.model("vsepp")
     model.save_pretrained(tmp_path / "model")
-    (tmp_path / "model").rename(tmp_path / "model.old")
+    (tmp_path / "model").rename(tmp_path / name)
     assert torch.equal(load(tmp_path / "model").fc.weight, model.fc.weight)
     second = made.model("vsepp", seed=9)
     second.save_pretrained(tmp_path / "model")
     assert torch.equal(load(tmp_path / "model").fc.weight, second.fc.weight)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    # What an earlier version left has a name that people give, too, and stays.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"] + ["model.old"] * (name == "model.old")
 
 
 def test_a_run_gives_its_best_else_its_last(tmp_path):
@@ -120,8 +165,41 @@ def saved(tmp_path):
 def test_wrong_sizes(saved):
     plain = json.loads((saved / "config.json").read_text(encoding="utf-8"))
     (saved / "config.json").write_text(json.dumps(plain | {"width": 7}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"model.safetensors.*shape \(7,\) for 'fc.bias', got \(6,\)"):
+    with pytest.raises(ValueError, match=r"config.json.*\(7, 5\) for 'fc.weight', and \(6, 5\) in model.safetensors"):
         load(saved)
+
+
+GRU = {"name": "dual", "image": "features", "features": 5, "width": 6, "text": "gru", "word_width": 4, "states": 7}
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        ({"name": "sgr", **made.CROSS}, {"steps": 20_000}),
+        ({"name": "sgraf", **made.CROSS}, {"steps": 20_000}),
+        ({"name": "sgraf", **made.CROSS}, {"similarity_width": 10**13}),
+        ({"name": "saf", **made.CROSS}, {"features": 10**13}),
+        (GRU, {"width": 10**13}),
+        (GRU, {"features": 10**13}),
+        (GRU, {"states": 10**13}),
+        (GRU, {"words": 10**13}),
+        (GRU, {"word_width": 10**13}),
+        ({**GRU, "heads": 2}, {"heads": 6}),
+    ],
+)
+def test_sizes_that_the_weights_do_not_have(tmp_path, monkeypatch, config, changes):
+    build({**config, "words": 9}).save_pretrained(tmp_path / "model")
+    load(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+    monkeypatch.setattr("bcls.models.folder.build", lambda *_, **__: pytest.fail("memory was taken"))
+    with pytest.raises(ValueError, match="sizes that the weights have"):
+        load(tmp_path / "model")
+
+
+def test_a_folder_that_another_model_would_read(saved):
+    (saved / "encoder").mkdir()
+    assert load(saved).config.name == "vsepp"
 
 
 def test_another_model(saved, tmp_path):
@@ -162,7 +240,7 @@ def test_missing_parts(saved):
 @pytest.mark.parametrize("text", ["[]", "{", '{"name": "vsepp", "widht": 3}'])
 def test_damaged_config(saved, text):
     (saved / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config"):
+    with pytest.raises(ValueError, match=r"model/config\.json"):
         load(saved)
 
 

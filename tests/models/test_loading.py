@@ -42,3 +42,8 @@ def test_a_folder_comes_before_the_hub(tmp_path, monkeypatch):
     model.save_pretrained(tmp_path / "somebody" / "dogs")
     monkeypatch.chdir(tmp_path)
     assert torch.equal(load("somebody/dogs").fc.weight, model.fc.weight)
+
+
+def test_a_home_that_is_not_there():
+    with pytest.raises(ValueError, match="expected 'photo', the folder of a model"):
+        load("~nosuchuser/x")

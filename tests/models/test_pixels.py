@@ -1,8 +1,11 @@
 """VSE++ from pixels, with the packaged backbone: frozen or trained, saved without what the package has."""
 
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from bcls._padded import Padded
 from bcls.models import build, load
@@ -70,6 +73,16 @@ def test_vectors_of_a_frozen_backbone_stand_in_for_pictures():
         make(finetune=True).prepare_images(vectors)
 
 
+def test_vectors_of_a_backbone_on_a_gpu_come_to_the_cpu(monkeypatch):
+    class OnGpu:
+        def cpu(self):
+            return torch.ones(2, 1280)
+
+    model = make()
+    monkeypatch.setattr(model, "_in_batches", lambda *_: OnGpu())
+    assert torch.equal(model.image_vectors_of(PICTURES).values, torch.ones(2, 1280))
+
+
 def test_wrong_pictures(tmp_path):
     (tmp_path / "empty.jpg").touch()
 
@@ -88,3 +101,30 @@ def test_wrong_pictures(tmp_path):
         with pytest.raises(ValueError, match=message):
             pixel_batch(images, prepare, 8)
     assert pixel_batch([], prepare, 8).values.shape == (0, 3, 8, 8)
+
+
+def test_an_opened_picture_is_the_one_in_its_file(tmp_path):
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    grey = Image.fromarray(np.linspace(0, 65535, 96, dtype=np.uint16).reshape(8, 12))
+    clear = Image.new("RGBA", (12, 8), (10, 20, 30, 60))
+    for picture, more in ((PICTURES[0].resize((12, 8)), {"exif": turned}), (grey, {}), (clear, {})):
+        picture.save(tmp_path / "a.png", **more)
+        seen = []
+        pixel_batch([tmp_path / "a.png", Image.open(tmp_path / "a.png")], partial(keep, seen), 8)
+        assert seen[0].mode == seen[1].mode == "RGB"
+        assert seen[0].size == seen[1].size
+        assert seen[0].tobytes() == seen[1].tobytes()
+
+
+def keep(seen, picture):
+    seen.append(picture)
+    return torch.zeros(3, 8, 8, dtype=torch.uint8)
+
+
+def test_an_opened_picture_whose_file_is_damaged(tmp_path):
+    PICTURES[0].save(tmp_path / "a.png")
+    whole = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="`images`: expected a whole picture"):
+        pixel_batch([Image.open(tmp_path / "a.png")], lambda one: keep([], one), 8)

@@ -161,3 +161,18 @@ def test_entries_that_are_no_weights(tmp_path, name, value, message):
     torch.save(content, tmp_path / "a.pth.tar")
     with pytest.raises(ValueError, match=message):
         import_checkpoint(tmp_path / "a.pth.tar")
+
+
+def test_messages_name_the_file(tmp_path):
+    _, content = checkpoint()
+    del content["model"][1]["rnn.bias_hh_l0"]
+    torch.save(content, tmp_path / "a.pth.tar")
+    with pytest.raises(ValueError, match=r"a\.pth\.tar: `state`: expected a tensor"):
+        import_checkpoint(tmp_path / "a.pth.tar")
+
+
+def test_an_option_that_is_a_tensor(tmp_path):
+    _, content = checkpoint(no_imgnorm=torch.zeros(3))
+    torch.save(content, tmp_path / "a.pth.tar")
+    with pytest.raises(ValueError, match="`no_imgnorm` False among its options"):
+        import_checkpoint(tmp_path / "a.pth.tar")

@@ -54,6 +54,12 @@ def test_every_name_has_a_config():
         ({"name": "vsepp", "dropout_words": 1}, "a share below 1"),
         ({"name": "vsepp", "finetune": True}, "a `backbone` to train"),
         ({"name": "sgr", "smooth": 0}, "`smooth`"),
+        ({3: 1, "width": 3}, r"got only \['3', 'width'\]"),
+        ({"name": "dual", "head_weights": 3}, "`config.head_weights`: expected a value of type tuple.float, ....,"),
+        ({"name": "dual", "head_weights": ["a", "b"]}, r"`config.head_weights\[0\]`: expected a value of type float"),
+        ({"name": "dual", "head_weights": [True]}, r"`config.head_weights\[0\]`"),
+        ({"name": "dual", "lora_targets": "query"}, "`config.lora_targets`: expected a value of type tuple"),
+        ({"name": "dual", "lora_targets": [1]}, r"`config.lora_targets\[0\]`: expected a value of type str"),
     ],
 )
 def test_wrong_configs(config, message):

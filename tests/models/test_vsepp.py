@@ -1,5 +1,7 @@
 """VSE++: equal to its transcription, for every kind of image input, and safe at zero."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,11 @@ def test_dropout_in_training_only():
         (Padded(torch.zeros(2, 3, 5), torch.tensor([4, 1])), "from 1 to 3, got 4"),
         (Padded(torch.zeros(2, 3, 5), torch.tensor([0, 1])), "at least one region"),
         (Padded(torch.zeros(2, 5), torch.tensor([1, 1])), r"lengths \(N,\)"),
+        (Padded(torch.zeros(2, 3, 5), [3, 3]), r"lengths \(N,\).* got list"),
+        (np.array(["a.jpg"]), "got ndarray; this model takes features"),
+        (Path("a.jpg"), "takes features"),
+        (Image.new("RGB", (4, 4)), "takes features"),
+        (None, "got NoneType; this model takes features"),
     ],
 )
 def test_wrong_images(images, message):
@@ -118,5 +125,5 @@ def test_wrong_images(images, message):
 
 def test_nothing_gives_nothing():
     model = made.model("vsepp")
-    assert model.similarity([], []).shape == (0, 0)
+    assert model.similarity([], []).shape == model.similarity((), ()).shape == (0, 0)
     assert model.similarity(torch.zeros(0, 5), made.CAPTIONS).shape == (0, 3)

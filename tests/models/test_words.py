@@ -1,5 +1,7 @@
 """The GRU over words: unpacked, it gives what packing gives and what the loop over words gives."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -117,6 +119,9 @@ def test_strings_become_numbers():
         ((torch.tensor([[1.0, 2.0]]), torch.tensor([2])), "whole numbers"),
         ((torch.tensor([1, 2]), torch.tensor([2])), "whole numbers"),
         (Padded(torch.tensor([[1, 2]])), "with lengths None"),
+        ((torch.tensor([[1, 2]]), [2]), r"whole numbers \(C, W\) with lengths"),
+        (None, "a list of strings"),
+        (Path("a"), "a list of strings"),
     ],
 )
 def test_wrong_texts(texts, message):

@@ -1,6 +1,5 @@
 """Vision models of the ``transformers`` library: ViT, DINOv2, ConvNeXt, ResNet, the eyes of CLIP and SigLIP."""
 
-import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bcls._checks import fail
 from bcls._extras import require
 from bcls._progress import no_bars
-from bcls.backbones._processor import read_processing, square_side
-from bcls.backbones.base import Backbone
+from bcls.backbones.base import Backbone, hash_state
+from bcls.backbones.processor import read_processing, square_side
 
 _FILES = ("preprocessor_config.json", "processor_config.json")
 
@@ -48,7 +48,9 @@ class VisionModel(Backbone):
         config = getattr(config, "vision_config", config)
         processing = read_processing(file, getattr(config, "image_size", None))
         side, patch = processing.side, getattr(config, "patch_size", None)
-        super().__init__(name, hash_state(model), side, processing.mean, processing.std, processing.resample)
+        super().__init__(
+            name, hash_state(model.state_dict()), side, processing.mean, processing.std, processing.resample
+        )
         self._cells_a_side = None if patch is None else side // square_side(f"{name}: patch_size", patch)
         self.network: nn.Module = model.to(memory_format=torch.channels_last)
         with _one_line(name):
@@ -128,15 +130,6 @@ def tokens_to_grid(tokens: Tensor, cells: int | None) -> Tensor:
     return patches.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
 
 
-def hash_state(module: nn.Module) -> str:
-    """sha256 over the names, shapes and values of a module's parameters and buffers."""
-    digest = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def _processor_file(library: Any, source: str | Path) -> Path | None:
     for file in _FILES:
         if isinstance(source, Path):
@@ -166,7 +159,7 @@ def _one_line(name: str) -> Iterator[None]:
     """Turn what the library raises for a model that it cannot read or run into one line."""
     try:
         yield
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
         if str(error).startswith("`backbone`"):
             raise
         reason = " ".join(str(error).split())[:300]

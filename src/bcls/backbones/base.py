@@ -1,7 +1,8 @@
 """What every backbone is: pixels in, a grid of features out."""
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from PIL import Image
@@ -66,7 +67,7 @@ class Backbone(nn.Module, ABC):
         return self.views(image, "whole")[0]
 
     def views(self, image: Image.Image, view: View) -> Tensor:
-        """One crop or more of a picture, ``(V, 3, side, side)`` uint8; see :func:`bcls.backbones.crops`."""
+        """One crop or more of a picture, ``(V, 3, side, side)``, uint8 or float32; see :func:`bcls.backbones.crops`."""
         return crops(image, self.side, view, self.resample)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -100,3 +101,17 @@ class Backbone(nn.Module, ABC):
         with torch.inference_mode():
             grid = self(torch.zeros(1, 3, self.side, self.side, dtype=torch.uint8))
         self.channels, self.grid = grid.shape[1], (grid.shape[2], grid.shape[3])
+
+
+def hash_state(state: Mapping[str, Tensor]) -> str:
+    """The sha256 of named tensors, whatever file they came from, in hexadecimal.
+
+    Example:
+        >>> hash_state({"a": torch.zeros(2)}) == hash_state({"a": torch.zeros(3)})
+        False
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

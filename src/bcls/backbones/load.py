@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bcls._checks import check_choice, fail
+from bcls._files import user_path
 from bcls.backbones._efficientnet import NETWORKS, EfficientNetLite
 from bcls.backbones.base import Backbone
 
@@ -29,13 +30,13 @@ def load_backbone(name: str | Path) -> Backbone:
     """
     if isinstance(name, str) and name in NETWORKS:
         return EfficientNetLite(name)
-    if isinstance(name, str) and "+" in name and not Path(name).expanduser().is_dir():
+    if isinstance(name, str) and "+" in name and not user_path(name).is_dir():
         from bcls.backbones._joined import JoinedBackbone
 
         return JoinedBackbone([load_backbone(part.strip()) for part in name.split("+")])
     from bcls.backbones._vision import VisionModel
 
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     if folder.is_dir():
         return VisionModel(folder.resolve())
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:

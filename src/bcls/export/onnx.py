@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
-from bcls._files import beside, replace_folder, write_whole
+from bcls._files import beside, holds_only, replace_folder, write_whole
 from bcls._padded import Padded
+from bcls.data.text_files import read_json
 from bcls.export.inputs import TowerInputs, tower_inputs
 from bcls.export.page import page
 from bcls.export.towers import ImageTower, TextTower, run_tower, write_tower
-from bcls.export.words import word_files
+from bcls.export.words import TOKENIZER, VOCABULARY, word_files
 from bcls.models import name_of
 from bcls.models.base import RetrievalModel
 from bcls.models.batches import trimmed
+from bcls.models.folder import CARD, CONFIG, plain_config
 
 #: Most that an entry of a unit vector may differ between onnxruntime and torch, both in float32 on the CPU.
 TOLERANCE = 1e-4
+_IMAGES, _TEXTS = "image.onnx", "text.onnx"
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def export_onnx(
     inputs = tower_inputs(model, images=images, texts=texts, regions=regions)
     folder = Path(out).absolute()
     if folder.exists() and not _replaceable(folder):
-        fail("out", "a new or empty folder, or an earlier export", str(out), "choose another name")
+        expected = "a new or empty folder, or an earlier export and nothing else"
+        fail("out", expected, str(out), "choose another name: nothing is overwritten")
     written: list[Exported] = []
     try:
         replace_folder(folder, lambda new: written.append(_write(new, model, inputs)))
@@ -78,8 +82,8 @@ def export_onnx(
 def _write(folder: Path, model: RetrievalModel, inputs: TowerInputs) -> Exported:
     differences = []
     for file, tower, given, name, encode in (
-        ("image.onnx", ImageTower, inputs.images, "images", model.encode_images),
-        ("text.onnx", TextTower, inputs.texts, "numbers", model.encode_texts),
+        (_IMAGES, ImageTower, inputs.images, "images", model.encode_images),
+        (_TEXTS, TextTower, inputs.texts, "numbers", model.encode_texts),
     ):
         # Sizes of 1 would be taken for constants.
         write_tower(folder / file, model, tower, _doubled(given), name)
@@ -103,9 +107,9 @@ def _write(folder: Path, model: RetrievalModel, inputs: TowerInputs) -> Exported
         image_difference=differences[0],
         text_difference=differences[1],
     )
-    plain = {"onnx": asdict(exported), "config": {"name": exported.model, **model.as_dict()}}
-    write_whole(folder / "config.json", json.dumps(plain, indent=2) + "\n")
-    write_whole(folder / "README.md", page(model, exported))
+    plain = {"onnx": asdict(exported), "config": plain_config(model)}
+    write_whole(folder / CONFIG, json.dumps(plain, indent=2) + "\n")
+    write_whole(folder / CARD, page(model, exported))
     for path in folder.iterdir():  # the towers were written by torch, which does not wait for the disk
         with path.open("rb") as written:
             os.fsync(written.fileno())
@@ -127,4 +131,14 @@ def _width(model: RetrievalModel) -> int:
 
 
 def _replaceable(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / "text.onnx").is_file() or not any(folder.iterdir()))
+    """Whether a folder is empty, or holds an export and nothing else; weights of large towers lie in files beside."""
+    others = (CARD, TOKENIZER, VOCABULARY, f"{_IMAGES}.data", f"{_TEXTS}.data")
+    if not folder.is_dir() or not holds_only(folder, (_IMAGES, _TEXTS, CONFIG), others):
+        return False
+    if not any(folder.iterdir()):
+        return True
+    try:
+        content = read_json(folder / CONFIG)
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "onnx" in content

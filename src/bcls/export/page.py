@@ -81,11 +81,14 @@ scores = image_vectors @ text_vectors.T  # rows are images, columns are captions
 ```
 """
 
-_PIXELS = """from PIL import Image
+_PIXELS = """from PIL import Image, ImageOps
 
 
 def pixels(path):
-    image = Image.open(path).convert("RGB")
+    image = ImageOps.exif_transpose(Image.open(path))  # as the camera was held
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    image = image.convert("RGB")
     {resize}{crop}
     return np.asarray(image).transpose(2, 0, 1)
 

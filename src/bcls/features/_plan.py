@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bcls import __version__
 from bcls._checks import check_choice, check_whole, fail
+from bcls._device import check_device
 from bcls.data import Dataset
 from bcls.features._record import check_name
 from bcls.features._views import RandomViews
@@ -110,9 +111,7 @@ def _device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     check_choice("device", name.partition(":")[0], ("auto", "cpu", "cuda"))
-    if name != "cpu" and not torch.cuda.is_available():
-        fail("device", "a GPU that torch can use", "none", "use cpu, or a torch build for this GPU")
-    return name
+    return check_device(name)
 
 
 def _random_views(settings: FeatureSettings) -> RandomViews:

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._checks import fail
+from bcls._weights import sha256_of
 from bcls.data import Dataset
-from bcls.data.manifest import checksum
 from bcls.data.quarantine import read_quarantine
 from bcls.features._plan import Plan, images_hash
 from bcls.features._record import record_split
@@ -74,7 +74,7 @@ class SplitWork:
         self._file.finish()
         made = {
             "rows": len(self._part.images) * self._plan.views,
-            "sha256": checksum(self._file.path),
+            "sha256": sha256_of(self._file.path),
             **self._images,
             **self._plan.made_with,
             "zero_rows": self.zero_rows,

@@ -26,7 +26,7 @@ class Extraction:
     Attributes:
         name: Name of the features, for :meth:`bcls.data.Dataset.features`.
         folder: Where they lie.
-        shapes: Shape of the array of each split, those finished before included.
+        shapes: Shape of the array of each split that is finished, now or before.
         views: Rows of a picture in it: the whole picture, and random views behind it where they were asked for.
         already: Splits that were finished before.
         unreadable: Pictures that cannot be read, by id, with the reason. Their splits are not finished.
@@ -71,14 +71,12 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
     settings = settings or FeatureSettings()
     plan = make_plan(dataset, settings)
     folder = dataset.folder / "features" / plan.name
-    shapes: dict[str, tuple[int, ...]] = {}
     work: dict[str, SplitWork] = {}
     zero: dict[str, list[str]] = {}
     with alone(folder):
         finished = finished_splits(folder, plan.settings)
         for split in plan.splits:
             part = dataset.split(split)
-            shapes[split] = (len(part.images) * plan.views, *plan.shape)
             if split in finished and (folder / f"{split}.npy").exists():
                 _check_same(folder, split, finished[split], part)
                 enter(dataset.folder, plan.name, split, plan.views)
@@ -87,11 +85,12 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
                 _check_free(dataset, plan.name, split)
                 work[split] = SplitWork(part, split, folder, plan, BLOCK)
         _work(list(work.values()), plan, settings)
+    finished_now = [split for split in plan.splits if split not in work or not work[split].left]
     zero |= {split: one.zero_rows for split, one in work.items()}
     return Extraction(
         plan.name,
         folder,
-        shapes,
+        {split: (dataset.splits[split][0] * plan.views, *plan.shape) for split in finished_now},
         plan.views,
         tuple(split for split in plan.splits if split not in work),
         {image_id: reason for one in work.values() for image_id, reason in one.unreadable.items()},

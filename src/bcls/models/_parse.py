@@ -48,8 +48,11 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
     for option in options:
         if dataclasses.is_dataclass(option) and not isinstance(value, option):  # type: ignore[arg-type]
             return from_plain(option, value, where)  # type: ignore[arg-type]
-        if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
-            return tuple(value)
+        if typing.get_origin(option) is tuple:
+            if not isinstance(value, list | tuple):
+                continue
+            kind = typing.get_args(option)[0]  # of all: settings have tuples of any length
+            return tuple(_converted(kind, one, f"{where}[{place}]") for place, one in enumerate(value))
         if option is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if not isinstance(option, type):

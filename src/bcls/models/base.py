@@ -1,7 +1,7 @@
 """What every retrieval model is: two encoders and a score for each pair."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -203,7 +203,8 @@ def judging(model: nn.Module) -> Iterator[None]:
     if switches:
         model.eval()
     try:
-        with torch.inference_mode():
+        # Not inference mode: people go on computing with what comes out, in place and with gradients.
+        with torch.no_grad():
             yield
     finally:
         if switches:
@@ -216,5 +217,7 @@ def parts(items: Any, size: int) -> Iterator[Any]:
         yield from (items.take(slice(start, start + size)) for start in range(0, max(1, len(items)), size))
     elif isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
         yield from parts(Padded(*items), size)
+    elif not hasattr(items, "__len__") or not hasattr(items, "__getitem__") or isinstance(items, Mapping):
+        yield items  # no collection: whoever prepares it says what it should be
     else:
         yield from (items[start : start + size] for start in range(0, max(1, len(items)), size))

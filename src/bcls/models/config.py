@@ -16,7 +16,8 @@ def _check_sizes(config: Any, *names: str) -> None:
             check_whole(name, value, least=1)
 
 
-def _check_shares(config: Any, *names: str) -> None:
+def check_shares(config: Any, *names: str) -> None:
+    """Check settings that are shares of what dropout leaves out: 0 or more, below 1."""
     for name in names:
         value = getattr(config, name)
         if check_number(name, value, "0 switches dropout off", low=0) >= 1:
@@ -57,7 +58,7 @@ class VseppConfig:
 
     def __post_init__(self) -> None:
         _check_sizes(self, "words", "features", "width", "word_width")
-        _check_shares(self, "dropout_words", "dropout_features")
+        check_shares(self, "dropout_words", "dropout_features")
         check_choice("pooling", self.pooling, ("mean", "max"))
         if self.finetune and self.backbone is None:
             fail("finetune", "a `backbone` to train", "none", "name one, or leave `finetune` out")
@@ -89,7 +90,7 @@ class SafConfig:
 
     def __post_init__(self) -> None:
         _check_sizes(self, "words", "features", "width", "word_width", "similarity_width", "regions")
-        _check_shares(self, "dropout")
+        check_shares(self, "dropout")
         check_number("smooth", self.smooth, "the authors use 9", above=0)
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcls._checks import fail
-from bcls._files import beside, replace_folder, write_whole
+from bcls._files import beside, holds_only, old_of_before, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
+from bcls.models._sizes import told_shapes
 from bcls.models.card import card
-from bcls.models.registry import build, model_config, name_of
+from bcls.models.registry import MODELS, build, model_config, name_of
 
 if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
@@ -17,22 +18,21 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, WORDS, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 #: Where a dual encoder keeps the settings and the tokeniser of an encoder that is no installed package's.
 ENCODER = "encoder"
-#: Settings of the recurrent models that tensors are as large as.
-_SIZES = frozenset({"words", "features", "width", "word_width", "similarity_width", "regions", "steps"})
 
 
 def save_folder(model: "RetrievalModel", folder: str | Path) -> None:
     """Write a model into a folder of its own, replacing the whole folder where there is one.
 
-    A folder cannot be replaced in one step: the new one is complete as ``NAME.new`` before the old one becomes
-    ``NAME.old``, and :func:`load_folder` finds the model in every state in between.
+    A folder cannot be replaced in one step: the new one is complete under another name before it takes the place of the
+    old one, and :func:`load_folder` finds the model in every state in between.
 
     Raises:
-        ValueError: Something else than a model's folder, or a file, has that name.
+        ValueError: A file has that name, or a folder with something else than a saved model in it.
     """
     folder = Path(folder)
     if folder.exists() and not _replaceable(folder):
-        fail("folder", "a new folder, or one that holds a model", folder, "choose another name: nothing is overwritten")
+        expected = "a new folder, or one that holds a saved model and nothing else"
+        fail("folder", expected, folder, "choose another name: nothing is overwritten")
     replace_folder(folder, lambda new: write_files(model, new))
 
 
@@ -42,7 +42,7 @@ def write_files(model: "RetrievalModel", folder: Path) -> None:
 
     # Copies: tied weights share memory, which the format does not allow.
     state = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in model.trained_state().items()}
-    plain = {"name": name_of(model.config), **model.as_dict()}
+    plain = plain_config(model)
     write_whole(folder / WEIGHTS, save(state))
     write_whole(folder / CONFIG, json.dumps(plain, indent=2) + "\n")
     write_whole(folder / CARD, card(model, plain, with_words=model.vocabulary is not None))
@@ -51,6 +51,12 @@ def write_files(model: "RetrievalModel", folder: Path) -> None:
     for name, content in model.files().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, content)
+
+
+def plain_config(model: "RetrievalModel") -> dict[str, Any]:
+    """A model's config as plain values, under its name in the registry, whatever the config calls itself."""
+    name = {"name": name_of(model.config)}
+    return name | model.as_dict() | name
 
 
 def load_folder(folder: str | Path) -> "RetrievalModel":
@@ -68,10 +74,14 @@ def load_folder(folder: str | Path) -> "RetrievalModel":
         )
     words = folder / WORDS
     vocabulary = Vocabulary.read(words) if words.exists() else None
-    config = model_config(plain)
+    try:
+        config = model_config(plain)
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
     weights = _read_weights(folder / WEIGHTS)
-    _check_sizes(folder, config, weights)
-    model = build(config, vocabulary=vocabulary, folder=folder if (folder / ENCODER).is_dir() else None)
+    _check_sizes(folder, config, weights, vocabulary)
+    kept = folder if name_of(config) == "dual" and (folder / ENCODER).is_dir() else None
+    model = build(config, vocabulary=vocabulary, folder=kept)
     try:
         model.load_trained_state(weights)
     except ValueError as error:
@@ -81,7 +91,7 @@ def load_folder(folder: str | Path) -> "RetrievalModel":
 
 def is_model_folder(folder: Path) -> bool:
     """Whether there is a model, or one whose replacing was cut short."""
-    return any((place / CONFIG).is_file() for place in (folder, beside(folder)[1]))
+    return any((place / CONFIG).is_file() for place in _places(folder))
 
 
 def _read_weights(path: Path) -> dict[str, Any]:
@@ -97,31 +107,42 @@ def _read_weights(path: Path) -> dict[str, Any]:
         fail(str(path), "a whole safetensors file", f"{size} bytes that are not ({error})", "copy the file again")
 
 
-def _check_sizes(folder: Path, config: Any, weights: dict[str, Any]) -> None:
-    """Refuse a config that asks for more memory than the weights have numbers, before it is taken."""
-    from bcls.models.config import SafConfig, VseppConfig
+def _check_sizes(folder: Path, config: Any, weights: dict[str, Any], vocabulary: Vocabulary | None) -> None:
+    """Refuse a config that asks for other sizes than the weights have, before memory is taken for them."""
+    for name, shape in told_shapes(config, weights, None if vocabulary is None else len(vocabulary)).items():
+        found = tuple(weights[name].shape) if name in weights else None
+        if (
+            found is None
+            or len(found) != len(shape)
+            or any(a not in (None, b) for a, b in zip(shape, found, strict=True))
+        ):
+            told = ", ".join("any" if one is None else str(one) for one in shape)
+            got = f"({told}) for {name!r}, and {'none' if found is None else found} in {WEIGHTS}"
+            remedy = "the config and the weights are of two models"
+            fail(str(folder / CONFIG), "sizes that the weights have", got, remedy)
 
-    stored = sum(value.numel() for value in weights.values())
-    sizes = {key: value for key, value in vars(config).items() if isinstance(value, int) and key in _SIZES}
-    if not isinstance(config, VseppConfig | SafConfig) or sizes.get("steps", 0) > len(weights):
-        sizes = {key: value for key, value in sizes.items() if key == "steps"}
-    if getattr(config, "backbone", None) is not None:
-        sizes.pop("features", None)
-    pairs = [("features", "width"), ("words", "word_width"), ("width", "word_width"), ("similarity_width", "width")]
-    needed = max((sizes.get(one, 1) * sizes.get(other, 1) for one, other in pairs), default=0)
-    if needed > stored or max(sizes.values(), default=0) > max(stored, len(weights)):
-        got = f"{stored} numbers in {WEIGHTS}"
-        fail(str(folder / CONFIG), "sizes that the weights have", got, "the config and the weights are of two models")
+
+def _places(folder: Path) -> tuple[Path, Path, Path]:
+    """Where a model may be: in its folder, or beside it where replacing was cut short."""
+    return folder, beside(folder)[1], old_of_before(folder)
 
 
 def _present(folder: Path) -> Path:
-    _, old = beside(folder)
-    found = folder if (folder / CONFIG).is_file() or not (old / CONFIG).is_file() else old
-    if not (found / CONFIG).is_file():
+    found = next((place for place in _places(folder) if (place / CONFIG).is_file()), None)
+    if found is None:
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
         fail(str(folder), "the folder of a saved model", got, "`save_pretrained` writes one")
     return found
 
 
 def _replaceable(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / CONFIG).is_file() or not any(folder.iterdir()))
+    """Whether a folder is empty, or holds what :func:`write_files` wrote and nothing else."""
+    if not folder.is_dir() or not holds_only(folder, (CONFIG, WEIGHTS), (WORDS, CARD, ENCODER)):
+        return False
+    if not any(folder.iterdir()):
+        return True
+    try:
+        plain = read_json(folder / CONFIG)
+    except (OSError, ValueError):
+        return False
+    return isinstance(plain, dict) and plain.get("name") in [*MODELS]

@@ -1,19 +1,17 @@
 """A model from wherever it is: a folder, a training run, the package itself, or the hub."""
 
-import re
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls._files import HUB_NAME, user_path
 from bcls.models.folder import is_model_folder, load_folder
 
 if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
 
-# Both parts begin with a letter or digit, so that "./model" and "../model" are folders and no hub names.
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ["*.json", "*.safetensors", "README.md", "encoder/*"]
 
 
@@ -30,7 +28,7 @@ def load(path_or_name: str | Path) -> "RetrievalModel":
     """
     if path_or_name == "photo":
         return _photo()
-    path = Path(path_or_name).expanduser()
+    path = user_path(path_or_name)
     if path.is_file():
         fail(str(path), "a folder", "a file", "authors' *.pth.tar files go through `bcls.models.import_checkpoint`")
     if is_model_folder(path):
@@ -40,7 +38,7 @@ def load(path_or_name: str | Path) -> "RetrievalModel":
             return load_folder(checkpoint)
     if path.is_dir():
         return load_folder(path)  # says what is missing
-    if not isinstance(path_or_name, str) or not _HUB_NAME.fullmatch(path_or_name):
+    if not isinstance(path_or_name, str) or not HUB_NAME.fullmatch(path_or_name):
         expected = "'photo', the folder of a model or of a run, or a hub name 'owner/model'"
         fail("path_or_name", expected, repr(str(path_or_name)), "check the spelling")
     return _from_hub(path_or_name)

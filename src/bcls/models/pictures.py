@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bcls._checks import fail
 from bcls._padded import Padded
-from bcls.data.images.decode import decode
+from bcls.data.images.decode import decode, upright_rgb
 
 
 def pixel_batch(images: Any, prepare: Callable[[Image.Image], Tensor], side: int) -> Padded:
@@ -31,14 +31,14 @@ def pixel_batch(images: Any, prepare: Callable[[Image.Image], Tensor], side: int
             fail("images", expected, tuple(values.shape), "this model sees pixels, not features")
         return Padded(values)
     if not isinstance(values, list | tuple):
-        fail("images", "a list of paths or PIL images", type(values).__name__, "put one picture in []")
+        fail("images", "a list of paths or PIL images", type(values).__name__, "put pictures, also one alone, in []")
     pixels = [prepare(_opened(one)) for one in values]
     return Padded(torch.stack(pixels) if pixels else torch.zeros(0, 3, side, side, dtype=torch.uint8))
 
 
 def _opened(image: Any) -> Image.Image:
     if isinstance(image, Image.Image):
-        return image
+        return upright_rgb(image, "images")
     if not isinstance(image, str | Path):
         fail("images", "paths or PIL images", type(image).__name__, "open or convert them first")
     try:

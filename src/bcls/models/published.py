@@ -43,11 +43,13 @@ def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path |
     _check_options(path, options, states)
     config, state = _translated(path, states)
     words = vocabulary if vocabulary is None or isinstance(vocabulary, Vocabulary) else Vocabulary.read(vocabulary)
-    model = build(config, vocabulary=words)
-    # Old versions of torch did not count; the count is not used.
-    model.load_trained_state(
-        {name: value for name, value in model.trained_state().items() if name.endswith("num_batches_tracked")} | state
-    )
+    try:
+        model = build(config, vocabulary=words)
+        # Old versions of torch did not count; the count is not used.
+        counts = {name: one for name, one in model.trained_state().items() if name.endswith("num_batches_tracked")}
+        model.load_trained_state(counts | state)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return model.eval()
 
 
@@ -69,8 +71,9 @@ def _check_options(path: Path, options: Mapping[str, Any], states: Any) -> None:
     """Refuse what would load and give other scores."""
     off = {"no_imgnorm": False, "no_txtnorm": False, "use_abs": False, "measure": "cosine", "num_layers": 1}
     for key, value in off.items():
-        if options.get(key, value) != value:
-            fail(str(path), f"`{key}` {value} among its options", options[key], "this variant is not in the library")
+        found = options.get(key, value)
+        if not isinstance(found, bool | int | str) or found != value:
+            fail(str(path), f"`{key}` {value} among its options", found, "this variant is not in the library")
     for state in states:
         for name in state:
             if name.startswith(("cnn.", "module.cnn.")):

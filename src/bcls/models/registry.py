@@ -47,7 +47,7 @@ def model_config(config: Mapping[str, Any] | object) -> Any:
     if not isinstance(config, Mapping):
         fail("config", "a dict with `name`, or a config of a model", repr(config), "such as {'name': 'vsepp'}")
     if "name" not in config:
-        fail("config", f"`name`, one of {', '.join(MODELS)}", f"only {sorted(config)}", "add it")
+        fail("config", f"`name`, one of {', '.join(MODELS)}", f"only {sorted(map(str, config))}", "add it")
     kind = _found(MODELS[check_choice("name", config["name"], MODELS)][0])
     fields = {field.name for field in dataclasses.fields(kind)}
     return from_plain(kind, {key: config[key] for key in config if key != "name" or "name" in fields}, "config")

@@ -103,9 +103,8 @@ class VseppModel(RetrievalModel):
         """
         if not self.frozen_images:
             fail("images", "a frozen backbone", "none", "its vectors would change with every step, or there is none")
-        return Padded(
-            self._in_batches(self.prepare_images, lambda part: Padded(self._seen(part.values)), _values, images)
-        )
+        vectors = self._in_batches(self.prepare_images, lambda part: Padded(self._seen(part.values)), _values, images)
+        return Padded(vectors.cpu())
 
     def _seen(self, pixels: Tensor) -> Tensor:
         """``(N, d)`` float32: the mean over the grid of each picture."""

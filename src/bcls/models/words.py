@@ -1,5 +1,6 @@
 """Captions as token numbers, and the GRU that reads them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,10 +28,7 @@ def caption_numbers(texts: Any, vocabulary: Vocabulary | None, words: int) -> Pa
     if isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], Tensor):
         texts = Padded(*texts)
     if not isinstance(texts, Padded):
-        if isinstance(texts, str) or not all(isinstance(one, str) for one in texts):
-            fail(
-                "texts", "a list of strings, or (token numbers, lengths)", type(texts).__name__, "put one string in []"
-            )
+        check_strings(texts)
         if vocabulary is None:
             fail(
                 "texts",
@@ -42,8 +40,9 @@ def caption_numbers(texts: Any, vocabulary: Vocabulary | None, words: int) -> Pa
             return Padded(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
         return Padded(*(torch.from_numpy(part) for part in vocabulary.encode_all(list(texts))))
     values, lengths = texts.values, texts.lengths
-    if values.ndim != 2 or values.is_floating_point() or lengths is None or lengths.shape != values.shape[:1]:
-        got = f"{values.dtype} {tuple(values.shape)} with lengths {None if lengths is None else tuple(lengths.shape)}"
+    shape = tuple(lengths.shape) if isinstance(lengths, Tensor) else lengths
+    if values.ndim != 2 or values.is_floating_point() or lengths is None or shape != values.shape[:1]:
+        got = f"{values.dtype} {tuple(values.shape)} with lengths {shape}"
         fail("texts", "whole numbers (C, W) with lengths (C,)", got, "see `Vocabulary.encode_all`")
     if len(values) and not 1 <= int(lengths.min()) <= int(lengths.max()) <= values.shape[1]:
         wrong = int(lengths.min()) if int(lengths.min()) < 1 else int(lengths.max())
@@ -52,6 +51,16 @@ def caption_numbers(texts: Any, vocabulary: Vocabulary | None, words: int) -> Pa
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
         fail("texts", f"token numbers from 0 to {words - 1}", wrong, "encode with the vocabulary of this model")
     return Padded(values.long(), lengths.long())
+
+
+def check_strings(texts: Any) -> None:
+    """Refuse what is no collection of strings, also a single string.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Iterable) or not all(isinstance(one, str) for one in texts):
+        fail("texts", "a list of strings, or (token numbers, lengths)", type(texts).__name__, "put one string in []")
 
 
 def word_count(words: int | None, vocabulary: Vocabulary | None) -> int:

@@ -1,7 +1,7 @@
 """Scores of all images with all captions, as functions of tensors: cosines, and cross-attention in blocks."""
 
 from bcls.similarity.blocks import Budget, all_pairs, caption_blocks
-from bcls.similarity.cosine import cosine, cosine_blocks
+from bcls.similarity.cosine import cosine
 from bcls.similarity.filtration import FiltrationWeights, filtered_scores, running
 from bcls.similarity.nodes import CaptionSide, ImageSide, NodeWeights, image_side, similarity_nodes
 from bcls.similarity.reasoning import ReasoningWeights, Step, reasoned_scores, reasoning_step
@@ -18,7 +18,6 @@ __all__ = [
     "all_pairs",
     "caption_blocks",
     "cosine",
-    "cosine_blocks",
     "filtered_scores",
     "image_side",
     "reasoned_scores",

@@ -25,7 +25,8 @@ def unit(values: Tensor, dim: int = -1) -> Tensor:
                 [0.0000, 0.0000]])
     """
     length = torch.linalg.vector_norm(values, dim=dim, keepdim=True, dtype=wide(values.dtype))
-    return values * inverse(length).to(values.dtype)
+    # In the wide type: what a short vector is multiplied by is beyond half precision.
+    return (values * inverse(length)).to(values.dtype)
 
 
 def wide(kind: torch.dtype) -> torch.dtype:

@@ -1,9 +1,11 @@
 """LoRA: what is trained, what is stored, and on which base it may be loaded."""
 
+import json
+
 import pytest
 import torch
 
-from bcls.models.dual.adapters import fingerprint
+from bcls.models import load
 from bcls.models.dual.config import DualConfig
 from bcls.models.dual.model import DualModel
 from tests.models.dual import made
@@ -82,11 +84,11 @@ def test_layers_that_are_not_there(checkpoints):
         DualModel(config(checkpoints["clip"], lora_targets=("query",)))
 
 
-def test_fingerprint_sees_values_names_and_shapes():
-    one = fingerprint({"a": torch.arange(4.0)})
-    assert one == fingerprint({"a": torch.arange(4.0)})
-    others = [{"b": torch.arange(4.0)}, {"a": torch.arange(4.0).reshape(2, 2)}, {"a": torch.arange(4.0) + 1e-3}]
-    others.append({"a": torch.arange(4.0).half()})
-    assert len({one, *map(fingerprint, others)}) == 5
-    turned = torch.arange(4.0).reshape(2, 2)
-    assert fingerprint({"a": turned.T}) == fingerprint({"a": turned.T.contiguous()})
+def test_a_rank_that_the_weights_do_not_have(checkpoints, tmp_path):
+    model = DualModel(config(checkpoints["clip"]))
+    model.save_pretrained(tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").encode_texts(TEXTS), model.encode_texts(TEXTS))
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"lora_rank": 10**13}), encoding="utf-8")
+    with pytest.raises(ValueError, match="sizes that the weights have"):
+        load(tmp_path / "model")

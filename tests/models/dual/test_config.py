@@ -15,8 +15,10 @@ def test_what_is_left_out_is_filled_in():
 
 
 def test_from_plain_settings():
-    config = model_config({"name": "dual", "image": "features", "features": 8, "lora_targets": ["query"]})
-    assert config == DualConfig(image="features", features=8, lora_targets=("query",))
+    config = model_config(
+        {"name": "dual", "image": "features", "features": 8, "lora_targets": ["query"], "head_weights": [1]}
+    )
+    assert config == DualConfig(image="features", features=8, lora_targets=("query",), head_weights=(1.0,))
     with pytest.raises(ValueError, match="did you mean 'text_head'"):
         model_config({"name": "dual", "text_haed": "mlp"})
 
@@ -51,6 +53,13 @@ def test_from_plain_settings():
         ({"text": "gru", "tune_text": True, "lora_rank": 4}, "`lora_rank`: expected an encoder to train"),
         ({"tune_text": True, "lora_rank": 4, "lora_targets": ()}, "`lora_targets`: expected names"),
         ({"tune_text": True, "lora_rank": 4, "lora_alpha": 0}, "`lora_alpha`: expected a finite number above 0"),
+        ({"head_weights": 3}, "`head_weights`: expected a sequence of numbers"),
+        ({"heads": 2, "head_weights": ("a", "b")}, "`head_weights`: expected a finite number"),
+        ({"heads": 2, "head_weights": (float("nan"), 1.0)}, "`head_weights`: expected a finite number"),
+        ({"heads": 2, "head_weights": (0.0, 1.0)}, "`head_weights`: expected a finite number above 0"),
+        ({"heads": 2, "head_weights": (1.0,)}, "`head_weights`: expected 2 numbers"),
+        ({"lora_targets": "query"}, "`lora_targets`: expected a tuple of names"),
+        ({"lora_targets": (1,)}, "`lora_targets`: expected a tuple of names"),
         ({"base_sha256": "00"}, "`base_sha256`: expected none without LoRA"),
     ],
 )

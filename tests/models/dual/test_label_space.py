@@ -53,3 +53,19 @@ def test_it_merges_with_trained_heads():
 def test_heads_that_cannot_hold_it_are_refused(model):
     with pytest.raises(ValueError, match="one head on each side with a width of at least 384"):
         label_space_part(model(), *data())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda owner: owner.clamp(max=38), "`image_of_caption`: expected a caption or more .* none for image 39"),
+        (lambda owner: owner + 1, "`image_of_caption`: expected numbers from 0 to 39, got 40"),
+        (lambda owner: owner - 1, "`image_of_caption`: expected numbers from 0 to 39, got -1"),
+        (lambda owner: owner[:-1], "`image_of_caption`: expected a whole number for each of 80 captions"),
+        (lambda owner: owner.float(), "`image_of_caption`: expected a whole number for each of 80 captions"),
+    ],
+)
+def test_captions_without_an_image_and_images_without_a_caption(change, message):
+    x, y, owner = data()
+    with pytest.raises(ValueError, match=message):
+        label_space_part(made(), x, y, change(owner))

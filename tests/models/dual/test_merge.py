@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from bcls.backbones import load_backbone
 from bcls.models import build, load
 from bcls.models.dual.config import DualConfig
 from bcls.models.dual.heads import SideBySide
 from bcls.models.dual.merge import merge
+from tests.models.dual.made import picture
 
 TEXTS = ["a dog runs", "two men in the snow", "a boat"]
 
@@ -39,8 +41,20 @@ def test_weights_count(tmp_path):
     again = load(tmp_path / "merged")
     assert again.config == merged.config
     torch.testing.assert_close(again.similarity(images, TEXTS), merged.similarity(images, TEXTS))
-    with pytest.raises(ValueError, match="2 numbers above 0"):
+    with pytest.raises(ValueError, match="`head_weights`: expected a finite number above 0"):
         merge(models, [1.0, 0.0])
+
+
+def test_a_backbone_in_the_place_of_features(checkpoints):
+    folder = str(checkpoints["vit"])
+    pictures = [picture(seed=seed) for seed in range(2)]
+    models = [made(seed, features=16) for seed in range(2)]
+    merged = merge(models, image=folder)
+    backbone = load_backbone(folder)
+    with torch.no_grad():
+        features = backbone(torch.stack([backbone.prepare(one) for one in pictures])).mean((2, 3))
+    wanted = torch.stack([model.similarity(features, TEXTS) for model in models]).mean(0)
+    torch.testing.assert_close(merged.similarity(pictures, TEXTS), wanted, atol=1e-5, rtol=1e-4)
 
 
 def test_one_model_stays_as_it_is():
@@ -70,6 +84,8 @@ def test_layers_side_by_side_read_their_own_part():
     [
         (lambda: [made(0), made(1, width=16)], {}, "the same settings"),
         (lambda: [made(0, heads=2)], {}, "2 heads already"),
+        (list, {}, "`models`: expected one model or more, got none"),
+        (lambda: [made(0), made(1)], {"weights": [1.0]}, "`head_weights`: expected 2 numbers"),
         (lambda: [made(0)], {"image": "efficientnet-lite0"}, "of two models"),
     ],
 )

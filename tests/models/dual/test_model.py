@@ -1,5 +1,9 @@
 """The dual encoder: sides in any combination, frozen parts that stay frozen, features made before."""
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
@@ -190,6 +194,16 @@ def test_autocast_keeps_unit_vectors_in_float32():
         (torch.full((2, 5), torch.nan), r"`images`: expected finite features, got NaN or infinity in row 0"),
         (PICTURES, r"`images`: expected features \(N, 5\) or \(N, R, 5\), got pictures"),
         (torch.zeros(2, 3, 8, 8), r"`images`: expected features .* got a tensor \(2, 3, 8, 8\)"),
+        (Padded(torch.ones(2, 3, 5), torch.tensor([5, 1])), "`images`: expected lengths from 1 to 3, got 5"),
+        (Padded(torch.ones(2, 3, 5), torch.tensor([0, -1])), "`images`: expected lengths from 1 to 3, got -1"),
+        (Padded(torch.ones(2, 3, 5), torch.tensor([1, 1, 1])), r"`images`: expected lengths \(N,\)"),
+        ((torch.ones(2, 3, 5), [3, 3]), r"`images`: expected lengths \(N,\).* got list"),
+        (torch.zeros(2, 4, dtype=torch.int64), r"`images`: expected features \(N, 5\) or \(N, L, 5\), got \(2, 4\)"),
+        (np.array(["a.jpg"]), "`images`: expected features"),
+        (Path("a.jpg"), "`images`: expected features"),
+        (PICTURES[0], "`images`: expected features"),
+        (None, "`images`: expected features"),
+        ({"a": 1}, "`images`: expected features"),
     ],
 )
 def test_wrong_images(images, message):
@@ -197,7 +211,14 @@ def test_wrong_images(images, message):
         gru().encode_images(images)
 
 
-@pytest.mark.parametrize("texts", ["a dog", [1, 2], [b"a"]])
+@pytest.mark.parametrize("images", [Path("a.jpg"), PICTURES[0], None, np.array(["a.jpg"]), "a.jpg"])
+def test_wrong_pictures(checkpoints, images):
+    model = DualModel(DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6))
+    with pytest.raises(ValueError, match="`images`: expected a list of paths or PIL images"):
+        model.encode_images(images)
+
+
+@pytest.mark.parametrize("texts", ["a dog", [1, 2], [b"a"], None, Path("a"), np.array([1])])
 def test_wrong_texts(checkpoints, texts):
     model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"])))
     with pytest.raises(ValueError, match="`texts`: expected a list of strings"):
@@ -214,6 +235,7 @@ def test_wrong_encoders(checkpoints):
 def test_nothing_to_encode(checkpoints):
     model = DualModel(DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6))
     assert model.encode_images([]).shape == model.encode_texts([]).shape == (0, 6)
+    assert model.encode_images(()).shape == model.encode_texts(()).shape == (0, 6)
     assert model.text_vectors_of([]).values.shape == (0, 16)
 
 
@@ -223,3 +245,83 @@ def test_float16_features_and_arrays():
     torch.testing.assert_close(model.encode_images(regions().numpy()), exact)
     torch.testing.assert_close(model.encode_images(regions().half()), exact, atol=1e-2, rtol=1e-2)
     torch.testing.assert_close(model.encode_images(regions().transpose(0, 1).contiguous().transpose(0, 1)), exact)
+
+
+def test_features_of_whole_numbers_and_pairs():
+    model, whole = gru(), torch.arange(30).reshape(2, 3, 5)
+    torch.testing.assert_close(model.encode_images(whole), model.encode_images(whole.float()))
+    torch.testing.assert_close(model.encode_images(whole.numpy()), model.encode_images(whole.float()))
+    pair = whole.float(), torch.tensor([2, 3])
+    torch.testing.assert_close(model.prepare_images(pair).values, model.prepare_images(Padded(*pair)).values)
+
+
+def test_features_of_captions_with_wrong_lengths(checkpoints):
+    model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"]), text_pooling="gpo"))
+    with pytest.raises(ValueError, match="`texts`: expected lengths from 1 to 3, got 4"):
+        model.encode_texts(Padded(torch.ones(2, 3, 16), torch.tensor([4, 1])))
+
+
+def test_strings_of_an_array(checkpoints):
+    model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"])))
+    torch.testing.assert_close(model.encode_texts(np.array(TEXTS)), model.encode_texts(TEXTS))
+
+
+def test_token_numbers_beyond_the_encoder(checkpoints):
+    model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"])))
+    numbers = torch.ones(1, 600, dtype=torch.int64)
+    with pytest.raises(ValueError, match="`texts`: expected at most 20 tokens a caption, got 600"):
+        model.encode_texts((numbers, torch.tensor([600])))
+    with pytest.raises(ValueError, match="`texts`: expected whole numbers"):
+        model.encode_texts((numbers, [3]))
+    # What stands behind a caption is not read.
+    short = (numbers[:, :3], torch.tensor([3]))
+    torch.testing.assert_close(model.encode_texts((numbers, torch.tensor([3]))), model.encode_texts(short))
+
+
+def test_vectors_are_for_further_work():
+    model = gru()
+    for vectors in (model.encode_images(regions()), model.encode_texts(TEXTS), model.similarity(regions(), TEXTS)):
+        assert not vectors.requires_grad
+        vectors.mul_(2)
+        torch.nn.Linear(vectors.shape[1], 2)(vectors).sum().backward()
+
+
+def test_an_encoder_without_a_limit(tmp_path):
+    from transformers import T5Config, T5Model
+
+    numbers = made.tokenizer(tmp_path, start="<s>", end="</s>", pad="<pad>")
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    told["model_max_length"] = int(1e30)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+    T5Model(T5Config(vocab_size=len(numbers), decoder_start_token_id=0, **sizes)).save_pretrained(tmp_path)
+    model = DualModel(DualConfig(**FEATURES, text=str(tmp_path)))
+    assert model.text.encoder.longest == 512
+    assert model.encode_texts([*TEXTS, "dog " * 900]).shape == (5, 6)
+
+
+def test_a_checkpoint_cut_short(tmp_path):
+    folder = made.bert(tmp_path / "bert")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"`text`: expected a folder or hub name with model.safetensors") as caught:
+        DualModel(DualConfig(**FEATURES, text=str(folder)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_home_that_is_not_there():
+    with pytest.raises(ValueError, match="`text`: expected a folder or hub name"):
+        DualModel(DualConfig(**FEATURES, text="~nosuchuser/x"))
+
+
+def test_a_twin_for_queries_leaves_the_mode_alone(checkpoints, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+    model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"]), tune_text=True)).train()
+    before = [part.training for part in model.modules()]
+    twin = model.for_queries()
+    assert twin is not model
+    assert not any(part.training for part in twin.text.encoder.modules())
+    assert [part.training for part in model.modules()] == before
+    twin.encode_texts(TEXTS)
+    assert [part.training for part in model.modules()] == before
+    assert any(before)

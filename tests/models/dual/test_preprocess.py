@@ -62,3 +62,42 @@ def test_grey_is_grey():
 def test_another_side_is_refused():
     with pytest.raises(ValueError, match=r"`here`: expected preprocessing to 24 x 24 pixels, got 32 x 32"):
         read_preprocessing("here", {**CLIP, "size": 32, "crop_size": 32}, 24)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {**CLIP, "size": 32, "crop_size": 32, "do_normalize": False},
+        {**CLIP, "size": 32, "crop_size": 32, "do_rescale": False},
+        {**CLIP, "size": [32, 32], "do_center_crop": False},
+        {**SIGLIP, "size": {"height": 32, "width": 32}, "do_normalize": False, "do_rescale": False},
+    ],
+)
+def test_steps_that_are_left_out(content):
+    found, image = read_preprocessing("here", content, 32), picture()
+    expected = processor(content)(images=image, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(found.normalise(found.prepare(image)[None]), expected.float(), atol=1e-4, rtol=1e-5)
+
+
+def test_a_crop_with_one_number():
+    assert read_preprocessing("here", {**CLIP, "crop_size": {"shortest_edge": 32}}, 32).crop == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"do_resize": False}, "`here`: expected preprocessing that resizes pictures"),
+        ({"crop_size": {"longest_edge": 32}}, "`here: crop_size`: expected a size in pixels"),
+        ({"size": "32"}, "`here: size`: expected a size in pixels, got '32'"),
+        ({"size": True}, "`here: size`: expected a size in pixels"),
+        ({"size": [32, 32, 3]}, "`here: size`: expected a size in pixels"),
+        ({"image_mean": None}, "`here: image_mean`: expected a sequence of numbers, got None"),
+        ({"image_std": [0, 1, 1]}, "`here: image_std`: expected a finite number above 0"),
+        ({"rescale_factor": 0}, "`here: rescale_factor`: expected a finite number above 0"),
+        ({"resample": 77}, "`here: resample`: expected the number of one of Pillow's filters, got 77"),
+        ({"rescale_offset": True}, "`here`: expected values scaled by one factor"),
+    ],
+)
+def test_damaged_settings(content, message):
+    with pytest.raises(ValueError, match=message):
+        read_preprocessing("here", {**CLIP, **content}, 32)

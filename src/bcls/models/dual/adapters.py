@@ -1,10 +1,8 @@
 """LoRA: small trained matrices beside the frozen ones of an encoder."""
 
-import hashlib
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bcls._checks import fail
 from bcls._extras import require
@@ -47,19 +45,3 @@ def add_adapters(encoder: nn.Module, side: str, rank: int, alpha: float, targets
     peft.inject_adapter_in_model(settings, encoder)
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(MARK in name)
-
-
-def fingerprint(state: dict[str, Tensor]) -> str:
-    """The sha256 of named tensors, whatever file they came from, in hexadecimal.
-
-    Example:
-        >>> import torch
-        >>> fingerprint({"a": torch.zeros(2)})[:8] == fingerprint({"a": torch.zeros(3)})[:8]
-        False
-    """
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        value = state[name].detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

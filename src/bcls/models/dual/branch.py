@@ -9,17 +9,19 @@ from torch import Tensor, nn
 from bcls._checks import fail
 from bcls._padded import Padded
 from bcls.models.dual.heads import Head
-from bcls.models.dual.images import as_padded
+from bcls.models.dual.images import values_of
 from bcls.models.dual.pooling import GPO, pool
+from bcls.models.images import feature_batch
 from bcls.similarity import unit
 
 
 class Branch(nn.Module):
     """An encoder, frozen or not, then pooling and a head; gives unit vectors ``(N, D)``.
 
-    Inputs are what the encoder takes (token numbers, pixels), or features that a frozen encoder gave before: floats
-    ``(N, d)`` or ``(N, L, d)``, which are told apart by their type and shape. Mean, max and the like come before the
-    head, so that the features of a frozen encoder are one vector an item; GPO comes after it, as in VSE-infinity.
+    Inputs are what the encoder takes (token numbers, pixels), or features that a frozen encoder gave before: ``(N, d)``
+    or ``(N, L, d)``, of captions as floats, which are told apart by their type and shape. Mean, max and the like come
+    before the head, so that the features of a frozen encoder are one vector an item; GPO comes after it, as in
+    VSE-infinity.
 
     Args:
         side: ``"images"`` or ``"texts"``, for messages.
@@ -59,28 +61,26 @@ class Branch(nn.Module):
         """From what a person has to what the branch takes, on the CPU.
 
         Raises:
-            ValueError: Features of another width or with NaN in them, or features where the encoder is trained.
+            ValueError: Features of another width, with wrong lengths or with NaN in them, or features where the encoder
+                is trained.
         """
-        features = as_padded(items)
-        if features is None or not self._is_features(features):
+        values = values_of(items)
+        if values is None or not self._is_features(values):
             prepared: Padded = self.encoder.prepare(items)
             return prepared
-        self._check(features)
-        finite = features.values.isfinite().flatten(1).all(1)
-        if not finite.all():
-            row = int((~finite).nonzero()[0])
-            fail(self.side, "finite features", f"NaN or infinity in row {row}", "make the features of this item again")
-        return features
+        self._check(values)
+        width = self.encoder.width
+        return feature_batch(items, width, shapes=self._shapes, dimensions=(2, 3), argument=self.side)
 
     def features(self, inputs: Padded) -> Padded:
         """What the head takes: ``(N, d)``, or ``(N, L, d)`` with lengths under GPO."""
-        if not self._is_features(inputs):
+        if not self._is_features(inputs.values):
             if inputs.values.shape[0] == 0:  # transformers cannot encode nothing
                 return Padded(torch.zeros(0, self.encoder.width, device=inputs.values.device))
             with torch.set_grad_enabled(self.tuned and torch.is_grad_enabled()):
                 inputs = self.encoder(inputs)
         else:
-            self._check(inputs)
+            self._check(inputs.values)
         if inputs.values.ndim == 3 and self.gpo is None:
             return Padded(pool(self.kind, inputs))
         return inputs
@@ -99,15 +99,17 @@ class Branch(nn.Module):
         joined: Tensor = (unit(side_by_side) * self.shares).flatten(-2)
         return joined
 
-    @staticmethod
-    def _is_features(inputs: Padded) -> bool:
-        return inputs.values.is_floating_point() and inputs.values.ndim != 4
+    def _is_features(self, values: Tensor) -> bool:
+        # Whole numbers are token numbers on the side of the texts; pixels have four axes.
+        return (values.is_floating_point() or self.side == "images") and values.ndim != 4
 
-    def _check(self, features: Padded) -> None:
-        width: int = self.encoder.width
-        if features.values.ndim not in (2, 3) or features.values.shape[-1] != width:
-            expected = f"features (N, {width}) or (N, L, {width})"
-            fail(self.side, expected, tuple(features.values.shape), "they are of another encoder")
+    @property
+    def _shapes(self) -> str:
+        return f"features (N, {self.encoder.width}) or (N, L, {self.encoder.width})"
+
+    def _check(self, values: Tensor) -> None:
+        if values.ndim not in (2, 3) or values.shape[-1] != self.encoder.width:
+            fail(self.side, self._shapes, tuple(values.shape), "they are of another encoder")
         if self.tuned:
             got = "features that were made before"
             fail(self.side, "what the encoder reads, since it is trained", got, "they would pass it by")

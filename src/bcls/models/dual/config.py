@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from bcls._checks import check_choice, check_number, check_whole, fail
+from bcls._checks import check_choice, check_number, check_numbers, check_whole, fail
+from bcls.models.config import check_shares
 
 _HEADS = ("linear", "mlp", "none")
+_EQUAL = "one for each head; leave them out for equal ones"
 
 
 @dataclass(frozen=True)
@@ -95,13 +97,10 @@ class DualConfig:
         if self.heads > 1 and (self.width % self.heads or "none" in (self.image_head, self.text_head)):
             expected = f"a divisor of the width {self.width}, and a head on each side"
             fail("heads", expected, self.heads, "leave it at 1")
-        if self.head_weights and (len(self.head_weights) != self.heads or min(self.head_weights) <= 0):
-            expected = f"{self.heads} numbers above 0, one for each head"
-            fail("head_weights", expected, self.head_weights, "leave it out for equal ones")
-        for name in ("dropout_images", "dropout_texts", "dropout_words"):
-            value = check_number(name, getattr(self, name), "0 switches dropout off", low=0)
-            if value >= 1:
-                fail(name, "a share below 1", value, "0 switches dropout off")
+        if self.head_weights != ():
+            for weight in check_numbers("head_weights", self.head_weights, _EQUAL, count=self.heads):
+                check_number("head_weights", weight, _EQUAL, above=0)
+        check_shares(self, "dropout_images", "dropout_texts", "dropout_words")
         _check_adapters(self)
 
 
@@ -156,7 +155,10 @@ def _check_adapters(config: DualConfig) -> None:
     adapted = config.tune_image or (config.tune_text and config.text != "gru")
     if config.lora_rank and not adapted:
         fail("lora_rank", "an encoder to train", "none", "set `tune_image` or `tune_text`, or leave LoRA out")
-    if config.lora_rank and not config.lora_targets:
+    targets = config.lora_targets
+    if not isinstance(targets, tuple) or not all(isinstance(one, str) for one in targets):
+        fail("lora_targets", "a tuple of names of layers", repr(targets), "such as ('q_proj', 'v_proj')")
+    if config.lora_rank and not targets:
         fail("lora_targets", "names of layers", "none", "such as q_proj and v_proj")
     if config.base_sha256 is not None and not config.lora_rank:
         fail("base_sha256", "none without LoRA", config.base_sha256, "leave it out")

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from bcls.models.layers import xavier_linear
+
 
 class Head(nn.Module):
     r"""A linear layer, with or without a two-layer perceptron beside it.
@@ -26,8 +28,8 @@ class Head(nn.Module):
     def __init__(self, kind: str, width: int, size: int, dropout: float, parts: int = 1) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.linear = _linear(width, size) if kind != "none" else None
-        self.mlp = nn.Sequential(_linear(width, size), nn.ReLU(), _last(size, parts)) if kind == "mlp" else None
+        self.linear = xavier_linear(width, size) if kind != "none" else None
+        self.mlp = nn.Sequential(xavier_linear(width, size), nn.ReLU(), _last(size, parts)) if kind == "mlp" else None
 
     def forward(self, features: Tensor) -> Tensor:
         """See the class."""
@@ -48,7 +50,7 @@ class SideBySide(nn.Module):
 
     def __init__(self, parts: int, size: int) -> None:
         super().__init__()
-        layers = [_linear(size, size) for _ in range(parts)]
+        layers = [xavier_linear(size, size) for _ in range(parts)]
         self.weight = nn.Parameter(torch.stack([layer.weight.detach() for layer in layers]))
         self.bias = nn.Parameter(torch.zeros(parts, size))
 
@@ -59,11 +61,4 @@ class SideBySide(nn.Module):
 
 
 def _last(size: int, parts: int) -> nn.Module:
-    return _linear(size, size) if parts == 1 else SideBySide(parts, size // parts)
-
-
-def _linear(width: int, size: int) -> nn.Linear:
-    layer = nn.Linear(width, size)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
+    return xavier_linear(size, size) if parts == 1 else SideBySide(parts, size // parts)

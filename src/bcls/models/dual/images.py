@@ -64,12 +64,11 @@ class FeatureImages(nn.Module):
     forward = prepare
 
 
-def as_padded(items: Any) -> Padded | None:
-    """Arrays and tensors as :class:`Padded`, floats as float32; nothing for lists of other things."""
-    lengths = items.lengths if isinstance(items, Padded) else None
+def values_of(items: Any) -> Tensor | None:
+    """The numbers of inputs that are numbers already: arrays, tensors, with lengths or without; ``None`` for others."""
+    if isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
+        return items[0]
     values = items.values if isinstance(items, Padded) else items
-    if isinstance(values, np.ndarray):
-        values = torch.from_numpy(np.ascontiguousarray(values))
-    if not isinstance(values, Tensor):
-        return None
-    return Padded(values.float() if values.is_floating_point() else values, lengths)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return torch.from_numpy(np.ascontiguousarray(values))
+    return values if isinstance(values, Tensor) else None

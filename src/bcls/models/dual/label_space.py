@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from bcls._checks import fail
@@ -35,15 +35,17 @@ def label_space_part(
         The model, in eval mode.
 
     Raises:
-        ValueError: The width is below that of the captions' features, or heads are missing.
+        ValueError: The width is below that of the captions' features, heads are missing, or an image has no caption.
     """
     config = like.config
-    if config.width < texts.shape[1] or "none" in (config.image_head, config.text_head) or config.heads > 1:
-        expected = f"one head on each side with a width of at least {texts.shape[1]}"
+    size, heads = texts.shape[1], (like.image.head.linear, like.text.head.linear)
+    if config.width < size or None in heads or config.heads > 1:
+        expected = f"one head on each side with a width of at least {size}"
         fail("like", expected, f"{config.heads} of width {config.width}", "train such heads")
+    _check_owners(image_of_caption, len(images), len(texts))
     vectors = functional.normalize(texts.double(), dim=1)
     counts = torch.bincount(image_of_caption, minlength=len(images)).double()
-    means = torch.zeros(len(images), texts.shape[1], dtype=torch.float64)
+    means = torch.zeros(len(images), size, dtype=torch.float64)
     means.index_add_(0, image_of_caption, vectors)
     means /= counts[:, None]
     centre_x, centre_y = images.double().mean(0), means.mean(0)
@@ -52,19 +54,31 @@ def label_space_part(
     gram.diagonal().add_(ridge * float(gram.diagonal().mean()))
     solved = torch.linalg.solve(gram, x.T @ y).T
     part = DualModel(replace(config))
-    with torch.no_grad():
-        for parameter in (*part.image.head.parameters(), *part.text.head.parameters()):
-            parameter.zero_()
-        size = texts.shape[1]
-        image, text = _linear(part.image.head), _linear(part.text.head)
-        image.weight[:size] = solved.float()
-        image.bias[:size] = -(solved @ centre_x).float()
-        # The caption's features have nearly one length; the head takes them as they are.
-        text.weight[:size] = torch.eye(size) / float(texts.norm(dim=1).mean())
-        text.bias[:size] = -centre_y.float()
+    _set_linear(part.image.head, solved, -(solved @ centre_x))
+    # The caption's features have nearly one length; the head takes them as they are.
+    _set_linear(part.text.head, torch.eye(size) / float(texts.norm(dim=1).mean()), -centre_y)
     return part.eval()
 
 
-def _linear(head: Head) -> nn.Linear:
-    assert head.linear is not None  # noqa: S101 - heads of the kind "none" were refused
-    return head.linear
+def _check_owners(image_of_caption: Tensor, images: int, captions: int) -> None:
+    """Refuse numbers that are no image's, and images without a caption."""
+    numbers, remedy = image_of_caption, "count images from 0, and leave out those without captions"
+    if numbers.is_floating_point() or numbers.shape != (captions,):
+        got = f"{numbers.dtype} {tuple(numbers.shape)}"
+        fail("image_of_caption", f"a whole number for each of {captions} captions", got, remedy)
+    outside = numbers[(numbers < 0) | (numbers >= images)]
+    if len(outside):
+        fail("image_of_caption", f"numbers from 0 to {images - 1}", int(outside[0]), remedy)
+    missing = torch.bincount(numbers, minlength=images) == 0
+    if missing.any():
+        got = f"none for image {int(missing.nonzero()[0])}"
+        fail("image_of_caption", "a caption or more for every image", got, remedy)
+
+
+def _set_linear(head: Head, weight: Tensor, bias: Tensor) -> None:
+    """Make a head the linear map that this weight and bias are, in its first entries; the others are zero."""
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.get_parameter("linear.weight")[: len(bias)] = weight.float()
+        head.get_parameter("linear.bias")[: len(bias)] = bias.float()

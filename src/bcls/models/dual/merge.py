@@ -36,6 +36,8 @@ def merge(
     Raises:
         ValueError: The models do not have the same settings, have trained encoders, or are merged already.
     """
+    if not models:
+        fail("models", "one model or more", "none", "give the models to put together")
     first = models[0].config
     for model in models:
         if model.config != first:
@@ -51,7 +53,9 @@ def merge(
         config = replace(config, image=image, image_view=image_view, features=None)
     merged = DualModel(config)
     states = [model.trained_state() for model in models]
-    merged.load_trained_state({name: _side_by_side(name, [state[name] for state in states]) for name in states[0]})
+    joined = {name: _side_by_side(name, [state[name] for state in states]) for name in states[0]}
+    # A backbone that takes the place of features keeps its own weights.
+    merged.load_trained_state(merged.trained_state() | joined)
     return merged.eval()
 
 

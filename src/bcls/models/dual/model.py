@@ -10,19 +10,17 @@ from torch import Tensor, nn
 
 from bcls._checks import fail
 from bcls._padded import Padded
+from bcls.backbones.base import hash_state
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, judging, parts
+from bcls.models.base import ENCODE_BATCH, ImageInputs, RetrievalModel, TextInputs, judging, parts
 from bcls.models.batches import joined
-from bcls.models.dual.adapters import MARK, add_adapters, fingerprint
+from bcls.models.dual.adapters import MARK, add_adapters
 from bcls.models.dual.branch import Branch
 from bcls.models.dual.config import DualConfig
 from bcls.models.dual.encoders import Encoders, make_encoders
 from bcls.models.dual.heads import Head
 from bcls.models.dual.texts import TransformerText
 from bcls.similarity import cosine
-
-#: Items that go through a frozen encoder at a time.
-_BATCH = 64
 
 
 class DualModel(RetrievalModel):
@@ -145,9 +143,9 @@ class DualModel(RetrievalModel):
             return self
         twin, branch = copy.copy(self), copy.copy(self.text)
         twin._modules, branch._modules = dict(self._modules), dict(self.text._modules)
-        branch.encoder = copy.deepcopy(encoder).bfloat16()
+        branch.encoder = copy.deepcopy(encoder).bfloat16().eval()  # the rest is shared, and keeps its mode
         twin.text = branch
-        return twin.eval()
+        return twin
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """What is trained: ``"image backbone"``, ``"text encoder"`` and ``"heads"``, those that are not empty."""
@@ -186,7 +184,7 @@ class DualModel(RetrievalModel):
         if branch.tuned:
             fail(side, "a frozen encoder", "one that is trained", "its features change with every step")
         with judging(self):
-            blocks = [branch.features(branch.prepare(part).to(self.device)) for part in parts(items, _BATCH)]
+            blocks = [branch.features(branch.prepare(part).to(self.device)) for part in parts(items, ENCODE_BATCH)]
         return joined(
             [Padded(one.values.float().cpu(), None if one.lengths is None else one.lengths.cpu()) for one in blocks]
         )
@@ -201,7 +199,7 @@ def _adapt(config: DualConfig, encoders: Encoders) -> str | None:
         if side == "image" or config.text != "gru"
         for name, value in encoder.state_dict().items()
     }
-    sha256 = fingerprint(state)
+    sha256 = hash_state(state)
     if config.base_sha256 not in (None, sha256):
         source = config.model if config.model is not None else f"{config.image} and {config.text}"
         expected = f"the encoders that the adapters were trained with, sha256 {config.base_sha256}"

@@ -10,6 +10,11 @@ from PIL import Image
 from torch import Tensor
 
 from bcls._checks import fail
+from bcls.backbones.processor import read_colours, read_filter, read_size
+
+#: Mean and deviation of red, green and blue where a checkpoint tells none.
+_CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_SIGLIP = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
 
 @dataclass(frozen=True)
@@ -22,8 +27,8 @@ class Preprocessing:
     """Of the resized picture; 0 where the picture keeps its shape."""
     crop: tuple[int, int] | None
     """Height and width of the middle that is kept."""
-    resample: int
-    """Pillow's number of the resampling filter."""
+    resample: Image.Resampling
+    """The filter that it is resized with."""
     scale: float
     """What values from 0 to 255 are multiplied by."""
     mean: tuple[float, ...]
@@ -43,7 +48,7 @@ class Preprocessing:
             short, long = sorted(image.size)
             other = int(self.height * long / short)
             height, width = (self.height, other) if image.height <= image.width else (other, self.height)
-        image = image.resize((width, height), resample=Image.Resampling(self.resample))
+        image = image.resize((width, height), resample=self.resample)
         if self.crop is not None:
             top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
             image = image.crop((left, top, left + self.crop[1], top + self.crop[0]))
@@ -64,24 +69,28 @@ def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Pr
         side: Side of the pictures that the vision tower takes.
 
     Raises:
-        ValueError: The pictures would not have that side.
+        ValueError: The pictures would not have that side, or a setting is damaged.
     """
+    if not content.get("do_resize", True):
+        fail(source, "preprocessing that resizes pictures", "do_resize: false", "this kind of model is not supported")
     clip = "CLIP" in str(content.get("image_processor_type", content.get("feature_extractor_type", "CLIP")))
-    size = content.get("size", {"shortest_edge": side} if clip else {"height": side, "width": side})
-    if isinstance(size, int):
-        size = {"shortest_edge": size} if clip else {"height": size, "width": size}
-    crop = content.get("crop_size", {"height": side, "width": side})
-    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
-    mean = (0.48145466, 0.4578275, 0.40821073) if clip else (0.5, 0.5, 0.5)
-    std = (0.26862954, 0.26130258, 0.27577711) if clip else (0.5, 0.5, 0.5)
+    size = content.get("size", side)
+    height, width = read_size(f"{source}: size", size)
+    if clip and isinstance(size, int):  # CLIP's keeps a picture's shape where it is told one number
+        width = None
+    crop: tuple[int, int] | None = None
+    if content.get("do_center_crop", clip):
+        middle = read_size(f"{source}: crop_size", content.get("crop_size", side))
+        crop = middle[0], middle[0] if middle[1] is None else middle[1]
+    colours = read_colours(source, content, *(_CLIP if clip else _SIGLIP))
     found = Preprocessing(
-        height=size.get("shortest_edge", size.get("height", side)),
-        width=0 if "shortest_edge" in size else size.get("width", side),
-        crop=(crop["height"], crop["width"]) if content.get("do_center_crop", clip) else None,
-        resample=content.get("resample", Image.Resampling.BICUBIC),
-        scale=content.get("rescale_factor", 1 / 255),
-        mean=tuple(content.get("image_mean", mean)),
-        std=tuple(content.get("image_std", std)),
+        height=height,
+        width=width or 0,
+        crop=crop,
+        resample=read_filter(source, content),
+        scale=colours.factor,
+        mean=colours.mean,
+        std=colours.std,
     )
     result = found.crop if found.crop is not None else (found.height, found.width)
     if result != (side, side):

@@ -1,16 +1,18 @@
 """Parts of transformers checkpoints, from folders and from the hub: safetensors only, no code of theirs."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 
 from bcls._checks import fail
 from bcls._extras import require
+from bcls._files import user_path
 from bcls._progress import no_bars
+from bcls.data.text_files import read_json
 
 Part = TypeVar("Part")
 
@@ -28,7 +30,7 @@ def read_part(argument: str, source: str | Path, what: str, read: Callable[[], P
     """
     try:
         return read()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         # Its messages run over many lines; the whole stays in the chain.
         reason = str(error).strip().split("\n", 1)[0]
         message = f"`{argument}`: expected a folder or hub name with {what}, got {str(source)!r}; {reason}"
@@ -60,10 +62,7 @@ def read_json_part(source: str | Path, name: str) -> dict[str, Any]:
     path = hub.cached_file(_place(source), name, _raise_exceptions_for_missing_entries=False)
     if path is None:
         return {}
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        fail(str(path), "JSON", f"something else ({error})", "copy the checkpoint again")
+    content = read_json(Path(path))
     if not isinstance(content, dict):
         fail(str(path), "a JSON object", type(content).__name__, "copy the checkpoint again")
     return content
@@ -71,4 +70,4 @@ def read_json_part(source: str | Path, name: str) -> dict[str, Any]:
 
 def _place(source: str | Path) -> str:
     # A folder that is there is meant, even where the hub has something of that name.
-    return str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else str(source)
+    return str(user_path(source)) if user_path(source).is_dir() else str(source)

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bcls._checks import fail
 from bcls._padded import Padded, pad
 from bcls.data.vocabulary import Vocabulary
+from bcls.models.batches import trimmed
 from bcls.models.dual.source import read_config, read_json_part, read_tokenizer, read_weights, transformers
-from bcls.models.words import WordReader, caption_numbers
+from bcls.models.words import WordReader, caption_numbers, check_strings
+
+#: Tokens at which captions are cut where an encoder has no limit, and what is no limit but a mark that there is none.
+_USUAL_LENGTH, _NO_LENGTH = 512, 1_000_000
 
 
 class GruText(nn.Module):
@@ -64,9 +67,7 @@ class TransformerText(nn.Module):
 
     def prepare(self, texts: Any) -> Padded:
         """Token numbers of captions, the special ones included."""
-        if is_text(texts):
-            return encode(self.tokenizer, texts, self.longest)
-        return caption_numbers(texts, None, self.words)
+        return tokens(texts, self.tokenizer, self.words, self.longest)
 
     def forward(self, texts: Padded) -> Padded:
         """See the class."""
@@ -108,16 +109,38 @@ def load_text(source: str | Path, *, packaged: bool = False, weights: bool = Tru
     tokenizer = read_tokenizer("text", source)
     told = read_json_part(source, "sentence_bert_config.json").get("max_seq_length")
     limits = (told, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
-    return TransformerText(model.eval(), tokenizer, min(limit for limit in limits if limit), packaged=packaged)
+    # Where there is no limit, as in T5, tokenizers say a number that is no length.
+    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit <= _NO_LENGTH]
+    return TransformerText(model.eval(), tokenizer, min(known, default=_USUAL_LENGTH), packaged=packaged)
 
 
-def encode(tokenizer: Any, texts: Sequence[str], longest: int) -> Padded:
+def tokens(texts: Any, tokenizer: Any, words: int, longest: int) -> Padded:
+    """Token numbers of captions, the special ones included, checked; strings are cut where they are too long.
+
+    Args:
+        texts: Strings, or token numbers with lengths.
+        tokenizer: What encodes strings.
+        words: How many tokens there are.
+        longest: Tokens that a caption may have.
+
+    Raises:
+        ValueError: Something else, or token numbers that the encoder cannot read.
+    """
+    if is_text(texts):
+        return _encode(tokenizer, texts, longest)
+    numbers = trimmed(caption_numbers(texts, None, words))
+    if numbers.values.shape[1] > longest:
+        fail("texts", f"at most {longest} tokens a caption", numbers.values.shape[1], "cut them, or give strings")
+    return numbers
+
+
+def _encode(tokenizer: Any, texts: Sequence[str], longest: int) -> Padded:
     """Token numbers of texts, at least one each, ``(C, W)`` with lengths."""
     if not len(texts):
         return Padded(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     # An empty text can be no tokens at all where a tokenizer adds no marks.
     empty = [tokenizer.pad_token_id or 0]
-    numbers = tokenizer(list(texts), truncation=True, max_length=longest)["input_ids"]
+    numbers = tokenizer([str(one) for one in texts], truncation=True, max_length=longest)["input_ids"]
     return pad([torch.tensor(one or empty, dtype=torch.int64) for one in numbers])
 
 
@@ -127,10 +150,11 @@ def is_text(texts: Any) -> bool:
     Raises:
         ValueError: It is one string, or a list with something else in it.
     """
-    if isinstance(texts, Padded | Tensor | np.ndarray) or (isinstance(texts, tuple) and isinstance(texts[0], Tensor)):
+    if isinstance(texts, Padded | Tensor) or (
+        isinstance(texts, tuple) and any(isinstance(one, Tensor) for one in texts)
+    ):
         return False
-    if isinstance(texts, str) or not all(isinstance(one, str) for one in texts):
-        fail("texts", "a list of strings, or (token numbers, lengths)", type(texts).__name__, "put one string in []")
+    check_strings(texts)
     return True
 
 

@@ -12,9 +12,8 @@ from bcls._checks import fail
 from bcls._padded import Padded
 from bcls.models.dual.preprocess import Preprocessing, read_preprocessing
 from bcls.models.dual.source import read_config, read_json_part, read_tokenizer, read_weights, transformers
-from bcls.models.dual.texts import config_and_tokenizer, encode, is_text
+from bcls.models.dual.texts import config_and_tokenizer, tokens
 from bcls.models.pictures import pixel_batch
-from bcls.models.words import caption_numbers
 
 _KINDS = {"clip": "CLIPModel", "siglip": "SiglipModel"}
 
@@ -70,9 +69,7 @@ class TextTower(nn.Module):
 
     def prepare(self, texts: Any) -> Padded:
         """Token numbers, the special ones included."""
-        if is_text(texts):
-            return encode(self.tokenizer, texts, self.longest)
-        return caption_numbers(texts, None, self.words)
+        return tokens(texts, self.tokenizer, self.words, self.longest)
 
     def forward(self, texts: Padded) -> Padded:
         """See the class."""
