@@ -61,6 +61,8 @@ def test_safetensors(folder):
     assert open_matrix("a.safetensors:x").ids["image_ids"] == ["0", "1", "2", "3", "4", "5"]
     with pytest.raises(ValueError, match="expected one array, got 2"):
         open_matrix("a.safetensors")
+    save_file({"x": scores, "image_ids": torch.arange(6).bfloat16()}, "b.safetensors")
+    assert open_matrix("b.safetensors").ids["image_ids"] == ["0.0", "1.0", "2.0", "3.0", "4.0", "5.0"]
 
 
 def test_a_colon_in_a_file_name_is_no_key(folder):

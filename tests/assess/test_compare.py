@@ -85,3 +85,11 @@ def test_an_image_without_captions_is_no_query(tmp_path):
     figures = compare(split, a, b)
     assert figures["i2t_disagree"] == np.count_nonzero((a.i2t[:6] <= 1) != (b.i2t[:6] <= 1))
     assert figures["a_i2t_r1"] == pytest.approx(100 * np.mean(a.i2t[:6] <= 1))
+
+
+def test_ranks_of_another_split(split):
+    mine = query_ranks(make_scores(images=40, each=3), OWNER)
+    other = query_ranks(make_scores(images=20, each=3), OWNER[:60])
+    for argument, pair in (("a", (other, mine)), ("b", (mine, other))):
+        with pytest.raises(ValueError, match=f"`{argument}`: expected ranks of the split's 40 images and 120 captions"):
+            compare(split, *pair)

@@ -91,15 +91,37 @@ def test_the_usual_k(split, tmp_path):
         (Options(folds=0), "`--folds`: expected a whole number not below 1"),
         (Options(folds=3), "`--folds`: expected a divisor of the 20 images"),
         (Options(folds=5, intervals=True), "`--intervals`: expected it without --folds"),
+        (Options(folds=5, hubness=True), "`--hubness`: expected it without --folds"),
+        (Options(folds=5, qbnorm=True), "`--qbnorm`: expected it without --folds, got --folds 5"),
+        (Options(labels="wordllama", cs="x"), "`--cs`: expected a whole number not below 2, got 'x'"),
         (Options(cs=5), "`--cs`: expected it with --labels"),
         (Options(labels="wordllama", cs=21), "`--cs`: expected a number from 2 to 20"),
-        (Options(labels="wordllama", cs=1), "`--cs`: expected a number from 2 to 20"),
+        (Options(labels="wordllama", cs=1), "`--cs`: expected a whole number not below 2"),
         (Options(labels="wordlama"), "`--labels`: expected 'minilm', 'wordllama'"),
     ],
 )
 def test_options_that_do_not_fit(split, options, message):
     with pytest.raises(ValueError, match=message):
         evaluate(split, SCORES, options)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((60, 20), r"got \(60, 20\); it is transposed"),
+        ((40, 60), r"expected shape \(20, 60\), the images and captions of the split, got \(40, 60\)"),
+        ((20, 30), r"got \(20, 30\); .* cut to its first items"),
+        ((20,), r"got \(20,\); rows are images"),
+    ],
+)
+def test_a_matrix_of_another_split(split, shape, message):
+    with pytest.raises(ValueError, match=f"^`similarity`: .*{message}"):
+        evaluate(split, np.zeros(shape))
+
+
+def test_no_matrix_at_all(split):
+    with pytest.raises(ValueError, match=r"^`similarity`: expected a matrix .* got list"):
+        evaluate(split, SCORES.tolist())
 
 
 @pytest.mark.parametrize("each", [1, 3])

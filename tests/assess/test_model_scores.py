@@ -207,3 +207,7 @@ def test_a_run_without_readable_settings(data, run, tmp_path):
     (broken / "config.yaml").write_text("a: [", encoding="utf-8")
     with pytest.raises(ValueError, match=r"config\.yaml`: expected a YAML file"):
         load_similarity([str(broken)], open_dataset(data[0]).split("val"))
+
+
+def test_a_home_that_is_not_there():
+    assert is_model("~nosuchuser/x")

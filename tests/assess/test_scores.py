@@ -103,6 +103,25 @@ def test_lists_of_files(split):
         load_similarity(["a.npy", "b.npy", "a.npy"], split)
 
 
+def test_one_name_is_no_list(split):
+    with pytest.raises(ValueError, match=r"`--similarity`: expected a list of names, got 'a\.npy'; write \['a\.npy'\]"):
+        load_similarity("a.npy", split)
+
+
+def test_a_home_folder_in_front(split, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    scores = make_scores()
+    save("a.npy", scores)
+    save("b.npz", scores)
+    save_folder("model")
+    for name in ("~/a.npy", "~/b.npz", "~/b.npz:x"):
+        assert np.array_equal(load_similarity([name], split), scores)
+    assert np.array_equal(load_similarity(["~/model"], split), load_similarity(["model"], split))
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load_similarity(["~nosuchuser/a.npy"], split)
+
+
 def test_a_split_without_captions(tmp_path):
     make_data(tmp_path, each=0)
     add_image_without_captions(tmp_path)

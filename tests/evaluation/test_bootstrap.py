@@ -131,6 +131,8 @@ def test_one_query():
         (([1.0], [1.0, 2.0]), {}, "`b`: expected as many values as `a`, 1, got 2"),
         (([1.0], [math.nan]), {}, "`b`: expected finite numbers, got nan in row 0"),
         (([1.0], [1.0], [1, 2]), {}, "`groups`"),
+        (([1.0, 2.0], [1.0, 2.0], [1, None]), {}, "`groups`: expected numbers or names, all of one kind"),
+        (([1.0], [[1.0], [1.0, 2.0]]), {}, "`b`: expected numbers or names, all of one kind"),
         (([1.0], [1.0]), {"method": "t"}, "`method`"),
         (([1.0], [1.0]), {"resamples": 0}, "`resamples`"),
         (([1.0], [1.0]), {"confidence": 2.0}, "`confidence`"),
@@ -147,3 +149,12 @@ def test_bad_matrices():
         recall_intervals(np.full((2, 2), np.nan), [0, 1])
     with pytest.raises(ValueError, match="`ks`"):
         recall_intervals(np.zeros((2, 2)), [0, 1], ks=())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_tensors_of_any_kind_and_with_a_graph(dtype):
+    a, b = torch.tensor([1.0, 0.0, 1.0, 1.0]), torch.tensor([0.0, 0.0, 1.0, 0.5])
+    groups = torch.tensor([0.0, 0.0, 1.0, 2.0])
+    expected = paired_test(a.numpy(), b.numpy(), groups.numpy(), resamples=20)
+    given = [one.to(dtype).requires_grad_() for one in (a, b, groups)]
+    assert paired_test(*given, resamples=20) == expected

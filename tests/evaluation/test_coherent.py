@@ -93,6 +93,8 @@ def test_one_per_image():
         one_per_image([0, 0, 2, 1], 3, which=1)
     with pytest.raises(ValueError, match="`image_of_caption`"):
         one_per_image(3, 3)
+    with pytest.raises(ValueError, match="`image_of_caption`: expected numbers or names, all of one kind"):
+        one_per_image([[0, 0], [1]], 2)
     with pytest.raises(ValueError, match="`image_of_caption`: expected 0 integers"):
         one_per_image(2, 3)
 

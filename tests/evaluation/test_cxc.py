@@ -110,3 +110,26 @@ def test_the_table_of_images_and_captions_is_the_ground_truth_of_eccv_caption():
     alike = judged.score >= 3.0
     pairs = np.column_stack([judged.second[alike], judged.first[alike]])
     assert set(map(tuple, pairs.tolist())) == set(map(tuple, load_truth().pairs["cxc", "i2t"].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("judgements", "message"),
+    [
+        (([1], [2]), "expected two arrays of ids and one of scores, of one length, got tuple"),
+        (None, "got NoneType"),
+        (([1, 2], [2, 3], [4.0]), r"got shapes \(2,\), \(2,\) and \(1,\)"),
+        (([1, 2], [2], [4.0, 4.0]), r"got shapes \(2,\), \(1,\) and"),
+        (([1], [2], [[4.0]]), r"and \(1, 1\)"),
+        (([1.0], [2], [4.0]), "expected a list of integers"),
+        (([1], [2], [math.nan]), "expected scores that are finite numbers"),
+        (([1], [2], ["4"]), "expected scores that are finite numbers"),
+    ],
+)
+def test_bad_judgements(judgements, message):
+    with pytest.raises(ValueError, match=f"`judgements`: .*{message}"):
+        cxc_image_image(np.eye(3), [1, 2, 3], judgements)
+
+
+def test_judgements_may_be_lists():
+    table = as_table([1, 2, 3], [(0, 1, 4.0)])
+    assert cxc_image_image(np.eye(3), [1, 2, 3], [[1], [2], [4]]) == cxc_image_image(np.eye(3), [1, 2, 3], table)

@@ -192,6 +192,7 @@ def tiny(monkeypatch):
         ({"image_ids": [0.0, 1.0, 2.0, 3.0, 4.0]}, "`image_ids`: expected a list of integers, got .* float64"),
         ({"image_ids": np.zeros((5, 2), dtype=int)}, r"`image_ids`.*shape \(5, 2\)"),
         ({"image_ids": 3}, "`image_ids`: expected a list"),
+        ({"image_ids": [0, 1, None, 3, 4]}, "`image_ids`: expected numbers or names, all of one kind"),
         ({"similarity": np.full((5, 5), np.nan)}, "`similarity`: expected finite numbers, got nan in row 0"),
         ({"similarity": np.zeros((5, 2)), "image_ids": [1, 2]}, r"got \(5, 2\); it is transposed: give similarity.T"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import kendall
+from bcls.evaluation import _inputs, kendall
 from bcls.evaluation._inversions import count_inversions
 from bcls.evaluation._pairs_on_device import counts_on_device, inversions, pair_counts
 
@@ -62,7 +62,7 @@ def test_both_directions_equal_the_path_for_arrays(monkeypatch, device, block, d
     expected = kendall(similarity, relevance)
     # As if the tensor lay on a GPU: `kendall` then counts through this path, and nothing else changes.
     monkeypatch.setitem(kendall.__globals__, "counts_on_device", counted)
-    monkeypatch.setitem(kendall.__globals__, "_COUNTED_THERE", (device,))
+    monkeypatch.setattr(_inputs, "_COUNTED_THERE", (device,))
     assert kendall(torch.from_numpy(similarity).to(device), relevance) == expected
     assert seen == [device]
 
@@ -80,7 +80,7 @@ def test_half_precision_views_and_gradients(device):
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1)])
 def test_one_item(monkeypatch, shape):
-    monkeypatch.setitem(kendall.__globals__, "_COUNTED_THERE", ("cpu",))
+    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
     scores = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     there = kendall(torch.from_numpy(scores), scores)
     np.testing.assert_equal(there, kendall(scores, scores))

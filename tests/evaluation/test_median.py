@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bcls.evaluation import median_rank, query_ranks, recalls
+from bcls.evaluation.median import recalls_of_ranks, shares_within
 
 
 def sorted_ranks(similarity, owner):
@@ -49,3 +50,16 @@ def test_bad_arguments():
         median_rank(np.array([[0.0, 1.0], [np.nan, 0.0]]), [0, 1])
     with pytest.raises(ValueError, match="`image_of_caption`"):
         median_rank(np.zeros((2, 2)), [0, 2])
+
+
+def test_the_median_is_rounded_down():
+    # Ranks 2 and 4.
+    assert median_rank(np.array([[3.0, 4, 2, 1], [4, 3, 2, 1]]).T, [0, 3])["t2i_median_rank"] == 3.0
+    # Ranks 1 and 4.
+    assert median_rank(np.array([[3.0, 4, 2, 1], [4, 3, 2, 1]]).T, [1, 3])["t2i_median_rank"] == 2.0
+
+
+def test_recalls_from_ranks_are_those_from_scores():
+    similarity, owner = np.random.default_rng(0).random((6, 9)), [0, 0, 1, 2, 2, 2, 4, 5, 5]
+    assert recalls_of_ranks([query_ranks(similarity, owner)], (1, 3)) == recalls(similarity, owner, ks=(1, 3))
+    assert np.isnan(shares_within(np.array([0]), (1,))[1])

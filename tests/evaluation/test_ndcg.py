@@ -114,7 +114,7 @@ def test_blocks_and_tensors():
     [
         ({"similarity": np.full((2, 3), np.nan)}, "`similarity`: expected finite numbers, got nan in row 0"),
         ({"relevance": np.zeros((3, 2))}, r"`relevance`: expected the shape .* got \(3, 2\); transpose it"),
-        ({"relevance": np.full((2, 3), 2000.0)}, "`relevance`: expected labels from 0 to 1000, got 2000 in row 0"),
+        ({"relevance": np.full((2, 3), 2000.0)}, "labels from 0 to 1000, got 2000 in row 0; divide the labels"),
         ({"k": 0}, "`k`"),
         ({"k": 2.5}, "`k`"),
         ({"negative": "abs"}, "`negative`: expected one of"),

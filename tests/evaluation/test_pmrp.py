@@ -73,6 +73,7 @@ def test_nothing_is_labelled_and_one_image():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"codes": [[1, 0], [1]]}, "`codes`: expected numbers or names, all of one kind"),
         ({"codes": np.zeros((3, 4))}, "`codes`: expected a matrix of 2 rows"),
         ({"codes": np.full((2, 4), 0.5)}, "`codes`: expected 0 or 1"),
         ({"variant": "eccv5"}, "`variant`: expected one of 'pcme', 'eccv', 'eccv50'"),
@@ -84,3 +85,9 @@ def test_bad_arguments(changes, message):
     arguments = {"similarity": np.zeros((2, 3)), "image_of_caption": [0, 0, 1], "codes": np.eye(2), "variant": "pcme"}
     with pytest.raises(ValueError, match=message):
         pmrp(**arguments | changes)
+
+
+def test_codes_of_half_precision_and_with_a_graph():
+    similarity, codes = np.array([[0.9, 0.1, 0.3], [0.8, 0.4, 0.2]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    expected = pmrp(similarity, [0, 1, 1], codes.numpy(), "pcme")
+    assert pmrp(similarity, [0, 1, 1], codes.bfloat16().requires_grad_(), "pcme") == expected

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.evaluation import _ranks_on_device, median_rank, query_ranks, recalls
+from bcls.evaluation import _inputs, median_rank, query_ranks, recalls
 
 KINDS = [np.float16, np.float32, np.float64]
 
@@ -24,12 +24,12 @@ def test_the_same_ranks_with_ties(data):
         torch.from_numpy(np.ascontiguousarray(scores.T)).T if data.draw(st.booleans()) else torch.from_numpy(scores)
     )
     plain = query_ranks(scores, owner), recalls(scores, owner), median_rank(scores, owner)
-    before = _ranks_on_device._COUNTED_THERE
+    before = _inputs._COUNTED_THERE
     try:
-        _ranks_on_device._COUNTED_THERE = ("cpu",)
+        _inputs._COUNTED_THERE = ("cpu",)
         there = query_ranks(tensor, owner), recalls(tensor, owner), median_rank(tensor, owner)
     finally:
-        _ranks_on_device._COUNTED_THERE = before
+        _inputs._COUNTED_THERE = before
     np.testing.assert_array_equal(plain[0].i2t, there[0].i2t)
     np.testing.assert_array_equal(plain[0].t2i, there[0].t2i)
     for one, other in zip(plain[1:], there[1:], strict=True):
@@ -42,7 +42,7 @@ def test_what_is_not_finite_is_refused_in_the_same_words(bad, monkeypatch):
     scores[2, 1] = bad
     with pytest.raises(ValueError, match="similarity") as plain:
         recalls(scores, np.arange(4))
-    monkeypatch.setattr(_ranks_on_device, "_COUNTED_THERE", ("cpu",))
+    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
     with pytest.raises(ValueError, match="similarity") as there:
         recalls(torch.from_numpy(scores), np.arange(4))
     assert str(there.value) == str(plain.value)
@@ -52,5 +52,5 @@ def test_folds_are_counted_in_parts(monkeypatch):
     scores = np.random.default_rng(0).standard_normal((6, 12)).astype(np.float32)
     owner = np.repeat(np.arange(6), 2)
     plain = recalls(scores, owner, folds=3)
-    monkeypatch.setattr(_ranks_on_device, "_COUNTED_THERE", ("cpu",))
+    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
     assert recalls(torch.from_numpy(scores), owner, folds=3) == plain

@@ -169,6 +169,18 @@ def test_the_first_bad_row_is_named(bad, column):
         ({"image_of_caption": [0, 0, 0, 0], "folds": 2}, "fold 1 without any"),
         ({"folds": 3}, "`folds`: expected a divisor of the 2 images, got 3"),
         ({"folds": 0}, "`folds`"),
+        ({"folds": "2"}, "`folds`: expected a whole number not below 1, got '2'"),
+        ({"folds": 2.0}, "`folds`"),
+        ({"folds": None}, "`folds`"),
+        ({"folds": True}, "`folds`"),
+        ({"ks": 5}, "`ks`: expected a list of whole numbers above 0, got 5"),
+        ({"ks": None}, "`ks`"),
+        ({"ks": "15"}, "`ks`"),
+        ({"ks": (True,)}, "`ks`"),
+        ({"image_of_caption": [[0, 0], [1]]}, "`image_of_caption`: expected numbers or names, all of one kind"),
+        ({"image_of_caption": None}, "`image_of_caption`: .* got None"),
+        ({"image_of_caption": torch.zeros(4, dtype=torch.bfloat16)}, "`image_of_caption`.*float32"),
+        ({"image_of_caption": torch.zeros(4, requires_grad=True)}, "`image_of_caption`.*float32"),
         ({"ks": ()}, "`ks`"),
         ({"ks": (0, 1)}, "`ks`"),
         ({"ks": (1, 1)}, "`ks`"),
@@ -201,3 +213,9 @@ def test_cores_where_the_system_does_not_say(monkeypatch):
     assert cores() == 3
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert cores() == 1
+
+
+def test_cut_offs_of_any_integer_type():
+    similarity = np.random.default_rng(0).random((3, 6))
+    owner = np.repeat(np.arange(3), 2)
+    assert recalls(similarity, owner, ks=np.array([1, 2]), folds=np.int64(1)) == recalls(similarity, owner, ks=[1, 2])

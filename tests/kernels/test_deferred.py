@@ -76,3 +76,22 @@ def test_only_tensors_of_a_cuda_device_with_triton_are_looked_at_later(monkeypat
     monkeypatch.undo()
     assert not values.defers(torch.zeros(2, 2))
     check_now()
+
+
+class Own(losses.TripletSoftLoss):
+    """Somebody's loss that computes in a way of its own, and inherits ``fuses``."""
+
+    def compute(self, batch):
+        assert not batch.raw
+        return {"triplet": batch.similarity.sum() * batch.relevance.max()}
+
+
+def test_a_loss_that_computes_on_its_own_gets_values_that_were_looked_at(device):
+    similarity, relevance = batch(4)
+    assert Own()(similarity, relevance * (1 + 5e-5)) == similarity.sum()  # labels are clamped
+    assert len(device) == 1
+    spoilt = similarity.clone()
+    spoilt[1, 2] = torch.nan
+    Own()(spoilt, relevance)
+    with pytest.raises(ValueError, match="got nan at row 1, column 2 in an earlier call"):
+        check_now()

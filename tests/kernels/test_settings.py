@@ -1,22 +1,31 @@
 import pytest
 import torch
 
-from bcls.kernels import SoftNegatives, rungs, sliding_windows
+from bcls.kernels import SoftNegatives, Windows, rungs, sliding_windows
 from bcls.kernels import settings as kernel_settings
-from bcls.losses import _batch, _windows
+from bcls.losses import _batch, _windows, kendall, kendall_window, sam
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.15, 0.2, 0.25, 1.3])
 @pytest.mark.parametrize("beta", [0.01, 0.07, 0.1, 0.3, 0.7])
 def test_as_many_windows_as_the_plain_loss(alpha, beta):
     windows = sliding_windows(alpha, beta)
-    assert windows.count == _windows.window_count(alpha, beta)
+    assert windows.count == kernel_settings.window_count(alpha, beta)
     assert sum(windows.weights) == pytest.approx(1)
 
 
-def test_tolerances_are_those_of_the_plain_losses():
-    assert kernel_settings.EDGE == _windows.EDGE
-    assert kernel_settings.SAME == _batch.SAME
+def test_one_definition_for_kernels_and_losses():
+    assert _windows.EDGE is kernel_settings.EDGE
+    assert _batch.SAME is sam.SAME is kernel_settings.SAME
+    assert kendall_window.window_count is kernel_settings.window_count
+    assert kendall_window.check_stride is kernel_settings.check_stride
+    assert kendall_window.check_alpha is kendall.check_alpha is kernel_settings.check_alpha
+
+
+def test_lists_of_numbers_are_kept_as_tuples():
+    windows = Windows(1, [0], [1], thresholds=[0.4])
+    assert windows == Windows(1, (0.0,), (1.0,), thresholds=(0.4,))
+    assert kernel_settings.numbers_on(windows, torch.device("cpu"))[0].tolist() == pytest.approx([0.4])
 
 
 def test_numbers_stay_on_the_device():
@@ -34,6 +43,19 @@ def test_numbers_stay_on_the_device():
         (lambda: sliding_windows(alpha=float("nan")), "alpha"),
         (lambda: sliding_windows(beta=0), "beta"),
         (lambda: sliding_windows(beta=1.9), "beta"),
+        (lambda: sliding_windows(beta=1e-6), "beta"),
+        (lambda: sliding_windows(beta=1e-320), "beta"),
+        (lambda: sliding_windows(3.0), "alpha"),
+        (lambda: sliding_windows([0.2]), "alpha"),
+        (lambda: sliding_windows(scale=float("nan")), "scale"),
+        (lambda: Windows(0, (), (), 0.2, 0.1), "count"),
+        (lambda: Windows(1, (0.0,), (1.0,)), "beta"),
+        (lambda: Windows(1, (0.0,), (1.0,), 2.0, 0.1), "alpha"),
+        (lambda: Windows(2, (0.0,), (1.0, 1.0), 0.2, 0.1), "margins"),
+        (lambda: Windows(2, (0.0, 0.0), (1.0,), 0.2, 0.1), "weights"),
+        (lambda: Windows(2, (0.0, 0.0), (1.0, 1.0), thresholds=(0.1,)), "thresholds"),
+        (lambda: Windows(2, (0.0, 0.0), (1.0, 1.0), thresholds=(0.2, 0.1)), "thresholds"),
+        (lambda: Windows(1, (0.0,), (1.0,), 0.2, 0.1, scale=float("inf")), "scale"),
         (lambda: rungs((), (), ()), "thresholds"),
         (lambda: rungs((0.4, 0.2), (0, 0), (1, 1)), "thresholds"),
         (lambda: rungs((0.4,), (0, 0), (1,)), "margins"),

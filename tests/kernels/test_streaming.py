@@ -88,9 +88,7 @@ def test_half_embeddings_and_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = step(lambda a, b: total(streaming_loss(a, b, captions, **settings(20))), images, texts)
     assert_same(cast, ours)
-    exact = step(
-        lambda a, b: total(streaming_loss(a, b, captions.float(), **settings(20))), images.float(), texts.float()
-    )
+    exact = step(lambda a, b: total(streaming_loss(a, b, captions, **settings(20))), images.float(), texts.float())
     assert_same(ours, [part.bfloat16().float() if part.ndim else part for part in exact])
 
 
@@ -128,7 +126,19 @@ def test_second_derivative_is_refused():
         ({"images": torch.zeros(0, 3)}, "images"),
         ({"texts": torch.zeros(4, 3)}, "texts"),
         ({"captions": torch.zeros(4, 2)}, "captions"),
-        ({"image_ids": torch.zeros(4)}, "image_ids"),
+        ({"image_ids": torch.zeros(4, dtype=torch.int64)}, "image_ids"),
+        ({"image_ids": torch.zeros(5)}, "image_ids"),
+        ({"image_ids": torch.zeros(5, dtype=torch.bool)}, "image_ids"),
+        ({"image_ids": [0, 1, 2, 3, 4]}, "image_ids"),
+        ({"images": [[0.0]]}, "images"),
+        ({"images": None}, "images"),
+        ({"texts": torch.zeros(5, 3, dtype=torch.int64)}, "texts"),
+        ({"texts": torch.zeros(5, 3, device="meta")}, "texts"),
+        ({"captions": torch.eye(5, dtype=torch.int64)}, "captions"),
+        ({"captions": torch.eye(5) * 10}, "captions"),
+        ({"captions": torch.eye(5).fill_diagonal_(torch.nan)}, "captions"),
+        ({"references": torch.ones(5, 2), "reference_image": torch.arange(5)}, "references"),
+        ({"references": torch.ones(5, 2), "reference_image": list(range(5))}, "reference_image"),
         ({"step": 0}, "step"),
         ({"references": torch.zeros(5, 2)}, "reference_image"),
         ({"references": torch.zeros(5, 3), "reference_image": torch.arange(5)}, "references"),
@@ -139,6 +149,16 @@ def test_second_derivative_is_refused():
     ],
 )
 def test_bad_input_is_named(changes, named):
-    given = {"images": torch.zeros(5, 3), "texts": torch.zeros(5, 3), "captions": torch.zeros(5, 2), **changes}
+    given = {"images": torch.zeros(5, 3), "texts": torch.zeros(5, 3), "captions": torch.ones(5, 2) / 2**0.5, **changes}
     with pytest.raises(ValueError, match=f"^`{named}`"):
         streaming_loss(given.pop("images"), given.pop("texts"), given.pop("captions"), **given)
+
+
+def test_the_first_row_that_is_no_unit_vector_is_named():
+    images, texts, captions = embeddings(6)
+    captions[3] *= 1.01
+    with pytest.raises(ValueError, match=r"^`captions`: expected rows of length 1, got length 1.01 in row 3; divide"):
+        streaming_loss(images, texts, captions, **settings(6))
+    captions[2, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"got length nan in row 2; look for an empty caption"):
+        streaming_loss(images, texts, captions, **settings(6))

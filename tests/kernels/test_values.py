@@ -57,7 +57,7 @@ def test_the_next_call_says_what_the_plain_path_says(where, value, says, largest
     if GPU:
         torch.cuda.synchronize()
     with pytest.raises(ValueError, match=f"^{says}") as plain:
-        losses._batch._check_values(similarity, relevance, bounded=True)
+        values.check_values(similarity, relevance)
     with pytest.raises(ValueError, match=f"^{says} in an earlier call; ") as later:
         matrix_loss(*batch(4, device=DEVICE), windows=WINDOWS)
     assert str(later.value).replace(" in an earlier call", "") == str(plain.value)

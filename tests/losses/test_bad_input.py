@@ -89,6 +89,16 @@ def test_rounding_is_forgiven_and_clamped():
     assert BCLSLoss()(similarity, relevance) == BCLSLoss()(similarity, exact)
 
 
+def test_labels_are_judged_in_their_own_precision():
+    """Used to round float64 labels to the precision of the scores: one was infinite, one above its edge."""
+    with pytest.raises(ValueError, match=r"expected labels in \[-1, 1\], got values from 0 to 1e\+300"):
+        KendallLoss()(EYE, EYE.double() * 1e300)
+    similarity = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    relevance = torch.tensor([[1.0, -0.9000010192], [1.0, 1.0]], dtype=torch.float64)
+    for loss in (KendallWindowLoss(), BCLSLoss()):
+        assert float(loss(similarity, relevance)) == pytest.approx(float(loss(similarity.double(), relevance)))
+
+
 @pytest.mark.parametrize(
     "ids", [torch.arange(4), torch.zeros(3), torch.zeros(3, dtype=torch.bool), torch.eye(3).long()]
 )
@@ -169,7 +179,11 @@ def test_image_ids_may_be_a_list():
         (lambda: from_name("infonce+kendall", alpha=0.1), "`alpha`: .* write infonce.alpha"),
         (lambda: from_name("infonce+kendall", **{"sam.weight": 1}), "`sam.weight`"),
         (lambda: from_name("infonce+kendall", **{"kendall.beta": 1}), "`kendall: argument`"),
-        (lambda: from_name("sam+kendall"), "`parts`: expected losses that read `relevance` alike"),
+        (lambda: from_name("sam+kendall"), "`kendall`: expected a loss that reads `relevance` of any scale, as the"),
+        (lambda: from_name("kendall+sam"), r"`sam`: expected a loss that reads `relevance` in \[-1, 1\], as the whole"),
+        (lambda: BCLSLoss(continuous=SAMLoss()), r"`continuous`: expected a loss that reads `relevance` in \[-1, 1\]"),
+        (lambda: SumLoss({1: TripletLoss()}), "`parts`: expected names without a dot, got \\[1\\]"),
+        (lambda: from_name("bcls", **{"bcls.alpha": 0.1, "alpha": 0.3}), "`bcls`: expected each argument once"),
     ],
 )
 def test_arguments(make, says):

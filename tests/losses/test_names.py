@@ -190,3 +190,10 @@ def test_functions_have_the_defaults_of_their_modules(name):
         key: value for key, value in expected.items() if key in function
     }
     assert set(function) - set(expected) == {"similarity", "relevance", "image_ids"}
+
+
+def test_a_sum_of_losses_on_another_scale():
+    similarity, relevance = batch(6)
+    loss = SumLoss({"sam": SAMLoss()})
+    assert not loss.bounded
+    assert loss(similarity, relevance * 10) == SAMLoss()(similarity, relevance * 10)

@@ -11,12 +11,16 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
+from bcls._files import user_path
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Keys beside a matrix that say whose its rows and columns are.
 ID_KEYS = ("image_ids", "caption_ids")
@@ -67,8 +71,9 @@ def open_matrix(name: str) -> Stored:
         ValueError: If the file is of another kind, is damaged, has no such key, or holds no matrix of real numbers.
         OSError: If it cannot be read.
     """
-    match = _WITH_KEY.fullmatch(name) if not Path(name).exists() else None
-    path, key = (Path(match["file"]), match["key"]) if match else (Path(name), None)
+    whole = user_path(name)
+    match = _WITH_KEY.fullmatch(name) if not whole.exists() else None
+    path, key = (user_path(match["file"]), match["key"]) if match else (whole, None)
     if not path.name.endswith(ENDINGS):
         remedy = "save it with numpy.save(file, array)"
         fail(name, f"a file that ends in {', '.join(ENDINGS)}", path.suffix or "no ending", remedy)
@@ -190,19 +195,25 @@ def _too_few(there: int, wanted: int, shape: tuple[int, ...]) -> str:
 
 
 def _from_safetensors(name: str, path: Path, key: str | None) -> Stored:
-    import torch
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             keys = list(file.keys())
             tensor = file.get_tensor(_choose(name, keys, key))
-            ids = {one: _texts(file.get_tensor(one).numpy()) for one in ID_KEYS if one in keys}
+            ids = {one: _texts(_as_numpy(file.get_tensor(one))) for one in ID_KEYS if one in keys}
     except SafetensorError as error:
         _refuse(path, error)
+    return Stored(name, _as_numpy(tensor), ids)
+
+
+def _as_numpy(tensor: "Tensor") -> NDArray[Any]:
+    import torch
+
     # numpy has neither bfloat16 nor the eight-bit kinds, all of whose values are float32 as well.
     unknown = tensor.is_floating_point() and tensor.dtype not in {torch.float16, torch.float32, torch.float64}
-    return Stored(name, (tensor.float() if unknown else tensor).numpy(), ids)
+    array: NDArray[Any] = (tensor.float() if unknown else tensor).numpy()
+    return array
 
 
 def _choose(name: str, keys: Iterable[str], key: str | None) -> str:

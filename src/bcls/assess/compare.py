@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bcls._checks import fail
+
 if TYPE_CHECKING:
     from bcls.data import Dataset
     from bcls.evaluation import QueryRanks
@@ -28,12 +30,21 @@ def compare(split: "Dataset", a: "QueryRanks", b: "QueryRanks", *, seed: int = 0
         less b; for ``i2t_r1``, ``t2i_r1`` and ``rsum`` the 95 % interval ``difference_{figure}_low`` and ``_high``
         and the p-value ``p_{figure}`` of a permutation test; for the first places ``i2t_disagree`` and
         ``t2i_disagree``, the queries that one model alone gets right, of them ``i2t_only_a`` and ``i2t_only_b``.
+
+    Raises:
+        ValueError: If there is not one rank for each image and each caption of the split.
     """
     from bcls.evaluation import paired_test
+    from bcls.evaluation.median import recalls_of_ranks
 
+    for argument, ranks in (("a", a), ("b", b)):
+        counts, came = (len(split.images), len(split.captions)), (len(ranks.i2t), len(ranks.t2i))
+        if came != counts:
+            expected = f"ranks of the split's {counts[0]} images and {counts[1]} captions"
+            fail(argument, expected, f"{came[0]} and {came[1]}", "take the ranks of this very split")
     owner = split.image_of_caption
     asked = np.flatnonzero(a.i2t > 0)
-    first, second = _recalls(a), _recalls(b)
+    first, second = recalls_of_ranks([a], KS), recalls_of_ranks([b], KS)
     figures = {f"a_{key}": value for key, value in first.items()}
     figures |= {f"b_{key}": value for key, value in second.items()}
     figures |= {f"difference_{key}": first[key] - second[key] for key in first}
@@ -48,15 +59,6 @@ def compare(split: "Dataset", a: "QueryRanks", b: "QueryRanks", *, seed: int = 0
         figures |= {f"difference_{key}_{end}": test[f"difference_{end}"] for end in ("low", "high")}
         figures[f"p_{key}"] = test["p_value"]
     return figures | _disagreements("i2t", a.i2t, b.i2t) | _disagreements("t2i", a.t2i, b.t2i)
-
-
-def _recalls(ranks: "QueryRanks") -> dict[str, float]:
-    """Compute what :func:`bcls.evaluation.recalls` gives, from ranks."""
-    figures = {}
-    for direction, places in (("i2t", ranks.i2t[ranks.i2t > 0]), ("t2i", ranks.t2i)):
-        for k in KS:
-            figures[f"{direction}_r{k}"] = 100.0 * int(np.count_nonzero(places <= k)) / len(places)
-    return figures | {"rsum": sum(figures.values())}
 
 
 def _shares(ranks: "QueryRanks", owner: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import check_whole, fail
+from bcls.assess.fits import check_similarity_shape
 from bcls.assess.graded import CaptionVectors, graded_figures
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def evaluate(
 
     wanted = options or Options()
     owner = split.image_of_caption
+    check_similarity_shape("similarity", tuple(np.shape(similarity)), split)
     _check(wanted, len(split.images))
     figures = recalls(similarity, owner, folds=wanted.folds)
     figures |= _median_ranks(similarity, owner, wanted.folds)
@@ -87,8 +89,10 @@ def _check(options: Options, images: int) -> None:
     folds = check_whole("--folds", options.folds, least=1)
     if images % folds:
         fail("--folds", f"a divisor of the {images} images of the split", folds, "leave it out for the whole gallery")
-    if folds > 1 and options.intervals:
-        fail("--intervals", "it without --folds", f"--folds {folds}", "leave one of the two out")
+    # They look at the whole gallery, and one table has one protocol.
+    for flag in ("intervals", "hubness", "qbnorm"):
+        if folds > 1 and getattr(options, flag):
+            fail(f"--{flag}", "it without --folds", f"--folds {folds}", "leave one of the two out")
     if options.cs is not None and options.labels is None:
         fail("--cs", "it with --labels", "no --labels", "the coherent score needs labels: add --labels minilm")
 

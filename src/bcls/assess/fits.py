@@ -57,14 +57,18 @@ def _plural(key: str) -> str:
     return "images" if key == "image_ids" else "captions"
 
 
-def check_similarity_shape(stored: Stored, split: "Dataset") -> None:
+def check_similarity_shape(name: str, shape: tuple[int, ...], split: "Dataset") -> None:
     """Check that a matrix has a row for each image and a column for each caption of a split.
+
+    Args:
+        name: What the message calls the matrix.
+        shape: Of the matrix.
+        split: Images and captions.
 
     Raises:
         ValueError: If not; a transposed matrix and repeated images are named as such.
     """
     images, captions = len(split.images), len(split.captions)
-    shape = stored.array.shape
     if shape == (images, captions):
         return
     remedy = "rows are images and columns captions of the chosen --split"
@@ -72,10 +76,10 @@ def check_similarity_shape(stored: Stored, split: "Dataset") -> None:
         remedy = "it is transposed: save similarity.T"
     elif shape == (captions, captions):
         remedy = "it repeats each image for its captions: keep one row an image"
-    elif shape[0] == images and shape[1] < captions:
+    elif len(shape) == 2 and shape[0] == images and shape[1] < captions:
         remedy += "; a ranking cut to its first items will not do"
     expected = f"shape ({images}, {captions}), the images and captions of the split"
-    fail(stored.name, expected, shape, remedy)
+    fail(name, expected, shape, remedy)
 
 
 def check_finite(stored: Stored) -> None:
@@ -104,6 +108,14 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
         >>> list(row_blocks(3, BLOCK // 2))
         [slice(0, 2, None), slice(2, 3, None)]
     """
-    step = max(1, BLOCK // columns)
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
+    return parts(rows, max(1, BLOCK // columns))
+
+
+def parts(count: int, size: int) -> Iterator[slice]:
+    """Cut ``range(count)`` into consecutive slices of at most ``size``.
+
+    Example:
+        >>> list(parts(3, 2))
+        [slice(0, 2, None), slice(2, 3, None)]
+    """
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))

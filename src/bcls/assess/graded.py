@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._checks import fail
+from bcls._checks import check_whole, fail
 from bcls._progress import progress
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def graded_figures(
 
     images, owner = len(split.images), split.image_of_caption
     _check_every_image(split)
-    first = min(_USUAL_K, images) if k is None else k
+    first = min(_USUAL_K, images) if k is None else check_whole("--cs", k, least=2)
     # One image alone has no order: without a K that somebody asked for there is no coherent score.
     coherent = k is not None or images > 1
-    if coherent and not 2 <= first <= images:
+    if coherent and first > images:
         fail("--cs", f"a number from 2 to {images}, the images of the split", first, "choose another K")
     with pseudo_labels(split, captions) as labels, progress("graded figures", 3) as step:
         figures = kendall(similarity, labels)

@@ -1,6 +1,6 @@
 """The scores of a model, of a saved folder or a training run, on the images and captions of a split."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
+from bcls._files import user_path
 from bcls._progress import progress
 from bcls._yaml import read_yaml
 from bcls.assess.arrays import ENDINGS, Stored
-from bcls.assess.fits import check_finite
+from bcls.assess.fits import check_finite, parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +37,7 @@ def is_model(name: str) -> bool:
     """
     from bcls.models.folder import is_model_folder
 
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_dir():
         return is_model_folder(path) or (path / _CHECKPOINTS).is_dir()
     return not path.exists() and not any(ending in path.name for ending in ENDINGS)
@@ -70,7 +71,7 @@ def model_scores(name: str, split: "Dataset", features: str | None = None, flag:
     except ValueError as error:
         # It speaks of its own argument; who reads this wrote a flag.
         raise ValueError(str(error).replace("`path_or_name`", f"`{flag}`", 1)) from error
-    chosen = features if features is not None else _features_of_run(Path(name).expanduser())
+    chosen = features if features is not None else _features_of_run(user_path(name))
     with ThreadPoolExecutor(_THREADS, "bcls-read") as pool:
         images = _images(name, model, split, chosen, pool)
         _check_texts(name, model, split.texts[0])
@@ -185,12 +186,11 @@ def _by_vectors(
 def _encoded(
     encode: Callable[[slice], "Tensor"], count: int, before: int, step: Callable[[int], None]
 ) -> NDArray[np.float32]:
-    blocks = []
-    for part in _parts(count, _BATCH):
-        blocks.append(encode(part).numpy())
+    vectors = []
+    for part in parts(count, _BATCH):
+        vectors.append(encode(part).numpy())
         step(before + part.stop)
-    vectors: NDArray[np.float32] = np.concatenate(blocks)
-    return vectors
+    return np.concatenate(vectors)
 
 
 def _by_pairs(
@@ -199,14 +199,10 @@ def _by_pairs(
     scores = np.empty((len(split.images), len(split.captions)), dtype=np.float32)
     done = 0
     with progress(f"scoring by {Path(name).name}", scores.size) as step:
-        for rows in _parts(scores.shape[0], _IMAGES):
+        for rows in parts(scores.shape[0], _IMAGES):
             block = images(rows)
-            for columns in _parts(scores.shape[1], _CAPTIONS):
+            for columns in parts(scores.shape[1], _CAPTIONS):
                 scores[rows, columns] = model.similarity(block, split.texts[columns]).numpy()
                 done += scores[rows, columns].size
                 step(done)
     return scores
-
-
-def _parts(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))

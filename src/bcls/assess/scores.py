@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import fail
+from bcls._files import user_path
 from bcls.assess.arrays import ENDINGS, Stored, open_matrix
 from bcls.assess.fits import (
     check_captions,
@@ -47,6 +48,8 @@ def load_similarity(
         OSError: If it cannot be read.
     """
     check_captions(split)
+    if isinstance(models, str):
+        fail(flag, "a list of names", repr(models), f"write [{models!r}]")
     if not models:
         fail(
             flag, "at least one file", "none", "give a model, a matrix of images x captions, or a folder of embeddings"
@@ -67,11 +70,12 @@ def _read_model(name: str, split: "Dataset", features: str | None, flag: str) ->
     """Turn what a user named into scores; each kind of thing that can be named has its branch here."""
     if is_model(name):
         return model_scores(name, split, features, flag)
-    if Path(name).is_dir():
-        return load_embeddings(*find_embeddings(Path(name)), split)
+    folder = user_path(name)
+    if folder.is_dir():
+        return load_embeddings(*find_embeddings(folder), split)
     stored = open_matrix(name)
     check_ids(stored, split)
-    check_similarity_shape(stored, split)
+    check_similarity_shape(name, stored.array.shape, split)
     check_finite(stored)
     return stored.array
 

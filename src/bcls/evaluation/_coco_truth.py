@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls._extras import require
-from bcls.evaluation._inputs import is_tensor
+from bcls.evaluation._inputs import as_array
 from bcls.evaluation._targets import Ids
 
 #: Items of each query, by id.
@@ -93,7 +93,7 @@ def as_ids(argument: str, value: object) -> Ids:
         >>> as_ids("image_ids", range(3))
         array([0, 1, 2])
     """
-    ids = np.asarray(value.cpu() if is_tensor(value) else value)
+    ids = as_array(argument, value)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         fail(argument, "a list of integers", f"shape {ids.shape}, dtype {ids.dtype}", "give the ids of COCO's files")
     return ids.astype(np.int64)

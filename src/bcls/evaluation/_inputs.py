@@ -18,6 +18,7 @@ Matrix: TypeAlias = "NDArray[Any] | torch.Tensor"
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _REAL_KINDS = "fiub"
+_COUNTED_THERE = ("cuda",)
 
 
 def is_tensor(value: object) -> "TypeIs[torch.Tensor]":
@@ -59,6 +60,45 @@ def check_matrix(argument: str, value: Matrix) -> Matrix:
     return value
 
 
+def as_array(argument: str, value: object) -> NDArray[Any]:
+    """Bring a list, an array or a tensor of any kind to numpy.
+
+    Args:
+        argument: Name of the argument, for the message.
+        value: Numbers, or names.
+
+    Returns:
+        An array of numbers or text; a tensor's floats are float32 where numpy may not have their kind.
+
+    Raises:
+        ValueError: If rows differ in length, or there are things that are neither numbers nor text.
+
+    Example:
+        >>> as_array("groups", [[1, 2], [3]])
+        Traceback (most recent call last):
+        ...
+        ValueError: `groups`: expected numbers or names, all of one kind, got [[1, 2], [3]]; give an array, a tensor ...
+    """
+    expected, remedy = "numbers or names, all of one kind", "give an array, a tensor or a list of these"
+    try:
+        if is_tensor(value):
+            tensor = value.detach().cpu()
+            narrow = tensor.is_floating_point() and tensor.element_size() < 4
+            array: NDArray[Any] = (tensor.float() if narrow else tensor).numpy()
+        else:
+            array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        fail(argument, expected, repr(value), remedy)
+    if array.dtype.hasobject:
+        fail(argument, expected, repr(value), remedy)
+    return array
+
+
+def counts_in_place(tensor: "torch.Tensor") -> bool:
+    """Whether a tensor is on a device where the figures are counted; from others blocks are brought to the CPU."""
+    return tensor.device.type in _COUNTED_THERE
+
+
 def check_image_of_caption(value: object, images: int, captions: int) -> NDArray[np.int64]:
     """Check the image of each caption.
 
@@ -77,8 +117,8 @@ def check_image_of_caption(value: object, images: int, captions: int) -> NDArray
         >>> check_image_of_caption([0, 0, 1], images=2, captions=3)
         array([0, 0, 1])
     """
-    array = np.asarray(value.detach().cpu().numpy() if is_tensor(value) else value)
     argument, expected = "image_of_caption", f"{captions} integers, the image of each caption"
+    array = as_array(argument, value)
     if array.shape != (captions,):
         fail(argument, expected, f"shape {array.shape}", "give one for each column of `similarity`")
     if array.dtype.kind not in "iu":

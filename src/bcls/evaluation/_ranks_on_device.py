@@ -5,20 +5,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bcls.evaluation._inputs import counts_in_place
 from bcls.evaluation._targets import Ids, Targets
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Kinds of device where ranks are counted in place; elsewhere blocks are brought to the CPU.
-_COUNTED_THERE = ("cuda",)
 # Elements that are compared at once: masks of a byte each, two at a time.
 _AT_ONCE = 1 << 28
 
 
 def counts_there(similarity: "Tensor", rows: "slice | Ids", columns: "slice | Ids") -> bool:
     """Whether all of a matrix is asked for, and it lies on a device that counts; one with NaN is left to the CPU."""
-    if similarity.device.type not in _COUNTED_THERE:
+    if not counts_in_place(similarity):
         return False
     parts = zip((rows, columns), similarity.shape, strict=True)
     whole = all(isinstance(part, slice) and range(size)[part] == range(size) for part, size in parts)

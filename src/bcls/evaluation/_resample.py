@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import check_number, check_whole, fail
-from bcls.evaluation._inputs import is_tensor
+from bcls.evaluation._inputs import as_array
 
 # Draws that are held at once.
 _BLOCK = 1 << 22
@@ -37,7 +37,7 @@ def check_values(argument: str, value: object) -> NDArray[np.float64]:
         >>> check_values("scores", [1, 2])
         array([1., 2.])
     """
-    array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
+    array = as_array(argument, value)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "fiub":
         fail(argument, "a list of numbers", f"shape {array.shape}, dtype {array.dtype}", "give one for each query")
     bad = np.flatnonzero(~np.isfinite(array))
@@ -55,7 +55,7 @@ def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
     """
     if groups is None:
         return np.arange(rows), rows
-    array = np.asarray(groups.cpu() if is_tensor(groups) else groups)
+    array = as_array("groups", groups)
     if array.shape != (rows,):
         fail(
             "groups", f"{rows} names or numbers, the image of each row", f"shape {array.shape}", "give one for each row"

@@ -7,7 +7,7 @@ import numpy as np
 from bcls._checks import check_choice, fail
 from bcls.evaluation._inputs import Matrix, check_image_of_caption, check_matrix
 from bcls.evaluation._resample import add_intervals, check_groups, check_values, coins, draws
-from bcls.evaluation.median import query_ranks
+from bcls.evaluation.median import query_ranks, recalls_of_ranks
 from bcls.evaluation.recall import check_ks
 
 
@@ -50,22 +50,19 @@ def recall_intervals(
         True
     """
     check_matrix("similarity", similarity)
-    check_ks(ks)
+    ks = check_ks(ks)
     owner = check_image_of_caption(image_of_caption, *similarity.shape)
     ranks = query_ranks(similarity, owner)
     images = similarity.shape[0]
-    names = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in ks]
     hits = [*(ranks.i2t <= k for k in ks), *(np.bincount(owner, ranks.t2i <= k, minlength=images) for k in ks)]
     sizes = [np.ones(images)] * len(ks) + [np.bincount(owner, minlength=images)] * len(ks)
     # An image without captions has no query in either direction: as it is not drawn, no resample is without queries.
     asked = ranks.i2t > 0
     top, bottom = np.array(hits, dtype=np.float64)[:, asked], np.array(sizes, dtype=np.float64)[:, asked]
-    whole = 100.0 * top.sum(axis=1) / bottom.sum(axis=1)
     drawn = [100.0 * (w @ top.T) / (w @ bottom.T) for w in draws(top.shape[1], resamples, seed)]
     samples = np.concatenate(drawn)
     samples = np.column_stack([samples, samples.sum(axis=1)])
-    figures = dict(zip([*names, "rsum"], [*whole.tolist(), float(whole.sum())], strict=True))
-    return add_intervals(figures, samples, confidence)
+    return add_intervals(recalls_of_ranks([ranks], ks), samples, confidence)
 
 
 def paired_test(

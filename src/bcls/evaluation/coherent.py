@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._checks import check_choice, check_whole, fail
-from bcls.evaluation._inputs import Floats, Matrix, check_image_of_caption, is_tensor
+from bcls.evaluation._inputs import Floats, Matrix, as_array, check_image_of_caption
 from bcls.evaluation._order import top_items
 from bcls.evaluation._queries import by_query, check_labels, mean
 from bcls.evaluation.kendall import taus
@@ -78,8 +78,8 @@ def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDAr
         array([0, 2, 3])
     """
     count, place = check_whole("images", images, least=1), check_whole("which", which, least=0)
-    value = image_of_caption if is_tensor(image_of_caption) else np.asarray(image_of_caption)
-    owner = check_image_of_caption(value, count, int(value.shape[0]) if value.ndim else 0)
+    value = as_array("image_of_caption", image_of_caption)
+    owner = check_image_of_caption(value, count, len(value) if value.ndim else 0)
     sizes = np.bincount(owner, minlength=count)
     short = np.flatnonzero(sizes <= place)
     if short.size:

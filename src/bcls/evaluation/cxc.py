@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from bcls._checks import fail
 from bcls.evaluation._coco_truth import as_ids
-from bcls.evaluation._inputs import Matrix, check_matrix
+from bcls.evaluation._inputs import Matrix, as_array, check_matrix
 from bcls.evaluation._ranks import count_above, gold_targets, pick
 from bcls.evaluation._targets import Ids
+from bcls.evaluation.median import shares_within
 from bcls.evaluation.recall import check_ks
 
 # What counts as the same, on the scale from 0 to 5 (Parekh et al., 2021).
@@ -45,7 +46,8 @@ def cxc_text_text(
         Percentages ``cxc_r{k}_t2t``, and the number of queries without gold item, left out, ``cxc_empty_t2t``.
 
     Raises:
-        ValueError: If the matrix is not square, ids are missing, or a score is not finite.
+        ValueError: If the matrix is not square, ids are missing, the judgements are no three arrays of one length, or a
+            score is not finite.
 
     Example:
         >>> judged = np.array([7]), np.array([9]), np.array([4.0])
@@ -98,7 +100,7 @@ def _gold(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[
     place = {int(one): index for index, one in enumerate(ids)}
     if len(place) != len(ids):
         fail(argument, "each id once", f"{len(ids) - len(place)} repeated", "keep one of each")
-    first, second, score = judgements
+    first, second, score = _check_judgements(judgements)
     named = np.union1d(first, second)
     missing = named[~np.isin(named, ids)]
     if missing.size:
@@ -109,11 +111,25 @@ def _gold(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[
     return [ends for a, b in pairs for ends in ((place[a], place[b]), (place[b], place[a])) if a != b]
 
 
+def _check_judgements(judgements: Pairs) -> Pairs:
+    """Check that these are two arrays of ids and one of scores, of one length."""
+    expected, remedy = "two arrays of ids and one of scores, of one length", "give what bcls.data.read_cxc reads"
+    if not isinstance(judgements, Sequence) or len(judgements) != 3:
+        fail("judgements", expected, type(judgements).__name__, remedy)
+    first, second = (as_ids("judgements", part) for part in judgements[:2])
+    score = as_array("judgements", judgements[2])
+    if score.ndim != 1 or not len(first) == len(second) == len(score):
+        fail("judgements", expected, f"shapes {first.shape}, {second.shape} and {score.shape}", remedy)
+    if score.dtype.kind not in "fiu" or not np.isfinite(score).all():
+        fail("judgements", "scores that are finite numbers", f"others of {score.dtype}", remedy)
+    return first, second, score.astype(np.float64)
+
+
 def _recalls(
     similarity: Matrix, ids: Ids, gold: Iterable[tuple[int, int]], ks: Sequence[int], name: str
 ) -> dict[str, float]:
     check_matrix("similarity", similarity)
-    check_ks(ks)
+    ks = check_ks(ks)
     if tuple(similarity.shape) != (len(ids), len(ids)):
         fail(
             "similarity", f"shape {(len(ids), len(ids))}", tuple(similarity.shape), "give every item against every item"
@@ -124,9 +140,7 @@ def _recalls(
     # The query stands in its own row, and is taken out of the count where it is above the gold item.
     places = np.arange(len(ids))
     own = pick(similarity, places, places)
-    ranks = above - ((own > target.score) | ((own == target.score) & (places < target.item)))
+    ranks = 1 + above - ((own > target.score) | ((own == target.score) & (places < target.item)))
     ranks = ranks[target.asked()]
-    shares = {k: 100.0 * int(np.count_nonzero(ranks < k)) / len(ranks) if len(ranks) else float("nan") for k in ks}
-    return {f"cxc_r{k}_{name}": share for k, share in shares.items()} | {
-        f"cxc_empty_{name}": float(len(ids) - len(ranks))
-    }
+    figures = {f"cxc_r{k}_{name}": share for k, share in shares_within(ranks, ks).items()}
+    return figures | {f"cxc_empty_{name}": float(len(ids) - len(ranks))}

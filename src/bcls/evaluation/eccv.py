@@ -9,6 +9,7 @@ from bcls.evaluation._inputs import Floats, Matrix, blocks, check_matrix, take
 from bcls.evaluation._order import top_items
 from bcls.evaluation._ranks import count_above, gold_targets
 from bcls.evaluation._targets import Ids, Targets
+from bcls.evaluation.median import shares_within
 
 _KS = (1, 5, 10)
 # Elements of the queries that are looked at at once for their first items: a few megabytes.
@@ -86,9 +87,9 @@ def _figures(similarity: Matrix, truth: Truth, images: Places, captions: Places)
     return figures
 
 
-def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, ranks: Ids) -> None:
-    for k in _KS:
-        shares.setdefault(f"{name}_r{k}_{direction}", []).append(100.0 * int(np.count_nonzero(ranks < k)) / len(ranks))
+def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, above: Ids) -> None:
+    for k, share in shares_within(above + 1, _KS).items():
+        shares.setdefault(f"{name}_r{k}_{direction}", []).append(share)
 
 
 def _span(ids: Ids) -> slice | Ids:

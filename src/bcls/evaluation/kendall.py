@@ -3,15 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls.evaluation._inputs import Floats, Matrix, is_tensor
+from bcls.evaluation._inputs import Floats, Matrix, counts_in_place, is_tensor
 from bcls.evaluation._inversions import count_inversions
 from bcls.evaluation._order import order_keys
 from bcls.evaluation._pairs_on_device import counts_on_device
 from bcls.evaluation._queries import BLOCK, by_query, check_labels, mean
 
 _BLOCK = BLOCK
-# Kinds of device where pairs are counted in place; elsewhere blocks are brought to the CPU.
-_COUNTED_THERE = ("cuda",)
 
 
 def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
@@ -44,7 +42,7 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
         {'i2t_tau_a': 0.66..., 't2i_tau_a': 1.0, 'i2t_tau_b': 0.66..., 't2i_tau_b': 1.0}
     """
     check_labels(similarity, relevance)
-    if is_tensor(similarity) and similarity.device.type in _COUNTED_THERE:
+    if is_tensor(similarity) and counts_in_place(similarity):
         by_image, by_caption = counts_on_device(similarity, relevance)
         i2t, t2i = _taus(by_image, similarity.shape[1]), _taus(by_caption, similarity.shape[0])
     else:

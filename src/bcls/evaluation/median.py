@@ -1,5 +1,6 @@
 """The rank of the best gold item of each query, and the median and the mean of these ranks."""
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,31 @@ class QueryRanks(NamedTuple):
     i2t: NDArray[np.int64]
     #: ``(C,)`` rank of the image of each caption.
     t2i: NDArray[np.int64]
+
+
+def shares_within(ranks: NDArray[np.int64], ks: Iterable[int]) -> dict[int, float]:
+    """Compute the percentage of ranks that are at most K, for each K; rank 0 is no query, and of none it is nan.
+
+    Example:
+        >>> shares_within(np.array([1, 3, 0, 7, 2]), (1, 5))
+        {1: 25.0, 5: 75.0}
+    """
+    asked = ranks[ranks > 0]
+    return {k: 100.0 * int(np.count_nonzero(asked <= k)) / len(asked) if len(asked) else float("nan") for k in ks}
+
+
+def recalls_of_ranks(folds: Sequence[QueryRanks], ks: Sequence[int]) -> dict[str, float]:
+    """Compute what :func:`bcls.evaluation.recalls` gives, from the ranks of each fold.
+
+    Example:
+        >>> recalls_of_ranks([QueryRanks(np.array([1, 2]), np.array([1, 1, 2, 3]))], (1,))
+        {'i2t_r1': 50.0, 't2i_r1': 50.0, 'rsum': 100.0}
+    """
+    figures: dict[str, float] = {}
+    for direction, name in enumerate(QueryRanks._fields):
+        shares = [shares_within(fold[direction], ks) for fold in folds]
+        figures |= {f"{name}_r{k}": sum(one[k] for one in shares) / len(folds) for k in ks}
+    return figures | {"rsum": sum(figures.values())}
 
 
 def query_ranks(similarity: Matrix, image_of_caption: object) -> QueryRanks:
@@ -50,7 +76,7 @@ def query_ranks(similarity: Matrix, image_of_caption: object) -> QueryRanks:
 def median_rank(similarity: Matrix, image_of_caption: object) -> dict[str, float]:
     """Compute the median and the mean rank of the best gold item, over the queries of each direction.
 
-    Between two middle ranks the lower counts, as in the tables of the field, which round down.
+    The median is rounded down, as in the tables of the field.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor, any scale.

@@ -57,7 +57,7 @@ def ncs(
     check_labels(similarity, metric, "metric")
     images, captions = similarity.shape
     owner = check_image_of_caption(image_of_caption, images, captions)
-    check_ks(ks)
+    ks = check_ks(ks)
 
     def ratios(scores: Floats, values: Floats, gold: NDArray[np.bool_]) -> NDArray[np.float64]:
         items = scores.shape[1]

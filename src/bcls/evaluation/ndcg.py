@@ -78,9 +78,12 @@ def _check_range(labels: Floats, part: slice, negative: str) -> None:
     outside = (labels < lowest) | (labels > _HIGHEST)
     if outside.any():
         row = int(np.flatnonzero(outside.any(axis=1))[0])
-        expected = f"labels from {lowest:g} to {_HIGHEST:g}"
+        value = labels[row][outside[row]][0]
         remedy = 'negative="shift" maps cosines to 0..1, negative="clip" makes labels below 0 zero'
-        fail("relevance", expected, f"{labels[row][outside[row]][0]:g} in row {part.start + row}", remedy)
+        if value > _HIGHEST:
+            remedy = "divide the labels by a constant: 2 to such a power is beyond float64"
+        expected = f"labels from {lowest:g} to {_HIGHEST:g}"
+        fail("relevance", expected, f"{value:g} in row {part.start + row}", remedy)
 
 
 def _as_gains(labels: Floats, negative: str) -> NDArray[np.float64]:

@@ -9,9 +9,9 @@ from bcls._checks import check_choice, fail
 from bcls.evaluation._inputs import (
     Floats,
     Matrix,
+    as_array,
     check_image_of_caption,
     check_matrix,
-    is_tensor,
     read_rows,
     to_floats,
 )
@@ -93,7 +93,7 @@ def pmrp(similarity: Matrix, image_of_caption: object, codes: object, variant: s
 
 
 def _check_codes(value: object, images: int) -> NDArray[np.float32]:
-    codes = np.asarray(value.detach().cpu() if is_tensor(value) else value)
+    codes = as_array("codes", value)
     if codes.ndim != 2 or len(codes) != images:
         fail(
             "codes",

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._checks import fail
+from bcls._checks import check_whole, fail
 from bcls.evaluation._inputs import Matrix, check_image_of_caption, check_matrix
 from bcls.evaluation._ranks import count_above, gold_targets
+from bcls.evaluation.median import QueryRanks, recalls_of_ranks
 
 
 def recalls(
@@ -44,32 +45,36 @@ def recalls(
     check_matrix("similarity", similarity)
     images, captions = similarity.shape
     owner = check_image_of_caption(image_of_caption, images, captions)
-    check_ks(ks)
-    cuts = _cut_folds(owner, images, folds)
+    cut_offs = check_ks(ks)
+    cuts = _cut_folds(owner, images, check_whole("folds", folds, least=1))
     of_images = gold_targets(similarity, owner, np.arange(captions), query="image")
     of_captions = gold_targets(similarity, owner, np.arange(captions), query="caption")
     ranks = []
     for rows, columns in cuts:
         (by_image,), (by_caption,) = count_above(similarity, rows, columns, [of_images], [of_captions])
-        ranks.append((by_image[of_images.asked()[rows]], by_caption))
-    figures = {}
-    for direction, name in enumerate(("i2t", "t2i")):
-        for k in ks:
-            shares = [100.0 * int(np.count_nonzero(fold[direction] < k)) / len(fold[direction]) for fold in ranks]
-            figures[f"{name}_r{k}"] = sum(shares) / folds
-    return figures | {"rsum": sum(figures.values())}
+        ranks.append(QueryRanks(np.where(of_images.asked()[rows], by_image + 1, 0), by_caption + 1))
+    return recalls_of_ranks(ranks, cut_offs)
 
 
-def check_ks(ks: Sequence[int]) -> None:
-    """Check that the cut-offs are different whole numbers above 0."""
-    good = len(ks) > 0 and all(isinstance(k, int | np.integer) and k > 0 for k in ks) and len(set(ks)) == len(ks)
-    if not good:
-        fail("ks", "different whole numbers above 0", repr(ks), "the field prints (1, 5, 10)")
+def check_ks(ks: object) -> list[int]:
+    """Check that the cut-offs are different whole numbers above 0.
+
+    Example:
+        >>> check_ks((1, 5))
+        [1, 5]
+    """
+    given = list(ks) if isinstance(ks, Sequence | np.ndarray) else []
+    if not given or isinstance(ks, str):
+        fail("ks", "a list of whole numbers above 0", repr(ks), "the field prints (1, 5, 10)")
+    numbers = [check_whole("ks", k, least=1) for k in given]
+    if len(set(numbers)) < len(numbers):
+        fail("ks", "different numbers", repr(ks), "name each cut-off once")
+    return numbers
 
 
 def _cut_folds(owner: NDArray[np.int64], images: int, folds: int) -> list[tuple[slice, slice]]:
     """Cut the images, and the captions with them, into consecutive folds of equally many images."""
-    if folds < 1 or images % folds:
+    if images % folds:
         fail("folds", f"a divisor of the {images} images", folds, "use folds=1 for the whole gallery")
     size = images // folds
     fold_of_caption = owner // size

@@ -1,4 +1,4 @@
-"""Fused and streaming forms of the losses for large batches; :mod:`bcls.losses` is the plain form and the definition.
+"""Fused and streaming forms of the losses; :mod:`bcls.losses` is the plain form and the definition.
 
 Triton kernels on NVIDIA devices, plain torch elsewhere, with the same values and gradients.
 """

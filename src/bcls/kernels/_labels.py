@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bcls._checks import fail
+from bcls.kernels.values import ROUNDING
 
 
 class LabelMaker(NamedTuple):
@@ -32,6 +33,36 @@ class LabelMaker(NamedTuple):
         return labels
 
 
+def is_whole(numbers: Tensor) -> bool:
+    """Whether a tensor is of integers."""
+    return not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
+
+
+def check_unit_rows(argument: str, rows: Tensor) -> None:
+    """Check that label embeddings are unit rows, whose products are cosines; on a device this waits.
+
+    Args:
+        argument: Name of the argument, for the message.
+        rows: ``(K, D)`` floating point.
+
+    Raises:
+        ValueError: If a row is not finite or not of length 1; the first one is named.
+
+    Example:
+        >>> check_unit_rows("captions", 2 * torch.eye(2))
+        Traceback (most recent call last):
+        ...
+        ValueError: `captions`: expected rows of length 1, got length 2 in row 0; divide each row by its length
+    """
+    lengths = rows.detach().float().norm(dim=1)
+    # Rows that were rounded to half precision have another length by as much as one number of theirs.
+    odd = ~((lengths - 1).abs() <= max(ROUNDING, torch.finfo(rows.dtype).eps))  # a NaN is odd
+    if bool(odd.any()):
+        row = int(odd.int().argmax())
+        remedy = "divide each row by its length" if lengths[row].isfinite() else "look for an empty caption"
+        fail(argument, "rows of length 1", f"length {float(lengths[row]):g} in row {row}", remedy)
+
+
 def reference_places(reference_image: Tensor, images: int) -> Tensor:
     """Numbers of the references of each image, ``(P, images)`` for at most P of them.
 
@@ -47,7 +78,7 @@ def reference_places(reference_image: Tensor, images: int) -> Tensor:
         tensor([[1, 0],
                 [1, 2]])
     """
-    if reference_image.ndim != 1 or reference_image.is_floating_point():
+    if reference_image.ndim != 1 or not is_whole(reference_image):
         got = f"shape {tuple(reference_image.shape)} of {reference_image.dtype}"
         fail("reference_image", "integers (K,), one for each reference", got, "number the images of this batch from 0")
     owner = reference_image.long()

@@ -1,7 +1,8 @@
 """BCLS, K-SW-HS, the ladder's rungs and Triplet-SN on a given similarity matrix: few passes, O(B W) memory beside it.
 
-Forward reads the two matrices once, for both directions, and keeps the hardest pair of each anchor and window and one
-log-sum-exp an anchor. Backward writes the gradient once and adds the few cells of the hard pairs to it.
+Forward reads the two matrices, for both directions together, and keeps the hardest pair of each anchor and window and
+one log-sum-exp an anchor. Backward writes the gradient once and adds the few cells of the hard pairs to it. With Triton
+batches up to 4,096 take one launch for both, see ``_small``; above that one more launch looks at the values.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from bcls.kernels._once import only_once
 from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
 from bcls.kernels.engines import PRECISIONS, elsewhere, engine_for, runs_triton
 from bcls.kernels.settings import Halves, SoftNegatives, Windows
-from bcls.kernels.values import look, refuse_earlier
+from bcls.kernels.values import check_tensor, check_values, look, refuse_earlier
 
 
 class Terms(NamedTuple):
@@ -35,7 +36,7 @@ def matrix_loss(
     """Soft negatives and hard pairs of windows over a ``(B, B)`` matrix, rows are images.
 
     Nothing waits for the device: kernels that meet NaN, infinity or labels out of range report them, and the next call
-    or :func:`bcls.kernels.check_now` raises. Plain torch, off CUDA, leaves them for the caller to refuse. A second
+    or :func:`bcls.kernels.check_now` raises. Plain torch, where Triton does not run, refuses them at once. A second
     derivative is refused; the plain losses have one.
 
     Args:
@@ -46,7 +47,7 @@ def matrix_loss(
         windows: Settings of the continuous half, or None to leave it out.
 
     Raises:
-        ValueError: If shapes, types or devices do not fit, or an earlier call had bad values.
+        ValueError: If shapes, types, devices or values do not fit, or an earlier call had bad values.
 
     Example:
         >>> from bcls.kernels import sliding_windows
@@ -55,6 +56,7 @@ def matrix_loss(
         >>> matrix_loss(scores, labels, windows=sliding_windows()).continuous
         tensor(0.0333)
     """
+    check_tensor("similarity", similarity)
     square = similarity.ndim == 2 and similarity.shape[0] == similarity.shape[1] > 0
     if not square or similarity.dtype not in PRECISIONS:
         got = f"shape {tuple(similarity.shape)} of {similarity.dtype}"
@@ -65,7 +67,10 @@ def matrix_loss(
         ("relevance", relevance, similarity.shape),
         ("image_ids", image_ids, similarity.shape[:1]),
     ):
-        if tensor is not None and (tensor.shape != shape or tensor.device != similarity.device):
+        if tensor is None:
+            continue
+        check_tensor(argument, tensor)
+        if tensor.shape != shape or tensor.device != similarity.device:
             got = f"shape {tuple(tensor.shape)} on {tensor.device}"
             fail(argument, f"shape {tuple(shape)} on {similarity.device}", got, "pass the labels of this very batch")
     if relevance is not None and relevance.dtype != torch.float64:
@@ -81,6 +86,8 @@ def matrix_loss(
         if is_small(similarity.shape[0], windows):
             return Terms(*small_loss(*inputs))
         look(similarity.detach(), relevance)
+    else:
+        check_values(similarity, relevance)
     return Terms(*_MatrixLoss.apply(*inputs))  # type: ignore[no-untyped-call]
 
 

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from bcls._checks import check_whole, fail
 from bcls.kernels._entries import entries
-from bcls.kernels._labels import LabelMaker, reference_places
+from bcls.kernels._labels import LabelMaker, check_unit_rows, is_whole, reference_places
 from bcls.kernels._once import only_once
 from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
 from bcls.kernels._ranks import Share, share_of
 from bcls.kernels.engines import engine_for
 from bcls.kernels.matrix import Terms, gather
 from bcls.kernels.settings import Halves, SoftNegatives, Windows
+from bcls.kernels.values import check_tensor
 
 
 def streaming_loss(
@@ -55,7 +56,8 @@ def streaming_loss(
         step: Rows of a tile; what suits the device without it.
 
     Raises:
-        ValueError: If shapes do not fit or an image has no reference.
+        ValueError: If shapes, types or devices do not fit, an image has no reference, or, off CUDA, a row of
+            ``captions`` or ``references`` is not of length 1; on CUDA a look at the values would wait.
 
     Example:
         >>> from bcls.kernels import SoftNegatives
@@ -63,7 +65,7 @@ def streaming_loss(
         >>> streaming_loss(eye, eye, eye, soft=SoftNegatives(margin=1.0, gamma=1e4)).binary  # at the margin
         tensor(0.0004)
     """
-    _check(images, texts, captions, image_ids)
+    _check(images, texts, captions, references, reference_image, image_ids)
     if (references is None) != (reference_image is None):
         fail("reference_image", "given together with `references`", "one of them alone", "pass both or none")
     if references is None or reference_image is None:
@@ -73,23 +75,43 @@ def streaming_loss(
         if references.shape != (len(reference_image), captions.shape[1]):
             expected = f"shape {(len(reference_image), captions.shape[1])}"
             fail("references", expected, tuple(references.shape), "embed them as `captions`, one for each owner")
+    chosen = None if step is None else check_whole("step", step, least=1)
+    if images.device.type != "cuda":
+        check_unit_rows("captions", captions)
+        if references is not captions:
+            check_unit_rows("references", references)
     share = share_of(images, group)
     ids = None if image_ids is None else share.gather(image_ids)
     labels = LabelMaker(references.detach().float(), places, share.gather(captions.detach().float()), ids, share.first)
-    chosen = None if step is None else check_whole("step", step, least=1)
     return Terms(*_StreamingLoss.apply(images, texts, labels, share, Halves(soft, windows), chosen))  # type: ignore[no-untyped-call]
 
 
-def _check(images: Tensor, texts: Tensor, captions: Tensor, image_ids: Tensor | None) -> None:
-    if images.ndim != 2 or len(images) == 0 or not images.is_floating_point():
-        got = f"shape {tuple(images.shape)} of {images.dtype}"
-        fail("images", "embeddings (b, d), at least one row", got, "one row an image")
+def _check(
+    images: Tensor,
+    texts: Tensor,
+    captions: Tensor,
+    references: Tensor | None,
+    reference_image: Tensor | None,
+    image_ids: Tensor | None,
+) -> None:
+    needed = {"images": images, "texts": texts, "captions": captions}
+    optional = {"references": references, "reference_image": reference_image, "image_ids": image_ids}
+    given = {argument: tensor for argument, tensor in optional.items() if tensor is not None}
+    for argument, tensor in {**needed, **given}.items():
+        check_tensor(argument, tensor)
+        if tensor.device != images.device:
+            fail(argument, f"a tensor on {images.device}, as `images`", tensor.device, "move it with .to(...)")
+        if (argument in needed or tensor is references) and not tensor.is_floating_point():
+            fail(argument, "embeddings of floating point numbers", tensor.dtype, "convert them with .float()")
+    if images.ndim != 2 or len(images) == 0:
+        fail("images", "embeddings (b, d), at least one row", f"shape {tuple(images.shape)}", "one row an image")
     if texts.shape != images.shape:
         fail("texts", f"the shape of `images`, {tuple(images.shape)}", tuple(texts.shape), "one row a caption")
     if captions.ndim != 2 or len(captions) != len(images):
         fail("captions", f"label embeddings, {len(images)} rows", tuple(captions.shape), "one row a caption")
-    if image_ids is not None and image_ids.shape != images.shape[:1]:
-        fail("image_ids", f"{len(images)} integers", tuple(image_ids.shape), "one for each row of `images`")
+    if image_ids is not None and (image_ids.shape != images.shape[:1] or not is_whole(image_ids)):
+        got = f"shape {tuple(image_ids.shape)} of {image_ids.dtype}"
+        fail("image_ids", f"{len(images)} integers", got, "one for each row of `images`")
 
 
 class _StreamingLoss(torch.autograd.Function):

@@ -4,6 +4,8 @@ On a CUDA device a look at the values from the host waits until the device has d
 look, write what they find into memory of the host, and the next call of any loss, or :func:`check_now`, raises it.
 """
 
+import math
+from functools import reduce
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -104,6 +106,73 @@ def refuse_range(low: float, high: float, when: str = "") -> NoReturn:
     """Refuse labels out of range."""
     remedy = "rescale them (cosines need unit vectors; for CIDEr-like scales use SAMLoss)"
     fail("relevance", "labels in [-1, 1]", f"values from {low:.6g} to {high:.6g}{when}", remedy)
+
+
+def check_tensor(argument: str, value: object) -> None:
+    """Check that ``value`` is a tensor."""
+    if not isinstance(value, Tensor):
+        fail(argument, "a torch.Tensor", type(value).__name__, "convert it with torch.as_tensor")
+
+
+def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> float:
+    """Refuse what is not finite and labels out of range, at once: on a device this waits.
+
+    Args:
+        similarity: ``(B, B)`` floating point.
+        relevance: ``(B, B)`` floating point, or None.
+        bounded: Whether the labels must lie in [-1, 1].
+
+    Returns:
+        The lowest label, or -1 where there is none or values cannot be read, as inside ``torch.compile``.
+
+    Raises:
+        ValueError: If a number is not finite or a label is out of range.
+    """
+    given = {"similarity": similarity, "relevance": relevance}
+    matrices = {argument: matrix for argument, matrix in given.items() if matrix is not None}
+    extremes = _read_extremes(*matrices.values())
+    if extremes is None:
+        return -1.0
+    for (argument, matrix), (low, high) in zip(matrices.items(), extremes, strict=True):
+        if not math.isfinite(low) or not math.isfinite(high):
+            row, column = (~torch.isfinite(matrix)).nonzero()[0].tolist()
+            refuse_not_finite(argument, str(matrix[row, column].item()), row, column)
+    if relevance is None:
+        return -1.0
+    low, high = extremes[1]
+    if bounded and (low < -1 - ROUNDING or high > 1 + ROUNDING):
+        refuse_range(low, high)
+    return max(low, -1.0)
+
+
+def at_least_float32(matrix: Tensor) -> Tensor:
+    """The matrix in float32, or float64 as it is."""
+    return matrix if matrix.dtype == torch.float64 else matrix.float()
+
+
+def is_planned(matrix: Tensor) -> bool:
+    """Whether steps are only written down now, by torch.compile or as a CUDA graph: no value can be read."""
+    return torch.compiler.is_compiling() or is_recorded(matrix)
+
+
+def is_recorded(matrix: Tensor) -> bool:
+    """Whether steps are written down as a CUDA graph."""
+    return matrix.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:
+    """Smallest and largest value of each matrix in one reading; None where values cannot be read."""
+    if is_planned(matrices[0]):
+        return None
+    extremes = [bound for matrix in matrices for bound in torch.aminmax(at_least_float32(matrix.detach()))]
+    # The widest type: rounded to a narrower one, a label would move over an edge or become infinite.
+    widest = reduce(torch.promote_types, (bound.dtype for bound in extremes))
+    together = torch.stack([bound.to(widest) for bound in extremes]).cpu()  # one wait for the device
+    try:
+        bounds = [bound.item() for bound in together]
+    except RuntimeError:  # inside torch.func.vmap
+        return None
+    return list(zip(bounds[::2], bounds[1::2], strict=True))
 
 
 def look(similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:

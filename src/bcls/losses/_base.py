@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from bcls._checks import check_choice, fail
+from bcls._checks import check_choice, check_number, fail
 from bcls.losses._batch import Batch, check_batch, look_later
 
 Reduction = Literal["mean", "sum"]
@@ -53,7 +53,8 @@ class RetrievalLoss(nn.Module):
     ) -> dict[str, Tensor]:
         """Named scalars that sum to the loss, for logging."""
         batch = check_batch(similarity, relevance, image_ids, bounded=self.bounded)
-        if batch.raw and not self.fuses(batch):
+        # What a subclass computes in a way of its own does not look at the values.
+        if batch.raw and not (_owner(type(self), "compute") is _owner(type(self), "fuses") and self.fuses(batch)):
             batch = look_later(batch, bounded=self.bounded)
         return self.compute(batch)
 
@@ -70,6 +71,11 @@ class RetrievalLoss(nn.Module):
         return total(self.terms(similarity, relevance, image_ids=image_ids))
 
 
+def _owner(kind: type, name: str) -> type:
+    """The class that a method was written in."""
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
 def total(terms: dict[str, Tensor]) -> Tensor:
     """Sum of named terms."""
     first, *others = terms.values()
@@ -78,13 +84,16 @@ def total(terms: dict[str, Tensor]) -> Tensor:
     return first
 
 
-def check_part(argument: str, part: object, reduction: Reduction) -> nn.Module:
-    """A part of a composed loss: a module that is reduced as the whole is."""
+def check_part(argument: str, part: object, reduction: Reduction, *, bounded: bool = True) -> nn.Module:
+    """A part of a composed loss: a module that is reduced and reads ``relevance`` as the whole does."""
     if not isinstance(part, nn.Module):
         fail(argument, "a loss, an nn.Module", repr(part), "make one by its name with bcls.losses.from_name")
     if isinstance(part, RetrievalLoss) and part.reduction != reduction:
         remedy = "give the part and the whole the same one"
         fail(argument, f'a loss with reduction="{reduction}" as the whole', f'"{part.reduction}"', remedy)
+    if isinstance(part, RetrievalLoss) and part.bounded != bounded:
+        expected = f"a loss that reads `relevance` {'in [-1, 1]' if bounded else 'of any scale'}, as the whole"
+        fail(argument, expected, type(part).__name__, "SAM reads another scale than the others: use it alone")
     return part
 
 
@@ -98,3 +107,18 @@ def terms_of(loss: nn.Module, batch: Batch, name: str) -> dict[str, Tensor]:
 def numbers_like(tensor: Tensor, values: Sequence[float]) -> Tensor:
     """A few numbers as a vector of a tensor's type, made on its device: a copy from the host cannot be recorded."""
     return torch.stack([tensor.new_full((), value) for value in values]) if values else tensor.new_zeros(0)
+
+
+def number_or_parameter(
+    argument: str, value: float | nn.Parameter, remedy: str, *, above: float = -float("inf")
+) -> float | nn.Parameter:
+    """A checked number, or a scalar parameter as it is: the optimizer owns its value."""
+    if isinstance(value, nn.Parameter):
+        if value.numel() != 1:
+            fail(argument, "a number or an nn.Parameter with one element", f"shape {tuple(value.shape)}", remedy)
+        return value
+    if hasattr(value, "requires_grad"):
+        fail(
+            argument, "a number or an nn.Parameter", "a plain tensor", "wrap it in nn.Parameter if it is to be learned"
+        )
+    return check_number(argument, value, remedy, above=above)

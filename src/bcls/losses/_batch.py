@@ -1,6 +1,5 @@
 """The checked input of every loss: one similarity matrix, its labels, whose image each row is."""
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -8,10 +7,7 @@ from torch import Tensor
 
 from bcls._checks import fail
 from bcls.kernels import values
-from bcls.kernels.values import ROUNDING
-
-#: Labels this close to 1 say "the same": cosines of equal captions round to 0.9999999.
-SAME = 1e-4
+from bcls.kernels.settings import SAME
 
 
 class Batch(NamedTuple):
@@ -94,9 +90,9 @@ def check_batch(
         relevance = _check_relevance(relevance, similarity)
     if values.defers(similarity):
         values.refuse_earlier(similarity.device)
-        return Batch(_at_least_float32(similarity), relevance, ids, -1.0, raw=True)
-    lowest = _check_values(similarity, relevance, bounded=bounded)
-    return Batch(_at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids, lowest)
+        return Batch(values.at_least_float32(similarity), relevance, ids, -1.0, raw=True)
+    lowest = values.check_values(similarity, relevance, bounded=bounded)
+    return Batch(values.at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids, lowest)
 
 
 def look_later(batch: Batch, *, bounded: bool) -> Batch:
@@ -133,7 +129,7 @@ def _check_relevance(relevance: Tensor, similarity: Tensor) -> Tensor:
     if relevance.device != similarity.device:
         fail("relevance", f"a tensor on {similarity.device}", f"one on {relevance.device}", "move it with .to(...)")
     # Labels teach, they are not taught; and half precision is too coarse to tell windows apart.
-    return _at_least_float32(relevance.detach())
+    return values.at_least_float32(relevance.detach())
 
 
 def _check_ids(image_ids: Tensor, similarity: Tensor) -> Tensor:
@@ -149,49 +145,3 @@ def _check_ids(image_ids: Tensor, similarity: Tensor) -> Tensor:
             "number the images of the dataset and pass the numbers of this batch",
         )
     return ids
-
-
-def _at_least_float32(matrix: Tensor) -> Tensor:
-    return matrix if matrix.dtype == torch.float64 else matrix.float()
-
-
-def _check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool) -> float:
-    """Refuse what is not finite and labels out of range; the lowest label, or -1 where values cannot be read."""
-    given = {"similarity": similarity, "relevance": relevance}
-    matrices = {argument: matrix for argument, matrix in given.items() if matrix is not None}
-    extremes = _read_extremes(*matrices.values())
-    if extremes is None:
-        return -1.0
-    for (argument, matrix), (low, high) in zip(matrices.items(), extremes, strict=True):
-        if not math.isfinite(low) or not math.isfinite(high):
-            row, column = (~torch.isfinite(matrix)).nonzero()[0].tolist()
-            values.refuse_not_finite(argument, str(matrix[row, column].item()), row, column)
-    if relevance is None:
-        return -1.0
-    low, high = extremes[1]
-    if bounded and (low < -1 - ROUNDING or high > 1 + ROUNDING):
-        values.refuse_range(low, high)
-    return max(low, -1.0)
-
-
-def is_planned(matrix: Tensor) -> bool:
-    """Whether steps are only written down now, by torch.compile or as a CUDA graph: no value can be read."""
-    return torch.compiler.is_compiling() or is_recorded(matrix)
-
-
-def is_recorded(matrix: Tensor) -> bool:
-    """Whether steps are written down as a CUDA graph."""
-    return matrix.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:
-    """Smallest and largest value of each matrix in one reading; None where values cannot be read."""
-    if is_planned(matrices[0]):
-        return None
-    extremes = [bound for matrix in matrices for bound in torch.aminmax(_at_least_float32(matrix.detach()))]
-    together = torch.stack([bound.to(extremes[0].dtype) for bound in extremes]).cpu()  # one wait for the device
-    try:
-        bounds = [bound.item() for bound in together]
-    except RuntimeError:  # inside torch.func.vmap
-        return None
-    return list(zip(bounds[::2], bounds[1::2], strict=True))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls.losses._batch import is_recorded
+from bcls.kernels.values import is_recorded
 from bcls.losses._windows import wide
 
 #: Far more steps than k-means on a line needs; it stops early when no cut moves.

@@ -56,21 +56,18 @@ class SumLoss(RetrievalLoss):
     def __init__(self, parts: dict[str, nn.Module], weights: Sequence[float] | None = None) -> None:
         if not isinstance(parts, dict) or not parts:
             fail("parts", "a dict with at least one loss by its name", parts, "name the losses to add up")
-        if any("." in name for name in parts):
+        if any(not isinstance(name, str) or "." in name for name in parts):
             fail("parts", "names without a dot", list(parts), "a dot stands between the name of a part and its term")
-        reductions = [part.reduction for part in parts.values() if isinstance(part, RetrievalLoss)]
-        super().__init__(reductions[0] if reductions else "mean")
+        first = next((part for part in parts.values() if isinstance(part, RetrievalLoss)), None)
+        super().__init__("mean" if first is None else first.reduction)
+        # A part on its own scale (SAM) frees the labels, which others would misread.
+        self.bounded = first is None or first.bounded
         for name, part in parts.items():
-            check_part(name, part, self.reduction)
+            check_part(name, part, self.reduction, bounded=self.bounded)
         self.names = list(parts)
         self.parts = nn.ModuleList(parts.values())
         weights = [1.0] * len(parts) if weights is None else weights
         self.weights = check_numbers("weights", weights, "1 leaves a loss as it is", count=len(parts), low=0)
-        # One part on its own scale (SAM) frees the labels; the others would misread them.
-        bounds = {part.bounded for part in parts.values() if isinstance(part, RetrievalLoss)}
-        if len(bounds) > 1:
-            fail("parts", "losses that read `relevance` alike", self.names, "SAM reads another scale than the others")
-        self.bounded = bounds.pop() if bounds else True
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
@@ -106,7 +103,10 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
     if len(set(parts)) < len(parts):
         fail("name", "each loss once", repr(name), "give a repeated loss a larger weight instead")
     if len(parts) == 1:
-        return _build(parts[0], {key.removeprefix(f"{parts[0]}."): value for key, value in arguments.items()})
+        plain = {key.removeprefix(f"{parts[0]}."): value for key, value in arguments.items()}
+        if len(plain) < len(arguments):
+            fail(parts[0], "each argument once", list(arguments), f"leave out those that begin with {parts[0]}.")
+        return _build(parts[0], plain)
     own: dict[str, dict[str, Any]] = {part: {} for part in parts}
     weights = arguments.pop("weights", None)
     if "reduction" in arguments:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls.losses._batch import is_planned
+from bcls.kernels.values import is_planned
 from bcls.losses._extrema import CELL, HardPairs
 from bcls.losses._windows import wide
 
@@ -17,14 +17,14 @@ from bcls.losses._windows import wide
 _MANY = 64
 
 
-class Terms(NamedTuple):
+class LinearSum(NamedTuple):
     """A sum of few cells: the loss is linear as long as the mined pairs stay the same."""
 
     cells: Tensor  #: (K,) int64, flat positions
     coefficients: Tensor  #: (K,)
 
 
-def hinge_terms(pairs: HardPairs, weight: Tensor) -> Terms:
+def hinge_terms(pairs: HardPairs, weight: Tensor) -> LinearSum:
     """Weighted hinges without margin, ``sum of weight * [s_negative - s_positive]_+``, as a linear sum.
 
     Args:
@@ -36,7 +36,7 @@ def hinge_terms(pairs: HardPairs, weight: Tensor) -> Terms:
     wrong = pairs.wrong
     cells = torch.stack((pairs.negative, pairs.positive)).where(wrong, 0) & CELL
     weights = torch.where(wrong, weight, 0.0)
-    return Terms(cells.flatten(), torch.stack((weights, -weights)).flatten())
+    return LinearSum(cells.flatten(), torch.stack((weights, -weights)).flatten())
 
 
 def runs(pairs: HardPairs, weight: Tensor) -> tuple[HardPairs, Tensor]:
@@ -57,7 +57,7 @@ def runs(pairs: HardPairs, weight: Tensor) -> tuple[HardPairs, Tensor]:
     return HardPairs(*(extrema.flatten().index_select(0, last) for extrema in pairs)), whole
 
 
-def add_up(similarity: Tensor, terms: list[Terms]) -> Tensor:
+def add_up(similarity: Tensor, terms: list[LinearSum]) -> Tensor:
     """The sum, differentiable: one gather, whose gradient is one scatter of as many numbers."""
     exact = wide(similarity)
     scores = similarity.flatten().gather(0, torch.cat([part.cells for part in terms])).to(exact)

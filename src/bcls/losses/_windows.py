@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Tolerance at the edges, so that a label of 0.3 in float32 lies on the edge 0.3.
-EDGE = 1e-6
+from bcls.kernels.settings import EDGE, window_count
 
 
 class WindowBins(NamedTuple):
@@ -20,16 +19,6 @@ class WindowBins(NamedTuple):
 
     beyond: Tensor
     negative: Tensor
-
-
-def window_count(alpha: float, beta: float) -> int:
-    """The paper's number of windows, M = (2 - alpha) / beta, rounded down.
-
-    Example:
-        >>> window_count(0.2, 0.1)
-        18
-    """
-    return math.floor((2 - alpha) / beta + 1e-9)
 
 
 def wide(tensor: Tensor) -> torch.dtype:

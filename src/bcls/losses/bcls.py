@@ -79,7 +79,7 @@ class BCLSLoss(RetrievalLoss):
         """See :meth:`RetrievalLoss.compute`."""
         soft, ranked = self.binary, self.continuous
         if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and self.fuses(batch):
-            terms = kernels.matrix_loss(  # both halves in one pass over the matrices
+            terms = kernels.matrix_loss(  # both halves in one call, up to B = 4,096 in one launch
                 batch.similarity,
                 batch.labels,
                 image_ids=batch.image_ids,

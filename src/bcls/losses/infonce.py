@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from bcls._checks import check_number, fail
-from bcls.losses._base import Reduction, RetrievalLoss, reduce
+from bcls.losses._base import Reduction, RetrievalLoss, number_or_parameter, reduce
 from bcls.losses._batch import Batch
 
 
@@ -57,21 +56,6 @@ def infonce_loss(
 ) -> Tensor:
     """:class:`InfoNCELoss` as a function."""
     return InfoNCELoss(temperature, reduction)(similarity, relevance, image_ids=image_ids)
-
-
-def number_or_parameter(
-    argument: str, value: float | nn.Parameter, remedy: str, *, above: float = -float("inf")
-) -> float | nn.Parameter:
-    """A checked number, or a scalar parameter as it is: the optimizer owns its value."""
-    if isinstance(value, nn.Parameter):
-        if value.numel() != 1:
-            fail(argument, "a number or an nn.Parameter with one element", f"shape {tuple(value.shape)}", remedy)
-        return value
-    if hasattr(value, "requires_grad"):
-        fail(
-            argument, "a number or an nn.Parameter", "a plain tensor", "wrap it in nn.Parameter if it is to be learned"
-        )
-    return check_number(argument, value, remedy, above=above)
 
 
 def _cross_entropies(batch: Batch, temperature: float | nn.Parameter) -> Tensor:

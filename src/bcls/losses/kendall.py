@@ -5,7 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bcls._checks import check_choice, check_number, fail
+from bcls._checks import check_choice, check_number
+from bcls.kernels.settings import check_alpha
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
 from bcls.losses._pairs import Active, count_in_blocks, hinge_sum
@@ -86,15 +87,6 @@ def kendall_loss(
 ) -> Tensor:
     """:class:`KendallLoss` as a function."""
     return KendallLoss(alpha, margin, normalize, reduction)(similarity, relevance, image_ids=image_ids)
-
-
-def check_alpha(alpha: float) -> float:
-    """The relaxation, in [0, 2)."""
-    remedy = "the paper uses 0.2, the spread of similarities between captions of one image"
-    alpha = check_number("alpha", alpha, remedy, low=0)
-    if alpha >= 2:
-        fail("alpha", "a number below 2, the width of the labels' range", alpha, remedy)
-    return alpha
 
 
 def count_active(scores: Tensor, reach: Tensor, floor: Tensor, margin: float = 0.0, *, graded: bool = False) -> Active:

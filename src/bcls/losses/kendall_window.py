@@ -7,20 +7,18 @@ from torch import Tensor
 
 from bcls import kernels
 from bcls._checks import check_choice, check_number, fail
+from bcls.kernels.settings import check_alpha, check_stride, window_count
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
 from bcls.losses._extrema import HardPairs, cell_keys, cell_ranks, mine
 from bcls.losses._limit import limit_pairs
 from bcls.losses._pairs import hinge_sum
 from bcls.losses._sparse import add_up, hinge_terms
-from bcls.losses._windows import WindowBins, empty_windows, sliding_bins, window_count
-from bcls.losses.kendall import check_alpha, count_active
+from bcls.losses._windows import WindowBins, empty_windows, sliding_bins
+from bcls.losses.kendall import count_active
 
 Mining = Literal["hard", "none"]
 WindowNorm = Literal["all", "valid"]
-
-#: More would only fill the memory: the sum has long met its limit.
-_MOST_WINDOWS = 20_000
 
 
 class KendallWindowLoss(RetrievalLoss):
@@ -82,12 +80,8 @@ class KendallWindowLoss(RetrievalLoss):
         check_choice("window_norm", window_norm, ("all", "valid"))
         self.mining: Mining = mining
         self.window_norm: WindowNorm = window_norm
-        if self.beta > 0 and window_count(self.alpha, self.beta) < 1:
-            fail("beta", f"at most 2 - alpha = {2 - self.alpha:g}, so that one window fits", beta, "the paper uses 0.1")
-        if self.beta > 0 and window_count(self.alpha, self.beta) > _MOST_WINDOWS:
-            fail(
-                "beta", f"a stride with at most {_MOST_WINDOWS} windows", beta, "beta=0 is the exact limit, and cheaper"
-            )
+        if self.beta > 0:
+            check_stride(self.alpha, self.beta)
         if mining == "none" and self.beta == 0:
             fail("beta", 'a stride above 0 with mining="none"', 0, "without mining the sum over windows has no limit")
         if mining == "none" and window_norm == "valid":

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from bcls._checks import check_choice, check_number
+from bcls.kernels.settings import SAME
 from bcls.losses._base import Reduction, RetrievalLoss, check_part, reduce, terms_of, total
-from bcls.losses._batch import SAME, Batch
+from bcls.losses._batch import Batch
 from bcls.losses.triplet_hard import TripletHardLoss
 
 Sampling = Literal["soft", "hard", "random"]

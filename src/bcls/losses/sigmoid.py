@@ -4,9 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bcls.losses._base import Reduction, RetrievalLoss, reduce
+from bcls.losses._base import Reduction, RetrievalLoss, number_or_parameter, reduce
 from bcls.losses._batch import Batch
-from bcls.losses.infonce import number_or_parameter
 
 
 class SigmoidLoss(RetrievalLoss):
