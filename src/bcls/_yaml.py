@@ -31,7 +31,8 @@ def read_yaml(path: Path) -> object:
     text = check_yaml(path)
     try:
         loaded: object = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # the latter for dates and numbers that there are not
+    # The others for dates and numbers that there are not.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         fail(str(path), "a YAML file", _reason(error), "mend it")
     return loaded
 
@@ -46,7 +47,8 @@ def check_yaml(path: Path) -> str:
         Its text.
 
     Raises:
-        ValueError: It is no YAML, is longer, deeper or has more values than settings have, or a value holds itself.
+        ValueError: It is no YAML, is longer, deeper or has more values than settings have, a value holds itself, or
+            says of which kind it is.
         OSError: It cannot be read.
     """
     import yaml
@@ -57,10 +59,19 @@ def check_yaml(path: Path) -> str:
         fail(str(path), f"a YAML file of at most {_LONGEST} bytes", "a longer one", "keep settings alone in it")
     try:
         text = content.decode("utf-8")
-        _check_events(path, yaml.parse(text, Loader=yaml.SafeLoader))
+        _check_events(path, _untagged(path, yaml.parse(text, Loader=yaml.SafeLoader)))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         fail(str(path), "a YAML file", _reason(error), "mend it")
     return text
+
+
+def _untagged(path: Path, events: "Iterator[Event]") -> "Iterator[Event]":
+    """The events of a parser, none of which says of which kind a value is: the loader ends oddly over wrong ones."""
+    for event in events:
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            fail(str(path), "plain values", f"the kind {tag!r} of one", "leave it out")
+        yield event
 
 
 def _check_events(path: Path, events: "Iterator[Event]") -> None:

@@ -96,3 +96,17 @@ def test_files_of_settings_without_an_end(tmp_path, text, says):
     with pytest.raises(ValueError, match=says) as raised:
         read("--config", str(config))
     assert str(config) in str(raised.value)
+
+
+def test_dashes_of_known_flags_are_underscores():
+    @dataclass(frozen=True)
+    class Flags:
+        dry_run: bool = False
+        max_rows: int = 1
+        name: str = ""
+
+    parsed = parse("verb", "", Flags, ["--dry-run", "--max-rows=3", "--name", "a-b"])
+    assert parsed == Flags(dry_run=True, max_rows=3, name="a-b")
+    assert parse("verb", "", Flags, ["--no-dry-run", "--max-rows", "4"]) == Flags(max_rows=4)
+    with pytest.raises(ValueError, match="--no-such"):
+        parse("verb", "", Flags, ["--no-such"])

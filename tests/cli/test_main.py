@@ -8,6 +8,7 @@ import pytest
 from bcls import __version__
 from bcls._extras import MissingExtraError
 from bcls.cli import main as cli
+from bcls.search import OverloadedError
 
 
 def run(*words, **options):
@@ -85,6 +86,7 @@ def test_config_file_and_flags(tmp_path, capsys):
         (PermissionError(13, "Denied", "a\x1b[2J\nb"), 2, r"bcls demo: a\x1b[2J\nb: Denied; check the path"),
         (PermissionError(13, "Denied", b"a\x1bb"), 2, r"bcls demo: b'a\x1bb': Denied; check the path"),
         (ValueError("a\x1b]0;title\x07b"), 2, r"bcls demo: a\x1b]0;title\x07b"),
+        (OverloadedError(3), 2, "bcls demo: too many queries at once: try again in 3 s"),
     ],
 )
 def test_what_goes_wrong_inside(error, code, says, monkeypatch, capsys):
@@ -99,10 +101,31 @@ def test_what_goes_wrong_inside(error, code, says, monkeypatch, capsys):
     assert told[:-1].isprintable()
 
 
-def test_faults_of_ours_are_not_hidden(monkeypatch):
+@pytest.mark.parametrize("error", [ZeroDivisionError, RuntimeError])
+def test_faults_of_ours_are_not_hidden(monkeypatch, error):
     def fails(arguments):
-        raise ZeroDivisionError
+        raise error
 
     monkeypatch.setattr("bcls.cli.demo.main", fails)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         cli.main(["demo"])
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """`bcls ... | head -1` ends without a word, whether the pipe breaks in the middle or at the end."""
+    lines = "import sys; [print('x' * 1000) for _ in range(1000)]"
+    code = f"""
+import types, sys
+from bcls.cli import main as cli
+sys.modules['many'] = types.SimpleNamespace(main=lambda words: exec({lines!r}) or 0)
+cli.VERBS['doctor'] = ('many', '')
+sys.exit(cli.main(['doctor']))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("x")
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()

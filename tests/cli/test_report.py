@@ -5,6 +5,7 @@ import pytest
 
 from bcls.cli.report import main
 from bcls.experiments import SweepSettings, run_sweep
+from bcls.experiments.report import summary
 from tests.experiments.made import data, write
 from tests.experiments.report.made import line, sweep
 
@@ -36,13 +37,17 @@ def test_json_has_rows_and_verdicts(folder, capsys):
     assert {claim["verdict"] for claim in found["claims"]} == {"partly", "no data"}
 
 
-def test_a_gallery_of_two_rows(tmp_path, capsys):
+def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
     runs = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}
     out = str(tmp_path / "out")
     run_sweep(write(tmp_path / "a.yaml", runs=runs), SweepSettings(str(data(tmp_path / "data")), out, device="cpu"))
     page = tmp_path / "g.html"
     words = [out, "--data", str(tmp_path / "data"), "--html", str(page), "--gallery"]
+    read = []
+    real = summary.summarise
+    monkeypatch.setattr(summary, "summarise", lambda folder: read.append(folder) or real(folder))
     assert main([*words, "HN", "BCLS"]) == 0
+    assert read == [out]
     assert "A: HN. B: BCLS." in page.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="--gallery"):
         main([*words, "HN", "BCSL"])

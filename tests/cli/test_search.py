@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from bcls.cli import main as cli
-from tests.index.made import index, photos, tiny_model
+from tests.index.made import index, photo, photos, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
@@ -50,6 +50,16 @@ def test_lines_for_people(run, made):
     assert len(lines) == 3
     assert lines[0].endswith("000-red-red.png")
     assert lines[2] == "ranked by vectors"
+
+
+def test_one_query_is_not_given_up_on_a_slow_machine(run, made, monkeypatch):
+    from bcls.search import settings
+
+    limits = []
+    real = settings.ServiceSettings
+    monkeypatch.setattr("bcls.search.ServiceSettings", lambda **given: limits.append(given["timeout"]) or real(**given))
+    assert run(made, "red")[0] == 0
+    assert limits[0] >= 3600
 
 
 def test_nothing_fits(run, made):
@@ -119,3 +129,15 @@ def test_help(run, capsys):
         run("--help")
     assert left.value.code == 0
     assert "usage: bcls search INDEX [TEXT]" in capsys.readouterr().out
+
+
+def test_names_and_captions_do_not_reach_the_terminal_raw(run, made, tmp_path, monkeypatch):
+    photo(tmp_path / "photos/x\x1b[2J.png", ["white"])
+    (tmp_path / "photos/x\x1b[2J.txt").write_text("white \x1b]0;title\x07")
+    index(tmp_path / "photos", made, tmp_path / "tiny")
+    _, said, _ = run(made, "white", "-k", 1)
+    assert r"x\x1b[2J.png" in said
+    assert "\x1b" not in said
+    _, said, _ = run(made, "--image", tmp_path / "photos/x\x1b[2J.png", "--captions")
+    assert r"white \x1b]0;title\x07  (" in said
+    assert "\x1b" not in said

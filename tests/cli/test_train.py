@@ -131,3 +131,13 @@ def test_features_that_are_not_there_are_named_with_what_makes_them(data, tmp_pa
     ) as raised:
         main([*words(data, tmp_path / "run"), "--features", "none"])
     assert str(raised.value).endswith(f"make them with `bcls data features {data} --name none`")
+
+
+def test_all_flags_are_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--dry_run, --no_dry_run Show sizes, steps, parameters and memory, and train nothing." in shown
+    assert "--json, --no_json Print the result as JSON." in shown
+    assert "Random crops and flips of pictures" in shown
+    assert "Folder of the dataset, as" in shown

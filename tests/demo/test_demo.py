@@ -129,6 +129,11 @@ def test_table_on_the_terminal(capsys):
     assert "±" not in table  # one seed has no spread
 
 
+def test_a_folder_that_looks_like_markup(capsys):
+    print_table([run_of(loss, 1.0) for loss in LOSSES], Path("a[/b] [bold]"))
+    assert "a[/b] [bold]/report.html" in capsys.readouterr().out
+
+
 def test_missing_extra_is_said_first(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert cli.main(["demo", *SMALL, "--out", str(tmp_path / "x")]) == 2

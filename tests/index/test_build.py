@@ -3,6 +3,8 @@
 import json
 import os
 import tarfile
+import threading
+import warnings
 import zipfile
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 from PIL import Image
 
 from bcls.data import Caption, Content, ImageRecord, write_dataset
-from bcls.index import open_index, read_index_manifest
+from bcls.index import Where, open_index, read_index_manifest
+from bcls.index.source import StoreSource
 from bcls.models import build
 from tests.index.made import counts, index, photo
 from tests.models.dual import made
@@ -144,9 +147,11 @@ def test_names_that_are_no_text_are_listed(source, out, tiny):
 def test_a_photo_that_breaks_leaves_the_index(source, out, tiny):
     index(source, out, tiny)
     (source / "0/000-red-red.png").write_bytes(b"broken now")
+    before = read_index_manifest(out).calibration
     report = index(source, out, tiny)
-    assert report.photos == 11
+    assert (report.photos, *counts(report)) == (11, 0, 0, 1, 11)
     assert "0/000-red-red.png" not in names(out)
+    assert read_index_manifest(out).calibration != before
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -291,3 +296,80 @@ def test_a_vector_whose_photo_changed_meanwhile_is_made_anew(source, out, tiny, 
         expected = opened.load_model().encode_images([path])[0]
         np.testing.assert_allclose(opened.photos.vectors([number])[0], expected, atol=1e-6)
     opened.close()
+
+
+def test_a_file_that_is_only_touched_gets_its_new_date(source, out, tiny):
+    name = "0/000-red-red.png"
+    (source / "0/000-red-red.txt").write_text("a red wall\nall red\n")
+    index(source, out, tiny)
+    before = names(out)
+    os.utime(source / name, (1000, 1000))
+    assert counts(index(source, out, tiny)) == (0, 0, 0, 12)
+    assert names(out) == before
+    opened = open_index(out)
+    assert opened.catalog.photos([before[name]])[before[name]].facts.date == 1000
+    query = np.eye(12, dtype=np.float32)[:1]
+    assert opened.photos.search(query, 5, Where(before=2000.0)).numbers[0].tolist()[:2] == [before[name], -1]
+    assert (opened.captions.search(query, 5, Where(before=2000.0)).numbers[0] >= 0).sum() == 2
+    assert (opened.photos.search(query, 5, Where(before=2000.0, words=("wall",))).numbers[0] >= 0).sum() == 1
+    opened.close()
+
+
+def test_one_of_two_alike_is_touched(source, out, tiny):
+    for name in ("a.png", "b.png"):
+        photo(source / name, ["red"], seed=77)
+    index(source, out, tiny)
+    before = names(out)
+    for name in ("b.png", "a.png"):
+        os.utime(source / name, (1000, 1000))
+        assert counts(index(source, out, tiny)) == (0, 0, 0, 14)
+        assert names(out) == before
+
+
+def test_captions_of_an_archive_that_are_wanted_later(source, out, tiny, tmp_path):
+    (source / "0/000-red-red.txt").write_text("a red wall")
+    archive = tmp_path / "photos.zip"
+    with zipfile.ZipFile(archive, "w") as pack:
+        for path in sorted(source.rglob("*.*")):
+            pack.write(path, path.relative_to(source).as_posix())
+    assert index(archive, out, tiny, captions=False).captions == 0
+    assert index(archive, out, tiny).captions == 1
+    assert index(archive, out, tiny, captions=False).captions == 0
+
+
+def test_no_reader_touches_the_warnings_of_the_process(source, out, tiny, monkeypatch):
+    exif = Image.Exif()
+    exif[306] = "2020:01:02 03:04:05"
+    Image.new("RGB", (8, 8)).save(source / "a.jpg", exif=exif)
+    entered = []
+    real = warnings.catch_warnings.__enter__
+
+    def enter(self):
+        entered.append(threading.current_thread().name)
+        return real(self)
+
+    monkeypatch.setattr(warnings.catch_warnings, "__enter__", enter)
+    before = list(warnings.filters)
+    index(source, out, tiny)
+    assert warnings.filters == before
+    assert not [name for name in entered if name.startswith("bcls-read")]
+
+
+def test_warnings_of_pillow_are_not_for_people(source, out, tiny, monkeypatch, recwarn):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # the photos have a few more
+    assert index(source, out, tiny).photos == 12
+    assert not [one for one in recwarn if "DecompressionBomb" in str(one.category)]
+
+
+def test_a_reason_to_skip_a_photo_is_one_line(source, out, tiny, monkeypatch):
+    name = "0/x\x1b[2Jy.png"
+    photo(source / name, ["red"])
+    real = StoreSource.read
+
+    def denied(self, wanted):
+        if wanted == name:
+            raise PermissionError(13, "Permission denied", name)
+        return real(self, wanted)
+
+    monkeypatch.setattr(StoreSource, "read", denied)
+    assert index(source, out, tiny).skipped == {name: r"`0/x\x1b[2Jy.png`: Permission denied"}

@@ -141,3 +141,66 @@ def test_a_full_disk_is_told_and_changes_nothing(tmp_path):
     assert told.value.errno == 28
     assert store.count() == 3
     store.close()
+
+
+def test_a_file_that_a_writer_replaces_while_it_is_read(engine, tmp_path, monkeypatch):
+    from bcls.index import _faiss_files
+
+    there = rows(20)
+    engine.add(there)
+    engine.finish()
+    reader = FaissEngine(tmp_path / "f", D, read_only=True)
+    real = _faiss_files._is_whole
+
+    def late(path):
+        path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(_faiss_files, "_is_whole", late)
+    assert recall(reader, there) == 1
+    reader.close()
+
+
+def test_rows_written_anew_while_they_are_read(engine, tmp_path, monkeypatch):
+    """A reader sees the rows of one moment: the writer waits for it, or is done before."""
+    there = rows(40)
+    engine.add(there)
+    engine.finish()
+    engine.add(rows(45)[40:])
+    engine.delete(range(1, 21))
+    reader = FaissEngine(tmp_path / "f", D, read_only=True)
+    engine._rows._database._connection.execute("PRAGMA busy_timeout = 100")
+    real = Rows.state
+
+    def compacted_after(self):
+        found = real(self)
+        if self is reader._rows:
+            with pytest.raises(OSError, match="locked"):
+                engine._rows.compact()
+        return found
+
+    monkeypatch.setattr(Rows, "state", compacted_after)
+    assert recall(reader, rows(45)[20:], k=5) == 1
+    reader.close()
+    monkeypatch.undo()
+    engine.finish()
+    assert recall(engine, rows(45)[20:], k=5) == 1
+
+
+def test_vectors_are_read_at_one_moment(engine, tmp_path):
+    engine.add(rows(20))
+    reader = Rows(tmp_path / "f" / "rows.sqlite", D, read_only=True)
+    writer = engine._rows._database._connection
+    writer.execute("PRAGMA busy_timeout = 50")
+    first = []
+
+    def compacting(statement):
+        if statement.startswith("SELECT vectors") and not first:
+            first.append(statement)
+            with pytest.raises(OSError, match="locked"):
+                engine._rows.compact()
+
+    reader._database._connection.set_trace_callback(compacting)
+    np.testing.assert_array_equal(reader.vectors_from(0), [row.vector for row in rows(20)])
+    assert first
+    reader.close()

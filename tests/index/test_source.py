@@ -1,3 +1,5 @@
+import zipfile
+
 import pytest
 
 from bcls.index.changes import compare
@@ -46,3 +48,17 @@ def test_texts_to_measure_with():
     assert len(set(shown())) == len(shown()) >= 20
     assert len(set(never_shown())) == 64
     assert not set(shown()) & set(never_shown())
+
+
+def test_a_damaged_caption_in_an_archive_leaves_the_photo_alone(tmp_path):
+    archive = tmp_path / "photos.zip"
+    with zipfile.ZipFile(archive, "w") as pack:
+        pack.write(photo(tmp_path / "a.png", ["red"]), "a.png")
+        pack.writestr("a.txt", "a red wall")
+        pack.writestr("a.json", '"all red"')
+    whole = archive.read_bytes()
+    archive.write_bytes(whole.replace(b"a red wall", b"a bad wall", 1))
+    source = open_source(archive)
+    with pytest.raises(ValueError, match="Bad CRC"):
+        source.read("a.txt")
+    assert source.captions("a.png") == ("all red",)

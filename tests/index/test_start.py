@@ -20,6 +20,15 @@ def test_another_model_version_engine_or_folder_is_refused(source, out, tiny, tm
         index(source, out, other)
     with pytest.raises(ValueError, match="`engine`: expected 'faiss', which"):
         index(source, out, tiny, engine="milvus", uri="x.db")
+    for uri in ("x.db", "http://there:19530"):
+        with pytest.raises(ValueError, match=f"`uri`: expected none, which .*index was made with, got '{uri}'"):
+            index(source, out, tiny, uri=uri)
+    content = json.loads((out / "index.json").read_text())
+    for uri, given in (("http://here:19530", "http://there:19530"), (str(tmp_path / "a.db"), "a.db")):
+        (out / "index.json").write_text(json.dumps({**content, "engine": "milvus", "uri": uri}))
+        with pytest.raises(ValueError, match=f"`uri`: expected {uri}, which .*, got '{given}'"):
+            index(source, out, tiny, uri=given)
+    (out / "index.json").write_text(json.dumps(content))
     photos(tmp_path / "others", 2)
     with pytest.raises(ValueError, match=r"`PHOTOS`: expected .*photos, which .*index is an index of, got .*others"):
         index(tmp_path / "others", out, tiny)
@@ -80,14 +89,18 @@ def test_models_that_cannot_be_used(source, out, monkeypatch, tmp_path):
 
 def test_bad_flags(source, out, tiny):
     for settings, match in (
+        ({"device": "cuda:99"}, "`device`: expected one that torch can use here: cpu"),
+        ({"device": "nonsense"}, "`device`: expected one that torch can use here: cpu"),
+        ({"device": "meta"}, "`device`: expected one that torch can use here: cpu"),
+        ({"workers": -1}, "`workers`: expected a whole number not below 0"),
         ({"engine": "milvus"}, "`uri`: expected a file or address with --engine milvus"),
         ({"uri": "x.db"}, "`uri`: expected a file or address with --engine milvus"),
         ({"engine": "fais"}, "did you mean 'faiss'"),
-        ({"workers": -1}, "`workers`: expected a whole number not below 0"),
         ({"features": "patches"}, "`features`: expected a dataset that has features"),
     ):
         with pytest.raises(ValueError, match=match):
             index(source, out, tiny, **settings)
+        assert out.exists() == bool(settings.keys() & {"engine", "uri"}) or "features" in settings
 
 
 def test_a_read_only_folder(source, tmp_path, tiny):

@@ -28,3 +28,8 @@ def test_words():
     assert words_of(["Ein Weg, STRASSE straße", "weg"]) == ("ein", "strasse", "weg")
     assert words_of(("x" * 300,)) == ("x" * 200,)
     assert words_of([]) == ()
+
+
+def test_a_beginning_that_is_no_text():
+    with pytest.raises(ValueError, match=r"`under`: expected a beginning of names that is text, got '.*udcff'"):
+        where(under="\udcff")

@@ -2,11 +2,13 @@
 
 import threading
 import time
+import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from bcls.data.images import decode
 from bcls.index import Where, open_index, where
 from bcls.search import OverloadedError, Service, ServiceSettings
 from tests.index.made import index, photo, tiny_model
@@ -186,8 +188,9 @@ def answered(service, seconds=20):
     return False
 
 
-def test_too_much_at_once(made):
-    with Service(made, settings=ServiceSettings(cache=0, queue=2, batch=1, timeout=0.3)) as service:
+def test_too_much_at_once(made, monkeypatch):
+    monkeypatch.setattr("bcls.search.service._TOGETHER", 1)
+    with Service(made, settings=ServiceSettings(cache=0, queue=2, timeout=0.3)) as service:
         held = threading.Event()
         real = service.model.encode_texts
         service.model.encode_texts = lambda texts: held.wait(5) and real(texts)
@@ -238,11 +241,9 @@ def test_cross_attention_ranks_again(tmp_path, made, monkeypatch):
 def test_broken_settings(made):
     for broken in (
         {"cache": -1},
-        {"batch": 0},
         {"queue": 0},
         {"timeout": 0},
         {"wait": -1},
-        {"heavy": 0},
         {"rerank": -1},
     ):
         with pytest.raises(ValueError, match=r"`\w+`: expected a"):
@@ -254,3 +255,33 @@ def test_no_index(tmp_path):
         Service(tmp_path / "none")
     with pytest.raises(ValueError, match=r"expected an index with an index.json, got none"):
         Service(tmp_path)
+
+
+def test_an_archive_of_photos_that_was_cut_short(tmp_path, tiny):
+    archive = tmp_path / "photos.zip"
+    with zipfile.ZipFile(archive, "w") as pack:
+        pack.write(photo(tmp_path / "a.png", ["red"]), "a.png")
+    index(archive, tmp_path / "index", tiny)
+    archive.write_bytes(archive.read_bytes()[:-30])
+    with Service(tmp_path / "index") as service:
+        hit = service.search("red", k=1).hits[0]
+        assert hit.path == str(archive / "a.png")
+        with pytest.raises(FileNotFoundError, match="the photos of the index are gone"):
+            service.read_photo(hit.number)
+
+
+def test_what_was_taken_in_under_a_raised_limit_is_shown_and_ranked(tmp_path, monkeypatch):
+    model = tiny_model(monkeypatch, tmp_path / "cross", regions=True)
+    photo(tmp_path / "photos/a.png", ["red"])
+    index(tmp_path / "photos", tmp_path / "index", model, max_pixels=2000)
+    photo(tmp_path / "photos/b.png", ["blue"], side=16)
+    index(tmp_path / "photos", tmp_path / "index", model, max_pixels=600)
+    read = []
+    real = decode
+    for place in ("bcls.search.service", "bcls.index.rerank"):
+        monkeypatch.setattr(f"{place}.decode", lambda *given, **more: read.append(more["max_pixels"]) or real(*given))
+    with Service(tmp_path / "index") as service:
+        hit = service.search("red", k=1).hits[0]
+        assert hit.similarity > 0.5
+        assert service.thumbnail(hit.number, 8).size == (8, 8)
+    assert set(read) == {2000}

@@ -1,6 +1,7 @@
 """The JSON API: what it finds, and a clear answer to everything that is wrong."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -69,11 +70,37 @@ def test_photos(client, folders):
     assert whole.content == (folders / "photos/0/000-red-red.png").read_bytes()
     assert whole.headers["content-type"] == "image/png"
     small = client.get(f"/api/photos/{number}/thumbnail")
-    assert "immutable" in small.headers["cache-control"]
     with Image.open(io.BytesIO(small.content)) as image:
         assert image.format == "JPEG"
         difference = np.asarray(image, float) - np.asarray(Image.open(io.BytesIO(whole.content)).convert("RGB"), float)
         assert np.abs(difference).mean() < 8
+
+
+@pytest.mark.parametrize("what", ["thumbnail", "file"])
+def test_browsers_ask_again_whether_a_number_still_means_that_picture(folders, tmp_path, what):
+    """Another index at the same address has other pictures under the same numbers."""
+    from bcls.search import Service
+    from bcls.web import Site
+    from tests.index.made import index, photo
+
+    photo(tmp_path / "photos/a.png", ["white"])
+    index(tmp_path / "photos", tmp_path / "index", folders / "first")
+    address = f"/api/photos/1/{what}"
+    with client_of(make_site(folders, compare=False)) as client:
+        first = client.get(address)
+        assert first.headers["cache-control"] == "private, no-cache"
+        again = client.get(address, headers={"if-none-match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["etag"] == first.headers["etag"]
+    with client_of(Site(Service(tmp_path / "index"))) as client:
+        other = client.get(address, headers={"if-none-match": first.headers["etag"]})
+        assert other.status_code == 200
+        assert other.content != first.content
+
+
+def test_sizes_of_a_thumbnail_are_told_apart(client):
+    tags = [client.get(f"/api/photos/1/thumbnail?size={size}").headers["etag"] for size in ("small", "large")]
+    assert tags[0] != tags[1]
 
 
 @pytest.mark.parametrize(
@@ -213,3 +240,52 @@ def test_an_error_of_ours_is_no_traceback(folders, monkeypatch):
             == "an error in the server (ZeroDivisionError): see its output"
         )
         assert client.get("/api/photos/1").status_code == 200
+
+
+PLACES = ["/api/search?q=red", "/api/photos/1", "/api/photos/1/similar", "/api/photos/1/thumbnail", "/photo/1"]
+
+
+@pytest.fixture
+def own(tmp_path, folders):
+    """An index that a test may break."""
+    from tests.index.made import index, photos
+
+    photos(tmp_path / "photos", 3)
+    index(tmp_path / "photos", tmp_path / "index", folders / "first")
+    return tmp_path / "index"
+
+
+@pytest.mark.parametrize("address", PLACES)
+@pytest.mark.parametrize("trouble", ["gone", "made anew", "damaged"])
+def test_trouble_with_the_index_is_not_the_fault_of_a_request(own, trouble, address):
+    from bcls.search import Service
+    from bcls.web import Site
+
+    manifest = own / "index.json"
+    with client_of(Site(Service(own)), raise_server_exceptions=False) as client:
+        if trouble == "gone":
+            manifest.unlink()
+        else:
+            content = json.loads(manifest.read_text())
+            manifest.write_text("{" if trouble == "damaged" else json.dumps({**content, "calibration": {}}))
+        answer = client.get(address)
+        assert answer.status_code == 503, answer.text
+        assert answer.headers["retry-after"] == "60"
+
+
+def test_trouble_in_what_holds_the_vectors(own, monkeypatch):
+    from bcls.search import IndexUnavailableError, Service
+    from bcls.web import Site
+
+    def lost(*_):
+        raise IndexUnavailableError("`uri`: expected Milvus at http://there, got an error (gone); check it")
+
+    def unread(*_):
+        raise OSError(5, "the index cannot be read or written (disk I/O error)", "catalog.sqlite")
+
+    site = Site(Service(own))
+    with client_of(site) as client:
+        monkeypatch.setattr(site.service.index.photos, "search", lost)
+        assert "expected Milvus at http://there" in problem(client.get("/api/search?q=red"), 503)
+        monkeypatch.setattr(site.service.index.catalog, "photos", unread)
+        assert "disk I/O error" in problem(client.get("/api/photos/1"), 503)

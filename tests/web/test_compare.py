@@ -93,3 +93,8 @@ def test_places_and_plain_texts():
     assert _first([False, True, True]) == 2
     assert _first([]) is None
     assert _plain(" A  dog runs .") == _plain("a dog runs")
+
+
+def test_the_legend_says_the_limit_that_is_used(client, monkeypatch):
+    monkeypatch.setattr("bcls.web.compare.WRONG", 0.35)
+    assert "pseudo label below 0.35<" in client.get("/compare?q=blue", headers=PART).text

@@ -1,13 +1,17 @@
 """Load and slow requests: answers in time, and no pile-up."""
 
 import asyncio
+import socket
 import threading
+import time
+import urllib.request
 
 import pytest
 from starlette.exceptions import HTTPException
 
+from bcls.web import create_app
 from bcls.web.gate import _limited
-from tests.web.made import client_of, make_site
+from tests.web.made import client_of, listening, make_site
 
 
 @pytest.fixture
@@ -74,7 +78,7 @@ def test_people_see_a_page(held):
 
 
 def test_pictures_take_turns(folders):
-    site = make_site(folders, compare=False, timeout=0.2)
+    site = make_site(folders, compare=False, timeout=0.5)
     content = (folders / "photos/0/000-red-red.png").read_bytes()
     with client_of(site) as client, site.turn(), site.turn():
         for address in ("/api/search", "/api/captions", "/results"):
@@ -110,3 +114,70 @@ def test_waiting_for_a_client_to_leave_has_no_deadline():
         return [await limited(), await limited()]
 
     assert asyncio.run(read())[1]["type"] == "http.disconnect"
+
+
+def scope_of(path):
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1")],
+        "scheme": "http",
+    }
+
+
+def test_a_file_is_sent_in_parts_and_a_client_that_reads_none_is_cut_off(folders, monkeypatch):
+    site = make_site(folders, compare=False, at_once=1, timeout=0.3)
+    monkeypatch.setattr("bcls.web.api._PART", 64)
+    app = create_app(site)
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def send(message, most):
+        if len(sent) == most:
+            await asyncio.sleep(60)
+        sent.append(message)
+
+    async def ask(most):
+        sent.clear()
+        await asyncio.wait_for(app(scope_of("/api/photos/1/file"), receive, lambda one: send(one, most)), 10)
+        return sent[0]["status"]
+
+    async def both():
+        assert await ask(3) == 200
+        assert len(sent) == 3
+        assert max(len(message.get("body", b"")) for message in sent) == 64
+        # The place is free again.
+        assert await ask(10**6) == 200
+        assert sent[-1]["more_body"] is False
+
+    asyncio.run(both())
+    site.close()
+
+
+def test_a_slow_client_of_a_real_server_is_cut_off(folders, monkeypatch, caplog):
+    site = make_site(folders, compare=False, at_once=1, timeout=1)
+    monkeypatch.setattr(site.service, "read_photo", lambda number: bytes(64 * 2**20))
+    monkeypatch.setattr("bcls.web.api._kind", lambda content: None)
+    with listening(site) as address, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))
+        client.sendall(b"GET /api/photos/1/file HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        refused, end = 0, time.monotonic() + 20
+        while time.monotonic() < end:
+            try:
+                with urllib.request.urlopen(f"{address}/api/search?q=red", timeout=5):  # noqa: S310
+                    break
+            except urllib.error.HTTPError as error:
+                assert error.code == 503  # noqa: PT017
+                refused += 1
+                time.sleep(0.1)
+        else:
+            pytest.fail("the place was never given back")
+    assert refused, "a file that is not read holds its place"
+    assert "Traceback" not in caplog.text

@@ -92,6 +92,12 @@ def test_forged_cookies(locked):
     assert locked.get("/api/photos/1", headers={"cookie": "bcls=\x01;;=="}).status_code == 401
 
 
+def test_odd_cookies_beside_ours(locked):
+    locked.cookies.clear()
+    value = f'prefs={{"a":1}}; {COOKIE}={login_of(TOKEN, time.time())}; x'
+    assert locked.get("/api/photos/1", headers={"cookie": value}).status_code == 200
+
+
 @pytest.mark.parametrize("host", ["photos.example/login?", "photos.example/static/", "[", "x/healthz#"])
 def test_a_host_header_with_a_path_opens_nothing(locked, host):
     locked.cookies.clear()

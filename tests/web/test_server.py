@@ -47,7 +47,6 @@ def test_a_network_needs_a_token_or_a_proxy(host):
         {"timeout": 0},
         {"max_upload": 0},
         {"max_pixels": 0},
-        {"thumbnails": -1},
     ],
 )
 def test_broken_settings(wrong):

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +22,7 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
         about: What it does, for ``--help``.
         settings: A dataclass; the docstring under each field is the flag's help. A ``bool`` is a switch, a
             ``list[str]`` takes one word or more.
-        arguments: Words after the verb.
+        arguments: Words after the verb; ``--dry-run`` is the same as ``--dry_run``.
 
     Returns:
         An instance of ``settings``.
@@ -43,7 +43,9 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
     switches = {field.name: field.default for field in fields(settings) if field.type is bool}
     lists = {field.name: field.default_factory for field in fields(settings) if field.type == list[str]}
     parser.add_class_arguments(settings, skip=set(switches) | set(lists))
-    described = {one.arg_name: one.description for one in docstring_parser.parse_from_object(settings).params}
+    kinds = [kind for kind in reversed(settings.__mro__) if is_dataclass(kind)]
+    params = [one for kind in kinds for one in docstring_parser.parse_from_object(kind).params]
+    described = {one.arg_name: one.description for one in params}
     for switch, default in switches.items():  # `--json` alone, not `--json true`
         parser.add_argument(
             f"--{switch}", action=jsonargparse.ActionYesNo, default=default, help=described.get(switch, "")
@@ -51,15 +53,30 @@ def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[s
     for name, default_factory in lists.items():  # `--name a b`, not `--name [a, b]`
         default = {"required": True} if default_factory is MISSING else {"default": default_factory()}
         parser.add_argument(f"--{name}", nargs="+", type=str, help=described.get(name, ""), **default)
-    for file in _config_files(arguments):
+    known = [field.name for field in fields(settings)]
+    words = [_underscored(word, known) for word in arguments]
+    for file in _config_files(words):
         from bcls._yaml import check_yaml
 
         check_yaml(file)
     try:
-        given = parser.parse_args(list(arguments))
+        given = parser.parse_args(words)
     except (jsonargparse.ArgumentError, OverflowError) as error:  # the latter of a whole number for a float
-        raise ValueError(_plain(str(error), verb, [field.name for field in fields(settings)])) from error
+        raise ValueError(_plain(str(error), verb, known)) from error
     return settings(**{key: value for key, value in given.as_dict().items() if key != "config"})
+
+
+def _underscored(word: str, known: Sequence[str]) -> str:
+    """A known flag that is written with dashes, with underscores; any other word as it is.
+
+    Example:
+        >>> _underscored("--dry-run", ["dry_run"]), _underscored("--no-cache=a-b", ["cache"]), _underscored("--a-b", [])
+        ('--dry_run', '--no_cache=a-b', '--a-b')
+    """
+    flag, equals, value = word.partition("=")
+    name = flag.removeprefix("--").replace("-", "_")
+    is_known = flag.startswith("--") and (name in known or name.removeprefix("no_") in known)
+    return f"--{name}{equals}{value}" if is_known else word
 
 
 def _config_files(arguments: Sequence[str]) -> list[Path]:

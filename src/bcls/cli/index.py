@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import sys
-import warnings
 from collections.abc import Sequence
 
 from bcls.cli.arguments import parse
@@ -22,12 +21,8 @@ def main(arguments: Sequence[str]) -> int:
     (photos,), flags = places("index", arguments, ("PHOTOS",), "index photos --out index")
     settings = parse("index PHOTOS", ABOUT, IndexSettings, flags)
     # Here, not above: `--help` need not wait for them.
-    from PIL import Image
-
     from bcls.index import build_index
 
-    # A picture above the pixel limit is skipped and listed; Pillow's own warning about it would only repeat that.
-    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     report = build_index(photos, settings)
     for reason in report.skipped.values():
         print(f"skipped: {reason}", file=sys.stderr)

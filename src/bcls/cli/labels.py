@@ -200,6 +200,7 @@ def _judged(settings: QualitySettings) -> list[Any]:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Labels against people; 95 % intervals by resampling images")
@@ -213,7 +214,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         kendall = "" if tau is None else f"{tau} {row[tau]:.3f} ({row[f'{tau}_low']:.3f} to {row[f'{tau}_high']:.3f})"
         table.add_row(
             row["data"],
-            row["encoder"],
+            escape(row["encoder"]),
             row["aggregate"],
             pairs,
             f"{row['pearson']:.3f}",

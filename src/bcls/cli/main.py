@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a check found problems, 2 bad input or usage, 130 interrup
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -82,10 +83,19 @@ def _run(verb: str, arguments: list[str]) -> int:
         return _complain(f"bcls {verb}: interrupted; what was written so far is kept", 130)
     except (ValueError, MissingExtraError) as error:
         return _complain(f"bcls {verb}: {error}")
+    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        return 1
     except OSError as error:
         # Before the line is put together, where a newline would be taken for a space.
         where = visible(f"{error.filename}: ") if error.filename else ""
         return _complain(f"bcls {verb}: {where}{error.strerror or error}; check the path, its permissions and the disk")
+    except RuntimeError as error:
+        # Loaded already where it can have been raised.
+        overload = getattr(sys.modules.get("bcls.search"), "OverloadedError", None)
+        if overload is None or not isinstance(error, overload):
+            raise
+        return _complain(f"bcls {verb}: {error}")
     return code
 
 

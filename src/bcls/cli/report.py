@@ -1,7 +1,6 @@
 """``bcls report DIR...``: tables, curves and verdicts from sweeps."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,23 +43,26 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse("report DIR...", ABOUT, ReportSettings, words)
     if not folders:
         fail("bcls report: DIR", "folders that `bcls sweep` wrote", "none", "for example `bcls report sweeps/main`")
-    for flag, path in (("--html", settings.html), ("--markdown", settings.markdown)):
-        if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
-            fail(flag, "a file in a folder that exists", repr(path), "make the folder first")
-    from bcls.experiments.report.summary import summarise
+    from bcls.assess.page.file import check_page, write_page
 
-    summaries = [summarise(folder) for folder in folders]
+    check_page(settings.html, settings.queries)
+    if settings.markdown is not None and (
+        Path(settings.markdown).is_dir() or not Path(settings.markdown).parent.is_dir()
+    ):
+        fail("--markdown", "a file in a folder that exists", repr(settings.markdown), "make the folder first")
     if settings.gallery:
         return _gallery(settings, folders)
     from bcls.experiments.report.build import build
     from bcls.experiments.report.claims import judge
     from bcls.experiments.report.page import as_html, as_markdown
     from bcls.experiments.report.paper import read_paper
+    from bcls.experiments.report.summary import summarise
 
+    summaries = [summarise(folder) for folder in folders]
     sections = build(summaries, None if settings.paper is None else read_paper(settings.paper))
     for path, content in ((settings.html, as_html), (settings.markdown, as_markdown)):
         if path is not None:
-            _write(path, content(sections))
+            write_page(path, content(sections))
     if settings.json:
         rows = [asdict(row) for summary in summaries for row in summary.rows]
         claims = [{**asdict(claim), "verdict": claim.verdict} for claim in judge(summaries)]
@@ -73,16 +75,10 @@ def main(arguments: Sequence[str]) -> int:
 def _gallery(settings: ReportSettings, folders: Sequence[str]) -> int:
     if len(folders) != 1 or settings.data is None or settings.html is None:
         fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
+    from bcls.assess.page.file import write_page
     from bcls.experiments.report.gallery import gallery
     from bcls.experiments.report.summary import summarise
 
     page = gallery(summarise(folders[0]), settings.gallery, settings.data, count=settings.queries)
-    _write(settings.html, page)
+    write_page(settings.html, page)
     return 0
-
-
-def _write(path: str, content: str) -> None:
-    from bcls._files import write_whole
-
-    write_whole(Path(path), content)
-    print(f"page: {path}", file=sys.stderr)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bcls._checks import fail
+from bcls._checks import fail, visible
 from bcls.cli.arguments import parse
 from bcls.cli.places import places
 
@@ -17,6 +17,10 @@ ABOUT = (
     'Finds photos in an index: `bcls search INDEX "a dog on the beach" -k 5`, or with --image instead of the text. '
     "Scores are between 0 and 1; below 0.5 a photo does not fit, and where none does, that is said."
 )
+
+
+#: Seconds for the one query of a process, which may wait for a slow machine: nobody else waits behind it.
+_PATIENCE = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     from bcls.search import Service, ServiceSettings
 
     limits = where(settings.after, settings.before, settings.under, settings.words)
-    with Service(folder, settings.model, ServiceSettings(rerank=settings.rerank)) as service:
+    with Service(folder, settings.model, ServiceSettings(rerank=settings.rerank, timeout=_PATIENCE)) as service:
         answer: Answer | CaptionAnswer
         if text is not None:
             answer = service.search(text, settings.k, limits)
@@ -110,7 +114,8 @@ def _show(service: "Service", title: str, settings: SearchSettings, answer: "Ans
         return
     for hit in hits:
         text = f"{hit.path}" if isinstance(hit, Hit) else f"{hit.text}  ({hit.path})"
-        print(f"{hit.score:.3f}  {text}")
+        # Names and captions are read from files, which may hold what moves a terminal's cursor.
+        print(f"{hit.score:.3f}  {visible(text)}")
     print(note)
 
 

@@ -28,7 +28,7 @@ class ServeSettings:
     """Address to listen on."""
     port: int = 8000
     """Port to listen on; 0 for any that is free."""
-    token: str = ""
+    token: str = "none"  # noqa: S105 - the word for none
     """What everybody who asks must know, or @FILE with it inside; at least 16 characters."""
     behind_proxy: bool = False
     """A proxy in front decides who may ask, and how the app is called."""
@@ -56,8 +56,7 @@ class ServeSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    (folder,), rest = places("serve", arguments, ("INDEX",), "serve index --port 8000")
-    flags = [word.replace("--behind-proxy", "--behind_proxy", 1) for word in rest]
+    (folder,), flags = places("serve", arguments, ("INDEX",), "serve index --port 8000")
     settings = parse("serve INDEX", ABOUT, ServeSettings, flags)
     # Here, not above: `--help` need not wait for them.
     from bcls._extras import require
@@ -68,11 +67,11 @@ def main(arguments: Sequence[str]) -> int:
     from bcls.web.server import bind, check_address
 
     token = _token(settings.token)
-    check_address(settings.host, has_token=bool(token), behind_proxy=settings.behind_proxy)
+    check_address(settings.host, has_token=token is not None, behind_proxy=settings.behind_proxy)
     check_whole("--max_upload", settings.max_upload, least=1)
     limits = WebSettings(
         token=token,
-        any_host=bool(token) or settings.behind_proxy,
+        any_host=token is not None or settings.behind_proxy,
         at_once=settings.at_once,
         timeout=settings.timeout,
         max_upload=settings.max_upload * 2**20,
@@ -121,6 +120,18 @@ def _service(folder: str, settings: ServeSettings, model: str | None) -> "Servic
     return Service(folder, model, wanted)
 
 
-def _token(given: str) -> str:
-    """The token itself, out of its file where one is named."""
-    return Path(given[1:]).read_text(encoding="utf-8").strip() if given.startswith("@") else given
+def _token(given: str) -> str | None:
+    """The token itself, out of its file where one is named; never none by mistake, which would open the app to all."""
+    if given == "none":
+        return None
+    if not given.startswith("@"):
+        if not given:
+            fail("--token", "at least 16 characters, or @FILE", "an empty one", "leave it out for none")
+        return given
+    try:
+        token = Path(given[1:]).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        fail("--token", f"text in {given[1:]}", "other bytes", "put the token alone in the file")
+    if not token:
+        fail("--token", f"at least 16 characters in {given[1:]}", "an empty file", "put the token in the file")
+    return token

@@ -23,8 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         0 when all that was asked for is done or the time is spent, 1 when a run diverged.
     """
     (file,), flags = places("sweep", arguments, ("FILE",), "sweep main.yaml --data DIR --out DIR")
-    words = ["--dry_run" if word == "--dry-run" else word for word in flags]
-    settings = parse("sweep FILE", ABOUT, SweepSettings, words)
+    settings = parse("sweep FILE", ABOUT, SweepSettings, flags)
     from bcls.experiments.sweep import list_runs, run_sweep
 
     if settings.dry_run:

@@ -3,35 +3,43 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 
 from bcls.cli.arguments import parse
 from bcls.training import Result, TrainConfig
 
 _ABOUT = (
     "Trains a model on a dataset folder. Settings come from --config FILE (presets lie in configs/) and from flags "
-    "behind it; `--model.KEY` and `--loss.KEY` set what model and loss take. Also: --dry-run shows sizes, steps, "
-    "parameters and memory and trains nothing; --json prints the result as JSON. Several GPUs: "
+    "behind it; `--model.KEY` and `--loss.KEY` set what model and loss take. Several GPUs: "
     "torchrun --nproc_per_node 4 -m bcls train ..."
 )
 
 
+@dataclass(frozen=True)
+class TrainSettings(TrainConfig):
+    """Settings of ``bcls train``: those of the run, and what is done with them."""
+
+    dry_run: bool = False
+    """Show sizes, steps, parameters and memory, and train nothing."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    words = list(arguments)
-    plain = {flag: flag in words for flag in ("--dry-run", "--json")}
-    config = parse("train", _ABOUT, TrainConfig, [word for word in words if word not in plain])
-    if plain["--dry-run"]:
+    settings = parse("train", _ABOUT, TrainSettings, arguments)
+    config = TrainConfig(**{one.name: getattr(settings, one.name) for one in fields(TrainConfig)})
+    if settings.dry_run:
         from bcls.training.estimate import estimate
 
         sizes = estimate(config)
-        print(json.dumps(asdict(sizes)) if plain["--json"] else sizes.as_text())
+        print(json.dumps(asdict(sizes)) if settings.json else sizes.as_text())
         return 0
     from bcls.training import train
 
     result = train(config)
     if os.environ.get("RANK", "0") == "0":  # the others have nothing to add
-        print(json.dumps(_plain(result)) if plain["--json"] else _text(result))
+        print(json.dumps(_plain(result)) if settings.json else _text(result))
     return 0
 
 

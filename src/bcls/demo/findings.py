@@ -33,18 +33,12 @@ def findings(runs: Sequence[Run]) -> list[str]:
 
 def _comparison(one: str, other: str, figures: Mapping[str, Mapping[str, Spread]]) -> str:
     tau, base = figures[one]["tau_true"], figures[other]["tau_true"]
-    if math.isnan(tau.mean + base.mean):
-        undefined = LOSSES[one if math.isnan(tau.mean) else other]
-        order = f"{LOSSES[one]} and {LOSSES[other]} have no τ true to compare, for {undefined} scores everything alike"
-        subject = f"{LOSSES[one]}’s"
-    else:
-        how = _difference(tau, base, 3, "closer to", "further from")
-        how = f"{how} the true relevance than" if how else "as close to the true relevance as"
-        order = f"{LOSSES[one]} ranks {how} {LOSSES[other]} (τ true {_against(tau, base, 3)})"
-        subject = "its"
+    how = _difference(tau, base, 3, "closer to", "further from")
+    how = f"{how} the true relevance than" if how else "as close to the true relevance as"
+    order = f"{LOSSES[one]} ranks {how} {LOSSES[other]} (τ true {_against(tau, base, 3)})"
     rsum, base = figures[one]["rsum"], figures[other]["rsum"]
     change = _difference(rsum, base, 1, "higher", "lower") or "the same"
-    return f"{order}; {subject} RSUM is {change} ({_against(rsum, base, 1)})."
+    return f"{order}; its RSUM is {change} ({_against(rsum, base, 1)})."
 
 
 def _difference(one: Spread, other: Spread, digits: int, more: str, less: str) -> str:

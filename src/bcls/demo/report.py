@@ -1,6 +1,5 @@
 """The page that the demo writes: one file with the table, the curves and a gallery."""
 
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -157,12 +156,9 @@ def _cells(loss: str, figures: Mapping[str, Mapping[str, Spread]], several: bool
     cells = ""
     for key, _, digits in FIGURES:
         spread = figures[loss][key]
-        known = [other[key].mean for other in figures.values() if not math.isnan(other[key].mean)]
-        if math.isnan(spread.mean):
-            cells += '<td><span title="not defined: everything has the same score">–</span></td>'
-            continue
+        best = max(other[key].mean for other in figures.values())
         mean = f"{spread.mean:.{digits}f}"
-        if len(figures) > 1 and mean == f"{max(known):.{digits}f}":
+        if len(figures) > 1 and mean == f"{best:.{digits}f}":
             mean = f"<strong>{mean}</strong>"
         deviation = f' <span class="dev">±&nbsp;{spread.deviation:.{digits}f}</span>' if several else ""
         cells += f"<td>{mean}{deviation}</td>"

@@ -32,6 +32,8 @@ def print_table(runs: Sequence[Run], out: Path) -> None:
         "R@K, RSUM: is the right one among the first K? τ pseudo: agreement with MiniLM's labels, which BCLS learned "
         "from. τ true: agreement with the scenes themselves, which no loss has seen.\n"
     )
-    console.print(f"Report with curves and a gallery: {out / 'report.html'}")
-    console.print(f"All figures: {out / 'results.json'}")
-    console.print(f"Next: bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help")
+    # Plain: names of folders may look like markup.
+    console.print(f"Report with curves and a gallery: {out / 'report.html'}", markup=False)
+    console.print(f"All figures: {out / 'results.json'}", markup=False)
+    next_step = f"bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help"
+    console.print(f"Next: {next_step}", markup=False)

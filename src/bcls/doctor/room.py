@@ -4,11 +4,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from bcls.doctor.devices import GIB
 from bcls.doctor.report import Line, Section
 
 #: Bytes below which a run or an index is likely to fill the disk.
-LEAST_FREE = 1 << 30
-GIB = 1 << 30
+LEAST_FREE = GIB
 
 
 def room() -> Section:

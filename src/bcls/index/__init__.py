@@ -3,7 +3,7 @@
 from bcls.index.build import Report, build_index
 from bcls.index.calibration import FITS, Calibration
 from bcls.index.catalog import CaptionOf, Catalog, Photo
-from bcls.index.engine import ENGINES, Engine, Found, Row, open_engine
+from bcls.index.engine import ENGINES, Engine, Found, IndexUnavailableError, Row, open_engine
 from bcls.index.manifest import IndexManifest, read_index_manifest
 from bcls.index.reader import Index, open_index
 from bcls.index.settings import IndexSettings
@@ -20,6 +20,7 @@ __all__ = [
     "Index",
     "IndexManifest",
     "IndexSettings",
+    "IndexUnavailableError",
     "Photo",
     "Report",
     "Row",

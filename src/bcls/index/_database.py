@@ -52,6 +52,19 @@ class Database:
                 raise sqlite3.DatabaseError(f"damaged: {str(error)[:200]}") from error
 
     @contextmanager
+    def moment(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for reads that all see the file as it is at the first of them."""
+        with self.reading() as sql:
+            if sql.in_transaction:  # what is around this decides
+                yield sql
+                return
+            sql.execute("BEGIN")
+            try:
+                yield sql
+            finally:
+                sql.execute("COMMIT")
+
+    @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
         """The connection inside a transaction: all of it happens, or nothing."""
         with self._lock, self._told():

@@ -53,7 +53,11 @@ def write_newest(faiss: Any, place: Path, epoch: int, rows: int, index: Any) -> 
 
 
 def _is_whole(path: Path) -> bool:
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # the writer has put a newer one in its place since it was listed
+        return False
+    with file:
         length = file.seek(0, os.SEEK_END) - len(_END) - 8
         if length < 0:
             return False

@@ -1,12 +1,11 @@
 """One writer at a time."""
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bcls._checks import fail
+from bcls._files import take
 
 
 @contextmanager
@@ -16,18 +15,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: Another process holds it; the message has its number.
     """
-    path = folder / "lock"
-    # Not opened with "w": that would empty the file of the process that holds it.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            got = f"one that process {holder} is writing"
+    with (folder / "lock").open("a+", encoding="utf-8", errors="replace") as file:
+        holder = take(file)
+        if holder is not None:
+            got = f"one that {holder} is writing"
             fail(str(folder), "an index that nobody else is writing", got, "wait for it, or choose another --out")
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
-    finally:
-        os.close(descriptor)

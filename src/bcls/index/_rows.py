@@ -1,6 +1,7 @@
 """Vectors on the disk for the faiss engine: appended in segments, and the facts that searches are limited by."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -66,10 +67,11 @@ class Rows:
         with self._database.reading() as sql:
             return int(sql.execute("SELECT count(*) FROM facts").fetchone()[0])
 
-    def epoch(self) -> int:
-        """Counts how often the rows were written anew."""
-        with self._database.reading() as sql:
-            return int(sql.execute("SELECT value FROM epoch").fetchone()[0])
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """Reads inside see the rows as they are at one moment, whatever another process writes meanwhile."""
+        with self._database.moment():
+            yield
 
     def living(self) -> Numbers:
         """Numbers of the rows that live, sorted."""
@@ -78,21 +80,15 @@ class Rows:
 
     def state(self) -> tuple[int, Numbers, Numbers]:
         """The epoch, numbers of all rows written in it, and numbers that live; all at one moment."""
-        with self._database.reading() as sql:
-            sql.execute("BEGIN")
-            try:
-                epoch = self.epoch()
-                parts = [
-                    np.frombuffer(one, "<i8") for (one,) in sql.execute("SELECT numbers FROM segments ORDER BY id")
-                ]
-                living = self.living()
-            finally:
-                sql.execute("COMMIT")
+        with self._database.moment() as sql:
+            epoch = int(sql.execute("SELECT value FROM epoch").fetchone()[0])
+            parts = [np.frombuffer(one, "<i8") for (one,) in sql.execute("SELECT numbers FROM segments ORDER BY id")]
+            living = self.living()
         return epoch, np.concatenate([np.empty(0, np.int64), *parts]), living
 
     def vectors_from(self, first: int) -> Vectors:
         """Vectors of all rows from the ``first``-th on."""
-        with self._database.reading() as sql:
+        with self._database.moment() as sql:
             sizes = sql.execute("SELECT id, length(numbers) / 8 FROM segments ORDER BY id").fetchall()
             found = np.empty((max(0, sum(size for _, size in sizes) - first), self._dimension), np.float32)
             seen = 0

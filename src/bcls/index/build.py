@@ -1,12 +1,14 @@
 """Makes an index of photos, or brings it up to date."""
 
 import time
+import warnings
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcls._checks import check_choice, check_whole, fail
+from bcls._device import check_device
 from bcls.data.text_files import is_unicode
 from bcls.index._lock import sole_writer
 from bcls.index.calibrate import calibrate
@@ -63,6 +65,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
     check_whole("workers", settings.workers, least=0)
     check_whole("max_pixels", settings.max_pixels, least=1)
     check_choice("precision", settings.precision, PRECISIONS)
+    check_device(settings.device)
     source = open_source(Path(photos), settings.features, captions=settings.captions)
     found = source.items()
     items = [item for item in found if is_unicode(item.name)]
@@ -74,7 +77,10 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
             "check the path; a whole index is removed by deleting its folder",
         )
     claim(folder)
-    with sole_writer(folder), ExitStack() as stack:
+    with sole_writer(folder), ExitStack() as stack, warnings.catch_warnings():
+        # Damaged notes of cameras are common and harm nobody, and what is too large is listed. Here and not where
+        # photos are read: the filters are those of the whole process, and threads would restore each other's.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         for left in folder.glob(f".{FILE}.*.tmp"):
             left.unlink()
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
@@ -96,15 +102,17 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
         run.go(plan, model)
         images.finish()
         texts.finish()
-        if run.added or run.updated or plan.gone or not manifest.calibration:
-            calibration = calibrate(catalog, images, texts, model, source, cross=manifest.cross)
+        if run.added or run.updated or run.removed or not manifest.calibration:
+            calibration = calibrate(
+                catalog, images, texts, model, source, cross=manifest.cross, max_pixels=manifest.max_pixels
+            )
             manifest = replace(manifest, calibration=calibration)
         write_index_manifest(folder, manifest)
         return Report(
             catalog.count(),
             run.added,
             run.updated,
-            len(plan.gone),
+            run.removed,
             plan.unchanged + run.touched,
             catalog.count("captions"),
             run.skipped,

@@ -23,7 +23,14 @@ ENOUGH = 20
 
 
 def calibrate(
-    catalog: Catalog, photos: Engine, captions: Engine, model: "RetrievalModel", source: Source, *, cross: bool
+    catalog: Catalog,
+    photos: Engine,
+    captions: Engine,
+    model: "RetrievalModel",
+    source: Source,
+    *,
+    cross: bool,
+    max_pixels: int,
 ) -> dict[str, Calibration]:
     """Fit the scores of an index; see :class:`Calibration`.
 
@@ -38,6 +45,7 @@ def calibrate(
         model: The model of the index.
         source: Where the photos are, for a model that ranks again.
         cross: Whether it does.
+        max_pixels: Most pixels of a photo that it reads for that.
 
     Returns:
         The two, or nothing for an empty index.
@@ -45,16 +53,26 @@ def calibrate(
     numbers = catalog.numbers()
     if not len(numbers):
         return {}
-    right, origin = _own(catalog, photos, captions, model, source, cross=cross), "captions"
+    right, origin = _own(catalog, photos, captions, model, source, cross=cross, max_pixels=max_pixels), "captions"
     if len(right) < ENOUGH:
-        right, origin = _best(list(shown()), catalog, photos, model, source, cross=cross), "texts"
+        right, origin = (
+            _best(list(shown()), catalog, photos, model, source, cross=cross, max_pixels=max_pixels),
+            "texts",
+        )
     never = list(never_shown())[:: 4 if cross else 1]
-    wrong = _best(never, catalog, photos, model, source, cross=cross)
+    wrong = _best(never, catalog, photos, model, source, cross=cross, max_pixels=max_pixels)
     return {"text": fit(right, wrong, origin), "photo": _between_photos(numbers, photos)}
 
 
 def _own(
-    catalog: Catalog, photos: Engine, captions: Engine, model: "RetrievalModel", source: Source, *, cross: bool
+    catalog: Catalog,
+    photos: Engine,
+    captions: Engine,
+    model: "RetrievalModel",
+    source: Source,
+    *,
+    cross: bool,
+    max_pixels: int,
 ) -> npt.NDArray[np.float64]:
     """Similarities of captions with their own photos."""
     chosen = _some(catalog.numbers("captions"), CROSS_SAMPLE if cross else SAMPLE)
@@ -62,14 +80,21 @@ def _own(
     if not found:
         return np.empty(0)
     if cross:
-        kept = [scores_of(model, source, [one.name], one.text) for one in found]
+        kept = [scores_of(model, source, [one.name], one.text, max_pixels=max_pixels) for one in found]
         return np.concatenate([one for one in kept if np.isfinite(one).all()] or [np.empty(0)])
     texts, images = captions.vectors([one.number for one in found]), photos.vectors([one.photo for one in found])
     return np.asarray((texts * images).sum(axis=1), dtype=np.float64)
 
 
 def _best(
-    texts: list[str], catalog: Catalog, photos: Engine, model: "RetrievalModel", source: Source, *, cross: bool
+    texts: list[str],
+    catalog: Catalog,
+    photos: Engine,
+    model: "RetrievalModel",
+    source: Source,
+    *,
+    cross: bool,
+    max_pixels: int,
 ) -> npt.NDArray[np.float64]:
     """Similarity of the best photo for each text."""
     found = photos.search(text_vectors(model, texts), CANDIDATES if cross else 1)
@@ -78,7 +103,7 @@ def _best(
     best = []
     for text, numbers in zip(texts, found.numbers, strict=True):
         names = [photo.facts.name for photo in catalog.photos([int(one) for one in numbers if one >= 0]).values()]
-        best.append(float(np.max(scores_of(model, source, names, text))))
+        best.append(float(np.max(scores_of(model, source, names, text, max_pixels=max_pixels))))
     values = np.array(best)
     return values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
 

@@ -2,7 +2,6 @@
 
 import io
 import math
-import warnings
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -32,8 +31,7 @@ def read_notes(content: bytes) -> Notes:
         Notes(date=None, latitude=None, longitude=None)
     """
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            warnings.simplefilter("ignore")  # damaged notes are common and harm nobody
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             exif = image.getexif()
             if not exif:
                 return Notes()

@@ -1,6 +1,6 @@
 """What is in an index: photos and captions, each with a number that is never used again."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ CREATE TABLE IF NOT EXISTS photos (number INTEGER PRIMARY KEY AUTOINCREMENT, nam
     latitude REAL, longitude REAL);
 CREATE TABLE IF NOT EXISTS captions (number INTEGER PRIMARY KEY AUTOINCREMENT, photo INTEGER NOT NULL,
     text TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS skipped (name TEXT PRIMARY KEY, reason TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS photos_sha256 ON photos (sha256);
 CREATE INDEX IF NOT EXISTS captions_photo ON captions (photo)
 """
@@ -42,6 +41,11 @@ class Facts(NamedTuple):
     latitude: float | None = None
     longitude: float | None = None
 
+    @property
+    def place(self) -> tuple[float, float] | None:
+        """Latitude and longitude, if the camera knew both."""
+        return None if self.latitude is None or self.longitude is None else (self.latitude, self.longitude)
+
 
 class Photo(NamedTuple):
     """A photo of the index: its number and what is known about it."""
@@ -60,7 +64,7 @@ class CaptionOf(NamedTuple):
 
 
 class Catalog:
-    """Photos, captions and what was skipped, in ``catalog.sqlite``.
+    """Photos and captions, in ``catalog.sqlite``.
 
     The catalogue is written before vectors are added, and after they are deleted. So every vector has its entry here at
     any moment, whenever a process is killed; an entry that has no vector yet is found and embedded by the next run.
@@ -90,11 +94,6 @@ class Catalog:
         with self._database.reading() as sql:
             return {name: (number, look) for number, name, look in sql.execute("SELECT number, name, look FROM photos")}
 
-    def skipped(self) -> dict[str, str]:
-        """Why a file could not be read, by its name."""
-        with self._database.reading() as sql:
-            return dict(sql.execute("SELECT name, reason FROM skipped ORDER BY name").fetchall())
-
     def photos(self, numbers: Sequence[int]) -> dict[int, Photo]:
         """Photos by number; those that are not there are left out."""
         found = {}
@@ -113,10 +112,11 @@ class Catalog:
             row = sql.execute("SELECT number FROM photos WHERE name = ?", (name,)).fetchone()
         return None if row is None else int(row[0])
 
-    def with_contents(self, sha256: str) -> int | None:
-        """Number of a photo with these contents."""
+    def with_contents(self, sha256: str, name: str) -> int | None:
+        """Number of a photo with these contents; of several, that of the name first."""
+        query = "SELECT number FROM photos WHERE sha256 = ? ORDER BY name != ? LIMIT 1"
         with self._database.reading() as sql:
-            row = sql.execute("SELECT number FROM photos WHERE sha256 = ? LIMIT 1", (sha256,)).fetchone()
+            row = sql.execute(query, (sha256, name)).fetchone()
         return None if row is None else int(row[0])
 
     def captions(self, numbers: Sequence[int]) -> dict[int, CaptionOf]:
@@ -143,22 +143,17 @@ class Catalog:
                 sql.executemany("INSERT INTO captions (photo, text) VALUES (?, ?)", [(number, one) for one in captions])
         return numbers
 
-    def set_looks(self, looks: Iterable[tuple[int, str]]) -> None:
-        """Note that files of photos were touched, and nothing in them changed."""
+    def touch(self, photos: Iterable[Photo]) -> None:
+        """Note that files of photos were touched, and nothing in them changed but perhaps the date."""
+        values = [(facts.look, facts.date, number) for number, facts in photos]
         with self._database.change() as sql:
-            sql.executemany("UPDATE photos SET look = ? WHERE number = ?", [(look, int(one)) for one, look in looks])
+            sql.executemany("UPDATE photos SET look = ?, date = ? WHERE number = ?", values)
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Take out photos with their captions."""
         with self._database.change() as sql:
             sql.executemany("DELETE FROM captions WHERE photo = ?", [(int(one),) for one in numbers])
             sql.executemany("DELETE FROM photos WHERE number = ?", [(int(one),) for one in numbers])
-
-    def set_skipped(self, reasons: Mapping[str, str]) -> None:
-        """Note which files cannot be read; what was noted before is forgotten."""
-        with self._database.change() as sql:
-            sql.execute("DELETE FROM skipped")
-            sql.executemany("INSERT INTO skipped VALUES (?, ?)", list(reasons.items()))
 
     def _captions(self, column: str, numbers: Sequence[int]) -> dict[int, CaptionOf]:
         found: dict[int, CaptionOf] = {}

@@ -16,6 +16,10 @@ Numbers = npt.NDArray[np.int64]
 ENGINES = ("faiss", "milvus")
 
 
+class IndexUnavailableError(ValueError):
+    """An index, or what holds its vectors, cannot be read now; nothing is wrong with the query."""
+
+
 class Row(NamedTuple):
     """A vector and what searches are limited by."""
 

@@ -138,16 +138,15 @@ class FaissEngine:
 
     def _view(self) -> _View:
         with self._lock:
-            while self._seen is None:
-                epoch, written, living = self._rows.state()
-                main, covered = read_newest(self._faiss, self._place, epoch, len(written), self._dimension)
-                tail = self._rows.vectors_from(covered)[: len(written) - covered]
+            if self._seen is None:
+                with self._rows.moment():
+                    epoch, written, living = self._rows.state()
+                    main, covered = read_newest(self._faiss, self._place, epoch, len(written), self._dimension)
+                    tail = self._rows.vectors_from(covered)
                 counts = last_rows(written, living)
                 rows = np.flatnonzero(counts)
                 order = rows[np.argsort(written[rows])]
-                # Another process may have written the rows anew while they were read here.
-                if self._rows.epoch() == epoch:
-                    self._seen = _View(epoch, main, tail, written, counts, order)
+                self._seen = _View(epoch, main, tail, written, counts, order)
             return self._seen
 
     def _rows_of(self, view: _View, numbers: Numbers) -> Numbers:

@@ -7,6 +7,7 @@ from typing import Any
 
 from bcls._checks import check_whole, fail
 from bcls._files import write_whole
+from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import read_json
 from bcls.index.calibration import Calibration
 
@@ -39,6 +40,8 @@ class IndexManifest:
     """Features that the images are read from, instead of pictures."""
     calibration: dict[str, Calibration]
     """How similarities become scores, by the kind of query; empty until the first run is done."""
+    max_pixels: int = MAX_PIXELS
+    """Most pixels of a photo that any run took in, and so of one that is shown."""
 
     def collection(self, what: str) -> str:
         """Name of a collection in Milvus."""
@@ -64,7 +67,9 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         remedy = "make the index again, or use the release of bcls that wrote it"
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", remedy)
     try:
-        fields = {key: content[key] for key in IndexManifest.__dataclass_fields__}
+        # Older indexes do not say how many pixels they took in.
+        known = {"max_pixels": MAX_PIXELS, **content}
+        fields = {key: known[key] for key in IndexManifest.__dataclass_fields__}
         _check_kinds(fields)
         maps = {str(key): Calibration(**value) for key, value in fields["calibration"].items()}
         return replace(IndexManifest(**fields), calibration=maps)
@@ -76,7 +81,8 @@ def _check_kinds(fields: dict[str, Any]) -> None:
     for key in ("identity", "photos", "model", "weights", "engine", "uri"):
         if not isinstance(fields[key], str):
             raise TypeError(f"{key} is no text")
-    check_whole("dimension", fields["dimension"], least=1)
+    for key in ("dimension", "max_pixels"):
+        check_whole(key, fields[key], least=1)
     if not isinstance(fields["cross"], bool) or not isinstance(fields["features"], str | None):
         raise TypeError("cross or features")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bcls._checks import fail
+from bcls._checks import fail, visible
 from bcls._extras import require
-from bcls.index.engine import Found, Numbers, Row, Vectors, check_queries, in_order
+from bcls.index.engine import Found, IndexUnavailableError, Numbers, Row, Vectors, check_queries, in_order
 from bcls.index.where import Where
 
 #: Rows of one request; a server refuses requests of more than 64 MB.
@@ -172,7 +172,8 @@ class MilvusEngine:
         except self._milvus.MilvusException as error:
             reason = " ".join(str(error.message or error).split())[:200]
             remedy = "check that the server is up, or that the file is whole and no other process has it open"
-            fail("uri", f"Milvus at {self._uri}", f"an error ({reason})", remedy)
+            told = visible(f"`uri`: expected Milvus at {self._uri}, got an error ({reason}); {remedy}")
+            raise IndexUnavailableError(told) from error
 
 
 def expression(where: Where) -> str:

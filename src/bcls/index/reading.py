@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bcls._checks import visible
 from bcls.data.images import decode
 from bcls.index.camera import Notes, read_notes
 from bcls.index.catalog import Facts
@@ -44,7 +45,7 @@ def read_ahead(
     items: Iterable[Item],
     source: Source,
     model: "RetrievalModel",
-    known: Callable[[str], int | None],
+    known: Callable[[str, str], int | None],
     *,
     workers: int,
     max_pixels: int,
@@ -55,7 +56,7 @@ def read_ahead(
         items: The photos.
         source: Where they are.
         model: Says how pictures are prepared.
-        known: Number of a photo with given contents that has a vector, if any.
+        known: Number of a photo with given contents that has a vector, if any; that of the given name first.
         workers: Threads; 0 for one a core.
         max_pixels: Pictures with more are refused.
 
@@ -78,7 +79,7 @@ def read_ahead(
 
 
 def _read(
-    item: Item, source: Source, model: "RetrievalModel", known: Callable[[str], int | None], max_pixels: int
+    item: Item, source: Source, model: "RetrievalModel", known: Callable[[str, str], int | None], max_pixels: int
 ) -> Ready:
     try:
         content = source.read(item.name)
@@ -89,7 +90,7 @@ def _read(
         date = notes.date if notes.date is not None else source.date(item.name)
         facts = Facts(item.name, item.look, sha256, date, taken, notes.latitude, notes.longitude)
         captions = source.captions(item.name)
-        same = known(sha256)
+        same = known(item.name, sha256)
         if same is not None:
             return Ready(item, facts, captions, known=same)
         given = [decode(content, item.name, max_pixels=max_pixels)] if features is None else features
@@ -97,4 +98,4 @@ def _read(
     except (ValueError, MemoryError) as error:
         return Ready(item, problem=" ".join(str(error).split()) or "too large for the memory")
     except OSError as error:
-        return Ready(item, problem=f"`{item.name}`: {error.strerror or error}")
+        return Ready(item, problem=visible(f"`{item.name}`: {error.strerror or error}"))

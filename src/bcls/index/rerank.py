@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
 
 
-def scores_of(model: "RetrievalModel", source: Source, names: Sequence[str], text: str) -> npt.NDArray[np.float64]:
+def scores_of(
+    model: "RetrievalModel", source: Source, names: Sequence[str], text: str, *, max_pixels: int
+) -> npt.NDArray[np.float64]:
     """Score photos against a text with ``model.similarity``.
 
     Args:
@@ -23,18 +25,19 @@ def scores_of(model: "RetrievalModel", source: Source, names: Sequence[str], tex
         source: Where the photos, or their features, are.
         names: N photos.
         text: The text.
+        max_pixels: Pictures with more are not read.
 
     Returns:
         ``(N,)`` scores; minus infinity for a photo that cannot be read any more.
     """
     scores = np.full(len(names), -math.inf)
-    inputs, there = read_inputs(source, names)
+    inputs, there = read_inputs(source, names, max_pixels)
     if there:
         scores[there] = model.similarity(inputs, [text])[:, 0].numpy()
     return scores
 
 
-def read_inputs(source: Source, names: Sequence[str]) -> tuple[Any, list[int]]:
+def read_inputs(source: Source, names: Sequence[str], max_pixels: int) -> tuple[Any, list[int]]:
     """Pictures or features as ``model.similarity`` takes them, and which of the names could be read."""
     if not names:
         return [], []
@@ -45,7 +48,7 @@ def read_inputs(source: Source, names: Sequence[str]) -> tuple[Any, list[int]]:
     there = []
     for place, name in enumerate(names):
         try:
-            pictures.append(decode(source.read(name), name))
+            pictures.append(decode(source.read(name), name, max_pixels=max_pixels))
             there.append(place)
         except (OSError, ValueError):
             continue

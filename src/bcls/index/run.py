@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bcls._progress import Step, progress
+from bcls.index.catalog import Photo
 from bcls.index.changes import Plan
 from bcls.index.embedding import BATCH, image_vectors
 from bcls.index.engine import Vectors
@@ -24,17 +25,17 @@ _SECONDS, _TOGETHER = 5.0, 512
 
 
 class Run:
-    """One pass; afterwards it says how many photos were added, updated or only touched, and what was skipped."""
+    """One pass; it says how many photos were added, updated, removed or only touched, and what was skipped."""
 
     def __init__(self, writer: Writer, source: Source, settings: IndexSettings) -> None:
         self.writer, self._source, self._settings = writer, source, settings
-        self.added = self.updated = self.touched = 0
+        self.added = self.updated = self.removed = self.touched = 0
         self.skipped: dict[str, str] = {}
         self._old: dict[str, tuple[int, str]] = {}
         self._embedded: set[int] = set()
         self._reuse = True
         self._waiting: list[tuple[Ready, Vectors]] = []
-        self._touches: list[tuple[int, str]] = []
+        self._touches: list[Photo] = []
         self._again: list[Item] = []
         self._written = time.monotonic()
 
@@ -51,8 +52,9 @@ class Run:
             with progress("indexing", len(again)) as step, self._kept():
                 self._embed(again, model, step)
         # Last, so that a photo that was only moved could use its vector again.
-        self.writer.remove([*plan.gone, *(self._old[name][0] for name in self.skipped if name in self._old)])
-        self.writer.catalog.set_skipped(self.skipped)
+        gone = [*plan.gone, *(self._old[name][0] for name in self.skipped if name in self._old)]
+        self.writer.remove(gone)
+        self.removed = len(gone)
 
     def _embed(self, items: list[Item], model: "RetrievalModel", step: Step) -> None:
         started = time.monotonic()
@@ -73,8 +75,8 @@ class Run:
                     self._write()
                 step(done, f"{done / max(time.monotonic() - started, 1e-9):.0f} photos/s")
 
-    def _with_contents(self, sha256: str) -> int | None:
-        number = self.writer.catalog.with_contents(sha256)
+    def _with_contents(self, name: str, sha256: str) -> int | None:
+        number = self.writer.catalog.with_contents(sha256, name)
         return number if self._reuse and number in self._embedded else None
 
     def _take(self, one: Ready) -> None:
@@ -85,7 +87,7 @@ class Run:
             number = one.known
             texts = tuple(caption.text for caption in self.writer.catalog.captions_of([number]).values())
             if texts == one.captions:
-                self._touches.append((number, one.facts.look))
+                self._touches.append(Photo(number, one.facts))
                 self.touched += 1
             else:
                 self._take_vectors([one], self.writer.photos.vectors([number]))
@@ -103,7 +105,7 @@ class Run:
 
     def _write(self) -> None:
         if self._touches:
-            self.writer.catalog.set_looks(self._touches)
+            self.writer.touch(self._touches)
             self._touches = []
         waiting, self._waiting = self._waiting, []
         replaces = [self._old[one.item.name][0] for one, _ in waiting if one.item.name in self._old]

@@ -118,7 +118,7 @@ class StoreSource:
                 continue
             try:
                 found += read_sidecar(ending, self._store.read(beside))
-            except OSError:
+            except (OSError, ValueError):  # not there, or damaged: the photo itself may be whole
                 continue
         return tuple(dict.fromkeys(found))
 
@@ -140,7 +140,7 @@ class StoreSource:
 
     def _look(self, name: str) -> str:
         if self._archive:
-            return _stamp(self.path)
+            return " ".join((_stamp(self.path), *self._endings))
         beside = [str(PurePosixPath(name).with_suffix(ending)) for ending in self._endings]
         return " ".join(_stamp(self.path / one) for one in (name, *beside))
 

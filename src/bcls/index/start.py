@@ -44,18 +44,27 @@ def manifest_for(
     weights = hash_of(model)
     if old is not None:
         _check_same(folder, settings, source, name, weights, old)
-        return replace(old, photos=str(source.path), model=_absolute(name))
+        most = max(old.max_pixels, settings.max_pixels)
+        return replace(old, photos=str(source.path), model=_absolute(name), max_pixels=most)
     engine = check_choice("engine", settings.engine or "faiss", ENGINES)
-    uri = settings.uri or ""
+    uri = _place(settings.uri or "")
     if (engine == "milvus") != bool(uri):
         expected = "a file or address with --engine milvus, and none with faiss"
         fail("uri", expected, f"{uri!r} with {engine}", "such as --engine milvus --uri photos.db")
-    if uri and "://" not in uri:
-        uri = str(Path(uri).absolute())
     dimension, cross = probe(model, source.features([items[0].name]))
     features = settings.features
     manifest = IndexManifest(
-        uuid.uuid4().hex, str(source.path), _absolute(name), weights, dimension, cross, engine, uri, features, {}
+        uuid.uuid4().hex,
+        str(source.path),
+        _absolute(name),
+        weights,
+        dimension,
+        cross,
+        engine,
+        uri,
+        features,
+        {},
+        settings.max_pixels,
     )
     write_index_manifest(folder, manifest)
     return manifest
@@ -70,13 +79,18 @@ def _check_same(
         fail(str(folder), expected, f"{name!r} with weights {weights[:12]}", another)
     if settings.engine is not None and settings.engine != old.engine:
         fail("engine", f"{old.engine!r}, which {folder} was made with", repr(settings.engine), another)
-    if settings.uri and "://" not in settings.uri and str(Path(settings.uri).absolute()) != old.uri:
-        fail("uri", f"{old.uri!r}, which {folder} was made with", repr(settings.uri), another)
+    if settings.uri is not None and _place(settings.uri) != old.uri:
+        fail("uri", f"{old.uri or 'none'}, which {folder} was made with", repr(settings.uri), another)
     if settings.features != old.features:
         fail("features", f"{old.features!r}, which {folder} was made with", repr(settings.features), another)
     # Photos that moved as a whole keep their names, and so their entries.
     if str(source.path) != old.photos and Path(old.photos).exists():
         fail("PHOTOS", f"{old.photos}, which {folder} is an index of", str(source.path), another)
+
+
+def _place(uri: str) -> str:
+    """Where Milvus is, as it holds from everywhere."""
+    return str(Path(uri).absolute()) if uri and "://" not in uri else uri
 
 
 def _absolute(name: str) -> str:

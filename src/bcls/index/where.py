@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bcls._checks import fail
+from bcls.data.text_files import is_unicode
 
 _FORMATS = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 
@@ -39,7 +40,8 @@ def where(after: str = "", before: str = "", under: str = "", words: str = "") -
         words: Words in any order.
 
     Raises:
-        ValueError: A date is not one, the dates leave nothing between them, or there is no word in ``words``.
+        ValueError: A date is not one, the dates leave nothing between them, ``under`` is no text, or there is no word
+            in ``words``.
 
     Example:
         >>> where(after="1970-01-02", words="Dog, beach").words
@@ -48,6 +50,8 @@ def where(after: str = "", before: str = "", under: str = "", words: str = "") -
     start, end = _seconds("after", after), _seconds("before", before)
     if start is not None and end is not None and start >= end:
         fail("before", f"a date later than {after}", repr(before), "the first date counts, the last one does not")
+    if not is_unicode(under):
+        fail("under", "a beginning of names that is text", ascii(under), "photos in the index have names that are")
     found = words_of([words])
     if words and not found:
         fail("words", "at least one word of letters or digits", repr(words), "leave it out to search all photos")

@@ -1,11 +1,11 @@
 """Writes photos with their vectors, in an order that leaves a right index whenever the process is killed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bcls.index.catalog import CaptionOf, Catalog
+from bcls.index.catalog import CaptionOf, Catalog, Facts, Photo
 from bcls.index.embedding import text_vectors
 from bcls.index.engine import Engine, Row, Vectors
 from bcls.index.reading import Ready
@@ -40,7 +40,8 @@ class Writer:
         lacking = [int(one) for one in np.setdiff1d(entries, vectors)]
         for start in range(0, len(lacking), _PART):
             found = list(self.catalog.captions(lacking[start : start + _PART]).values())
-            self._add_captions(found, text_vectors(self._model, [one.text for one in found]))
+            facts = {number: photo.facts for number, photo in self.catalog.photos([one.photo for one in found]).items()}
+            self._add_captions(found, text_vectors(self._model, [one.text for one in found]), facts)
         entries, vectors = self.catalog.numbers(), self.photos.numbers()
         self.photos.delete([int(one) for one in np.setdiff1d(vectors, entries)])
         return {int(one) for one in np.setdiff1d(entries, vectors)}
@@ -67,7 +68,27 @@ class Writer:
         self.photos.add(rows)
         if texts:
             # By number, which is the order in which they were entered.
-            self._add_captions(list(self.catalog.captions_of(numbers).values()), of_texts)
+            facts_of = {number: facts for number, (facts, _) in zip(numbers, entries, strict=True)}
+            self._add_captions(list(self.catalog.captions_of(numbers).values()), of_texts, facts_of)
+
+    def touch(self, photos: Sequence[Photo]) -> None:
+        """Note that files were touched; vectors with an older date get the new one, which searches are limited by."""
+        before = self.catalog.photos([photo.number for photo in photos])
+        later = {one.number: one.facts for one in photos if one.facts.date != before[one.number].facts.date}
+        if later:
+            captions = list(self.catalog.captions_of(list(later)).values())
+            texts: dict[int, list[str]] = {number: [] for number in later}
+            for caption in captions:
+                texts[caption.photo].append(caption.text)
+            self.photos.add(
+                [
+                    Row(number, vector, later[number].date, later[number].name, words_of(texts[number]))
+                    for number, vector in zip(later, self.photos.vectors(list(later)), strict=True)
+                ]
+            )
+            self._add_captions(captions, self.captions.vectors([one.number for one in captions]), later)
+        # Last: until then the next run sees that there is something to do.
+        self.catalog.touch(photos)
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Take photos out."""
@@ -79,14 +100,10 @@ class Writer:
         self.captions.delete(list(self.catalog.captions_of(numbers)))
         self.photos.delete(list(numbers))
 
-    def _add_captions(self, captions: Iterable[CaptionOf], vectors: Vectors) -> None:
-        found = list(captions)
-        dates = {
-            number: photo.facts.date for number, photo in self.catalog.photos([one.photo for one in found]).items()
-        }
+    def _add_captions(self, captions: Sequence[CaptionOf], vectors: Vectors, facts: Mapping[int, Facts]) -> None:
         self.captions.add(
             [
-                Row(one.number, vector, dates[one.photo], one.name, words_of([one.text]))
-                for one, vector in zip(found, vectors, strict=True)
+                Row(one.number, vector, facts[one.photo].date, one.name, words_of([one.text]))
+                for one, vector in zip(captions, vectors, strict=True)
             ]
         )

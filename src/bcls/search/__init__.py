@@ -1,8 +1,8 @@
 """Search in an index of photos: by text, by picture, for captions, for more of the same."""
 
+from bcls.index import IndexUnavailableError
 from bcls.search.answer import Answer, CaptionAnswer, CaptionHit, Hit
 from bcls.search.batcher import OverloadedError
-from bcls.search.opened import IndexChangedError
 from bcls.search.service import Service
 from bcls.search.settings import ServiceSettings
 
@@ -11,7 +11,7 @@ __all__ = [
     "CaptionAnswer",
     "CaptionHit",
     "Hit",
-    "IndexChangedError",
+    "IndexUnavailableError",
     "OverloadedError",
     "Service",
     "ServiceSettings",

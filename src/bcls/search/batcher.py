@@ -85,7 +85,8 @@ class Batcher:
         if not self._closed:
             self._closed = True
             self._queue.put(None)
-            self._thread.join(self._timeout)
+            # Not longer, however patient queries are: whoever ends the process does not wait for the model.
+            self._thread.join(min(self._timeout, 10.0))
 
     def _retry_after(self) -> int:
         batches = 1 + self._queue.qsize() / self._batch

@@ -13,14 +13,6 @@ from bcls.index.source import Source
 from bcls.search.answer import Hit
 
 
-class IndexChangedError(ValueError):
-    """The index was made anew with another model while it was open; nothing is wrong with the query."""
-
-    def __init__(self, folder: str) -> None:
-        message = "expected the model it had, got an index of another model; start the service again"
-        super().__init__(f"`{folder}`: {message}")
-
-
 @dataclass(frozen=True)
 class Opened:
     """An index that is open.
@@ -70,7 +62,7 @@ class Opened:
             fits=score >= FITS,
             date=facts.date,
             taken=facts.taken,
-            place=None if facts.latitude is None or facts.longitude is None else (facts.latitude, facts.longitude),
+            place=facts.place,
             captions=captions,
         )
 
@@ -81,11 +73,16 @@ def stamp_of(folder: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_ino
 
 
+def unreadable(error: OSError) -> str:
+    """One sentence about an index whose files cannot be read."""
+    return f"the index cannot be read ({error.strerror or error}): see that its folder is there, and start again"
+
+
 def open_now(folder: Path) -> Opened:
     """Open an index; where its photos are gone, searches still work and say what they would show."""
     stamp = stamp_of(folder) if (folder / FILE).exists() else (0, 0)
     index = open_index(folder)
     try:
         return Opened(stamp, index, index.source())
-    except OSError:
+    except (OSError, ValueError):  # gone, or no longer what it was: an archive cut short, say
         return Opened(stamp, index, None)

@@ -26,7 +26,7 @@ def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
 
     Args:
         service: Where the hits come from.
-        hits: At least one.
+        hits: The results; of none, an empty sheet.
     """
     from PIL import Image, ImageDraw
 

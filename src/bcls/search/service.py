@@ -11,14 +11,14 @@ import numpy as np
 
 from bcls._checks import check_whole, fail
 from bcls.data.images import decode
-from bcls.index import FITS, Index, Photo, Where
+from bcls.index import FITS, Index, IndexUnavailableError, Photo, Where
 from bcls.index.embedding import image_vectors, prepare, text_vectors
 from bcls.index.engine import Vectors
 from bcls.index.rerank import read_inputs, scores_of
 from bcls.search.answer import Answer, CaptionAnswer, CaptionHit
 from bcls.search.batcher import Batcher, OverloadedError
 from bcls.search.cache import LastUsed
-from bcls.search.opened import IndexChangedError, Opened, open_now, stamp_of
+from bcls.search.opened import Opened, open_now, stamp_of, unreadable
 from bcls.search.query import check_results, check_text
 from bcls.search.settings import ServiceSettings
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from bcls.models.base import RetrievalModel
+
+
+#: Texts that go through the model together at most, and queries with pictures or rankings by it that run at once.
+_TOGETHER, _HEAVY = 32, 2
 
 
 class Service:
@@ -60,11 +64,11 @@ class Service:
             index.check_model(model, type(model).__name__)
             self.model = model.eval()
         check_whole("rerank", self.settings.rerank, least=0)
-        self._heavy = threading.BoundedSemaphore(check_whole("heavy", self.settings.heavy, least=1))
+        self._heavy = threading.BoundedSemaphore(_HEAVY)
         reader = self.model.for_queries()
         self._batcher = Batcher(
             lambda texts: text_vectors(reader, texts),
-            batch=self.settings.batch,
+            batch=_TOGETHER,
             wait=self.settings.wait,
             waiting=self.settings.queue,
             timeout=self.settings.timeout,
@@ -108,7 +112,8 @@ class Service:
         found = now.index.photos.search(vector[None], max(k, self.settings.rerank), where)
         photos = now.photos(found.numbers[0])
         with self._alone():
-            scores = scores_of(self.model, now.source, [photo.facts.name for photo in photos], query)
+            names, most = [photo.facts.name for photo in photos], now.index.manifest.max_pixels
+            scores = scores_of(self.model, now.source, names, query, max_pixels=most)
         order = np.argsort(-scores, kind="stable")[:k]
         numbers = np.array([photos[place].number for place in order], dtype=np.int64)
         return Answer(now.hits(numbers, scores[order], "text"), reranked=len(photos))
@@ -153,7 +158,7 @@ class Service:
         photo = self.photo(number)
         inputs: Any = []
         if now.index.manifest.cross and now.source is not None:
-            inputs, _ = read_inputs(now.source, [photo.facts.name])
+            inputs, _ = read_inputs(now.source, [photo.facts.name], now.index.manifest.max_pixels)
         return self._captions(now, now.index.photos.vectors([photo.number]), k, where, inputs)
 
     def photo(self, number: int) -> Photo:
@@ -198,7 +203,8 @@ class Service:
 
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo in small, its longer side at most ``side`` pixels; errors as of :meth:`read_photo`."""
-        image = decode(self.read_photo(number), self.photo(number).facts.name)
+        most = self.index.manifest.max_pixels
+        image = decode(self.read_photo(number), self.photo(number).facts.name, max_pixels=most)
         image.thumbnail((check_whole("side", side, least=1), side))
         return image
 
@@ -252,13 +258,24 @@ class Service:
             self._heavy.release()
 
     def _now(self) -> Opened:
-        """The index as it is now; opened again where a run has ended since."""
+        """The index as it is now; opened again where a run has ended since.
+
+        Raises:
+            IndexUnavailableError: It is gone, being made anew, or now one of another model.
+        """
         with self._lock:
-            if stamp_of(self._folder) != self._open.stamp:
-                fresh = open_now(self._folder)
+            try:
+                changed = stamp_of(self._folder) != self._open.stamp
+                fresh = open_now(self._folder) if changed else self._open
+            except OSError as error:
+                raise IndexUnavailableError(unreadable(error)) from error
+            except ValueError as error:
+                raise IndexUnavailableError(str(error)) from error
+            if changed:
                 if fresh.index.manifest.weights != self._open.index.manifest.weights:
                     fresh.index.close()
-                    raise IndexChangedError(str(self._folder))
+                    told = "expected the model it had, got an index of another model; start the service again"
+                    raise IndexUnavailableError(f"`{self._folder}`: {told}")
                 # Not closed here: searches of other threads may still read the old one.
                 self._open = fresh
             return self._open

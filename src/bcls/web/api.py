@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFile
 from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from bcls.data.images import FORMATS
 from bcls.index import Where
@@ -19,8 +20,8 @@ routes = APIRouter()
 Limits = Annotated[Where, Depends(limits)]
 Upload = Annotated[UploadFile, File(description="A picture: JPEG, PNG, WebP, GIF, BMP or TIFF.")]
 _PICTURE: Mapping[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}, "description": "The picture."}}
-#: A number always means the same picture, so browsers may keep it.
-_KEEP = {"Cache-Control": "private, max-age=86400, immutable"}
+#: Bytes of a file that are sent at a time, no more than the server buffers for a client that does not read.
+_PART = 2**16
 _KINDS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
 
 
@@ -114,9 +115,12 @@ def thumbnail(
     """A photo in small, as a JPEG file."""
     site = site_of(request)
     known = photo_of(site.service, number)
+    headers = _tagged(f"{known.facts.sha256}-{size}")
+    if _has(request, headers):
+        return Response(status_code=304, headers=headers)
     with shown(known.facts.name):
         content = site.thumbnails.jpeg(number, SMALL if size == "small" else LARGE)
-    return Response(content, media_type="image/jpeg", headers=_KEEP)
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 @routes.get(
@@ -129,11 +133,37 @@ def file(request: Request, number: Number) -> Response:
     """A photo's own file, as it lies on the disk."""
     service = site_of(request).service
     known = photo_of(service, number)
+    headers = _tagged(known.facts.sha256)
+    if _has(request, headers):
+        return Response(status_code=304, headers=headers)
     with shown(known.facts.name):
         content = service.read_photo(number)
         kind = _kind(content)
-    headers = _KEEP if kind else {**_KEEP, "Content-Disposition": "attachment"}
-    return Response(content, media_type=kind or "image/tiff", headers=headers)
+    if kind is None:
+        headers["Content-Disposition"] = "attachment"
+    return _InParts(content, media_type=kind or "image/tiff", headers=headers)
+
+
+class _InParts(Response):
+    """An answer that is sent no faster than the client reads, so that the limits of the gate hold for it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self.body), _PART):
+            await send({"type": "http.response.body", "body": self.body[start : start + _PART], "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _tagged(tag: str) -> dict[str, str]:
+    """Headers of a picture: browsers keep it, and ask each time whether it is still that one.
+
+    A number means one picture in one index alone, and another index may be served at the same address tomorrow.
+    """
+    return {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
+
+
+def _has(request: Request, headers: Mapping[str, str]) -> bool:
+    return headers["ETag"] in request.headers.get("if-none-match", "")
 
 
 def _kind(content: bytes) -> str | None:

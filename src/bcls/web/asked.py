@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from bcls.data.images import decode
 from bcls.index import Photo
-from bcls.search import IndexChangedError, OverloadedError, Service
+from bcls.search import IndexUnavailableError, OverloadedError, Service
+from bcls.search.opened import unreadable
 from bcls.web.problem import ProblemError
 
 if TYPE_CHECKING:
@@ -27,27 +28,28 @@ def asked(argument: str = "q") -> Iterator[None]:
         yield
     except OverloadedError as error:
         raise ProblemError(503, str(error), error.retry_after) from error
-    except IndexChangedError as error:
+    except IndexUnavailableError as error:
         raise ProblemError(503, str(error), 60) from error
     except ValueError as error:
         raise ProblemError(422, str(error).replace("`text`", f"`{argument}`", 1)) from error
     except OSError as error:
-        detail = f"the index cannot be read ({error.strerror or error}): see that its folder is there, and start again"
-        raise ProblemError(503, detail, 60) from error
+        raise ProblemError(503, unreadable(error), 60) from error
 
 
 def photo_of(service: Service, number: int) -> Photo:
     """A photo of the index.
 
     Raises:
-        ProblemError: 404, there is none of that number.
+        ProblemError: 404, there is none of that number; 503, the index cannot be read.
     """
     try:
         return service.photo(number)
-    except IndexChangedError as error:
+    except IndexUnavailableError as error:
         raise ProblemError(503, str(error), 60) from error
     except ValueError as error:
         raise ProblemError(404, str(error)) from error
+    except OSError as error:
+        raise ProblemError(503, unreadable(error), 60) from error
 
 
 @contextmanager
@@ -55,10 +57,12 @@ def shown(name: str) -> Iterator[None]:
     """Turn the errors of reading a photo's file into problems.
 
     Raises:
-        ProblemError: 404, its file is gone or cannot be read any more.
+        ProblemError: 404, its file is gone or cannot be read any more; 503, the index cannot.
     """
     try:
         yield
+    except IndexUnavailableError as error:
+        raise ProblemError(503, str(error), 60) from error
     except (OSError, ValueError) as error:
         detail = f"{name}: the photo is in the index, but its file is missing or cannot be read ({_short(error)})"
         raise ProblemError(404, f"{detail}: put it back, or run `bcls index` again") from error

@@ -68,7 +68,7 @@ def compare_page(
     site = site_of(request)
     if site.other is None:
         raise ProblemError(404, "there is no second index: start with `bcls serve INDEX --compare INDEX2`")
-    values: dict[str, Any] = {"q": q, "photo": None, "columns": [], "labels": site.labels}
+    values: dict[str, Any] = {"q": q, "photo": None, "columns": [], "labels": site.labels, "wrong": WRONG}
     with asked():
         if photo is not None:
             asked_photo = facts_of(site.service, photo_of(site.service, photo))

@@ -42,7 +42,6 @@ def facts_of(service: Service, photo: Photo) -> PhotoFacts:
     """Put together what the index knows about a photo."""
     facts = photo.facts
     written = service.index.catalog.captions_of([photo.number])
-    place = None if facts.latitude is None or facts.longitude is None else (facts.latitude, facts.longitude)
     return PhotoFacts(
         photo.number,
         facts.name,
@@ -50,5 +49,5 @@ def facts_of(service: Service, photo: Photo) -> PhotoFacts:
         facts.date,
         facts.taken,
         tuple(caption.text for caption in written.values()),
-        place,
+        facts.place,
     )

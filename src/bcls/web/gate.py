@@ -15,13 +15,15 @@ from bcls.web.site import Site
 #: What is answered at once whatever else goes on.
 _FREE = ("/healthz", "/metrics", "/static/")
 _BUSY = "too many requests at once: try again in a moment"
+#: Bytes of an answer that a client must take in the time of a request; slower ones are cut off.
+_TAKEN = 2**20
 
 
 class Gate:
     """Middleware that answers 503 where a pile would grow, 413 and 408 to bodies that are too large or too slow.
 
     A request whose time is over is answered, but its place stays taken until the work for it has really ended: threads
-    cannot be stopped.
+    cannot be stopped. A client that does not read its answer is cut off.
 
     Args:
         app: What comes next.
@@ -50,14 +52,15 @@ class Gate:
 
     async def _run(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         started = given_up = False
+        limit = self._settings.timeout
+        timed = _timed(send, limit)
 
         async def guarded_send(message: Message) -> None:
             nonlocal started
             if not given_up:
                 started = True
-                await send(message)
+                await timed(message)
 
-        limit = self._settings.timeout
         inner = self._app(scope, _limited(receive, self._settings.max_upload, limit), guarded_send)
         task = asyncio.ensure_future(_as_coroutine(inner))
         self._running.add(task)
@@ -67,6 +70,8 @@ class Gate:
             if task.done() or started:
                 await task
                 return
+        except _NotTakenError:
+            return
         except asyncio.CancelledError:
             task.cancel()
             raise
@@ -95,6 +100,26 @@ def _limited(receive: Receive, most: int, seconds: float) -> Callable[[], Awaita
         return message
 
     return limited
+
+
+class _NotTakenError(Exception):
+    """The client does not read its answer."""
+
+
+def _timed(send: Send, seconds: float) -> Send:
+    taken, deadline = 0, math.inf
+
+    async def timed(message: Message) -> None:
+        nonlocal taken, deadline
+        if message["type"] == "http.response.start" or taken >= _TAKEN:
+            taken, deadline = 0, time.monotonic() + seconds
+        try:
+            await asyncio.wait_for(send(message), max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise _NotTakenError from None
+        taken += len(message.get("body", b""))
+
+    return timed
 
 
 def _too_large(most: int) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import time
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
@@ -55,20 +54,18 @@ class Guard:
         fetched = request.headers.get("sec-fetch-site") == "cross-site"
         if fetched and (request.headers.get("sec-fetch-mode") != "navigate" or request.method != "GET"):
             return ProblemError(403, "another site asked for this: open the app itself")
-        if self._settings.token and not request.scope["path"].startswith(_OPEN) and not self._knows(request):
+        token = self._settings.token
+        if token is not None and not request.scope["path"].startswith(_OPEN) and not _knows(request, token):
             detail = "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`, or log in at /login"
             return ProblemError(401, detail)
         return None
 
-    def _knows(self, request: Request) -> bool:
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and is_token(self._settings.token, given.strip()):
-            return True
-        try:
-            cookie = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and is_login(self._settings.token, cookie.value, time.time())
+
+def _knows(request: Request, token: str) -> bool:
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and is_token(token, given.strip()):
+        return True
+    return is_login(token, request.cookies.get(COOKIE, ""), time.time())
 
 
 def is_token(token: str, given: str) -> bool:

@@ -86,7 +86,7 @@ async def login_page(request: Request) -> Response:
 async def login(request: Request, token: Annotated[str, Form(max_length=1000)] = "") -> Response:
     """Set the cookie where the token is right."""
     right = site_of(request).settings.token
-    if not right:
+    if right is None:
         raise ProblemError(404, "this server has no token: open / instead")
     if not is_token(right, token.strip()):
         return html(request, "login.html", {"wrong": True}, status=401)

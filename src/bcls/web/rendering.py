@@ -81,7 +81,7 @@ def html(
         "path": request.scope["path"],
         "has_compare": site.other is not None,
         "has_runs": site.runs is not None,
-        "has_token": bool(site.settings.token),
+        "has_token": site.settings.token is not None,
         "max_upload": site.settings.max_upload,
     }
     text = _templates().get_template(template).render({**shared, **values})

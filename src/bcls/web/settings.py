@@ -16,8 +16,8 @@ class WebSettings:
         ValueError: A setting is out of its range.
     """
 
-    token: str = ""
-    """What a request must know; empty for none."""
+    token: str | None = None
+    """What a request must know."""
     any_host: bool = False
     """Whether the app may be called by any name; otherwise by those of this machine alone, so that another site cannot
     reach it by pointing a name of its own here."""
@@ -29,15 +29,12 @@ class WebSettings:
     """Most bytes of a body."""
     max_pixels: int = 40_000_000
     """Most pixels of a picture that is sent."""
-    thumbnails: int = 64 * 2**20
-    """Bytes of thumbnails that are remembered."""
 
     def __post_init__(self) -> None:
-        if self.token and (len(self.token) < SHORTEST_TOKEN or not self.token.isascii()):
+        if self.token is not None and (len(self.token) < SHORTEST_TOKEN or not self.token.isascii()):
             got = f"{len(self.token)} characters"
             remedy = "make one with `python -c 'import secrets; print(secrets.token_urlsafe())'`"
             fail("token", f"at least {SHORTEST_TOKEN} ASCII characters", got, remedy)
         for name in ("at_once", "max_upload", "max_pixels"):
             check_whole(name, getattr(self, name), least=1)
-        check_whole("thumbnails", self.thumbnails, least=0)
         check_number("timeout", self.timeout, "15 is usual", above=0)

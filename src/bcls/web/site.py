@@ -44,7 +44,7 @@ class Site:
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", Metrics())
         object.__setattr__(self, "_turns", threading.BoundedSemaphore(UNPACKED))
-        object.__setattr__(self, "thumbnails", Thumbnails(self.service, self.settings.thumbnails))
+        object.__setattr__(self, "thumbnails", Thumbnails(self.service))
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -8,6 +8,8 @@ from bcls.search import Service
 
 #: Longer sides that may be asked for: one for grids, one for a photo by itself.
 SMALL, LARGE = 320, 1280
+#: Bytes of thumbnails that are remembered.
+KEPT = 64 * 2**20
 #: Pictures that are unpacked at once; each may take hundreds of megabytes.
 _AT_ONCE = 2
 
@@ -20,7 +22,7 @@ class Thumbnails:
         size: Bytes that may be kept.
     """
 
-    def __init__(self, service: Service, size: int) -> None:
+    def __init__(self, service: Service, size: int = KEPT) -> None:
         self._service, self._size = service, size
         self._lock = threading.Lock()
         self._turn = threading.BoundedSemaphore(_AT_ONCE)
