@@ -84,7 +84,7 @@ def measure_indexing(rows, arguments, place):
     names = photo_names(arguments.photos)
     archive, sample = (
         part_of_zip(names, place / "all.zip"),
-        part_of_zip(names[:: len(names) // SAMPLE], place / "few.zip"),
+        part_of_zip(names[:: max(1, len(names) // SAMPLE)], place / "few.zip"),
     )
     bare_rates(model, sample)  # warms up
     bare = [bare_rates(model, sample)]

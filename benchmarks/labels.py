@@ -12,7 +12,6 @@ import argparse
 import gzip
 import json
 import multiprocessing
-import os
 import resource
 import statistics
 import tempfile
@@ -22,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.flickr8k import data
 from benchmarks.tables import show
 
 COCO_CAPTIONS = 566_747
 
 
 def flickr8k_captions():
-    path = Path(os.environ["BCLS_DATA"]) / "flickr8k" / "dataset_flickr8k.json.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    with gzip.open(data() / "dataset_flickr8k.json.gz", "rt", encoding="utf-8") as file:
         return [sentence["raw"] for image in json.load(file)["images"] for sentence in image["sentences"]]
 
 

@@ -1,7 +1,7 @@
 """Speed and memory of the losses on this machine's CPU, as ratios measured in one run: ``python -m benchmarks.losses``.
 
-Rivals take turns, so that a busy moment hits both; the median counts. Labels are spread as MiniLM's are on photo
-captions (mean 0.13, deviation 0.11).
+Times are medians in milliseconds, as :func:`bcls.bench.medians` takes them; labels are spread as MiniLM's are on photo
+captions.
 """
 
 import argparse
@@ -14,42 +14,25 @@ from pathlib import Path
 
 import torch
 
+from bcls.bench import medians, step
+from bcls.bench.inputs import matrices
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss, TripletSoftLoss, kendall
 from benchmarks.memory import peak_megabytes
 from benchmarks.tables import show_ratios
 from tests.reference.window_loop import loop_over_windows
 
-
-def inputs(size):
-    generator = torch.Generator().manual_seed(size)
-    similarity = torch.randn(size, size, generator=generator) / 4
-    relevance = (torch.randn(size, size, generator=generator) * 0.11 + 0.13).clamp(-1, 1).fill_diagonal_(1)
-    return similarity.requires_grad_(), relevance
-
-
-def step(loss, similarity, relevance):
-    """Forward and backward."""
-    return torch.autograd.grad(loss(similarity, relevance), similarity)
-
-
-def medians(rivals, repeats):
-    """Median seconds of each rival, taking turns."""
-    times = {name: [] for name in rivals}
-    for run in rivals.values():
-        run()
-    for _ in range(repeats):
-        for name, run in rivals.items():
-            started = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - started)
-    return {name: statistics.median(values) for name, values in times.items()}
+CPU = torch.device("cpu")
 
 
 def prepared(loss, size):
     """For the memory of one step, see :func:`benchmarks.memory.peak_megabytes`."""
-    step(loss, *inputs(8))  # whatever torch loads on the first call
-    similarity, relevance = inputs(size)
-    return partial(step, loss, similarity, relevance)
+    one_step(loss, *matrices(8, CPU))()  # whatever torch loads on the first call
+    return one_step(loss, *matrices(size, CPU))
+
+
+def one_step(loss, similarity, relevance):
+    """Forward and backward, to be called."""
+    return partial(step, loss, (similarity,), relevance)
 
 
 def prepared_dense(prefix_from, size):
@@ -58,13 +41,14 @@ def prepared_dense(prefix_from, size):
 
 
 def compare_windows(rows):
-    for size, repeats, bar in ((512, 15, 6.0), (1024, 9, 8.0)):
-        similarity, relevance = inputs(size)
+    for size, repeats, bar in ((512, 5, 6.0), (1024, 3, 8.0)):
+        similarity, relevance = matrices(size, CPU)
         took = medians(
             {
-                "bins": partial(step, KendallWindowLoss(), similarity, relevance),
-                "loop": partial(step, loop_over_windows, similarity, relevance),
+                "bins": one_step(KendallWindowLoss(), similarity, relevance),
+                "loop": one_step(loop_over_windows, similarity, relevance),
             },
+            CPU,
             repeats,
         )
         ratio = took["loop"] / took["bins"]
@@ -75,37 +59,37 @@ def compare_windows(rows):
 
 def compare_strides(rows):
     for size in (512, 1024):
-        similarity, relevance = inputs(size)
-        for beta, repeats, bar in ((0.01, 61, "<= 1.3"), (0, 9, "")):
-            rivals = {b: partial(step, KendallWindowLoss(beta=b), similarity, relevance) for b in (0.1, beta)}
-            took = medians(rivals, repeats)
+        similarity, relevance = matrices(size, CPU)
+        for beta, repeats, bar in ((0.01, 21, "<= 1.3"), (0, 3, "")):
+            rivals = {b: one_step(KendallWindowLoss(beta=b), similarity, relevance) for b in (0.1, beta)}
+            took = medians(rivals, CPU, repeats)
             ratio = took[beta] / took[0.1]
             rows.append((f"window loss, B={size}: beta {beta} / 0.1", took[beta], took[0.1], ratio, bar))
 
 
 def compare_objectives(rows):
     for size in (128, 512, 1024):
-        similarity, relevance = inputs(size)
+        similarity, relevance = matrices(size, CPU)
         losses = {"bcls": BCLSLoss(), "hard": TripletHardLoss(), "soft": TripletSoftLoss()}
-        took = medians({name: partial(step, loss, similarity, relevance) for name, loss in losses.items()}, 31)
+        took = medians({name: one_step(loss, similarity, relevance) for name, loss in losses.items()}, CPU, 11)
         for rival in ("hard", "soft"):
             ratio = took["bcls"] / took[rival]
             rows.append((f"BCLS, B={size}: whole / Triplet {rival} negatives", took["bcls"], took[rival], ratio, ""))
 
 
 def compare_dense(rows):
-    for size, repeats in ((128, 9), (256, 7), (384, 5), (512, 3), (768, 3)):
-        similarity, relevance = inputs(size)
+    for size, repeats in ((128, 3), (256, 3), (384, 2), (512, 1), (768, 1)):
+        similarity, relevance = matrices(size, CPU)
         rivals = {}
         for name, prefix_from in (("prefix", 1), ("blocks", 10**9)):
 
             def run(prefix_from=prefix_from, similarity=similarity, relevance=relevance):
                 kendall.PREFIX_FROM["cpu"] = prefix_from
-                step(KendallLoss(), similarity, relevance)
+                one_step(KendallLoss(), similarity, relevance)()
 
             rivals[name] = run
         default = kendall.PREFIX_FROM["cpu"]
-        took = medians(rivals, repeats)
+        took = medians(rivals, CPU, repeats)
         kendall.PREFIX_FROM["cpu"] = default
         ratio = took["blocks"] / took["prefix"]
         chosen = "prefix used" if size >= default else "blocks used"

@@ -23,6 +23,7 @@ import torch
 
 import bcls.training.loop
 import bcls.training.page  # noqa: F401  here, so that the forked processes need not load them
+from bcls._files import write_whole
 from bcls.training import TrainConfig, train
 from tests.training.made import make_data
 
@@ -125,7 +126,7 @@ def main():
     figures = {"kills": kills, "resumed from a checkpoint": resumed, "runs": runs, "different": different}
     print(json.dumps(figures))
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures) + "\n")
+        write_whole(arguments.json, json.dumps(figures) + "\n")
     return 1 if different else 0
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bcls._files import write_whole
 from bcls.demo.results import FIGURES, LOSSES
 from scripts.readme_part import write_part
 
@@ -30,7 +31,7 @@ def keep(results: Path) -> None:
         "summary": made["summary"],
         "runs": [{key: one[key] for key in ("loss", "seed", "test")} for one in made["runs"]],
     }
-    KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_whole(KEPT, json.dumps(kept, indent=1) + "\n")
 
 
 def table() -> str:

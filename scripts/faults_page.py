@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bcls._files import write_whole
+
 ROOT = Path(__file__).parents[1]
 RECORDS, PAGE = ROOT / "results" / "faults.json", ROOT / "docs" / "faults.md"
 
@@ -44,7 +46,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(page(json.loads(RECORDS.read_text(encoding="utf-8"))), encoding="utf-8")
+    write_whole(PAGE, page(json.loads(RECORDS.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

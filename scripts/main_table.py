@@ -5,6 +5,7 @@ The figures are those of ``results/flickr8k/dual``, which ``scripts/evidence_pag
 
 from pathlib import Path
 
+from bcls.experiments.report.summary import spread
 from bcls.experiments.results import read_results
 from scripts.readme_part import write_part
 
@@ -30,14 +31,15 @@ def table() -> str:
     for line in lines:
         if line["phase"] == "run" and "test" in line:
             rows.setdefault(line["row"], []).append(line["test"])
-    means = {row: {key: _mean([one[key] for one in tests]) for key, _, _ in FIGURES} for row, tests in rows.items()}
-    best = {key: max(mean[key] for mean in means.values()) for key, _, _ in FIGURES}
+    spreads = {row: {key: spread([one[key] for one in tests]) for key, _, _ in FIGURES} for row, tests in rows.items()}
+    best = {key: max(one[key].mean for one in spreads.values()) for key, _, _ in FIGURES}
     made = ["| loss | " + " | ".join(name for _, name, _ in FIGURES) + " |", "|---|" + "---:|" * len(FIGURES)]
-    for row in sorted(means, key=lambda row: means[row]["rsum"]):
+    for row in sorted(spreads, key=lambda row: spreads[row]["rsum"].mean):
         cells = []
         for key, _, digits in FIGURES:
-            cell = f"{means[row][key]:.{digits}f} ± {_deviation([one[key] for one in rows[row]]):.{digits}f}"
-            cells.append(f"**{cell}**" if means[row][key] == best[key] else cell)
+            mean, deviation = spreads[row][key].mean, spreads[row][key].deviation
+            cell = f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+            cells.append(f"**{cell}**" if mean == best[key] else cell)
         made.append(f"| {row} | " + " | ".join(cells) + " |")
     seeds = sorted({len(tests) for tests in rows.values()})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
@@ -46,15 +48,6 @@ def table() -> str:
         f"Mean ± standard deviation over {count} seeds; each loss at the best of {tried} settings by validation RSUM."
     )
     return "\n".join([*made, "", note])
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _deviation(values: list[float]) -> float:
-    mean = _mean(values)
-    return (sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)) ** 0.5
 
 
 def main() -> None:

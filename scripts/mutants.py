@@ -174,6 +174,13 @@ def known_equivalent(found: dict[str, tuple[Path, str, Change]]) -> set[str]:
     return set(listed)
 
 
+def _write(path: Path, result: dict[str, Any]) -> None:
+    # Whole or not at all, but not by bcls: were it loaded here, the forks would test it in place of the copy.
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
 def main() -> int:
     """Run a sample and write the result; 1 where less than 90 percent are noticed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,9 +202,9 @@ def main() -> int:
     for at, became in enumerate(try_changes(found, names, asked.limit)):
         outcome[names[at]] = became
         print(f"{at + 1}/{len(names)} {became:<8} line {found[names[at]][2].line}, {names[at]}", flush=True)
-        asked.out.write_text(json.dumps(summary(outcome, asked.seed, len(found), equivalent), indent=1) + "\n")
+        _write(asked.out, summary(outcome, asked.seed, len(found), equivalent))
     result = summary(outcome, asked.seed, len(found), equivalent)
-    asked.out.write_text(json.dumps(result, indent=1) + "\n")
+    _write(asked.out, result)
     print({key: value for key, value in result.items() if isinstance(value, int | float)})
     return int(result["killed_percent"] < 90)
 

@@ -20,7 +20,7 @@ timed pip install -c constraints.txt ".[text,photos,plots,index,web]"
 timed bcls index "$photos" --out photos.index
 timed bcls search photos.index "a dog on the beach" -k 5
 timed bcls data import folder "$photos" --captions "$captions" --held_out 0.1 --out mine
-timed bcls train --config configs/flickr8k/dual-bcls.yaml --data mine --out run
+timed bcls train --config configs/flickr8k/recommended.yaml --data mine --out run
 timed bcls evaluate run --data mine --split test --labels minilm
 # The first block of Python in the README is the loss in one's own loop.
 sed -n '/^```python$/,/^```$/p' README.md | sed -n '2,/^```$/p' | sed '$d' >loss.py

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls import __version__
+from bcls._files import write_whole
 from bcls.doctor.record import Recorded, recorded
 
 #: Written by the installer, and different from machine to machine.
@@ -106,7 +107,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare what is installed with the file")
     given = parser.parse_args()
     if not given.check:
-        given.file.write_text(json.dumps(bill(), indent=1) + "\n", encoding="utf-8")
+        write_whole(given.file, json.dumps(bill(), indent=1) + "\n")
         return 0
     lines = list(differences(json.loads(given.file.read_text(encoding="utf-8"))))
     for line in lines:

@@ -1,8 +1,12 @@
+from datetime import date
+
 import pytest
 import yaml
 
 from bcls.experiments.file import read_sweep
 from tests.experiments.made import BASE, write
+
+DAY = date(2026, 1, 2)  # what YAML makes of 2026-01-02
 
 
 def test_rows_go_on_top_of_settings_on_top_of_a_preset(tmp_path):
@@ -63,6 +67,26 @@ def test_a_name_of_the_papers_row_is_meant_for_every_table(tmp_path):
         ({"folds": 0}, "`folds`"),
         ({"scenes": 3}, "`scenes`"),
         ({"settings": {"val_split": None}}, "`val_split`"),
+        ({"settings": {"log_every": 3}}, "`setting`"),
+        ({"settings": {"save_every": 3}}, "`setting`"),
+        ({"settings": {"keep_epochs": True}}, "`setting`"),
+        ({"settings": {"ema": None}}, "`ema`: expected a number"),
+        ({"settings": {"ema": "0.9"}}, "`ema`: expected a number"),
+        ({"settings": {"smallest_crop": None}}, "`smallest_crop`: expected a number"),
+        ({"settings": {"lr": "0.001"}}, "`lr`: expected a number"),
+        ({"settings": {"drops": 5}}, "`drops`: expected a list"),
+        ({"settings": {"drops": ["5"]}}, "`drops`: expected a whole number"),
+        ({"settings": {"rates": [1]}}, "`rates`: expected a mapping"),
+        ({"settings": {"rates": {"heads": "2"}}}, "`rates.heads`: expected a number"),
+        ({"settings": {"distinct": "no"}}, "`distinct`: expected true or false"),
+        ({"settings": {"features": DAY}}, "`features`: expected a word"),
+        ({"settings": {"model.width": DAY}}, "`model.width`: expected a word, a number"),
+        ({"grid": {"labels": [DAY]}}, "`labels`: expected a word"),
+        ({"search": {"budget": 1, "measure": 5}}, "`search.measure`: expected a word"),
+        ({"eccv": "no"}, "`eccv`: expected true or false"),
+        ({"test_split": None}, "`test_split`: expected a word"),
+        ({"columns": 3}, "`columns`: expected a word"),
+        ({"about": ["a"]}, "`about`: expected a word"),
         ({"settings": {"best": "tau", "labels": "none"}}, "`best`"),
     ],
 )

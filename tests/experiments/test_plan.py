@@ -29,7 +29,6 @@ def test_a_key_is_what_changes_the_result_and_nothing_else(tmp_path):
     same = {
         "named": {"runs": {"other name": {}}},
         "defaults": {"settings": {"clip": 2.0, "precision": "no"}},
-        "machine": {"settings": {"save_every": 7, "log_every": 3}},
     }
     for content in same.values():
         assert plan_runs(sweep_of(tmp_path, **content))[0].key == key
@@ -106,6 +105,19 @@ def test_shares_are_whole_and_disjoint(shards, seeds):
     for part in parts:
         own = {run.key for run in part}
         assert all(member.key in own for run in part for member in run.members)
+
+
+def test_shares_with_ensembles_are_even():
+    rows = (Row("A", BASE), Row("B", {**BASE, "lr": 0.1}), Row("AB", BASE, ensemble=("A", "B")))
+    runs = plan_runs(Sweep("s", rows, seeds=tuple(range(4))))
+    assert [len(share(runs, f"{number}/4")) for number in range(1, 5)] == [3, 3, 3, 3]
+    # Ensembles with a member in common are done in one place.
+    rows += (Row("C", {**BASE, "lr": 0.2}), Row("BC", BASE, ensemble=("B", "C")), Row("D", {**BASE, "lr": 0.3}))
+    runs = plan_runs(Sweep("s", rows))
+    assert [[run.row for run in share(runs, f"{number}/2")] for number in (1, 2)] == [
+        ["A", "B", "C", "AB", "BC"],
+        ["D"],
+    ]
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])

@@ -1,10 +1,13 @@
+from dataclasses import asdict
+
 import numpy as np
 import torch
 
 from bcls._padded import Padded
 from bcls.experiments.scenes import draw_scenes
-from bcls.experiments.shared import Shared, kept_file
+from bcls.experiments.shared import Shared, encoder_of, kept_file
 from bcls.models import build
+from bcls.models.dual.config import DualConfig
 from bcls.training import TrainConfig
 from tests.experiments.made import BASE, data
 
@@ -38,6 +41,21 @@ def test_a_frozen_encoder_reads_captions_once_for_all_models(tmp_path):
     other = models[1].text_vectors_of(texts[::-1])
     torch.testing.assert_close(other.values[0], first.values[1], rtol=1e-4, atol=1e-5)  # another place in the batch
     assert len(list((tmp_path / "shared").glob("*.safetensors"))) == 2
+
+
+def test_features_are_shared_whatever_the_other_side_is_made_of(tmp_path):
+    """And whatever a GRU would be, where there is none; another way to pool words makes other features."""
+    shared = Shared(data(tmp_path / "data"), tmp_path / "shared")
+    plain = {"name": "dual", "image": "features", "features": 6, "text": "minilm", "width": 4}
+    changes = ({}, {"states": 8, "bidirectional": False, "dropout_words": 0.5}, {"text_pooling": "cls"})
+    one, same, other = (shared.lend(build({**plain, **change})).text_vectors_of(["a dog"]) for change in changes)
+    assert one is same
+    assert other is not one
+    images = [
+        encoder_of(asdict(DualConfig(**change)), "image")
+        for change in ({}, {"text": "gru", "states": 8}, {"tune_text": True}, {"image_view": "mirrored"})
+    ]
+    assert images[0] == images[1] == images[2] != images[3]
 
 
 def test_label_vectors_have_length_one(tmp_path):

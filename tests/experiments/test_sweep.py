@@ -144,6 +144,39 @@ def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_alone(pla
     assert {path.parent.name for path in (place / "out").glob("runs/*/checkpoints")} == chosen
 
 
+def test_the_list_of_a_share_is_what_the_share_does(place):
+    search = {"budget": 3, "space": {"lr": [1e-3, 1e-2, 2e-2]}}
+    file = write(place / "a.yaml", search=search, seeds=[5, 6], settings={"epochs": 1})
+    run_sweep(file, settings(place))
+    listed = {run["key"] for run in list_runs(file, settings(place, shard="1/2")) if run["phase"] == "run"}
+    for path in (place / "out").glob("runs/*/result.json"):
+        if json.loads(path.read_text())["validation"].get("ndcg") is not None:  # the runs of the table
+            path.unlink()
+    run_sweep(file, settings(place, shard="1/2"))
+    done = {run["key"] for run in list_runs(file, settings(place)) if run["phase"] == "run" and run["finished"]}
+    assert listed == done
+    assert len(done) == 1
+
+
+def test_threads_are_those_that_were_asked_for(place, monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    monkeypatch.setattr("bcls.experiments.sweep.work", lambda *arguments: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr("bcls.experiments.sweep.add_spread", lambda *arguments: None)
+    run_sweep(write(place / "a.yaml"), settings(place, threads=before + 1))
+    assert set(seen) == {before + 1}
+    assert torch.get_num_threads() == before
+
+
+def test_half_of_what_is_pruned_is_not_taken_for_weights(place, monkeypatch):
+    file = write(place / "a.yaml", search={"budget": 2, "space": {"lr": [1e-3, 1e-2]}}, settings={"epochs": 1})
+    asked = []
+    monkeypatch.setattr("bcls.experiments.sweep.shutil.rmtree", lambda path, **more: asked.append(path))  # killed there
+    run_sweep(file, settings(place))
+    chosen = {line["key"] for line in read_results(place / "out")[1] if line["phase"] == "run"}
+    assert {path.parent.name for path in (place / "out").glob("runs/*/checkpoints")} == chosen
+    assert asked
+
+
 def test_processes_share_the_runs(place):
     file = write(place / "a.yaml", runs=ROWS, seeds=2)
     outcome = run_sweep(file, settings(place, processes=2, threads=1))
@@ -161,10 +194,18 @@ def test_a_process_that_cannot_start_says_why(place):
 def test_a_run_that_diverges_is_written_down_and_the_others_go_on(place):
     file = write(place / "a.yaml", runs={"wild": {"lr": 1e37, "clip": None}, "tame": {}})
     outcome = run_sweep(file, settings(place))
-    assert (outcome.finished, outcome.failed) == (2, ["wild"])
+    assert (outcome.finished, outcome.failed) == (2, ["wild, seed 1"])
     lines = {line["row"]: line for line in read_results(place / "out")[1]}
     assert "expected a finite number" in lines["wild"]["failed"]
     assert lines["tame"]["validation"]["rsum"] > 0
+
+
+def test_a_seed_that_diverged_is_told_though_the_next_one_did_not(place):
+    file = write(place / "a.yaml", seeds=2, settings={"epochs": 1})
+    run_sweep(file, settings(place))
+    first, _ = plan_runs(read_sweep(file))
+    (place / "out" / "runs" / first.key / "result.json").write_text('{"failed": "NaN", "dataset": "made"}')
+    assert run_sweep(file, settings(place)).failed == ["a, seed 1"]
 
 
 def test_another_dataset_is_refused(place):
@@ -227,7 +268,7 @@ def test_runs_that_take_turns_are_the_runs_alone(place):
 def test_one_that_diverges_does_not_stop_those_beside_it(place):
     rows = {"BCLS": {}, "wild": {"lr": 1e37, "clip": None}}
     outcome = run_sweep(write(place / "a.yaml", runs=rows, seeds=1), settings(place, together=2))
-    assert outcome.failed == ["wild"]
+    assert outcome.failed == ["wild, seed 1"]
     lines = {line["row"]: line for line in read_results(place / "out")[1]}
     assert "rsum" in lines["BCLS"]["validation"]
     assert "expected a finite number" in lines["wild"]["failed"]

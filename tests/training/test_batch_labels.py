@@ -61,6 +61,24 @@ def test_a_caption_without_a_direction_is_named(bad):
         BatchLabels(embeddings, OWNER, "max", CPU)
 
 
+def test_vectors_that_stay_on_the_disk_are_looked_at_too(monkeypatch):
+    monkeypatch.setattr(batch_labels, "fits", lambda size, device: False)
+    embeddings = vectors()
+    embeddings[7] = 0
+    with pytest.raises(ValueError, match="caption 7"):
+        BatchLabels(embeddings, OWNER, "max", CPU)
+    with pytest.raises(ValueError, match="caption 7"):
+        batch_labels._check(embeddings, block=2)
+
+
+def test_so_few_vectors_are_looked_at_wherever_they_go():
+    """The look is at what came, before it goes to a device: "meta" stands for a GPU, and holds no values."""
+    embeddings = vectors()
+    embeddings[3] = np.nan
+    with pytest.raises(ValueError, match="caption 3"):
+        BatchLabels(embeddings, OWNER, "max", torch.device("meta"))
+
+
 def test_another_number_of_captions_is_refused():
     with pytest.raises(ValueError, match="9 rows"):
         BatchLabels(vectors()[:5], OWNER, "max", CPU)

@@ -1,6 +1,8 @@
 """Lines of ``metrics.jsonl``: those of a killed run are read, those that nobody wrote are named."""
 
 import json
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -26,6 +28,24 @@ def test_what_is_written_is_read(tmp_path):
 @pytest.mark.parametrize("end", [b"", b"{", GOOD[:-1], GOOD[:30], b"\0" * 512, b"\xff", b"[" * 5000])
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path, end):
     assert read_metrics(put(tmp_path, GOOD * 2 + end)) == [json.loads(GOOD)] * 2
+
+
+def test_the_boards_last_epoch_stays_when_a_run_goes_on(tmp_path, monkeypatch):
+    asked = {}
+
+    class Writer:
+        def __init__(self, folder, purge_step):
+            asked["purge_step"] = purge_step
+
+        def close(self):
+            pass
+
+    board = ModuleType("torch.utils.tensorboard")
+    board.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: board)
+    Journal(tmp_path, keep=0, step=40).close()
+    assert asked["purge_step"] == 41  # what was written at step 40 is kept
 
 
 def test_no_line_yet(tmp_path):

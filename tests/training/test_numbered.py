@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from bcls.training.batch import labelled
-from bcls.training.numbered import STEP, Lookup, Numbered
+from bcls.training.graph import STEP
+from bcls.training.numbered import Lookup, Numbered
 from bcls.training.setup import set_up
 from bcls.training.step import parts_of
 from tests.training.made import TinyModel, make_data, settings

@@ -70,6 +70,12 @@ def test_the_first_epochs_keep_margin_and_reduction():
     assert (loss.margin, loss.reduction) == (0.3, "sum")
 
 
+@pytest.mark.parametrize("spelling", [{"triplet-sn.margin": 0.5}, {"triplet-sn": {"margin": 0.5}}])
+def test_the_first_epochs_keep_the_margin_of_a_part(spelling):
+    loss = all_negatives({"name": "triplet-sn+kendall", **spelling, "kendall.reduction": "sum"})
+    assert (loss.margin, loss.reduction) == (0.5, "sum")
+
+
 def test_numbers_that_yaml_takes_for_words():
     assert numbers({"a": "1e-3", "b": ["2E4", "e5", "-x"], "c": {"d": "5e"}}) == {
         "a": 0.001,

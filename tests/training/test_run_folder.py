@@ -38,11 +38,12 @@ def test_a_writer_that_fails_leaves_the_old_one(tmp_path):
 @pytest.mark.parametrize(
     ("there", "expected"),
     [
-        ({"last": "one", "last.new": "half"}, "one"),  # killed while writing
-        ({"last.old": "one", "last.new": "two"}, "one"),  # between the two renamings
-        ({"last": "two", "last.old": "one"}, "two"),  # before the old one was removed
+        ({"last": "one", ".last.new-bcls": "half"}, "one"),  # killed while writing
+        ({".last.old-bcls": "one", ".last.new-bcls": "two"}, "one"),  # between the two renamings
+        ({"last": "two", ".last.old-bcls": "one"}, "two"),  # before the old one was removed
         ({"last": "two"}, "two"),
-        ({"last.new": "half"}, None),  # the very first one was never finished
+        ({"last.old": "one"}, "one"),  # left by an earlier version
+        ({".last.new-bcls": "half"}, None),  # the very first one was never finished
         ({}, None),
     ],
 )
@@ -56,6 +57,16 @@ def test_every_state_in_between_is_put_right(tmp_path, there, expected):
         assert (tmp_path / "last" / "file").read_text() == expected
 
 
+def test_names_that_people_give_are_left_alone(tmp_path):
+    for name in ("last", "last.old", "last.new"):
+        (tmp_path / name).mkdir()
+        write(name)(tmp_path / name)
+    replace_folder(tmp_path / "last", write("two"))
+    assert recover(tmp_path / "last")
+    found = {path.name: (path / "file").read_text() for path in tmp_path.iterdir()}
+    assert found == {"last": "two", "last.old": "last.old", "last.new": "last.new"}
+
+
 def test_folders_inside_are_on_the_disk_before_the_name_is_given(tmp_path, monkeypatch):
     done = []
     monkeypatch.setattr("bcls._files.sync_folder", lambda folder: done.append(folder.name))
@@ -65,7 +76,7 @@ def test_folders_inside_are_on_the_disk_before_the_name_is_given(tmp_path, monke
         write("one")(folder / "encoder")
 
     replace_folder(tmp_path / "last", nested)
-    assert done[:2] == ["encoder", "last.new"]
+    assert done[:2] == ["encoder", ".last.new-bcls"]
 
 
 def hold(folder, ready, leave):

@@ -10,8 +10,8 @@ from typing import Any
 from bcls._checks import fail
 from bcls._files import write_whole
 from bcls.experiments.file import Sweep
-from bcls.experiments.plan import Planned, space_of, trials
-from bcls.experiments.results import SWEEP, read_result
+from bcls.experiments.plan import Planned, plan_trials, space_of, trials
+from bcls.experiments.results import SWEEP, read_about, read_result
 from bcls.experiments.settings import SweepSettings
 
 
@@ -30,6 +30,7 @@ def describe(
         "paper": list(sweep.paper),
         "columns": sweep.columns,
         "test_split": sweep.test_split,
+        "claims": sweep.claims,
         "rows": [row.name for row in sweep.rows],
         "grid": sweep.grid,
         "seeds": list(sweep.seeds),
@@ -42,39 +43,51 @@ def describe(
             "spaces": spaces,
             "sizes": {name: _size(space) for name, space in spaces.items()},
             "tried": {row.name: len(trials(sweep, row)) for row in sweep.rows if not row.ensemble},
+            "keys": _keys(sweep),
             "chosen": chosen,
         }
     path = out / SWEEP
     if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_about(out)
         for key in ("dataset", "captions"):
             if before[key] != about[key]:
                 fail("--data", f"the data of the sweep in {out}, {key} {before[key]}", about[key], "use another --out")
-        if not chosen and before.get("search", {}).get("chosen") and "search" in about:
-            about["search"]["chosen"] = before["search"]["chosen"]
     write_whole(path, json.dumps(about, indent=1) + "\n")
 
 
 def chosen_before(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
-    """What the search in a folder found before, of the rows that are searched in the same way now.
+    """What the search in a folder found before, of the rows whose trials are the same now.
 
     A choice stands once it is made: the chosen run is then judged, perhaps trained again on another machine, and its
     figures may move a little. What was tested must not change with them.
     """
-    path = out / SWEEP
-    if sweep.search is None or not path.is_file():
+    if sweep.search is None or not (out / SWEEP).is_file():
         return {}
-    before = json.loads(path.read_text(encoding="utf-8")).get("search", {})
-    if (before.get("measure"), before.get("budget")) != (sweep.search.measure, sweep.search.budget):
+    before = read_about(out).get("search", {})
+    if before.get("measure") != sweep.search.measure:
         return {}
-    spaces = {row.name: json.loads(json.dumps(space_of(sweep, row))) for row in sweep.rows if not row.ensemble}
-    found: dict[str, dict[str, Any]] = before.get("chosen") or {}
-    return {row: point for row, point in found.items() if row in spaces and before["spaces"].get(row) == spaces[row]}
+    keys = _keys(sweep)
+    found: dict[str, dict[str, Any]] = before.get("chosen", {})
+    return {
+        row.name: found[row.name]
+        for row in sweep.rows
+        if row.name in found
+        and before["spaces"].get(row.name) == space_of(sweep, row)
+        and before.get("keys", {}).get(row.name) == keys[row.name]
+    }
+
+
+def _keys(sweep: Sweep) -> dict[str, list[str]]:
+    """Keys of every row's trials."""
+    keys: dict[str, list[str]] = {row.name: [] for row in sweep.rows if not row.ensemble}
+    for trial in plan_trials(sweep):
+        keys[trial.row].append(trial.key)
+    return keys
 
 
 def add_spread(out: Path, settings: SweepSettings, runs: Sequence[Planned]) -> None:
     """Add how far similarities between captions of one image lie apart: what the paper sets alpha to."""
-    about = json.loads((out / SWEEP).read_text(encoding="utf-8"))
+    about = read_about(out)
     encoder = runs[0].settings["labels"]
     if encoder == "none" or not any(read_result(out, run) for run in runs):
         return

@@ -6,8 +6,6 @@ from typing import Any
 
 from bcls.training.journal import read_metrics
 
-#: Of a step's values, not terms of the loss.
-_ASIDE = {"kind", "epoch", "step", "lr", "seconds", "gradient", "spread", "loss"}
 #: Figures of each epoch's validation that a search may choose by.
 MEASURES = ("rsum", "tau")
 
@@ -33,7 +31,7 @@ def course(folder: Path) -> dict[str, Any]:
     looks: dict[int, dict[str, Any]] = {line["epoch"]: line for line in lines if line["kind"] == "validation"}
     history = []
     for epoch in sorted({line["epoch"] for line in steps}):
-        values = [_loss(line) for line in steps if line["epoch"] == epoch]
+        values = [line["loss"] for line in steps if line["epoch"] == epoch]
         figures = {key: value for key, value in looks.get(epoch, {}).items() if key in {"rsum", "tau"}}
         history.append({"epoch": epoch, "loss": fmean(values), **figures})
     return {
@@ -42,8 +40,3 @@ def course(folder: Path) -> dict[str, Any]:
         "epochs": len(history),
         "seconds": steps[-1]["seconds"] if steps else 0.0,
     }
-
-
-def _loss(line: dict[str, Any]) -> float:
-    """The whole loss: its terms sum to it."""
-    return float(sum(value for key, value in line.items() if key not in _ASIDE)) if "loss" not in line else line["loss"]

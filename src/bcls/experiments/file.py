@@ -8,10 +8,11 @@ from typing import Any
 from bcls._checks import check_choice, check_number, check_whole, fail
 from bcls._yaml import read_yaml
 from bcls.experiments.merge import merge
-from bcls.training.config import TrainConfig, check_config
+from bcls.training.config import FREE_ON_RESUME, TrainConfig, check_config
+from bcls.training.kinds import check_kinds
 
-#: Settings that a file must leave to the command line, for they are no part of an experiment.
-_ASIDE = {"data", "out", "resume", "seed", "device", "graph", "workers"}
+#: Settings of the place and the machine, which a file must leave out, for they are no part of an experiment.
+MACHINE = FREE_ON_RESUME | {"graph", "seed"}
 #: So that a number with some zeros too many fills no memory.
 _MOST_SEEDS = 10_000
 #: The paper's tables.
@@ -82,6 +83,8 @@ class Sweep:
     """Above 1: also the recalls of the test split averaged over so many folds."""
     eccv: bool = False
     """Also the figures of ECCV Caption on the test split."""
+    claims: bool = True
+    """Whether its rows are evidence for the paper's claims; not so for variants that the paper does not have."""
     judged_choice: Path | None = None
     """List of the judged images that settings may be chosen on; the others are for reporting."""
     scenes: int | None = None
@@ -122,7 +125,9 @@ def _sweep(path: Path, plain: dict[str, Any]) -> Sweep:
     grid = _lists("grid", plain.get("grid", {}))
     _check_rows(rows, grid, search)
     choice = plain.get("judged_choice")
-    simple = {key: plain[key] for key in ("about", "columns", "test_split", "folds", "eccv", "scenes") if key in plain}
+    given = ("about", "columns", "test_split", "folds", "eccv", "claims", "scenes")
+    simple: dict[str, Any] = {key: plain[key] for key in given if key in plain}
+    check_kinds(simple, Sweep)
     check_whole("folds", simple.get("folds", 1), least=1)
     check_whole("scenes", simple.get("scenes", 20), least=20)
     return Sweep(
@@ -194,7 +199,7 @@ def check_settings(settings: Mapping[str, Any]) -> TrainConfig:
         ValueError: One is unknown or out of its range.
     """
     for key in settings:
-        check_choice("setting", key, sorted({one.name for one in fields(TrainConfig)} - _ASIDE))
+        check_choice("setting", key, sorted({one.name for one in fields(TrainConfig)} - MACHINE))
     config = TrainConfig(**settings)
     check_config(config)
     if config.val_split is None:
@@ -208,8 +213,10 @@ def _search(path: Path, plain: object) -> Search:
         check_choice("search", key, [one.name for one in fields(Search)])
     if "budget" not in given:
         fail("search.budget", "how many settings are tried for each row", "none", "add it, such as 8")
+    simple = {key: value for key, value in given.items() if key not in {"space", "seeds"}}
+    check_kinds(simple, Search, "search.")
     search = Search(
-        **{key: value for key, value in given.items() if key not in {"space", "seeds"}},
+        **simple,
         space=_lists("search.space", given.get("space", {})),
         seeds=_seeds("search.seeds", given.get("seeds", [1])),
     )

@@ -74,7 +74,7 @@ def do_runs(bench: Bench, runs: Sequence[Planned]) -> None:
         KeyboardInterrupt: It was stopped; the next call goes on from the checkpoints.
         ValueError: The data does not fit the settings.
     """
-    new = [run for run in runs if not run.members and not _is_trained(bench.out, run)]
+    new = [run for run in runs if not run.members and not _is_trained(bench, run)]
     jobs = [_job(bench, run) for run in new]
     ends = train_runs(jobs, bench.shared.dataset) if jobs else []
     trained = {run.key: (job, end) for run, job, end in zip(new, jobs, ends, strict=True)}
@@ -86,12 +86,11 @@ def do_runs(bench: Bench, runs: Sequence[Planned]) -> None:
             _judge(bench, run, job, beside=len(new))
 
 
-def _is_trained(out: Path, run: Planned) -> bool:
+def _is_trained(bench: Bench, run: Planned) -> bool:
     """Whether a run needs no training: it has all its figures, or the weights to compute them from."""
-    result = read_result(out, run)
-    if result is None:
-        return False
-    return "brief" not in result or (run_folder(out, run) / CHECKPOINTS / BEST).is_dir()
+    if not wants_work(bench.out, run, final=bench.final):
+        return True
+    return read_result(bench.out, run) is not None and (run_folder(bench.out, run) / CHECKPOINTS / BEST).is_dir()
 
 
 def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:
@@ -117,9 +116,9 @@ def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:
     if bench.final and run.phase != TRIAL and "test" not in result:
         result["test"] = _figures(bench, run, models, "test", bench.sweep.test_split)
     result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
+    write_result(bench.out, run, result)
     # The moments of the optimiser are several times the model, and a finished run needs them no more.
     shutil.rmtree(run_folder(bench.out, run) / CHECKPOINTS / LAST, ignore_errors=True)
-    write_result(bench.out, run, result)
 
 
 def _seen_enough(bench: Bench, run: Planned) -> bool:

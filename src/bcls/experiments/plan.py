@@ -9,12 +9,10 @@ from itertools import product
 from typing import Any
 
 from bcls._checks import fail
-from bcls.experiments.file import Row, Sweep, check_settings
+from bcls.experiments.file import MACHINE, Row, Sweep, check_settings
 from bcls.experiments.merge import label, merge
-from bcls.training.config import FREE_ON_RESUME, TrainConfig
+from bcls.training.config import TrainConfig
 
-#: Settings of the place and the machine, which are no part of an experiment.
-MACHINE = FREE_ON_RESUME | {"graph", "seed"}
 #: A run of a table, or a setting that a search tries.
 RUN, TRIAL = "run", "trial"
 
@@ -119,7 +117,7 @@ def trials(sweep: Sweep, row: Row) -> list[dict[str, Any]]:
 def share(runs: Sequence[Planned], shard: str | None) -> list[Planned]:
     """The part of the runs that one of several machines does.
 
-    Runs are dealt out like cards; an ensemble goes where its first member is, with all of its members.
+    Runs are dealt out like cards; those that share an ensemble, and the ensemble itself, are one card.
 
     Args:
         runs: All of them.
@@ -133,17 +131,15 @@ def share(runs: Sequence[Planned], shard: str | None) -> list[Planned]:
     first, _, second = shard.partition("/")
     if not (first.isdigit() and second.isdigit() and 1 <= int(first) <= int(second)):
         fail("--shard", "a share such as 1/4, counted from 1", repr(shard), "4/4 is the last of four")
-    owner: dict[str, int] = {}
+    units: dict[str, frozenset[str]] = {}
     for run in runs:
-        for member in run.members:
-            owner.setdefault(member.key, owner.get(run.members[0].key, len(owner)) % int(second))
+        keys = {run.key, *(member.key for member in run.members)}
+        unit = frozenset[str]().union(*(units.get(key, {key}) for key in keys))
+        units |= dict.fromkeys(unit, unit)
+    owner: dict[frozenset[str], int] = {}
     for run in runs:
-        if not run.members:
-            owner.setdefault(run.key, len(owner) % int(second))
-    for run in runs:
-        if run.members:
-            owner[run.key] = owner[run.members[0].key]
-    return [run for run in runs if owner[run.key] == int(first) - 1]
+        owner.setdefault(units[run.key], len(owner) % int(second))
+    return [run for run in runs if owner[units[run.key]] == int(first) - 1]
 
 
 def _points(grid: Mapping[str, list[Any]]) -> Iterable[dict[str, Any]]:

@@ -1,17 +1,32 @@
 """What runs left behind: a file for each run, and all of a sweep in ``results.jsonl``."""
 
-import fcntl
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
-from bcls._files import write_whole
+from bcls._files import take, write_whole
 from bcls.experiments.plan import Planned
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
+#: What is used of ``sweep.json``, of what a search says there, and of a line of ``results.jsonl``.
+_ABOUT = {"name": str, "about": str, "dataset": str, "captions": int, "rows": list, "seeds": list, "file": str}
+_SEARCH = {"measure": str, "method": str, "spaces": dict, "sizes": dict, "tried": dict, "chosen": dict}
+_LINE = {
+    "row": str,
+    "name": str,
+    "phase": str,
+    "seed": int,
+    "point": dict,
+    "noise": float,
+    "ensemble": list,
+    "key": str,
+    "dataset": str,
+    "settings": dict,
+}
+_AGAIN = "run the sweep again: finished runs are kept"
 
 
 def run_folder(out: Path, run: Planned) -> Path:
@@ -20,12 +35,15 @@ def run_folder(out: Path, run: Planned) -> Path:
 
 
 def read_result(out: Path, run: Planned) -> dict[str, Any] | None:
-    """What a run left, if it is finished."""
+    """What a run left, if it is finished.
+
+    Raises:
+        ValueError: The file is damaged; the message names it.
+    """
     path = run_folder(out, run) / RESULT
     if not path.is_file():
         return None
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
+    return _finished(str(path), read_object(str(path), path.read_bytes(), {}, "remove it: the run is done again"))
 
 
 def write_result(out: Path, run: Planned, result: dict[str, Any]) -> None:
@@ -33,15 +51,12 @@ def write_result(out: Path, run: Planned, result: dict[str, Any]) -> None:
     write_whole(run_folder(out, run) / RESULT, json.dumps(result, indent=1) + "\n")
 
 
-def write_results(out: Path, runs: Sequence[Planned]) -> int:
+def write_results(out: Path, runs: Sequence[Planned]) -> None:
     """Write ``results.jsonl`` anew from the finished runs of a plan.
 
     Args:
         out: Folder of the sweep.
         runs: The plan, trials included.
-
-    Returns:
-        How many of the plan are finished.
     """
     with held(out / ".results.lock"):
         lines = []
@@ -61,7 +76,19 @@ def write_results(out: Path, runs: Sequence[Planned]) -> int:
                 }
                 lines.append(json.dumps({**about, **result, "settings": run.settings}) + "\n")
         write_whole(out / RESULTS, "".join(lines))
-    return len(lines)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Read what a sweep is, ``sweep.json``.
+
+    Raises:
+        ValueError: The file is damaged; the message names it.
+    """
+    path = folder / SWEEP
+    about = read_object(str(path), path.read_bytes(), _ABOUT, _AGAIN)
+    if "search" in about:
+        _check_kinds(f"{path}, search", about["search"], _SEARCH, _AGAIN)
+    return about
 
 
 def read_results(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -80,19 +107,55 @@ def read_results(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any
     for name in (SWEEP, RESULTS):
         if not (folder / name).is_file():
             fail(str(folder), f"the folder of a sweep, with {name}", "none", "run `bcls sweep FILE --out DIR` first")
+    path = folder / RESULTS
+    # Not splitlines(), which would also end a line at characters that JSON leaves as they are.
+    content = path.read_bytes().removesuffix(b"\n")
+    numbered = enumerate(content.split(b"\n") if content else [], 1)
+    lines = [(f"{path}, line {number}", line) for number, line in numbered]
+    return read_about(folder), [_finished(where, read_object(where, line, _LINE, _AGAIN)) for where, line in lines]
+
+
+def read_object(where: str, content: bytes, kinds: Mapping[str, type], remedy: str) -> dict[str, Any]:
+    """Read one JSON object and check what is used of it.
+
+    Args:
+        where: The file, and the line where it has several.
+        content: The JSON.
+        kinds: Keys that it must have, and of which kind their values are.
+        remedy: What to do about a damaged one.
+
+    Raises:
+        ValueError: It is no such object; the message begins with ``where``.
+    """
     try:
-        about = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
-        lines = [json.loads(line) for line in (folder / RESULTS).read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
-        fail(str(folder), "whole JSON files", f"a damaged one ({error})", "run the sweep again: finished runs are kept")
-    return about, lines
+        found: object = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        fail(where, "a JSON object", f"a damaged one ({error})", remedy)
+    return _check_kinds(where, found, kinds, remedy)
+
+
+def _check_kinds(where: str, found: object, kinds: Mapping[str, type], remedy: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        fail(where, "a JSON object", repr(found), remedy)
+    for key, kind in kinds.items():
+        if not isinstance(found.get(key), kind):
+            got = repr(found[key]) if key in found else "none"
+            fail(where, f"`{key}` with a value of type {kind.__name__}", got, remedy)
+    return found
+
+
+def _finished(where: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Check that a run has figures, or a reason why not."""
+    if "failed" not in result:
+        _check_kinds(where, result, {"validation": dict}, "remove it: the run is done again")
+    return result
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Hold a lock, and wait for it; the system lets go of it when the process ends, however it ends."""
     with path.open("a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        take(file, wait=True)
         yield
 
 
@@ -101,9 +164,4 @@ def claimed(folder: Path) -> Iterator[bool]:
     """Claim a run's folder for this process; whether nobody else has it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".claim").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+        yield take(file) is None

@@ -23,14 +23,11 @@ if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
     from bcls.training import TrainConfig
 
-#: Of a dual encoder's settings, those that a frozen encoder's features do not depend on.
-_HEADS = {"width", "image_head", "text_head", "dropout_images", "dropout_texts", "heads", "head_weights"}
-
-
-#: And what one side's features do not depend on, being the other's.
-_OTHER = {
-    "text": {"image", "features", "image_view", "image_pooling"},
-    "image": {"text", "text_pooling", "words", "word_width"},
+#: Settings that the features of a model's frozen side depend on.
+_SIDES = {
+    ("dual", "image"): ("name", "image", "model", "image_view", "image_pooling", "features", "tune_image"),
+    ("dual", "text"): ("name", "text", "model", "text_pooling", "tune_text"),
+    ("vsepp", "image"): ("name", "backbone", "finetune"),
 }
 
 
@@ -93,8 +90,7 @@ class Shared:
         return self._captions[key]
 
     def _keeping(self, side: str, model: "RetrievalModel", compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
-        aside = _HEADS | _OTHER[side]
-        encoder = {key: value for key, value in asdict(model.config).items() if key not in aside}
+        encoder = encoder_of(asdict(model.config), side)
 
         def kept(items: Any) -> Padded:
             names = items if side == "text" else _names(items)
@@ -106,6 +102,16 @@ class Shared:
             return self._features[key]
 
         return kept
+
+
+def encoder_of(config: dict[str, Any], side: str) -> dict[str, Any]:
+    """The settings of a model that the features of one of its sides depend on; all of a model that is not known.
+
+    Example:
+        >>> encoder_of({"name": "vsepp", "backbone": "resnet18", "finetune": False, "width": 8}, "image")
+        {'name': 'vsepp', 'backbone': 'resnet18', 'finetune': False}
+    """
+    return {key: config[key] for key in _SIDES.get((config["name"], side), config)}
 
 
 def kept_file(path: Path, compute: Callable[[], Padded]) -> Padded:

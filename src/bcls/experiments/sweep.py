@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from bcls.experiments.choose import choose
 from bcls.experiments.clock import budget
 from bcls.experiments.file import Sweep, read_sweep
 from bcls.experiments.plan import Planned, plan_runs, plan_trials, share
-from bcls.experiments.results import RUNS, claimed, read_result, run_folder, write_results
+from bcls.experiments.results import claimed, read_result, run_folder, write_results
 from bcls.experiments.settings import SweepSettings
+from bcls.jobs import torch_threads
+from bcls.training.run_folder import CHECKPOINTS
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Outcome:
     finished: int
     """Those that are finished."""
     failed: list[str]
-    """Names of those that diverged."""
+    """Names and seeds of those that diverged."""
     spent: bool
     """Whether the time ran out."""
     searching: bool
@@ -63,7 +65,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     until = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     tried = plan_trials(sweep)
     before = chosen_before(out, sweep)
-    describe(out, sweep, file, settings, {})
+    describe(out, sweep, file, settings, before)
     spent = _do(sweep, settings, tried, tried, until)
     found: dict[str, dict[str, Any]] | None = {}
     if sweep.search is not None:
@@ -99,12 +101,13 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     sweep = read_sweep(file)
     _check(sweep, settings)
     out = Path(settings.out)
-    runs = tried = plan_trials(sweep)
+    tried = plan_trials(sweep)
+    runs: list[Planned] = []
     found: dict[str, dict[str, Any]] | None = {}
     if sweep.search is not None:
         found = _found(out, sweep, tried, chosen_before(out, sweep))
     if found is not None:
-        runs = [*tried, *plan_runs(sweep, found)]
+        runs = plan_runs(sweep, found)
     return [
         {
             "key": run.key,
@@ -113,7 +116,7 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
             "seed": run.seed,
             "finished": read_result(out, run) is not None,
         }
-        for run in share(runs, settings.shard)
+        for run in [*share(tried, settings.shard), *share(runs, settings.shard)]  # each dealt out as when they are done
     ]
 
 
@@ -182,7 +185,8 @@ def _do(
             return True
     with budget(_left(until)) as state:
         try:
-            work(sweep, settings, mine, plan)
+            with torch_threads(settings.threads):
+                work(sweep, settings, mine, plan)
         except KeyboardInterrupt:
             if not state.spent:
                 raise
@@ -220,16 +224,21 @@ def _prune(out: Path, tried: Sequence[Planned], runs: Sequence[Planned]) -> None
     kept = {run.key for run in runs}
     for trial in tried:
         if trial.key not in kept:
-            shutil.rmtree(out / RUNS / trial.key / "checkpoints", ignore_errors=True)
+            folder = run_folder(out, trial) / CHECKPOINTS
+            # Under another name first: half of a checkpoint must not be taken for a whole one.
+            gone = folder.with_name(f"{CHECKPOINTS}.gone")
+            shutil.rmtree(gone, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def _outcome(
     out: Path, runs: Sequence[Planned], *, spent: bool, searching: bool, chosen: dict[str, dict[str, Any]]
 ) -> Outcome:
-    results = {run.name: result for run in runs if (result := read_result(out, run)) is not None}
-    finished = sum(read_result(out, run) is not None for run in runs)
-    failed = [name for name, result in results.items() if "failed" in result]
-    return Outcome(len(runs), finished, failed, spent, searching, chosen)
+    results = [(run, result) for run in runs if (result := read_result(out, run)) is not None]
+    failed = [f"{run.name}, seed {run.seed}" for run, result in results if "failed" in result]
+    return Outcome(len(runs), len(results), failed, spent, searching, chosen)
 
 
 def cores() -> int:

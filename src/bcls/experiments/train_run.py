@@ -66,6 +66,8 @@ def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | 
         courses = [_begin(job, dataset, stack, interrupt, shows=len(jobs) == 1) for job in jobs]
         stack.enter_context(listening(interrupt))  # only now: setting up may take minutes and has nothing to save
         ends = _take_turns(courses, beside=len(jobs) > 1 and torch.cuda.is_available())
+    if interrupt.asked:  # during the last look at the validation split, after which no step asks
+        raise KeyboardInterrupt
     del courses
     if torch.cuda.is_available():
         gc.collect()

@@ -42,6 +42,7 @@ class BatchLabels:
         if len(embeddings) != len(image_of_caption):
             expected = f"{len(image_of_caption)} rows, one for each caption"
             fail("embeddings", expected, len(embeddings), "embed the captions again: bcls labels embed")
+        _check(embeddings)
         self.aggregate = aggregate
         self.device = device
         self._images = torch.from_numpy(image_of_caption).to(device)
@@ -116,11 +117,14 @@ def _to_tensor(rows: npt.NDArray[Any]) -> Tensor:
 
 
 def _unit(rows: Tensor, device: torch.device) -> Tensor:
-    rows = rows.to(device, torch.float32)
-    bad = ~rows.isfinite().all(1) | (rows == 0).all(1)
-    if device.type == "cpu" or len(rows) > 1 << 14:  # one look at all of them; none at each batch on a GPU
-        wrong = bad.nonzero().flatten()
+    return functional.normalize(rows.to(device, torch.float32), dim=1)
+
+
+def _check(embeddings: npt.NDArray[Any], block: int = 1 << 16) -> None:
+    """Look at all vectors once, a block at a time: they may be a mapped file that is larger than the memory."""
+    for first in range(0, len(embeddings), block):
+        rows = embeddings[first : first + block]
+        wrong = np.flatnonzero(~np.isfinite(rows).all(1) | ~rows.any(1))
         if len(wrong):
             remedy = "an empty caption, most likely: run bcls data check, then embed again"
-            fail("embeddings", "finite vectors with a direction", f"none for caption {int(wrong[0])}", remedy)
-    return functional.normalize(rows, dim=1)
+            fail("embeddings", "finite vectors with a direction", f"none for caption {first + int(wrong[0])}", remedy)

@@ -122,6 +122,9 @@ def read_state(folder: Path) -> dict[str, Any]:
         fail(str(path), "the state of a training run", got, "start a new run")
     if version != _VERSION:
         fail(str(path), f"version {_VERSION}", f"version {version}", "use the release of bcls that wrote it")
+    for key in ("progress", "settings", "data"):
+        if not isinstance(state.get(key), dict):
+            fail(str(path), f"a mapping `{key}`", repr(state.get(key)), "the file is damaged: use another checkpoint")
     checked: dict[str, Any] = state
     return checked
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bcls._checks import check_choice, check_number, check_whole, fail
+from bcls.training.kinds import check_kinds
 
 Schedule = Literal["step", "cosine", "constant"]
 Precision = Literal["no", "bf16", "fp16"]
 Aggregate = Literal["max", "mean", "paired"]
-
 #: What `best` may be: the figures of a validation, see :mod:`bcls.training.validate`.
-MEASURES = ("rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a")
+Measure = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,14 @@ class TrainConfig:
     warmup: float = 0.0
     """Epochs over which the learning rate rises from nothing, fractions allowed."""
     ema: float = 0.0
-    """Decay of the moving average of the weights, such as 0.999; 0 for none. The average is what is judged and kept."""
+    """Decay of the moving average of the weights, such as 0.999; 0 for none. The average is what is judged and kept.
+    A short run takes less, so that its average forgets the first weights."""
     precision: Precision = "no"
     """Mixed precision: bf16, fp16, or no for float32."""
     graph: bool = False
     """Record steps as CUDA graphs: many times faster where the model is small and its inputs are held on the GPU."""
 
-    best: Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"] = "rsum"
+    best: Measure = "rsum"
     """Figure on the validation split that checkpoints/best is chosen by."""
     patience: int | None = None
     """Stop after so many epochs without a better figure; null for never."""
@@ -128,18 +129,6 @@ _RULES: tuple[tuple[str, int], ...] = (
     ("patience", 1),
     ("val_images", 1),
 )
-#: Of these, the ones that may be null.
-_MAYBE = {"patience", "val_images"}
-
-
-_CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("schedule", ("step", "cosine", "constant")),
-    ("precision", ("no", "bf16", "fp16")),
-    ("aggregate", ("max", "mean", "paired")),
-    ("optimizer", ("adam", "adamw")),
-    ("device", ("auto", "cpu", "cuda")),
-    ("best", MEASURES),
-)
 
 
 def check_config(config: TrainConfig) -> None:
@@ -148,11 +137,11 @@ def check_config(config: TrainConfig) -> None:
     Raises:
         ValueError: A setting is out of its range; the message names it.
     """
+    check_kinds(vars(config), TrainConfig)
     for name, least in _RULES:
-        if getattr(config, name) is not None or name not in _MAYBE:
+        if getattr(config, name) is not None:
             check_whole(name, getattr(config, name), least=least)
-    for name, choices in _CHOICES:
-        check_choice(name, getattr(config, name), choices)
+    check_choice("device", config.device, ("auto", "cpu", "cuda"))
     check_number("lr", config.lr, "5e-4 suits the paper's models", above=0)
     check_number("weight_decay", config.weight_decay, "0 for none", low=0)
     check_number("warmup", config.warmup, "0 for none", low=0)
@@ -168,7 +157,7 @@ def check_config(config: TrainConfig) -> None:
 def _check_together(config: TrainConfig) -> None:
     """Check settings that must fit each other."""
     for name in ("model", "loss"):
-        if not isinstance(getattr(config, name), dict) or "name" not in getattr(config, name):
+        if "name" not in getattr(config, name):
             fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
     if "tau" in config.best and config.labels == "none":
         fail("best", "a recall where there are no labels", config.best, "use rsum, or set `labels`")

@@ -97,7 +97,7 @@ def _step_bytes(run: Run) -> int:
     """Bytes that autograd keeps at the run's batch, by a parabola through those at small batches."""
     owner = run.feed.image_of_caption
     captions = np.arange(len(owner))
-    sizes = [size for size in _PROBES if size <= len(captions)]
+    sizes = [size for size in _PROBES if size <= len(captions)] or [len(captions)]
     kept = []
     for size in sizes:
         pairs = next(iter(run.feed.batches([captions[:size]], epoch=0)))

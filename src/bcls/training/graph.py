@@ -35,6 +35,8 @@ class Recordable(Protocol):
 
 
 Inputs = TypeVar("Inputs", bound=Recordable)
+#: Captions are padded to a multiple of so many words: few shapes, so that few recordings serve all batches.
+STEP = 4
 #: Ordinary steps before a shape is recorded, so that kernels are chosen and the optimiser has its state.
 _BEFORE = 3
 
@@ -79,7 +81,7 @@ class RecordedStep(Generic[Inputs]):
         self._optimizer = optimizer
 
     def __call__(self, batch: Inputs) -> dict[str, Tensor]:
-        """One step of the optimiser; see :func:`bcls.training.loop.step_once`."""
+        """One step of the optimiser; see :func:`bcls.training.step.step_once`."""
         if batch.shape in self._recorded:
             graph, held, values = self._recorded[batch.shape]
             for new, old in zip(batch.tensors(), held.tensors(), strict=True):
@@ -132,8 +134,8 @@ class RecordedStep(Generic[Inputs]):
             graph.capture_end()
 
 
-def widened(texts: Padded, step: int = 4) -> Padded:
-    """Captions padded to a multiple of ``step`` words: few shapes, so that few recordings serve all batches.
+def widened(texts: Padded) -> Padded:
+    """Captions padded to a multiple of :data:`STEP` words.
 
     Example:
         >>> widened(Padded(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3]))).values.shape
@@ -141,5 +143,5 @@ def widened(texts: Padded, step: int = 4) -> Padded:
     """
     if texts.lengths is None:
         return texts
-    more = -texts.values.shape[1] % step
+    more = -texts.values.shape[1] % STEP
     return Padded(torch.nn.functional.pad(texts.values, (0, more)), texts.lengths)

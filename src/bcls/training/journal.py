@@ -16,7 +16,7 @@ class Journal:
     Args:
         folder: The run's folder.
         keep: Bytes to keep of what is there; lines after them are from steps that are done again.
-        step: Where TensorBoard's curves continue.
+        step: The last one that is kept; TensorBoard's curves continue after it.
 
     Raises:
         ValueError: The file is shorter than that.
@@ -35,7 +35,7 @@ class Journal:
         if importlib.util.find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, kind: str, epoch: int, step: int, values: dict[str, Any]) -> None:
         """Add a line: what it is, where in the run, and its values."""

@@ -31,6 +31,7 @@ from bcls._files import replace_folder
 from bcls._progress import Step as Show
 from bcls._progress import progress
 from bcls.losses import check_now
+from bcls.training.average import copy_of
 from bcls.training.checkpoint import Progress, restore, write_checkpoint, write_model
 from bcls.training.interrupt import Interrupt, listening
 from bcls.training.journal import Journal
@@ -225,7 +226,7 @@ def _note_best(here: _Here) -> None:
         return
     run, average = here.run, here.run.learner.average
     with average.in_place(run.model) if average else nullcontext():
-        here.unwritten.update({name: value.detach().clone() for name, value in run.model.trained_state().items()})
+        here.unwritten.update(copy_of(run.model))
 
 
 def _write_judged(here: _Here, name: str) -> None:
@@ -238,7 +239,7 @@ def _write_judged(here: _Here, name: str) -> None:
 def _write_best(here: _Here) -> None:
     """Write the best model of an epoch before this one."""
     model = here.run.model
-    now = {name: value.detach().clone() for name, value in model.trained_state().items()}
+    now = copy_of(model)
     model.load_trained_state(here.unwritten)
     replace_folder(here.folder / CHECKPOINTS / BEST, lambda new: write_model(model, new))
     model.load_trained_state(now)

@@ -14,11 +14,9 @@ from torch import Tensor
 from bcls.training.batch import Batch
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.feed import Feed
+from bcls.training.graph import STEP
 from bcls.training.images import HeldImages
 from bcls.training.plan import Numbers
-
-#: Captions are padded to a multiple of so many words: few shapes, so that few recordings serve all batches.
-STEP = 4
 
 
 @dataclass(frozen=True)

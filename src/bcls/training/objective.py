@@ -73,8 +73,14 @@ def _starts(temperature: float | None, bias: float | None) -> dict[str, float]:
 
 
 def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
-    """The loss of the first epochs where ``warm_negatives`` asks for it, with the margin and reduction of the loss."""
-    known = _flat(settings)
+    """The loss of the first epochs where ``warm_negatives`` asks for it, with the margin and reduction of the loss.
+
+    Example:
+        >>> all_negatives({"name": "triplet-sn+kendall", "triplet-sn": {"margin": 0.5}}).margin
+        0.5
+    """
+    # Of a sum, those of its first part that has one.
+    known = {key.rpartition(".")[2]: value for key, value in reversed(_flat(settings).items())}
     arguments = {key: known[key] for key in ("margin", "reduction") if key in known}
     return TripletLoss(**arguments)
 

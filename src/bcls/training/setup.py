@@ -4,6 +4,7 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from bcls.labels.fingerprint import fingerprint
 from bcls.losses import RetrievalLoss
 from bcls.models import build, model_config
 from bcls.models.base import RetrievalModel
-from bcls.training.average import MovingAverage
+from bcls.training.average import MovingAverage, decay_for
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import Learner
 from bcls.training.config import TrainConfig, check_config
@@ -144,7 +145,8 @@ def set_up(
     if learnt:
         groups = {**groups, LOSS_GROUP: learnt}
     optimizer = make_optimizer(groups, config, device)
-    average = MovingAverage(model, config.ema) if config.ema else None
+    steps = config.epochs * ceil(len(train.captions) / config.batch)
+    average = MovingAverage(model, decay_for(config.ema, steps)) if config.ema else None
     parallel = accelerator.prepare_model(model)
     stepper = accelerator.prepare_optimizer(optimizer)
     learner = Learner(model, loss, optimizer, average, accelerator.scaler)

@@ -110,8 +110,8 @@ def _last_state(folder: Path, run: "Run") -> dict[str, Any] | None:
     state = read_state(last)
     now, then = run.fingerprint, state["data"]
     for key, what in (("images", "training images"), ("captions", "training captions"), ("sha256", "captions' hash")):
-        if now[key] != then[key]:
-            fail("data", f"{then[key]} ({what}) as when the run began", now[key], "use the dataset of the run")
+        if now[key] != then.get(key):
+            fail("data", f"{then.get(key)} ({what}) as when the run began", now[key], "use the dataset of the run")
     return state
 
 

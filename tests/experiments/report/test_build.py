@@ -41,6 +41,16 @@ def test_a_split_is_named_test_when_every_row_is_tested(tmp_path):
     assert [row[2].text for row in main_table(summary).rows] == ["2.0", "1.5"]
 
 
+def test_a_row_that_diverged_from_every_seed_leaves_the_table_tested(tmp_path):
+    lines = [line("bcls", 1, 1.0, test={"rsum": 2.0}), {**line("triplet-hn", 1, 1.0), "failed": "NaN"}]
+    summary = summarise(sweep(tmp_path / "a", lines))
+    assert summary.split == "test"
+    assert [[cell.text for cell in row] for row in main_table(summary).rows] == [
+        ["bcls", "1", "2.0"],
+        ["triplet-hn", "0 (1 diverged)", ""],
+    ]
+
+
 def test_the_best_is_bold_and_the_papers_row_stands_below(tmp_path):
     lines = [line("bcls", seed, 300.0 + seed, paper={"VIII": "BCLS"}) for seed in (1, 2)]
     lines += [line("triplet-hn", 1, 290.0, 0.4)]
@@ -64,6 +74,7 @@ def test_paired_tests_are_those_of_compare(tmp_path):
 
     class Split:
         image_of_caption = stored[0]["owner"].astype(np.int64)
+        images, captions = stored[0]["i2t"], stored[0]["t2i"]
 
     expected = compare(Split, *(QueryRanks(one["i2t"].astype(np.int64), one["t2i"].astype(np.int64)) for one in stored))
     assert found["difference"] == pytest.approx(expected["difference_rsum"])
@@ -92,7 +103,7 @@ def test_a_report_has_every_part(tmp_path):
         "chosen": {"bcls": {"lr": 0.1}},
     }
     found = sweep(tmp_path / "found", [line("bcls", 1, 1.0), line("bcls", 2, 1.0, phase="trial")], search=search)
-    folders = [table, sweep(tmp_path / "grid", points), found]
+    folders = [table, sweep(tmp_path / "grid", points, file="g.yaml"), found]
     sections = build([summarise(folder) for folder in folders], read_paper(PAPER))
     assert [one.title for one in sections] == ["Claims of the paper", "table", "grid", "found"]
     titles = [block.title for one in sections for block in one.blocks if isinstance(block, Chart)]
@@ -105,6 +116,20 @@ def test_a_report_has_every_part(tmp_path):
     assert "lr 0.1" in markdown
     assert page.count("<svg") == 4
     assert not re.search(r"https?://", page)
+
+
+def test_a_grid_with_several_rows_has_a_line_for_each(tmp_path):
+    lines = [
+        line(row, 1, rsum + alpha, name=f"{row} ({alpha})", point={"loss.alpha": alpha})
+        for row, rsum in (("bcls", 300.0), ("ladder", 200.0))
+        for alpha in (0.1, 0.2)
+    ]
+    _, section = build([summarise(sweep(tmp_path / "grid", lines))])
+    (drawn,) = (block for block in section.blocks if isinstance(block, Chart) and block.title.startswith("RSUM"))
+    assert {one.name: one.points for one in drawn.lines} == {
+        "bcls": [(0.1, 300.1), (0.2, 300.2)],
+        "ladder": [(0.1, 200.1), (0.2, 200.2)],
+    }
 
 
 def test_nothing_in_a_name_becomes_html_or_breaks_a_table():

@@ -78,6 +78,30 @@ def test_models_are_compared_within_themselves(tmp_path):
     assert claim.verdict == PARTLY
 
 
+def test_a_comma_in_a_name_of_a_dataset_makes_no_second_model(tmp_path):
+    folders = [
+        sweep(tmp_path / name[-1], rows({"triplet-hn": 300.0, "bcls": 310.0}, dataset=name))
+        for name in ("x, a", "x, b")
+    ]
+    assert verdicts(*folders)["the same settings work for several models"].verdict == UNKNOWN
+
+
+def test_rows_of_a_grid_are_judged_by_themselves(tmp_path):
+    lines = [
+        line(row, seed, rsum + seed, name=f"{row} ({alpha})", point={"loss.alpha": alpha})
+        for row, rsums in (("good", (300.0, 320.0)), ("bad", (290.0, 200.0)))
+        for alpha, rsum in zip((0.0, 0.2), rsums, strict=True)
+        for seed in (1, 2)
+    ]
+    for one in lines:
+        one["settings"] = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
+    found = verdicts(sweep(tmp_path / "a", lines, spread=0.2))["alpha is best at the captions' spread"].findings
+    assert [(one.what, one.difference) for one in found if "rsum" in one.what] == [
+        ("rsum: good (0.2) less good (0.0)", pytest.approx(20.0)),
+        ("rsum: bad (0.2) less bad (0.0)", pytest.approx(-90.0)),
+    ]
+
+
 def test_a_loss_with_several_rows_is_that_with_the_best_validation(tmp_path):
     plain = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
     lines = rows({"triplet-hn": 300.0})
@@ -147,3 +171,11 @@ def test_alpha_beta_and_noise(tmp_path):
             for seed in (1, 2)
         ]
     assert verdicts(sweep(tmp_path / "d", lines))["noise in the labels is survived"].verdict == HELD
+
+
+def test_variants_of_ours_are_no_evidence(tmp_path):
+    paper = sweep(tmp_path / "a", rows({"triplet-hn": 300.0, "kendall-sw-hs": 200.0}))
+    ours = sweep(tmp_path / "b", rows({"kendall-sw-hs": 400.0}), claims=False)
+    claim = "the Kendall loss alone is poor at RSUM"
+    assert verdicts(paper, ours)[claim].verdict == HELD
+    assert verdicts(ours)[claim].verdict == UNKNOWN

@@ -41,6 +41,8 @@ def test_recalls_add_up_to_rsum_but_for_rounding(tables):
 def test_unknown_rows_and_other_files_are_refused(tables, tmp_path):
     with pytest.raises(ValueError, match="a row of Table IX: L_T-HN"):
         paper_figures(tables, "IX", "SGR", None)
+    with pytest.raises(ValueError, match="`paper`: expected one of 'I'"):
+        paper_figures(tables, "X", "SGR", None)
     (tmp_path / "x.json").write_text(json.dumps([1]), encoding="utf-8")
     with pytest.raises(ValueError, match="--paper"):
         read_paper(tmp_path / "x.json")

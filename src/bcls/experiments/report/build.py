@@ -1,11 +1,12 @@
 """A report from sweeps: tables, tests, curves and verdicts."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bcls.experiments.report.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.experiments.report.chart import Line
-from bcls.experiments.report.claims import NOT, PARTLY, Claim, judge
+from bcls.experiments.report.claims import UNKNOWN, Claim, judge
 from bcls.experiments.report.paired import paired_table
 from bcls.experiments.report.summary import Summary, SummaryRow
 from bcls.experiments.report.tables import main_table, search_table
@@ -14,7 +15,7 @@ from bcls.experiments.report.tables import main_table, search_table
 _CURVES = ("triplet-hn", "triplet-sn", "bcls")
 #: Losses that make the lines across a grid, and what the paper calls them.
 _ACROSS = {"triplet-sn": "w/o BCLS", "triplet-sn+kendall": "w/o SW-HS"}
-_NAMES = {"rsum": "RSUM", "tau": "tau-a", "loss": "training loss"}
+_NAMES = {"rsum": "RSUM", "tau": "tau-a", "loss": "training loss", "bcls": "BCLS"}
 
 
 def build(
@@ -25,7 +26,7 @@ def build(
     Args:
         summaries: The sweeps, in the order of the report.
         paper: The paper's tables, to stand beside.
-        remarks: Why a claim does not hold, by claim; not shown for one that does.
+        remarks: What lies behind a verdict, by claim; not shown for one without data.
     """
     return [verdicts(judge(summaries), remarks or {}), *(_section(summary, summaries, paper) for summary in summaries)]
 
@@ -51,9 +52,9 @@ def verdicts(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
         for finding in one.findings
     ]
     blocks: list[Block] = [Text(about), Table(["claim", "verdict"], rows)]
-    why = [(one.claim, remarks[one.claim]) for one in claims if one.verdict in {PARTLY, NOT} and one.claim in remarks]
+    why = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
     if why:
-        blocks += [Text("Why, where a claim does not hold as it stands:"), Terms(why)]
+        blocks += [Text("What lies behind, above all where a claim does not hold as it stands:"), Terms(why)]
     blocks += [Text("What is compared:"), Terms([(one.claim, one.rule) for one in claims])]
     if found:
         blocks.append(Table(["claim", "where", "comparison", "difference", "margin", "verdict"], found))
@@ -107,13 +108,24 @@ def _charts(summary: Summary, summaries: Sequence[Summary]) -> list[Block]:
     rows = [row for row in summary.rows if isinstance(row.point.get(key), int | float)]
     charts: list[Block] = []
     for figure in ("rsum", "tau"):
-        found = [(float(row.point[key]), _mean(summary, row, figure)) for row in rows]
-        points = sorted((place, mean) for place, mean in found if mean is not None)
-        if len(points) > 1:
+        drawn: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            mean = _mean(summary, row, figure)
+            if mean is not None:
+                drawn.setdefault(_line_name(summary, row), []).append((float(row.point[key]), mean))
+        lines = [Line(name, sorted(points)) for name, points in drawn.items() if len(points) > 1]
+        if lines:
             across = _across(summary, summaries, figure) if key in {"loss.alpha", "loss.beta"} else []
             name = key.rpartition(".")[2]
-            charts.append(Chart(f"{_NAMES[figure]} against {name}", name, [Line("BCLS", points), *across]))
+            charts.append(Chart(f"{_NAMES[figure]} against {name}", name, [*lines, *across]))
     return charts
+
+
+def _line_name(summary: Summary, row: SummaryRow) -> str:
+    """The row's name; the only row of a file without ``runs`` is called like the file, and goes by its loss."""
+    if row.row != Path(summary.about["file"]).stem:
+        return row.row
+    return _NAMES.get(row.loss["name"], str(row.loss["name"]))
 
 
 def _across(summary: Summary, summaries: Sequence[Summary], figure: str) -> list[Line]:

@@ -52,6 +52,8 @@ class Claim:
 
 
 Group = list[SummaryRow]
+#: By dataset and model.
+Groups = dict[tuple[str, str], Group]
 
 
 def judge(summaries: Sequence[Summary]) -> list[Claim]:
@@ -65,7 +67,7 @@ def judge(summaries: Sequence[Summary]) -> list[Claim]:
         summaries: Any number of sweeps.
     """
     groups = _groups(summaries)
-    several = len({where.split(", ")[1] for where, rows in groups.items() if _pick(rows, "bcls")}) > 1
+    several = len({model for (_, model), rows in groups.items() if _pick(rows, "bcls")}) > 1
     rising = _pairs(groups, "rsum", [("bcls", "triplet-hn")])
     return [
         Claim(
@@ -143,13 +145,13 @@ def difference(a: Spread, b: Spread) -> tuple[float, float | None]:
     return a.mean - b.mean, 2 * sqrt(a.error**2 + b.error**2)
 
 
-def _groups(summaries: Sequence[Summary]) -> dict[str, Group]:
-    groups: dict[str, Group] = {}
+def _groups(summaries: Sequence[Summary]) -> Groups:
+    groups: Groups = {}
     for summary in summaries:
-        for row in summary.rows:
+        for row in summary.rows if summary.about.get("claims", True) else ():
             if not row.point and not row.noise and not row.ensemble and row.validation:
-                groups.setdefault(f"{row.dataset}, {row.model}", []).append(row)
-    return {where: [row for row in rows if row.test] or rows for where, rows in groups.items()}
+                groups.setdefault((row.dataset, row.model), []).append(row)
+    return {key: [row for row in rows if row.test] or rows for key, rows in groups.items()}
 
 
 def _pick(rows: Group, loss: str) -> SummaryRow | None:
@@ -172,25 +174,25 @@ def _compared(where: str, rows: Group, key: str, a: SummaryRow | None, b: Summar
     return [Finding(where, f"{key}: {a.name} less {b.name}", *difference(first, second))]
 
 
-def _pairs(groups: dict[str, Group], key: str, losses: Sequence[tuple[str, str]]) -> list[Finding]:
+def _pairs(groups: Groups, key: str, losses: Sequence[tuple[str, str]]) -> list[Finding]:
     return [
         finding
-        for where, rows in groups.items()
+        for rows in groups.values()
         for a, b in losses
-        for finding in _compared(where, rows, key, _pick(rows, a), _pick(rows, b))
+        for finding in _compared(_where(rows[0]), rows, key, _pick(rows, a), _pick(rows, b))
     ]
 
 
-def _convergence(groups: dict[str, Group]) -> list[Finding]:
+def _convergence(groups: Groups) -> list[Finding]:
     found = []
-    for where, rows in groups.items():
+    for rows in groups.values():
         a, b = _pick(rows, "triplet-sn"), _pick(rows, "triplet-hn")
         if a is not None and b is not None:
             half = max(1, min(len(a.history), len(b.history)) // 2)
             early = [_early(row, half) for row in (a, b)]
             if all(early):
                 what = f"mean RSUM of epochs 1 to {half}: {a.name} less {b.name}"
-                found.append(Finding(where, what, *difference(spread(early[0]), spread(early[1]))))
+                found.append(Finding(_where(a), what, *difference(spread(early[0]), spread(early[1]))))
     return found
 
 
@@ -200,24 +202,24 @@ def _early(row: SummaryRow, epochs: int) -> list[float]:
     return [fmean(one) for one in values if one]
 
 
-def _tau_most(groups: dict[str, Group]) -> list[Finding]:
+def _tau_most(groups: Groups) -> list[Finding]:
     findings = []
-    for where, rows in groups.items():
+    for rows in groups.values():
         best, most = None, -1.0
         for row in rows:
             tau = _of(rows, row, "tau")
             if row.loss["name"] in _RIVALS and tau is not None and tau.mean > most:
                 best, most = row, tau.mean
-        findings += _compared(where, rows, "tau", _pick(rows, "bcls"), best)
+        findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best)
     return findings
 
 
-def _people(groups: dict[str, Group]) -> list[Finding]:
+def _people(groups: Groups) -> list[Finding]:
     found = []
-    for where, rows in groups.items():
+    for rows in groups.values():
         key = "report_expert_tau_c" if any("report_expert_tau_c" in row.test for row in rows) else "judged_expert_tau_c"
         for rival in ("triplet-hn", "triplet-sn"):
-            found += _compared(where, rows, key, _pick(rows, "bcls"), _pick(rows, rival))
+            found += _compared(_where(rows[0]), rows, key, _pick(rows, "bcls"), _pick(rows, rival))
     return found
 
 
@@ -264,10 +266,14 @@ def _over_grid(
 ) -> list[Finding]:
     found = []
     for summary in summaries:
-        rows = {float(row.point[key]): row for row in summary.rows if list(row.point) == [key] and row.validation}
-        for figure in ("rsum", "tau"):
-            if len(rows) > 1 and all(figure in row.figures for row in rows.values()):
-                found += compare(summary, figure, rows)
+        lines: dict[str, dict[float, SummaryRow]] = {}
+        for row in summary.rows:
+            if list(row.point) == [key] and row.validation:
+                lines.setdefault(row.row, {})[float(row.point[key])] = row
+        for rows in lines.values():
+            for figure in ("rsum", "tau"):
+                if len(rows) > 1 and all(figure in row.figures for row in rows.values()):
+                    found += compare(summary, figure, rows)
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._checks import check_choice, fail
 
 
 def read_paper(path: str | Path) -> dict[str, Any]:
@@ -37,8 +37,9 @@ def paper_figures(tables: Mapping[str, Any], table: str, row: str, columns: str 
         columns: The dataset, where the table has several; 1K figures of COCO come as ``fold_rsum`` and so on.
 
     Raises:
-        ValueError: There is no such row.
+        ValueError: There is no such table, or no such row in it.
     """
+    check_choice("paper", table, tables)
     lines = {line.get("method"): line for line in tables[table]["rows"]}
     if row not in lines:
         fail("paper", f"a row of Table {table}: {', '.join(map(str, lines))}", repr(row), "write it as the table does")

@@ -42,6 +42,8 @@ class SummaryRow:
     """A row of a table, at one point of the grid, over all its seeds."""
 
     sweep: str
+    row: str
+    """The row of the file."""
     name: str
     """With the point of the grid."""
     dataset: str
@@ -93,7 +95,8 @@ class Summary:
     @property
     def split(self) -> str:
         """Whose figures the tables show."""
-        return "test" if self.rows and all(row.test for row in self.rows) else "validation"
+        judged = [row for row in self.rows if row.validation]  # the others diverged from every seed
+        return "test" if judged and all(row.test for row in judged) else "validation"
 
 
 def summarise(folder: str | Path) -> Summary:
@@ -107,8 +110,7 @@ def summarise(folder: str | Path) -> Summary:
     names = dict.fromkeys(line["name"] for line in runs)
     order = {name: place for place, name in enumerate(about["rows"])}
     rows = [_row(about, name, [line for line in runs if line["name"] == name]) for name in names]
-    firsts = {line["name"]: line["row"] for line in runs}
-    rows.sort(key=lambda row: order.get(firsts[row.name], len(order)))
+    rows.sort(key=lambda row: order.get(row.row, len(order)))
     return Summary(
         Path(folder),
         about,
@@ -123,6 +125,7 @@ def _row(about: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]
     first, good = lines[0], [line for line in lines if "failed" not in line]
     return SummaryRow(
         sweep=about["name"],
+        row=first["row"],
         name=name,
         dataset=first["dataset"],
         model=first["settings"]["model"]["name"],

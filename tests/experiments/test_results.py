@@ -1,0 +1,66 @@
+"""Files of a sweep that are damaged are named."""
+
+import json
+
+import pytest
+
+from bcls.experiments.about import chosen_before, describe
+from bcls.experiments.file import read_sweep
+from bcls.experiments.plan import plan_runs
+from bcls.experiments.results import read_result, read_results, run_folder, write_result
+from bcls.experiments.settings import SweepSettings
+from tests.experiments.made import data, write
+from tests.experiments.report.made import line, sweep
+
+
+@pytest.mark.parametrize("content", ['{"validation": {"rsum": 1', "[]", "{}", '{"validation": 1}', ""])
+def test_a_damaged_result_is_named(tmp_path, content):
+    (run,) = plan_runs(read_sweep(write(tmp_path / "a.yaml")))
+    assert read_result(tmp_path, run) is None
+    run_folder(tmp_path, run).mkdir(parents=True)
+    write_result(tmp_path, run, {"failed": "NaN"})
+    assert read_result(tmp_path, run) == {"failed": "NaN"}
+    path = run_folder(tmp_path, run) / "result.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match="expected") as raised:
+        read_result(tmp_path, run)
+    assert str(raised.value).startswith(f"`{path}`: expected ")
+
+
+@pytest.mark.parametrize("bad", ["{}", "[1]", '{"row"', "", "null"])
+def test_a_damaged_line_is_named_with_its_number(tmp_path, bad):
+    folder = sweep(tmp_path / "a", [line("bcls", 1, 1.0), line("bcls", 2, 1.0)])
+    first, second = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    (folder / "results.jsonl").write_text(f"{first}\n{bad}\n{second}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2`: expected"):
+        read_results(folder)
+
+
+def test_no_line_yet(tmp_path):
+    assert read_results(sweep(tmp_path / "a", []))[1] == []
+
+
+@pytest.mark.parametrize("change", [{"rows": None}, {"name": 3}, {"captions": "many"}, {"search": {}}])
+def test_a_sweep_without_its_parts_is_named(tmp_path, change):
+    folder = sweep(tmp_path / "a", [line("bcls", 1, 1.0)], **change)
+    with pytest.raises(ValueError, match=r"sweep\.json.*`: expected"):
+        read_results(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"dataset"'])
+def test_whoever_goes_on_with_a_sweep_is_told_too(tmp_path, content):
+    data(tmp_path / "data")
+    planned = read_sweep(write(tmp_path / "a.yaml", search={"budget": 1}))
+    (tmp_path / "sweep.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"sweep\.json`: expected"):
+        chosen_before(tmp_path, planned)
+    settings = SweepSettings(data=str(tmp_path / "data"), out=str(tmp_path))
+    with pytest.raises(ValueError, match=r"sweep\.json`: expected"):
+        describe(tmp_path, planned, "a.yaml", settings, {})
+
+
+def test_a_line_may_hold_what_ends_lines_elsewhere(tmp_path):
+    folder = sweep(tmp_path / "a", [line("bcls", 1, 1.0)])
+    content = json.dumps(line("b\u2028cls", 1, 1.0), ensure_ascii=False)
+    (folder / "results.jsonl").write_text(content + "\n", encoding="utf-8")
+    assert read_results(folder)[1][0]["row"] == "b\u2028cls"

@@ -1,0 +1,25 @@
+"""A part of the README is written as it is, and whole."""
+
+import pytest
+
+from scripts import readme_part
+
+
+@pytest.fixture
+def readme(tmp_path, monkeypatch):
+    monkeypatch.setattr(readme_part, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text("before\n<a>\nold\n</a>\nafter\n", encoding="utf-8")
+    return tmp_path / "README.md"
+
+
+def test_the_part_is_exchanged_and_its_backslashes_stay(readme):
+    readme_part.write_part("<a>", "</a>", r"\alpha, \1 and \g<0>")
+    assert readme.read_text(encoding="utf-8") == "before\n<a>\n" + r"\alpha, \1 and \g<0>" + "\n</a>\nafter\n"
+    assert [path.name for path in readme.parent.iterdir()] == ["README.md"]
+
+
+def test_missing_marks_are_named(readme):
+    before = readme.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="<b> and </b>"):
+        readme_part.write_part("<b>", "</b>", "new")
+    assert readme.read_text(encoding="utf-8") == before
