@@ -58,6 +58,7 @@ bench: $(VENV)/.dev
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
 SWEEPS     := dual vsepp sgr saf alpha beta lines gamma batch
+TESTED     := dual vsepp sgr saf beyond
 FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions global --name lite02
@@ -65,10 +66,11 @@ evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite2 --regions 36 --name grid
 	$(BIN)/bcls labels embed "$(DATA)" --encoder minilm
 	set -e; for s in $(SWEEPS); do $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s; done
-	set -e; for s in dual vsepp sgr saf; do \
+	$(BIN)/bcls sweep configs/flickr8k/sweeps/variants.yaml --data "$(DATA)" --out sweeps/variants --judgements "$(JUDGEMENTS)"
+	set -e; for s in $(TESTED); do \
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
-	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) noise)
+	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) variants beyond noise)
 	$(BIN)/python -m scripts.main_table
 
 photo: $(VENV)/.dev

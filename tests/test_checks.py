@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls._checks import check_choice, fail, shortened, visible
+from bcls._checks import check_choice, check_number, fail, shortened, visible
 
 
 def told(*words):
@@ -66,3 +66,9 @@ def test_shortened_text_keeps_its_ends_and_counts_the_rest(text, longest):
         end = longest // 2
         count = int(re.search(r" \.\.\. (\d+) characters \.\.\. ", short[end:])[1])
         assert (short[:end], short[-end:], count) == (text[:end], text[-end:], len(text) - 2 * end)
+
+
+@pytest.mark.parametrize("value", ["1", "5e-4", b"1", None, [1], "nan"])
+def test_a_word_is_no_number(value):
+    with pytest.raises(ValueError, match="`lr`: expected a finite number"):
+        check_number("lr", value, "write it without quotes")

@@ -2,12 +2,13 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from bcls import _progress
 from bcls._checks import check_choice, check_number, check_numbers, check_whole
-from bcls._files import write_whole
+from bcls._files import user_path, write_whole
 from bcls._progress import progress
 
 
@@ -53,6 +54,15 @@ def test_lines_are_not_many(capsys):
     assert capsys.readouterr().err.splitlines() == ["reading ...", "reading: 1000 of 1000"]
 
 
+def test_a_bar_shows_brackets_as_they_are(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress("by x[/b]", 2) as step:
+        step(2, "done[/i]")
+    told = capsys.readouterr().err
+    assert "by x[/b]" in told
+    assert "done[/i]" in told
+
+
 def test_a_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress("reading", 2) as step:
@@ -88,3 +98,9 @@ def test_a_file_is_taken_by_one_at_a_time(tmp_path):
             assert take(second) == f"process {os.getpid()}"
     with path.open("a+") as third:
         assert take(third, wait=True) is None
+
+
+def test_a_home_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_path("~/model") == tmp_path / "model"
+    assert user_path("~nosuchuser/model") == Path("~nosuchuser/model")

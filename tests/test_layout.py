@@ -25,7 +25,7 @@ ALLOWED = {
     "export": {"data", "models"},
     "index": {"data", "models"},
     "search": {"data", "index", "labels", "models"},
-    "experiments": {"assess", "data", "evaluation", "labels", "losses", "models", "similarity", "training"},
+    "experiments": {"assess", "data", "evaluation", "jobs", "labels", "losses", "models", "similarity", "training"},
     "web": {"data", "index", "labels", "search", "training"},
     "evaluation": set(),
     "assess": {"data", "labels", "evaluation", "models"},
@@ -52,7 +52,7 @@ ALLOWED = {
     },
 }
 #: Small helpers that know nothing of images, captions or losses.
-HELPERS = {"_checks", "_extras", "_files", "_padded", "_page", "_plots", "_progress", "_weights", "_yaml"}
+HELPERS = {"_checks", "_device", "_extras", "_files", "_padded", "_page", "_plots", "_progress", "_weights", "_yaml"}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -35,6 +35,16 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
     return f"{text[:end]} ... {len(text) - 2 * end} characters ... {text[-end:]}"
 
 
+def reason_of(error: BaseException) -> str:
+    r"""What an error says, on one line and not too long, for a message of our own.
+
+    Example:
+        >>> reason_of(ValueError("no such\n  thing"))
+        'no such thing'
+    """
+    return " ".join(str(error).split())[:_LONGEST]
+
+
 def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
     """Raise the one kind of error that the public border raises.
 
@@ -71,6 +81,8 @@ def check_number(
         expected += f" above {above:g}"
     if low > -math.inf:
         expected += f" not below {low:g}"
+    if not hasattr(value, "__float__"):  # a word, which float() would read
+        fail(argument, expected, repr(value), remedy)
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
