@@ -99,7 +99,8 @@ def main():
                     times[loss].append(time.perf_counter() - started)
     took = {loss: statistics.median(values) for loss, values in times.items()}
     rows = [{"loss": loss, "ms": 1e3 * one, "ratio": one / took["triplet-hn"]} for loss, one in took.items()]
-    show(f"VSE++, B={arguments.batch}, {arguments.precision}", rows, arguments.json, arguments.device)
+    precision = "float32" if arguments.precision == "no" else arguments.precision
+    show(f"VSE++, B={arguments.batch}, {precision}", rows, arguments.json, arguments.device)
 
 
 if __name__ == "__main__":
