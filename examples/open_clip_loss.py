@@ -56,9 +56,8 @@ class BCLSClipLoss(nn.Module):
         ids = None if image_ids is None else self.gather(image_ids)
         if dist_text_features is not None:
             vectors = functional.normalize(self.gather(dist_text_features.detach()).float(), dim=1)
-            labels = (vectors @ vectors.T).clamp(-1, 1)
-            ids = torch.arange(len(labels), device=labels.device) if ids is None else ids
-            labels = labels.masked_fill(ids[:, None] == ids, 1.0)
+            ids = torch.arange(len(vectors), device=vectors.device) if ids is None else ids
+            labels = (vectors @ vectors.T).clamp(-1, 1).masked_fill(ids[:, None] == ids, 1.0)
         terms = self.loss.terms(similarity, labels, image_ids=ids)
         # A parameter without gradient stops DistributedDataParallel.
         terms[next(iter(terms))] += sum(0 * x.sum() for x in (logit_scale, logit_bias) if x is not None)
