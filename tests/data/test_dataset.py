@@ -203,6 +203,14 @@ class TestErrorsNameTheLine:
             open_dataset(folder)
         assert message in str(caught.value)
 
+    def test_a_message_stays_short(self, folder):
+        splits = {"x" * 5000: {"images": 3, "captions": 9}}
+        text = json.dumps({"format": "bcls-dataset", "version": 1, "splits": splits})
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(ValueError, match="import the dataset again") as caught:
+            open_dataset(folder)
+        assert len(str(caught.value)) < 1000
+
     def test_bytes_of_another_encoding(self, folder):
         with (folder / "captions.jsonl").open("ab") as file:
             file.write(json.dumps(row(text="caf?")).encode().replace(b"?", b"\xe9"))

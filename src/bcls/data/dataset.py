@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bcls._checks import check_choice, fail
+from bcls._checks import check_choice, fail, shortened
 from bcls.data.features import Features, open_features
 from bcls.data.images import MAX_PIXELS, decode
 from bcls.data.library import Library
@@ -184,9 +184,8 @@ def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> Dat
     for split, stated in manifest.splits.items():
         if dataset.splits.get(split, (0, 0)) != stated:
             got = "{} and {}".format(*dataset.splits.get(split, (0, 0)))
-            fail(
-                str(folder), "{} images and {} captions in {!r}".format(*stated, split), got, "import the dataset again"
-            )
+            expected = shortened("{} images and {} captions in {!r}".format(*stated, split))
+            fail(str(folder), expected, got, "import the dataset again")
     return dataset
 
 
