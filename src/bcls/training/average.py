@@ -21,7 +21,7 @@ class MovingAverage:
 
     def __init__(self, model: RetrievalModel, decay: float) -> None:
         self.decay = decay
-        self.state = {name: value.detach().clone() for name, value in model.trained_state().items()}
+        self.state = copy_of(model)
 
     @torch.no_grad()
     def update(self, model: RetrievalModel) -> None:

@@ -145,7 +145,7 @@ def set_up(
     if learnt:
         groups = {**groups, LOSS_GROUP: learnt}
     optimizer = make_optimizer(groups, config, device)
-    steps = config.epochs * ceil(len(train.captions) / config.batch)
+    steps = config.epochs * ceil(len(train.captions) / (config.batch * config.accumulate))
     average = MovingAverage(model, decay_for(config.ema, steps)) if config.ema else None
     parallel = accelerator.prepare_model(model)
     stepper = accelerator.prepare_optimizer(optimizer)
