@@ -45,7 +45,7 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(error).split())[:_LONGEST]
 
 
-def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
+def fail(argument: str, expected: str, got: object, remedy: str, kind: type[ValueError] = ValueError) -> NoReturn:
     """Raise the one kind of error that the public border raises.
 
     Args:
@@ -53,6 +53,7 @@ def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
         expected: What would have been right.
         got: What came instead; of something long the middle is left out.
         remedy: What the caller can do about it.
+        kind: A kind of ValueError, for callers that tell some apart.
 
     Raises:
         ValueError: Always.
@@ -64,7 +65,7 @@ def fail(argument: str, expected: str, got: object, remedy: str) -> NoReturn:
         ValueError: `gamma`: expected a number above 0, got -1.0; the paper uses 50
     """
     # Names and what is read from files may hold anything, also what moves a terminal's cursor.
-    raise ValueError(visible(f"`{argument}`: expected {expected}, got {shortened(str(got))}; {remedy}"))
+    raise kind(visible(f"`{argument}`: expected {expected}, got {shortened(str(got))}; {remedy}"))
 
 
 def check_number(

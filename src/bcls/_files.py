@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -105,12 +105,6 @@ def old_of_before(folder: Path) -> Path:
     """The old one's name in earlier versions. It may be a user's folder as well, so it is read and never removed."""
     folder = folder.absolute()
     return folder.with_name(f"{folder.name}.old")
-
-
-def holds_only(folder: Path, needed: Collection[str], others: Collection[str]) -> bool:
-    """Whether a folder is empty, or has all the files that are needed and beside them none but the others."""
-    names = {path.name for path in folder.iterdir()}
-    return not names or (names.issuperset(needed) and names <= {*needed, *others})
 
 
 def user_path(place: str | Path) -> Path:

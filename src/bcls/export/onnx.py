@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
-from bcls._files import beside, holds_only, replace_folder, write_whole
+from bcls._files import beside, replace_folder, write_whole
 from bcls._padded import Padded
-from bcls.data.text_files import read_json
 from bcls.export.inputs import TowerInputs, tower_inputs
 from bcls.export.page import page
 from bcls.export.towers import ImageTower, TextTower, run_tower, write_tower
@@ -18,11 +17,13 @@ from bcls.export.words import TOKENIZER, VOCABULARY, word_files
 from bcls.models import name_of
 from bcls.models.base import RetrievalModel
 from bcls.models.batches import trimmed
-from bcls.models.folder import CARD, CONFIG, plain_config
+from bcls.models.folder import CARD, CONFIG, is_replaceable, plain_config
 
 #: Most that an entry of a unit vector may differ between onnxruntime and torch, both in float32 on the CPU.
 TOLERANCE = 1e-4
 _IMAGES, _TEXTS = "image.onnx", "text.onnx"
+#: What an export is, and what may lie beside it: the weights of large towers have files of their own.
+_FILES, _BESIDE = {_IMAGES, _TEXTS, CONFIG}, {CARD, TOKENIZER, VOCABULARY, f"{_IMAGES}.data", f"{_TEXTS}.data"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def export_onnx(
     """
     inputs = tower_inputs(model, images=images, texts=texts, regions=regions)
     folder = Path(out).absolute()
-    if folder.exists() and not _replaceable(folder):
+    if folder.exists() and not is_replaceable(folder, _FILES, _BESIDE, lambda told: "onnx" in told):
         expected = "a new or empty folder, or an earlier export and nothing else"
         fail("out", expected, str(out), "choose another name: nothing is overwritten")
     written: list[Exported] = []
@@ -128,17 +129,3 @@ def _difference(one: Any, other: Any) -> float:
 def _width(model: RetrievalModel) -> int:
     width: int = model.config.width  # type: ignore[attr-defined]
     return width
-
-
-def _replaceable(folder: Path) -> bool:
-    """Whether a folder is empty, or holds an export and nothing else; weights of large towers lie in files beside."""
-    others = (CARD, TOKENIZER, VOCABULARY, f"{_IMAGES}.data", f"{_TEXTS}.data")
-    if not folder.is_dir() or not holds_only(folder, (_IMAGES, _TEXTS, CONFIG), others):
-        return False
-    if not any(folder.iterdir()):
-        return True
-    try:
-        content = read_json(folder / CONFIG)
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "onnx" in content

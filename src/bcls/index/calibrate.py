@@ -1,5 +1,7 @@
 """Measures an index, so that its similarities can be turned into scores."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Captions or photos that are measured at most, and candidates of a text for a model that ranks again.
 SAMPLE, CROSS_SAMPLE, CANDIDATES = 1000, 48, 16
+#: Scores of named photos for a text, by a model that ranks again.
+_Again = Callable[[list[str], str], npt.NDArray[np.float64]]
 #: From this many captions on, they are taken for right answers.
 ENOUGH = 20
 
@@ -53,57 +57,38 @@ def calibrate(
     numbers = catalog.numbers()
     if not len(numbers):
         return {}
-    right, origin = _own(catalog, photos, captions, model, source, cross=cross, max_pixels=max_pixels), "captions"
+    again = partial(scores_of, model, source, max_pixels=max_pixels) if cross else None
+    right, origin = _own(catalog, photos, captions, again), "captions"
     if len(right) < ENOUGH:
-        right, origin = (
-            _best(list(shown()), catalog, photos, model, source, cross=cross, max_pixels=max_pixels),
-            "texts",
-        )
-    never = list(never_shown())[:: 4 if cross else 1]
-    wrong = _best(never, catalog, photos, model, source, cross=cross, max_pixels=max_pixels)
+        right, origin = _best(list(shown()), catalog, photos, model, again), "texts"
+    wrong = _best(list(never_shown())[:: 4 if cross else 1], catalog, photos, model, again)
     return {"text": fit(right, wrong, origin), "photo": _between_photos(numbers, photos)}
 
 
-def _own(
-    catalog: Catalog,
-    photos: Engine,
-    captions: Engine,
-    model: "RetrievalModel",
-    source: Source,
-    *,
-    cross: bool,
-    max_pixels: int,
-) -> npt.NDArray[np.float64]:
+def _own(catalog: Catalog, photos: Engine, captions: Engine, again: _Again | None) -> npt.NDArray[np.float64]:
     """Similarities of captions with their own photos."""
-    chosen = _some(catalog.numbers("captions"), CROSS_SAMPLE if cross else SAMPLE)
+    chosen = _some(catalog.numbers("captions"), SAMPLE if again is None else CROSS_SAMPLE)
     found = list(catalog.captions([int(one) for one in chosen]).values())
     if not found:
         return np.empty(0)
-    if cross:
-        kept = [scores_of(model, source, [one.name], one.text, max_pixels=max_pixels) for one in found]
+    if again is not None:
+        kept = [again([one.name], one.text) for one in found]
         return np.concatenate([one for one in kept if np.isfinite(one).all()] or [np.empty(0)])
     texts, images = captions.vectors([one.number for one in found]), photos.vectors([one.photo for one in found])
     return np.asarray((texts * images).sum(axis=1), dtype=np.float64)
 
 
 def _best(
-    texts: list[str],
-    catalog: Catalog,
-    photos: Engine,
-    model: "RetrievalModel",
-    source: Source,
-    *,
-    cross: bool,
-    max_pixels: int,
+    texts: list[str], catalog: Catalog, photos: Engine, model: "RetrievalModel", again: _Again | None
 ) -> npt.NDArray[np.float64]:
     """Similarity of the best photo for each text."""
-    found = photos.search(text_vectors(model, texts), CANDIDATES if cross else 1)
-    if not cross:
+    found = photos.search(text_vectors(model, texts), 1 if again is None else CANDIDATES)
+    if again is None:
         return np.asarray(found.scores[:, 0], dtype=np.float64)
     best = []
     for text, numbers in zip(texts, found.numbers, strict=True):
         names = [photo.facts.name for photo in catalog.photos([int(one) for one in numbers if one >= 0]).values()]
-        best.append(float(np.max(scores_of(model, source, names, text, max_pixels=max_pixels))))
+        best.append(float(np.max(again(names, text))))
     values = np.array(best)
     return values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bcls._checks import fail, visible
+from bcls._checks import fail
 from bcls._extras import require
 from bcls.index.engine import Found, IndexUnavailableError, Numbers, Row, Vectors, check_queries, in_order
 from bcls.index.where import Where
@@ -172,8 +172,7 @@ class MilvusEngine:
         except self._milvus.MilvusException as error:
             reason = " ".join(str(error.message or error).split())[:200]
             remedy = "check that the server is up, or that the file is whole and no other process has it open"
-            told = visible(f"`uri`: expected Milvus at {self._uri}, got an error ({reason}); {remedy}")
-            raise IndexUnavailableError(told) from error
+            fail("uri", f"Milvus at {self._uri}", f"an error ({reason})", remedy, IndexUnavailableError)
 
 
 def expression(where: Where) -> str:

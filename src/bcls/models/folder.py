@@ -1,11 +1,12 @@
 """A model as a folder: config, weights, vocabulary and a card; written whole or not at all, without pickle."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcls._checks import fail
-from bcls._files import beside, holds_only, old_of_before, replace_folder, write_whole
+from bcls._files import beside, old_of_before, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.models._sizes import told_shapes
@@ -30,7 +31,8 @@ def save_folder(model: "RetrievalModel", folder: str | Path) -> None:
         ValueError: A file has that name, or a folder with something else than a saved model in it.
     """
     folder = Path(folder)
-    if folder.exists() and not _replaceable(folder):
+    files, beside_them = {CONFIG, WEIGHTS}, {WORDS, CARD, ENCODER}
+    if folder.exists() and not is_replaceable(folder, files, beside_them, lambda told: told.get("name") in [*MODELS]):
         expected = "a new folder, or one that holds a saved model and nothing else"
         fail("folder", expected, folder, "choose another name: nothing is overwritten")
     replace_folder(folder, lambda new: write_files(model, new))
@@ -135,14 +137,22 @@ def _present(folder: Path) -> Path:
     return found
 
 
-def _replaceable(folder: Path) -> bool:
-    """Whether a folder is empty, or holds what :func:`write_files` wrote and nothing else."""
-    if not folder.is_dir() or not holds_only(folder, (CONFIG, WEIGHTS), (WORDS, CARD, ENCODER)):
+def is_replaceable(folder: Path, needed: set[str], others: set[str], ours: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Whether a folder is empty, or holds what we wrote and nothing else, so that nobody misses it.
+
+    Args:
+        folder: What is there; it may be a file.
+        needed: Names of files that are all there, the config among them.
+        others: Names that may be there.
+        ours: Whether a config is one that we wrote.
+    """
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else None
+    if not names:
+        return names is not None
+    if not needed <= names <= needed | others:
         return False
-    if not any(folder.iterdir()):
-        return True
     try:
-        plain = read_json(folder / CONFIG)
+        told = read_json(folder / CONFIG)
     except (OSError, ValueError):
         return False
-    return isinstance(plain, dict) and plain.get("name") in [*MODELS]
+    return isinstance(told, dict) and ours(told)
