@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bcls.experiments import SweepSettings, one_run, read_results, run_sweep
+from bcls.experiments import SweepSettings, one_run, read_results, run_sweep, train_run
+from bcls.training import loop
 from tests.experiments.made import data, write
 
 
@@ -43,3 +44,36 @@ def test_a_run_without_its_weights_is_trained_again_to_be_tested(tmp_path, setti
     (after,) = read_results(tmp_path / "out")[1]
     assert after["validation"] == before["validation"]
     assert "rsum" in after["test"]
+
+
+def test_a_second_training_that_was_stopped_goes_on_and_is_not_tested_halfway(tmp_path, settings, monkeypatch):
+    file = write(tmp_path / "a.yaml", settings={"epochs": 3, "lr": 1e-2})
+    run_sweep(file, replace(settings, out=str(tmp_path / "whole"), final=True))
+    (whole,) = read_results(tmp_path / "whole")[1]
+    run_sweep(file, settings)
+    (before,) = read_results(tmp_path / "out")[1]
+    checkpoints = tmp_path / "out" / "runs" / before["key"] / "checkpoints"
+    shutil.rmtree(checkpoints)
+    final = replace(settings, final=True)
+    looks = []
+
+    def killed(model, split):
+        looks.append(split)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+        return judged(model, split)
+
+    with monkeypatch.context() as patch:
+        judged = loop.validate
+        patch.setattr(loop, "validate", killed)
+        patch.setattr(train_run, "SAVE_SECONDS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            run_sweep(file, final)
+    assert (checkpoints / "best").is_dir()
+    (stopped,) = read_results(tmp_path / "out")[1]
+    assert stopped["validation"] == before["validation"]
+    run_sweep(file, final)
+    (after,) = read_results(tmp_path / "out")[1]
+    assert after["validation"] == before["validation"]
+    assert after["test"] == whole["test"]
+    assert "again" not in after

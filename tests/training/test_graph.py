@@ -71,12 +71,13 @@ def test_recorded_steps_are_the_ordinary_ones(name, more, tmp_path):
         seen.append((values, state, average))
     (plain, weights, averages), (recorded, same_weights, same_averages) = seen
     assert len(plain) > 40
-    near = 1e-1 if "precision" in more else 2e-3  # rounding of bf16 falls differently with the padding
+    # rounding of bf16 falls differently with the padding, and Adam makes a whole step of a gradient's changed sign
+    near, step_size = (1e-1, 2e-3) if "precision" in more else (2e-3, 5e-4)
     for one, other in zip(plain, recorded, strict=True):
         assert other == pytest.approx(one, rel=near, abs=1e-3)
     for one, other in ((weights, same_weights), (averages, same_averages)):
         for key, value in one.items():
-            torch.testing.assert_close(other[key], value, rtol=1e-2, atol=5e-4)
+            torch.testing.assert_close(other[key], value, rtol=1e-2, atol=step_size)
 
 
 class Reading(torch.nn.Module):

@@ -76,6 +76,10 @@ def do_runs(bench: Bench, runs: Sequence[Planned]) -> None:
     """
     new = [run for run in runs if not run.members and not _is_trained(bench, run)]
     jobs = [_job(bench, run) for run in new]
+    for run in new:
+        found = read_result(bench.out, run)
+        if found is not None:  # what a second training has written when it is stopped are not the weights of the first
+            write_result(bench.out, run, {**found, "again": True})
     ends = train_runs(jobs, bench.shared.dataset) if jobs else []
     trained = {run.key: (job, end) for run, job, end in zip(new, jobs, ends, strict=True)}
     for run in runs:
@@ -90,7 +94,8 @@ def _is_trained(bench: Bench, run: Planned) -> bool:
     """Whether a run needs no training: it has all its figures, or the weights to compute them from."""
     if not wants_work(bench.out, run, final=bench.final):
         return True
-    return read_result(bench.out, run) is not None and (run_folder(bench.out, run) / CHECKPOINTS / BEST).is_dir()
+    result = read_result(bench.out, run)
+    return result is not None and "again" not in result and (run_folder(bench.out, run) / CHECKPOINTS / BEST).is_dir()
 
 
 def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:
