@@ -35,7 +35,8 @@ def keep(sweep: Path, kept: Path) -> Path:
     """
     about, lines = read_results(sweep)
     folder = kept / about["name"]
-    (folder / RANKS).mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / RANKS, ignore_errors=True)  # a sweep whose rows changed has other runs than before
+    (folder / RANKS).mkdir(parents=True)
     for line in lines:
         line["command"] = re.sub(r"(?<!\S)\S*/(\S+)", r"\1", line["command"])
         for file in (sweep / RANKS).glob(f"{line['key']}-test.npz"):

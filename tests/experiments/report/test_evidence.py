@@ -18,6 +18,9 @@ def test_what_is_kept_has_figures_and_ranks_and_no_places(tmp_path):
     (written,) = (json.loads(row) for row in (kept / "results.jsonl").read_text(encoding="utf-8").splitlines())
     assert written["command"] == "bcls sweep a.yaml --data flickr8k --out out --final"
     assert written["validation"]["rsum"] == 1.0
+    (kept / "ranks" / "0123456789ab-test.npz").write_bytes(b"of a run that is no longer in the sweep")
+    keep(folder, tmp_path / "kept")
+    assert [path.name for path in (kept / "ranks").iterdir()] == [f"{key}-test.npz"]
 
 
 def test_every_claim_that_does_not_hold_has_a_remark():
