@@ -178,3 +178,19 @@ def test_json_is_plain(tmp_path):
     from dataclasses import asdict
 
     assert json.dumps(asdict(summarise(sweep(tmp_path / "a", [line("bcls", 1, 1.0)])).rows[0]))
+
+
+def test_words_begin_on_the_left_and_numbers_end_on_the_right():
+    rows = [[Cell("a"), Cell("BCLS less SAM"), Cell("+0.1"), Cell("")], [Cell("b"), Cell(""), Cell("-2 ± 1"), Cell("")]]
+    table = Table(["row", "comparison", "difference", "none"], rows)
+    assert table.as_markdown().splitlines()[1] == "|---|---|---:|---:|"
+    assert table.as_html().count('<td class="words">') == 2
+    assert '<th scope="col" class="words">comparison</th><th scope="col">difference</th>' in table.as_html()
+
+
+def test_a_small_difference_of_rsum_has_the_digits_of_rsum_and_one_of_tau_its_own(tmp_path):
+    lines = [line("bcls", seed, 300.84 + seed, tau=0.3105) for seed in (1, 2)]
+    lines += [line("sam", seed, 300.0 + seed, tau=0.31) for seed in (1, 2)]
+    page = as_markdown(build([summarise(sweep(tmp_path / "a", lines))], None, {}))
+    assert "| +0.8 | 1.4 | partly |" in page
+    assert "| +0.0005 | 0.0000 | held |" in page

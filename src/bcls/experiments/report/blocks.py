@@ -24,8 +24,13 @@ class Table:
 
     def as_html(self) -> str:
         """The table, as the other pages of the package have theirs."""
-        head = "".join(f'<th scope="col">{escape(one)}</th>' for one in self.headings)
-        body = "".join(f'<tr><th scope="row">{_html(row[0])}</th>{_cells(row[1:])}</tr>' for row in self.rows)
+        kinds = ["", *(' class="words"' if self._is_words(place) else "" for place in range(1, len(self.headings)))]
+        named = zip(self.headings, kinds, strict=True)
+        head = "".join(f'<th scope="col"{kind}>{escape(one)}</th>' for one, kind in named)
+        body = "".join(
+            f'<tr><th scope="row" class="words">{_html(row[0])}</th>{_cells(row[1:], kinds[1:])}</tr>'
+            for row in self.rows
+        )
         return (
             f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         )
@@ -33,9 +38,15 @@ class Table:
     def as_markdown(self) -> str:
         """The table, numbers to the right."""
         lines = ["| " + " | ".join(_escaped(one) for one in self.headings) + " |"]
-        lines.append("|---|" + "---:|" * (len(self.headings) - 1))
+        sides = ("---|" if self._is_words(place) else "---:|" for place in range(1, len(self.headings)))
+        lines.append("|---|" + "".join(sides))
         lines += ["| " + " | ".join(_markdown(cell) for cell in row) + " |" for row in self.rows]
         return "\n".join(lines)
+
+    def _is_words(self, place: int) -> bool:
+        """Whether a column has words, which begin on the left and may fill several lines, and no numbers."""
+        cells = [row[place].text for row in self.rows if row[place].text]
+        return bool(cells) and not any(re.match(r"[-+]?\d", cell) for cell in cells)
 
 
 @dataclass(frozen=True)
@@ -114,8 +125,8 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _cells(cells: list[Cell]) -> str:
-    return "".join(f"<td>{_html(cell)}</td>" for cell in cells)
+def _cells(cells: list[Cell], kinds: list[str]) -> str:
+    return "".join(f"<td{kind}>{_html(cell)}</td>" for cell, kind in zip(cells, kinds, strict=True))
 
 
 def _html(cell: Cell) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bcls.experiments.report.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.experiments.report.chart import Line
-from bcls.experiments.report.claims import UNKNOWN, Claim, judge
+from bcls.experiments.report.claims import UNKNOWN, Claim, Finding, judge
 from bcls.experiments.report.paired import paired_table
 from bcls.experiments.report.summary import Summary, SummaryRow
 from bcls.experiments.report.tables import main_table, search_table
@@ -44,8 +44,8 @@ def verdicts(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
             Cell(one.claim),
             Cell(finding.where),
             Cell(finding.what),
-            Cell(_signed(finding.difference)),
-            _margin(finding.margin),
+            Cell(f"{finding.difference:+.{_digits(finding)}f}"),
+            Cell("one seed" if finding.margin is None else f"{finding.margin:.{_digits(finding)}f}"),
             Cell(finding.verdict),
         ]
         for one in claims
@@ -61,12 +61,9 @@ def verdicts(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
     return Section("Claims of the paper", blocks)
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.1f}" if abs(value) >= 1 else f"{value:+.4f}"
-
-
-def _margin(value: float | None) -> Cell:
-    return Cell("one seed" if value is None else _signed(value).lstrip("+"))
+def _digits(finding: Finding) -> int:
+    """RSUM is a sum of percentages, and every other figure lies between -1 and 1."""
+    return 1 if "rsum" in finding.what.lower() else 4
 
 
 def _section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str, Any] | None) -> Section:
