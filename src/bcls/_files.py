@@ -57,9 +57,8 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
 def recover(folder: Path) -> bool:
     """Put a folder right whose replacing was cut short; whether there is one."""
     new, old = beside(folder)
-    found = next((place for place in (old, old_of_before(folder)) if place.exists()), None)
-    if not folder.exists() and found is not None:
-        found.rename(folder)
+    if not folder.exists() and old.exists():
+        old.rename(folder)
         sync_folder(folder.parent)
     shutil.rmtree(new, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
@@ -99,12 +98,6 @@ def beside(folder: Path) -> tuple[Path, Path]:
     """The names that a folder has while it is replaced: the new one's and the old one's; nobody else gives such."""
     folder = folder.absolute()
     return folder.with_name(f".{folder.name}.new-bcls"), folder.with_name(f".{folder.name}.old-bcls")
-
-
-def old_of_before(folder: Path) -> Path:
-    """The old one's name in earlier versions. It may be a user's folder as well, so it is read and never removed."""
-    folder = folder.absolute()
-    return folder.with_name(f"{folder.name}.old")
 
 
 def user_path(place: str | Path) -> Path:

@@ -1,6 +1,7 @@
 """A run's folder: one process at a time, and checkpoints that are whole at every moment."""
 
 import multiprocessing
+import shutil
 
 import pytest
 
@@ -42,7 +43,6 @@ def test_a_writer_that_fails_leaves_the_old_one(tmp_path):
         ({".last.old-bcls": "one", ".last.new-bcls": "two"}, "one"),  # between the two renamings
         ({"last": "two", ".last.old-bcls": "one"}, "two"),  # before the old one was removed
         ({"last": "two"}, "two"),
-        ({"last.old": "one"}, "one"),  # left by an earlier version
         ({".last.new-bcls": "half"}, None),  # the very first one was never finished
         ({}, None),
     ],
@@ -65,6 +65,9 @@ def test_names_that_people_give_are_left_alone(tmp_path):
     assert recover(tmp_path / "last")
     found = {path.name: (path / "file").read_text() for path in tmp_path.iterdir()}
     assert found == {"last": "two", "last.old": "last.old", "last.new": "last.new"}
+    shutil.rmtree(tmp_path / "last")
+    assert not recover(tmp_path / "last")
+    assert (tmp_path / "last.old").exists()
 
 
 def test_folders_inside_are_on_the_disk_before_the_name_is_given(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcls._checks import fail
-from bcls._files import beside, old_of_before, replace_folder, write_whole
+from bcls._files import beside, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.models._sizes import told_shapes
@@ -124,9 +124,9 @@ def _check_sizes(folder: Path, config: Any, weights: dict[str, Any], vocabulary:
             fail(str(folder / CONFIG), "sizes that the weights have", got, remedy)
 
 
-def _places(folder: Path) -> tuple[Path, Path, Path]:
+def _places(folder: Path) -> tuple[Path, Path]:
     """Where a model may be: in its folder, or beside it where replacing was cut short."""
-    return folder, beside(folder)[1], old_of_before(folder)
+    return folder, beside(folder)[1]
 
 
 def _present(folder: Path) -> Path:
