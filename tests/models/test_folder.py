@@ -110,7 +110,7 @@ def test_folders_beside_are_not_touched(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.new", "model.old"]
     assert all((tmp_path / name / "thesis.tex").exists() for name in ("model.old", "model.new"))
     (tmp_path / "model").rename(tmp_path / "other.old")
-    with pytest.raises(ValueError, match="expected .*the folder of a model"):
+    with pytest.raises(ValueError, match=r"expected .*the folder of a model"):
         load(tmp_path / "other")
 
 

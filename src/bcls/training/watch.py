@@ -92,8 +92,8 @@ class Watch:
         self._told = True
         return (
             f"the scores of all pairs have been equal for {self.flat} steps: the model has collapsed, and a hinge loss "
-            "stays at 2 x margin an anchor. Start again with --warm_negatives 1 (all negatives at first), a soft loss "
-            "such as triplet-sn or bcls, a lower --lr, or a --warmup"
+            "stays at 2 x margin an anchor. Start again with --warm_negatives 2 or more (all negatives first), a soft "
+            "loss such as triplet-sn or bcls, a lower --lr, or a --warmup"
         )
 
 
