@@ -60,7 +60,6 @@ def test_links_to_files_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("furo", reason='needs pip install "bcls[dev]"')
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]

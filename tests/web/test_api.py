@@ -274,7 +274,8 @@ def test_trouble_with_the_index_is_not_the_fault_of_a_request(own, trouble, addr
 
 
 def test_trouble_in_what_holds_the_vectors(own, monkeypatch):
-    from bcls.search import IndexUnavailableError, Service
+    from bcls.index import IndexUnavailableError
+    from bcls.search import Service
     from bcls.web import Site
 
     def lost(*_):

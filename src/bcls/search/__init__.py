@@ -1,6 +1,5 @@
 """Search in an index of photos: by text, by picture, for captions, for more of the same."""
 
-from bcls.index import IndexUnavailableError
 from bcls.search.answer import Answer, CaptionAnswer, CaptionHit, Hit
 from bcls.search.batcher import OverloadedError
 from bcls.search.service import Service
@@ -11,7 +10,6 @@ __all__ = [
     "CaptionAnswer",
     "CaptionHit",
     "Hit",
-    "IndexUnavailableError",
     "OverloadedError",
     "Service",
     "ServiceSettings",

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bcls.data.images import decode
-from bcls.index import Photo
-from bcls.search import IndexUnavailableError, OverloadedError, Service
+from bcls.index import IndexUnavailableError, Photo
+from bcls.search import OverloadedError, Service
 from bcls.search.opened import unreadable
 from bcls.web.problem import ProblemError
 
