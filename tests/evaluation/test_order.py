@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import rankdata
 
-from bcls.evaluation._order import top_items
+from bcls.evaluation._order import order_keys, top_items
 
 FEW = st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 0.5])
 
@@ -22,3 +23,10 @@ def test_top_items_are_those_of_a_stable_sort(scores, k):
 def test_many_items(k):
     scores = np.random.default_rng(0).standard_normal((5, 400)).astype(np.float32)
     assert (top_items(scores, k) == np.argsort(-scores, axis=1, kind="stable")[:, :k]).all()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@given(arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 40)), elements=FEW))
+def test_keys_are_ordered_and_equal_as_the_values_are(kind, values):
+    ranks = rankdata(values, method="dense", axis=1)
+    assert (rankdata(order_keys(values.astype(kind)), method="dense", axis=1) == ranks).all()

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.evaluation import _inputs, median_rank, query_ranks, recalls
+from bcls.evaluation import _inputs, _ranks_on_device, median_rank, query_ranks, recalls
 
 KINDS = [np.float16, np.float32, np.float64]
 
@@ -54,3 +54,12 @@ def test_folds_are_counted_in_parts(monkeypatch):
     plain = recalls(scores, owner, folds=3)
     monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
     assert recalls(torch.from_numpy(scores), owner, folds=3) == plain
+
+
+def test_a_matrix_is_counted_in_one_go_up_to_the_size_that_fits(monkeypatch):
+    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
+    monkeypatch.setattr(_ranks_on_device, "_AT_ONCE", 12)
+    whole = slice(None)
+    assert _ranks_on_device.counts_there(torch.zeros(3, 4), whole, whole)
+    assert not _ranks_on_device.counts_there(torch.zeros(3, 5), whole, whole)
+    assert not _ranks_on_device.counts_there(torch.zeros(3, 4), slice(0, 2), whole)

@@ -99,12 +99,14 @@ def test_sam(sampling, batch, scale):
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("weight", [0, 0.25, 2.0])
 @given(batch=batches(smallest=2))
 @settings(max_examples=25, deadline=None)
-def test_bcls_is_its_two_halves(batch):
+def test_bcls_is_its_two_halves(weight, batch):
     similarity, relevance, image_ids = batch
-    terms = from_name("bcls", weight=2.0, lse="mean", reduction="sum").terms(similarity, relevance, image_ids=image_ids)
+    loss = from_name("bcls", weight=weight, lse="mean", reduction="sum")
+    terms = loss.terms(similarity, relevance, image_ids=image_ids)
     binary = triplet.triplet_soft(similarity, relevance, image_ids, lse="mean")
     continuous = kendall_loss.kendall_window(similarity, relevance)
     torch.testing.assert_close(terms["binary"], binary, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(terms["continuous"], 2 * continuous, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(terms["continuous"], weight * continuous, rtol=1e-9, atol=1e-9)

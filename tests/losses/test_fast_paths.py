@@ -42,6 +42,16 @@ def test_bins_equal_the_loop_over_windows(size, alpha, beta, norm, dtype):
     torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [30.0, 1e9, 1e35])
+def test_scores_of_every_size_are_mined(scale):
+    similarity, relevance = batch(37)
+    similarity = similarity * scale  # as those before a temperature, from both sides of 0
+    value, gradient = value_and_gradient(KendallWindowLoss(reduction="sum"), similarity, relevance)
+    expected, slope = value_and_gradient(loop_over_windows, similarity.double(), relevance, alpha=0.2, beta=0.1)
+    torch.testing.assert_close(value.double(), expected, rtol=2e-5, atol=0)
+    torch.testing.assert_close(gradient.double(), slope, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "loss", [KendallWindowLoss(), KendallWindowLoss(beta=0.01), LadderLoss(), AdaptiveLadderLoss()]
 )

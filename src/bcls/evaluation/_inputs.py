@@ -175,7 +175,7 @@ def take(matrix: Matrix, ids: NDArray[np.int64], axis: int) -> Floats:
     if is_tensor(matrix):
         import torch
 
-        return to_floats(matrix.detach().index_select(axis, torch.from_numpy(ids).to(matrix.device)))
+        return to_floats(matrix.index_select(axis, torch.from_numpy(ids).to(matrix.device)))
     return to_floats(matrix[ids] if axis == 0 else matrix[:, ids])
 
 
