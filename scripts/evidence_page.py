@@ -35,12 +35,18 @@ def keep(sweep: Path, kept: Path) -> Path:
     """
     about, lines = read_results(sweep)
     folder = kept / about["name"]
-    shutil.rmtree(folder / RANKS, ignore_errors=True)  # a sweep whose rows changed has other runs than before
-    (folder / RANKS).mkdir(parents=True)
+    if folder.resolve() == sweep.resolve():
+        sys.exit(f"{sweep}: expected a folder that `bcls sweep` wrote, got the one that is kept of it")
+    (folder / RANKS).mkdir(parents=True, exist_ok=True)
+    needed = {f"{line['key']}-test.npz" for line in lines if "test" in line}
+    for file in (sweep / RANKS).glob("*-test.npz"):
+        if file.name in needed:
+            shutil.copyfile(file, folder / RANKS / file.name)
+    for file in (folder / RANKS).iterdir():
+        if file.name not in needed:  # a sweep whose rows changed has other runs than before
+            file.unlink()
     for line in lines:
         line["command"] = re.sub(r"(?<!\S)\S*/(\S+)", r"\1", line["command"])
-        for file in (sweep / RANKS).glob(f"{line['key']}-test.npz"):
-            shutil.copyfile(file, folder / RANKS / file.name)
     write_whole(folder / SWEEP, json.dumps(about, indent=1) + "\n")
     write_whole(folder / RESULTS, "".join(json.dumps(line) + "\n" for line in lines))
     return folder

@@ -1,11 +1,16 @@
 """One run, from its weights to its result."""
 
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from bcls.experiments import SweepSettings, one_run, read_results, run_sweep, train_run
+from bcls.experiments.file import read_sweep
+from bcls.experiments.plan import plan_runs
+from bcls.experiments.results import run_folder, write_result
+from bcls.experiments.sweep import _free
 from bcls.training import loop
 from tests.experiments.made import data, write
 
@@ -77,3 +82,16 @@ def test_a_second_training_that_was_stopped_goes_on_and_is_not_tested_halfway(tm
     assert after["validation"] == before["validation"]
     assert after["test"] == whole["test"]
     assert "again" not in after
+
+
+def test_an_ensemble_waits_for_a_member_that_is_trained_again(tmp_path):
+    rows = {"a": {}, "b": {"loss": {"name": "triplet-hn"}}, "both": {"ensemble": ["a", "b"]}}
+    planned = plan_runs(read_sweep(write(tmp_path / "a.yaml", runs=rows)))
+    first, second, both = planned
+    for run, result in ((first, {}), (second, {"again": True})):
+        run_folder(tmp_path, run).mkdir(parents=True)
+        write_result(tmp_path, run, {"validation": {"rsum": 1.0}, **result})
+    with ExitStack() as claims:
+        assert not _free(tmp_path, both, claims)
+        write_result(tmp_path, second, {"validation": {"rsum": 1.0}})
+        assert _free(tmp_path, both, claims)

@@ -168,7 +168,8 @@ def _groups(runs: Sequence[Planned], size: int) -> Iterator[Sequence[Planned]]:
 
 def _free(out: Path, run: Planned, claims: ExitStack) -> bool:
     """Whether a run is this process's to do: its members are finished, and nobody else has it."""
-    if any(read_result(out, member) is None for member in run.members):
+    results = [read_result(out, member) for member in run.members]
+    if any(result is None or "again" in result for result in results):  # another process may be training it
         return False
     return claims.enter_context(claimed(run_folder(out, run)))
 

@@ -181,10 +181,10 @@ def test_json_is_plain(tmp_path):
 
 
 def test_words_begin_on_the_left_and_numbers_end_on_the_right():
-    rows = [[Cell("a"), Cell("BCLS less SAM"), Cell("+0.1"), Cell("")], [Cell("b"), Cell(""), Cell("-2 ± 1"), Cell("")]]
-    table = Table(["row", "comparison", "difference", "none"], rows)
+    texts = [["a", "BCLS less SAM", "+0.1", ""], ["b", "8k", "-2 ± 1", ""], ["c", "as above", "one seed", ""]]
+    table = Table(["row", "comparison", "difference", "none"], [[Cell(text) for text in row] for row in texts])
     assert table.as_markdown().splitlines()[1] == "|---|---|---:|---:|"
-    assert table.as_html().count('<td class="words">') == 2
+    assert table.as_html().count('<td class="words">') == 3
     assert '<th scope="col" class="words">comparison</th><th scope="col">difference</th>' in table.as_html()
 
 
@@ -194,3 +194,21 @@ def test_a_small_difference_of_rsum_has_the_digits_of_rsum_and_one_of_tau_its_ow
     page = as_markdown(build([summarise(sweep(tmp_path / "a", lines))], None, {}))
     assert "| +0.8 | 1.4 | partly |" in page
     assert "| +0.0005 | 0.0000 | held |" in page
+
+
+def test_a_difference_of_tau_has_its_digits_whatever_the_rows_are_called(tmp_path):
+    lines = [line("bcls", seed, 300.0, tau=0.3105) for seed in (1, 2)]
+    lines += [line("sam", seed, 300.0, tau=0.31, name="sam, best by RSUM") for seed in (1, 2)]
+    page = as_markdown(build([summarise(sweep(tmp_path / "a", lines))], None, {}))
+    assert "less sam, best by RSUM | +0.0005 | 0.0000 | held |" in page
+
+
+def test_trials_that_were_tested_are_counted(tmp_path):
+    search = {"measure": "rsum", "method": "grid", "spaces": {}, "sizes": {}, "tried": {}, "chosen": {}}
+    lines = [line("bcls", 1, 2.0, test={"rsum": 2.0}), line("bcls", 1, 1.0, phase="trial", key="other")]
+    lines.append({**lines[0], "phase": "trial"})
+    page = as_markdown(build([summarise(sweep(tmp_path / "a", lines, search=search))], None, {}))
+    assert "2 runs of the search, of which those not chosen are not tested.\n" in page
+    lines[1]["test"] = {"rsum": 1.0}
+    page = as_markdown(build([summarise(sweep(tmp_path / "b", lines, search=search))], None, {}))
+    assert "2 runs of the search, of which those not chosen are not tested but for 1.\n" in page

@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from bcls.experiments.report.claims import NOT, PARTLY, judge
 from bcls.experiments.report.summary import summarise
 from scripts.evidence_page import KEPT, REMARKS, keep
@@ -8,7 +10,7 @@ from tests.experiments.report.made import line, ranks, sweep
 
 def test_what_is_kept_has_figures_and_ranks_and_no_places(tmp_path):
     command = "bcls sweep configs/a.yaml --data /home/me/flickr8k --out /home/me/out --final"
-    folder = sweep(tmp_path / "made", [line("bcls", 1, 1.0, command=command)])
+    folder = sweep(tmp_path / "made", [line("bcls", 1, 1.0, command=command, test={"rsum": 2.0})])
     key = json.loads((folder / "results.jsonl").read_text(encoding="utf-8"))["key"]
     ranks(folder, key, 0, kind="test")
     ranks(folder, key, 0, kind="validation")
@@ -20,6 +22,9 @@ def test_what_is_kept_has_figures_and_ranks_and_no_places(tmp_path):
     assert written["validation"]["rsum"] == 1.0
     (kept / "ranks" / "0123456789ab-test.npz").write_bytes(b"of a run that is no longer in the sweep")
     keep(folder, tmp_path / "kept")
+    assert [path.name for path in (kept / "ranks").iterdir()] == [f"{key}-test.npz"]
+    with pytest.raises(SystemExit, match="the one that is kept of it"):
+        keep(kept, tmp_path / "kept")
     assert [path.name for path in (kept / "ranks").iterdir()] == [f"{key}-test.npz"]
 
 

@@ -44,9 +44,9 @@ class Table:
         return "\n".join(lines)
 
     def _is_words(self, place: int) -> bool:
-        """Whether a column has words, which begin on the left and may fill several lines, and no numbers."""
+        """Whether a column has words, which begin on the left and may fill several lines, and hardly a number."""
         cells = [row[place].text for row in self.rows if row[place].text]
-        return bool(cells) and not any(re.match(r"[-+]?\d", cell) for cell in cells)
+        return 2 * sum(re.match(r"[-+]?\d", cell) is None for cell in cells) > len(cells)
 
 
 @dataclass(frozen=True)

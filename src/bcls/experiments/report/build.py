@@ -63,7 +63,7 @@ def verdicts(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
 
 def _digits(finding: Finding) -> int:
     """RSUM is a sum of percentages, and every other figure lies between -1 and 1."""
-    return 1 if "rsum" in finding.what.lower() else 4
+    return 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
 
 
 def _section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str, Any] | None) -> Section:
@@ -77,7 +77,8 @@ def _section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str,
         blocks.append(
             Text(
                 f"Each row at its own best setting by validation {search['measure']}, of the same number of settings "
-                f"for each ({search['method']}); {summary.trials} runs of the search, none of them tested."
+                f"for each ({search['method']}); {summary.trials} runs of the search, of which those not chosen are "
+                f"not tested{f' but for {summary.tested_trials}' if summary.tested_trials else ''}."
             )
         )
         blocks.append(search_table(summary))

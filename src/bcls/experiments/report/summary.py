@@ -87,6 +87,8 @@ class Summary:
     rows: list[SummaryRow]
     trials: int = 0
     """Runs of a search."""
+    tested_trials: int = 0
+    """Those that were tested, by a choice made before, and are no row."""
     commits: list[str] = field(default_factory=list)
     """Revisions of the code that the runs were made with."""
     seconds: float = 0.0
@@ -116,6 +118,7 @@ def summarise(folder: str | Path) -> Summary:
         about,
         rows,
         len(lines) - len(runs),
+        sum("test" in line for line in lines if line["key"] not in {run["key"] for run in runs}),
         sorted({line["revision"] for line in lines if line.get("revision")}),
         sum(line.get("seconds", 0.0) for line in {line["key"]: line for line in lines}.values()),
     )
