@@ -311,15 +311,32 @@ def test_a_trial_is_judged_by_its_epochs_and_a_row_by_everything(place):
     assert other
     assert "ndcg" not in other[0]["validation"]
     assert other[0]["validation"]["rsum"] == max(one["rsum"] for one in other[0]["history"])
+    assert runs[0]["trial"]["rsum"] == max(one["rsum"] for one in runs[0]["history"])
+    assert "ndcg" not in runs[0]["trial"]
     # Results that came from another machine have no weights: what is wanted of them is trained again.
     chosen = place / "out" / "runs" / runs[0]["key"]
-    brief = json.loads((chosen / "result.json").read_text()) | {"brief": True}
+    trial = {"rsum": 600.0}  # as if that machine had computed something else
+    brief = json.loads((chosen / "result.json").read_text()) | {"brief": True, "trial": trial}
     (chosen / "result.json").write_text(json.dumps(brief))
     shutil.rmtree(chosen / "checkpoints")
     run_sweep(place / "a.yaml", settings(place, final=True))
     again = [line for line in read_results(place / "out")[1] if line["phase"] == "run"]
     assert again[0]["validation"] == runs[0]["validation"]
+    assert again[0]["trial"] == trial
     assert "rsum" in again[0]["test"]
+
+
+def test_a_choice_is_made_again_from_what_it_was_made_by(place):
+    search = {"budget": 2, "measure": "rsum", "space": {"lr": [1e-3, 1e-2]}}
+    file = write(place / "a.yaml", search=search, seeds=1)
+    chosen = run_sweep(file, settings(place)).chosen
+    (run,) = [line for line in read_results(place / "out")[1] if line["phase"] == "run"]
+    path = place / "out" / "runs" / run["key"] / "result.json"
+    result = json.loads(path.read_text())
+    result["validation"]["rsum"] = 0.0  # judged with everything, it came out otherwise than its epochs
+    path.write_text(json.dumps(result))
+    (place / "out" / "sweep.json").unlink()
+    assert run_sweep(file, settings(place)).chosen == chosen
 
 
 def test_a_choice_stands_once_it_is_made(place):

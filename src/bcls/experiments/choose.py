@@ -37,8 +37,9 @@ def choose(
         if "failed" in result:
             score = -float("inf")
         else:
-            check_choice("search.measure", measure, result["validation"])
-            score = result["validation"][measure]
+            figures = result.get("trial", result["validation"])
+            check_choice("search.measure", measure, figures)
+            score = figures[measure]
         scores.setdefault(trial.row, {}).setdefault(label(trial.point), []).append(score)
         points.setdefault(trial.row, {}).setdefault(label(trial.point), trial.point)
     chosen = {}

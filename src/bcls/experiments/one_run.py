@@ -101,6 +101,7 @@ def _is_trained(bench: Bench, run: Planned) -> bool:
 def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:
     """Compute what is missing of a run, and write it down."""
     found = read_result(bench.out, run)
+    searched = None if found is None else found.get("trial", found.get("validation"))
     models: list[tuple[TrainConfig, RetrievalModel]]
     result: dict[str, Any]
     if run.members:
@@ -121,6 +122,8 @@ def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:
     if bench.final and run.phase != TRIAL and "test" not in result:
         result["test"] = _figures(bench, run, models, "test", bench.sweep.test_split)
     result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
+    if bench.sweep.search is not None and searched not in (None, result["validation"]):
+        result["trial"] = searched  # what the choice was made by, so that it can be made again
     write_result(bench.out, run, result)
     # The moments of the optimiser are several times the model, and a finished run needs them no more.
     shutil.rmtree(run_folder(bench.out, run) / CHECKPOINTS / LAST, ignore_errors=True)

@@ -147,7 +147,8 @@ def _check_kinds(where: str, found: object, kinds: Mapping[str, type], remedy: s
 def _finished(where: str, result: dict[str, Any]) -> dict[str, Any]:
     """Check that a run has figures, or a reason why not."""
     if "failed" not in result:
-        _check_kinds(where, result, {"validation": dict}, "remove it: the run is done again")
+        kinds = {"validation": dict} | ({"trial": dict} if "trial" in result else {})
+        _check_kinds(where, result, kinds, "remove it: the run is done again")
     return result
 
 
