@@ -8,7 +8,7 @@ import re
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -93,6 +93,24 @@ def open_matrix(name: str) -> Stored:
     return stored
 
 
+def read_npz(path: Path, keys: Sequence[str]) -> list[NDArray[Any]]:
+    """Read some arrays of an ``.npz`` archive, of whatever shape.
+
+    Raises:
+        ValueError: It is damaged, or has no such array.
+        OSError: It cannot be read.
+    """
+    with _npz(path) as archive:
+        members = {one.removesuffix(".npy"): one for one in archive.namelist()}
+        for key in keys:
+            if key not in members:
+                fail(str(path), f"the array {key!r}", f"{', '.join(members) or 'none'}", "make or copy it again")
+        try:
+            return [_member(archive, members[key]) for key in keys]
+        except _BROKEN as error:
+            _refuse(path, error)
+
+
 def _from_npy(path: Path) -> NDArray[Any]:
     try:
         if path.suffix == ".gz":
@@ -109,14 +127,18 @@ def _from_npy(path: Path) -> NDArray[Any]:
     return array
 
 
-def _from_npz(name: str, path: Path, key: str | None) -> Stored:
+def _npz(path: Path) -> zipfile.ZipFile:
     try:
         archive = None if _is_plain(path) else zipfile.ZipFile(path)
     except _BROKEN as error:
         _refuse(path, error)
     if archive is None:
         fail(str(path), "an .npz archive", "one plain array", "give it the ending .npy")
-    with archive:
+    return archive
+
+
+def _from_npz(name: str, path: Path, key: str | None) -> Stored:
+    with _npz(path) as archive:
         members = {one.removesuffix(".npy"): one for one in archive.namelist()}
         wanted = _choose(name, members, key)
         try:

@@ -1,30 +1,60 @@
 """What runs left behind: a file for each run, and all of a sweep in ``results.jsonl``."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bcls._checks import fail
 from bcls._files import take, write_whole
+from bcls.experiments._shape import Shape, check_shape
 from bcls.experiments.plan import Planned
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
-#: What is used of ``sweep.json``, of what a search says there, and of a line of ``results.jsonl``.
-_ABOUT = {"name": str, "about": str, "dataset": str, "captions": int, "rows": list, "seeds": list, "file": str}
-_SEARCH = {"measure": str, "method": str, "spaces": dict, "sizes": dict, "tried": dict, "chosen": dict}
-_LINE = {
+_FIGURES: Shape = {"rsum": float, str: float}
+#: What is used of ``sweep.json``, of a run's result, and of a line of ``results.jsonl`` besides.
+_ABOUT: Shape = {
+    "name": str,
+    "about": str,
+    "dataset": str,
+    "captions": int,
+    "rows": [str],
+    "seeds": [int],
+    "file": str,
+    "columns?": str | None,
+    "claims?": bool,
+    "spread?": float,
+    "search?": {
+        "measure": str,
+        "method": str,
+        "spaces": {str: {str: list}},
+        "sizes": {str: int},
+        "tried": {str: int},
+        "chosen": {str: dict},
+        "keys?": {str: list},
+    },
+}
+_RESULT: Shape = {
+    "validation": _FIGURES,
+    "test?": {str: float},
+    "trial?": {str: float},
+    "history?": [{"epoch": int, str: float}],
+    "seconds?": float,
+}
+_LINE: Shape = {
     "row": str,
     "name": str,
     "phase": str,
     "seed": int,
     "point": dict,
     "noise": float,
-    "ensemble": list,
+    "ensemble": [str],
     "key": str,
     "dataset": str,
-    "settings": dict,
+    "settings": {"model": {"name": str}, "loss": {"name": str, "alpha?": float}},
+    "paper?": {str: str},
+    "revision?": str | None,
 }
 _AGAIN = "run the sweep again: finished runs are kept"
 
@@ -86,8 +116,9 @@ def read_about(folder: Path) -> dict[str, Any]:
     """
     path = folder / SWEEP
     about = read_object(str(path), path.read_bytes(), _ABOUT, _AGAIN)
-    if "search" in about:
-        _check_kinds(f"{path}, search", about["search"], _SEARCH, _AGAIN)
+    search = about.get("search") or {"spaces": {}}
+    for row, counts in ((row, counts) for row in search["spaces"] for counts in ("sizes", "tried")):
+        check_shape(f"{path}, search, {counts}", search[counts], {row: int}, _AGAIN)
     return about
 
 
@@ -112,43 +143,41 @@ def read_results(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any
     content = path.read_bytes().removesuffix(b"\n")
     numbered = enumerate(content.split(b"\n") if content else [], 1)
     lines = [(f"{path}, line {number}", line) for number, line in numbered]
-    return read_about(folder), [_finished(where, read_object(where, line, _LINE, _AGAIN)) for where, line in lines]
+    return read_about(folder), [_line(where, line) for where, line in lines]
 
 
-def read_object(where: str, content: bytes, kinds: Mapping[str, type], remedy: str) -> dict[str, Any]:
+def _line(where: str, content: bytes) -> dict[str, Any]:
+    line = read_object(where, content, _LINE, _AGAIN)
+    for name, value in line["point"].items():
+        if isinstance(value, int | float) and not isinstance(value, bool):  # it becomes a place on an axis
+            check_shape(f"{where}, point, {name}"[:200], value, float, _AGAIN)
+    return _finished(where, line)
+
+
+def read_object(where: str, content: bytes, shape: Shape, remedy: str) -> dict[str, Any]:
     """Read one JSON object and check what is used of it.
 
     Args:
         where: The file, and the line where it has several.
         content: The JSON.
-        kinds: Keys that it must have, and of which kind their values are.
+        shape: What it must have, see :func:`bcls.experiments._shape.check_shape`.
         remedy: What to do about a damaged one.
 
     Raises:
         ValueError: It is no such object; the message begins with ``where``.
     """
     try:
-        found: object = json.loads(content)
+        found: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
         fail(where, "a JSON object", f"a damaged one ({error})", remedy)
-    return _check_kinds(where, found, kinds, remedy)
-
-
-def _check_kinds(where: str, found: object, kinds: Mapping[str, type], remedy: str) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        fail(where, "a JSON object", repr(found), remedy)
-    for key, kind in kinds.items():
-        if not isinstance(found.get(key), kind):
-            got = repr(found[key]) if key in found else "none"
-            fail(where, f"`{key}` with a value of type {kind.__name__}", got, remedy)
-    return found
+    check_shape(where, found, shape, remedy)
+    return dict(found)
 
 
 def _finished(where: str, result: dict[str, Any]) -> dict[str, Any]:
     """Check that a run has figures, or a reason why not."""
     if "failed" not in result:
-        kinds = {"validation": dict} | ({"trial": dict} if "trial" in result else {})
-        _check_kinds(where, result, kinds, "remove it: the run is done again")
+        check_shape(where, result, _RESULT, "remove it: the run is done again")
     return result
 
 

@@ -212,3 +212,41 @@ def test_trials_that_were_tested_are_counted(tmp_path):
     lines[1]["test"] = {"rsum": 1.0}
     page = as_markdown(build([summarise(sweep(tmp_path / "b", lines, search=search))], None, {}))
     assert "2 runs of the search, of which those not chosen are not tested but for 1.\n" in page
+
+
+def test_a_figure_that_a_run_does_not_have_is_told_and_stops_nothing(tmp_path):
+    lines = [line("bcls", 1, 300.0, tau=float("nan")), line("bcls", 2, 302.0), line("sam", 1, 299.0)]
+    summary = summarise(sweep(tmp_path / "a", lines))
+    page = as_markdown(build([summary], None, {}))
+    assert "| bcls | 2 | **301.0 ± 1.4** | nan ± nan |" in page
+    assert np.isnan(summary.rows[0].figures["tau"].mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("owner", lambda array: array + 90, "expected ranks of images"),
+        ("t2i", lambda array: array[:-1], "expected ranks of images"),
+        ("i2t", lambda array: array.astype(np.float32), "expected ranks of images"),
+        ("i2t", lambda array: array * 0, "expected ranks of images"),
+        ("i2t", lambda array: np.append(array, array[:1]), "expected ranks of the same images in each file"),
+        ("i2t", None, "expected the array 'i2t', got t2i, owner"),
+    ],
+)
+def test_damaged_ranks_are_named(tmp_path, name, change, message):
+    lines = [line(row, 1, 300.0) for row in ("bcls", "sam")]
+    folder = sweep(tmp_path / "a", lines)
+    for one in lines:
+        arrays = ranks(folder, one["key"], 0)
+    found = {key: array for key, array in arrays.items() if change or key != name}
+    if change:
+        found[name] = change(found[name])
+    np.savez_compressed(folder / "ranks" / f"{lines[0]['key']}-validation.npz", **found)
+    with pytest.raises(ValueError, match=message):
+        build([summarise(folder)], None, {})
+
+
+def test_trials_without_a_search_are_refused(tmp_path):
+    lines = [line("bcls", 1, 2.0), line("bcls", 1, 1.0, phase="trial", key="other")]
+    with pytest.raises(ValueError, match=r"sweep\.json`: expected `search`, for there are trials"):
+        summarise(sweep(tmp_path / "a", lines))

@@ -111,7 +111,8 @@ def _charts(summary: Summary, summaries: Sequence[Summary]) -> list[Block]:
             mean = _mean(summary, row, figure)
             if mean is not None:
                 drawn.setdefault(_line_name(summary, row), []).append((float(row.point[key]), mean))
-        lines = [Line(name, sorted(points)) for name, points in drawn.items() if len(points) > 1]
+        lines = [Line(name, sorted(points)) for name, points in drawn.items()]
+        lines = [line for line in lines if len(line.points) > 1]
         if lines:
             across = _across(summary, summaries, figure) if key in {"loss.alpha", "loss.beta"} else []
             name = key.rpartition(".")[2]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from math import floor, log10
+from math import floor, isfinite, log10
 
 #: Told apart with any kind of colour blindness, on light and on dark pages.
 _COLOURS = ("#2673bd", "#c26a00", "#8a3ba6", "#12803c", "#b0343c", "#5f6b7a", "#0f8b8d", "#a0792b")
@@ -14,11 +14,17 @@ _ROW = 16
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points, or across the whole chart at a level."""
+    """A line through points, or across the whole chart at a level; what is no number is left out of it."""
 
     name: str
     points: list[tuple[float, float]] = field(default_factory=list)
     level: float | None = None
+
+    def __post_init__(self) -> None:
+        """Leave out figures that a run does not have."""
+        object.__setattr__(self, "points", [(x, y) for x, y in self.points if isfinite(y)])
+        if self.level is not None and not isfinite(self.level):
+            object.__setattr__(self, "level", None)
 
 
 def chart(title: str, axis: str, lines: Sequence[Line]) -> str:

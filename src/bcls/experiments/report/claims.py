@@ -226,7 +226,7 @@ def _people(groups: Groups) -> list[Finding]:
 def _noise(summaries: Sequence[Summary]) -> list[Finding]:
     found = []
     for summary in summaries:
-        rows = [row for row in summary.rows if "true_tau" in row.figures]
+        rows = [row for row in summary.rows if "true_tau" in row.figures and "tau" in row.validation]
         soft = _pick([row for row in rows if not row.noise], "triplet-sn")
         for size in sorted({row.noise for row in rows if row.noise}):
             noisy = [row for row in rows if row.noise == size and "alpha" in row.loss]
@@ -268,7 +268,7 @@ def _over_grid(
     for summary in summaries:
         lines: dict[str, dict[float, SummaryRow]] = {}
         for row in summary.rows:
-            if list(row.point) == [key] and row.validation:
+            if list(row.point) == [key] and isinstance(row.point[key], int | float) and row.validation:
                 lines.setdefault(row.row, {})[float(row.point[key])] = row
         for rows in lines.values():
             for figure in ("rsum", "tau"):

@@ -1,10 +1,13 @@
 """Whether two rows differ on the same queries, all seeds together."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bcls._checks import fail
+from bcls.assess.arrays import read_npz
 from bcls.evaluation import paired_test
 from bcls.experiments.report.blocks import Cell, Table
 from bcls.experiments.report.summary import Summary, SummaryRow
@@ -34,6 +37,10 @@ def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, kind: str) -> dict[
         files = [folder / RANKS / f"{row.keys[seed]}-{kind}.npz" for row in (a, b)]
         if all(file.is_file() for file in files):
             pairs.append([_shares(file) for file in files])
+            shapes = {len(shares) for pair in pairs for shares in pair}
+            if len(shapes) > 1:
+                got = f"{' and '.join(map(str, sorted(shapes)))} images"
+                fail(str(files[0].parent), "ranks of the same images in each file", got, "copy the ranks again")
     if not pairs:
         return None
     means = np.mean(pairs, axis=0)
@@ -60,11 +67,18 @@ def paired_table(summary: Summary, against: SummaryRow) -> Table | None:
     )
 
 
+def _are_ranks(i2t: NDArray[Any], t2i: NDArray[Any], owner: NDArray[Any]) -> bool:
+    flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
+    return flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
+
+
 def _shares(file: Path) -> NDArray[np.float64]:
     """Split RSUM among the images that are queries, so that its mean over them is RSUM."""
-    with np.load(file, allow_pickle=False) as ranks:
-        i2t, t2i, owner = ranks["i2t"], ranks["t2i"], ranks["owner"]
-    asked = i2t > 0
+    i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
+    asked = i2t > 0 if _are_ranks(i2t, t2i, owner) else np.zeros(1, bool)
+    if not asked.any():
+        got = ", ".join(f"{array.dtype} of shape {array.shape}" for array in (i2t, t2i, owner))
+        fail(str(file), "ranks of images, ranks of captions and the image of each caption", got, "copy the file again")
     hits = np.sum([i2t[asked] <= k for k in _KS], axis=0)
     found = np.bincount(owner, np.sum([t2i <= k for k in _KS], axis=0), minlength=len(i2t))[asked]
     shares: NDArray[np.float64] = 100.0 * (hits + found * (np.count_nonzero(asked) / len(owner)))

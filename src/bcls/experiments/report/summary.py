@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import isnan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from bcls._checks import fail
 from bcls.experiments.plan import RUN
-from bcls.experiments.results import read_results
+from bcls.experiments.results import SWEEP, read_results
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ def spread(values: Sequence[float]) -> Spread:
         >>> spread([1.0, 3.0])
         Spread(mean=2.0, deviation=1.4142135623730951, count=2)
     """
-    return Spread(fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values))
+    mean = fmean(values)
+    if isnan(mean):  # a figure that one of the runs does not have, such as the order of scores that are all equal
+        return Spread(mean, mean, len(values))
+    return Spread(mean, stdev(values) if len(values) > 1 else 0.0, len(values))
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,9 @@ def summarise(folder: str | Path) -> Summary:
     """
     about, lines = read_results(folder)
     runs = [line for line in lines if line["phase"] == RUN]
+    if len(runs) < len(lines) and not about.get("search"):
+        remedy = "run the sweep again: finished runs are kept"
+        fail(str(Path(folder) / SWEEP), "`search`, for there are trials", "none", remedy)
     names = dict.fromkeys(line["name"] for line in runs)
     order = {name: place for place, name in enumerate(about["rows"])}
     rows = [_row(about, name, [line for line in runs if line["name"] == name]) for name in names]
@@ -135,7 +142,7 @@ def _row(about: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]
         loss=first["settings"]["loss"],
         point=first["point"],
         noise=first["noise"],
-        paper=first["paper"] or {},
+        paper=first.get("paper") or {},
         validation=_spreads(line["validation"] for line in good),
         # Some seeds tested and some not would make a mean of other seeds than the validation's.
         test=_spreads(line["test"] for line in good) if good and all("test" in line for line in good) else {},

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from bcls.experiments.report.blocks import Cell, Table
@@ -97,7 +98,8 @@ def _paper_rows(summary: Summary, row: SummaryRow, paper: Mapping[str, Any]) -> 
 
 def _best(column: Column, rows: Sequence[Mapping[str, Spread]]) -> str | None:
     """The best mean as it is printed; nothing where there is nothing to compare."""
-    means = [figures[column.key].mean for figures in rows if column.key in figures]
+    found = [figures[column.key].mean for figures in rows if column.key in figures]
+    means = [mean for mean in found if not isnan(mean)]
     return f"{max(means):.{column.digits}f}" if len(means) > 1 else None
 
 
