@@ -1,5 +1,6 @@
 """Helpers that die: processes that draw, and the server that holds the vectors."""
 
+import errno
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,23 @@ def test_a_process_that_draws_is_killed():
         stop.set()
         killer.join()
     tried("killed workers", "drawing of scenes", 1, "one line that says so; nothing was written")
+
+
+def test_a_process_that_is_killed_while_it_is_given_work(monkeypatch):
+    scenes = make_scenes(130, seed=0).scenes
+
+    def given(error):
+        def submit(*_, **__):
+            raise error
+
+        monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+
+    given(OSError("handle is closed"))
+    with pytest.raises(OSError, match="a process that draws was killed; is the memory full"):
+        render_all(scenes, size=32, workers=2)
+    given(OSError(errno.EAGAIN, "no more processes"))
+    with pytest.raises(OSError, match="no more processes"):
+        render_all(scenes, size=32, workers=2)
 
 
 @pytest.fixture

@@ -110,7 +110,10 @@ def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE, workers: int =
     try:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             return np.concatenate(list(pool.map(_render_chunk, chunks, [size] * len(chunks))))
-    except BrokenProcessPool as error:
+    except (BrokenProcessPool, OSError) as error:
+        # One that dies while it is given work leaves a closed pipe behind, which has no number; other errors have one.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise OSError(errno.ECHILD, "a process that draws was killed; is the memory full? use fewer workers") from error
 
 
