@@ -4,6 +4,8 @@ Blocks of one page run in order, in one namespace. The text after ``# ->`` behin
 block that cannot run says ``# not run`` in its first line.
 """
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -60,6 +62,20 @@ def test_links_to_files_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_reference_lists_no_class_twice():
+    """Sphinx warns of it; this is the part of the slow test below that a change of exports breaks."""
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    places = {}
+    for name in re.findall(r"^\.\. automodule:: (\S+)", text, re.MULTILINE):
+        module = importlib.import_module(name)
+        for one in getattr(module, "__all__", ()):
+            if inspect.isclass(getattr(module, one)):
+                places.setdefault(id(getattr(module, one)), []).append(f"{name}.{one}")
+    assert len(places) > 30
+    assert [found for found in places.values() if len(found) > 1] == []
+
+
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("furo", reason='needs pip install "bcls[dev]"')
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
