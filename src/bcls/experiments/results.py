@@ -47,7 +47,7 @@ _LINE: Shape = {
     "name": str,
     "phase": str,
     "seed": int,
-    "point": dict,
+    "point": {str: object},  # a number becomes a place on an axis
     "noise": float,
     "ensemble": [str],
     "key": str,
@@ -143,15 +143,7 @@ def read_results(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any
     content = path.read_bytes().removesuffix(b"\n")
     numbered = enumerate(content.split(b"\n") if content else [], 1)
     lines = [(f"{path}, line {number}", line) for number, line in numbered]
-    return read_about(folder), [_line(where, line) for where, line in lines]
-
-
-def _line(where: str, content: bytes) -> dict[str, Any]:
-    line = read_object(where, content, _LINE, _AGAIN)
-    for name, value in line["point"].items():
-        if isinstance(value, int | float) and not isinstance(value, bool):  # it becomes a place on an axis
-            check_shape(f"{where}, point, {name}"[:200], value, float, _AGAIN)
-    return _finished(where, line)
+    return read_about(folder), [_finished(where, read_object(where, line, _LINE, _AGAIN)) for where, line in lines]
 
 
 def read_object(where: str, content: bytes, shape: Shape, remedy: str) -> dict[str, Any]:

@@ -69,16 +69,17 @@ def paired_table(summary: Summary, against: SummaryRow) -> Table | None:
 
 def _are_ranks(i2t: NDArray[Any], t2i: NDArray[Any], owner: NDArray[Any]) -> bool:
     flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
-    return flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
+    inside = flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
+    return inside and bool((i2t > 0).any())
 
 
 def _shares(file: Path) -> NDArray[np.float64]:
     """Split RSUM among the images that are queries, so that its mean over them is RSUM."""
     i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
-    asked = i2t > 0 if _are_ranks(i2t, t2i, owner) else np.zeros(1, bool)
-    if not asked.any():
+    if not _are_ranks(i2t, t2i, owner):
         got = ", ".join(f"{array.dtype} of shape {array.shape}" for array in (i2t, t2i, owner))
         fail(str(file), "ranks of images, ranks of captions and the image of each caption", got, "copy the file again")
+    asked = i2t > 0
     hits = np.sum([i2t[asked] <= k for k in _KS], axis=0)
     found = np.bincount(owner, np.sum([t2i <= k for k in _KS], axis=0), minlength=len(i2t))[asked]
     shares: NDArray[np.float64] = 100.0 * (hits + found * (np.count_nonzero(asked) / len(owner)))
