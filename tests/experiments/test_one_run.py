@@ -13,6 +13,7 @@ from bcls.experiments.results import run_folder, write_result
 from bcls.experiments.sweep import _free
 from bcls.training import loop
 from tests.experiments.made import data, write
+from tests.stops import stops_at
 
 
 @pytest.fixture
@@ -60,17 +61,8 @@ def test_a_second_training_that_was_stopped_goes_on_and_is_not_tested_halfway(tm
     checkpoints = tmp_path / "out" / "runs" / before["key"] / "checkpoints"
     shutil.rmtree(checkpoints)
     final = replace(settings, final=True)
-    looks = []
-
-    def killed(model, split):
-        looks.append(split)
-        if len(looks) == 2:
-            raise KeyboardInterrupt
-        return judged(model, split)
-
     with monkeypatch.context() as patch:
-        judged = loop.validate
-        patch.setattr(loop, "validate", killed)
+        patch.setattr(loop, "validate", stops_at(2, loop.validate))
         patch.setattr(train_run, "SAVE_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(file, final)

@@ -11,6 +11,7 @@ from bcls.data import Caption, Content, ImageRecord, open_dataset, write_dataset
 from bcls.labels import _store, cache, cached_embeddings, load_text_encoder, relevance
 from bcls.labels.cache import cache_folder
 from bcls.labels.fingerprint import Fingerprint, fingerprint
+from tests.stops import stops_at
 
 pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')
 
@@ -106,17 +107,8 @@ def test_a_stop_before_the_manifest_loses_nothing(dataset, monkeypatch):
 
 
 def test_a_stop_before_the_captions_changed_is_not_gone_on_with(dataset, monkeypatch):
-    plain = cache._embed_block
-    calls = []
-
-    def stops(model, texts):
-        calls.append(texts)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return plain(model, texts)
-
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "_embed_block", stops)
+        patch.setattr(cache, "_embed_block", stops_at(3, cache._embed_block))
         with pytest.raises(KeyboardInterrupt):
             cached_embeddings(dataset, "wordllama")
     file = dataset.folder / "captions.jsonl"
