@@ -175,10 +175,16 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tens
         if value.ndim and value.shape != parameter.shape:
             got = f"{tuple(value.shape)} for number {number}"
             fail(str(path), f"shape {tuple(parameter.shape)}", got, "the checkpoint is of another model")
-        # Adam counts its steps on the CPU unless it is fused; everything else lives with the parameter.
-        fused = bool(optimizer.defaults.get("fused"))
-        place = parameter.device if value.ndim or fused else torch.device("cpu")
-        optimizer.state[parameter][key] = value.to(place, copy=True)
+        optimizer.state[parameter][key] = _as_before(value, parameter, fused=bool(optimizer.defaults.get("fused")))
+
+
+def _as_before(value: Tensor, parameter: Tensor, *, fused: bool) -> Tensor:
+    if value.ndim:
+        # In the parameter's own order of memory: filters of convolutions lie channels last, and a fused step wants one
+        # order for all that it reads.
+        return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    # Adam counts its steps on the CPU unless it is fused.
+    return value.to(parameter.device if fused else torch.device("cpu"), copy=True)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
