@@ -57,8 +57,8 @@ bench: $(VENV)/.dev
 # DATA is the imported dataset, JUDGEMENTS the folder with its ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
-SWEEPS     := dual vsepp sgr saf alpha beta lines gamma batch
-TESTED     := dual vsepp sgr saf sgraf finalists beyond
+SWEEPS     := dual vsepp tuned sgr saf alpha beta lines gamma batch
+TESTED     := dual vsepp tuned together sgr saf sgraf finalists beyond
 FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions global --name lite02
@@ -70,8 +70,9 @@ evidence: $(VENV)/.dev
 	set -e; for s in $(TESTED); do \
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
-	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) sgraf finalists variants beyond noise)
+	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) together sgraf finalists variants beyond noise)
 	$(BIN)/python -m scripts.main_table
+	$(BIN)/python -m scripts.model_table
 
 photo: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" $(FOUR)

@@ -2,9 +2,12 @@
 
 import re
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from bcls.experiments.report.summary import summarise
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -17,11 +20,27 @@ def test_the_table_is_the_one_that_was_measured():
     assert written == demo_table.table()
 
 
-def test_the_main_table_is_the_one_that_was_measured():
-    from scripts import main_table
+@pytest.mark.parametrize("name", ["main_table", "model_table"])
+def test_tables_of_the_evidence_are_those_that_were_measured(name):
+    made = import_module(f"scripts.{name}")
+    written = README.split(made.START)[1].split(made.END)[0].strip()
+    assert written == made.table()
 
-    written = README.split(main_table.START)[1].split(main_table.END)[0].strip()
-    assert written == main_table.table()
+
+@pytest.mark.parametrize(
+    ("said", "sweep", "row", "figure", "digits"),
+    [
+        (r"seven models reaches an RSUM of ([\d.]+\d)", "together", "all seven", "rsum", 1),
+        (r"both counts: RSUM ([\d.]+)", "beyond", "recommended", "rsum", 1),
+        (r"both counts: RSUM [\d.]+ against ([\d.]+)", "beyond", "BCLS", "rsum", 1),
+        (r"experts ([\d.]+) against [\d.]+ on the 300", "beyond", "recommended", "report_expert_tau_c", 3),
+        (r"experts [\d.]+ against ([\d.]+) on the 300", "beyond", "BCLS", "report_expert_tau_c", 3),
+    ],
+)
+def test_figures_in_sentences_were_measured(said, sweep, row, figure, digits):
+    rows = {one.name: one for one in summarise(ROOT / "results" / "flickr8k" / sweep).rows}
+    (written,) = re.findall(said, " ".join(README.split()))
+    assert written == f"{rows[row].test[figure].mean:.{digits}f}"
 
 
 def test_the_evidence_is_made_from_the_results(tmp_path, monkeypatch):

@@ -82,6 +82,17 @@ def test_paired_tests_are_those_of_compare(tmp_path):
     assert compare_rows(folder, a, b, "test") is None
 
 
+def test_where_models_are_judged_together_the_best_of_all_is_tested_against_the_rest(tmp_path):
+    lines = [line("bcls", 1, 300.0), line("triplet-hn", 1, 320.0)]
+    together = {"ensemble": ["bcls", "triplet-hn"], "settings": lines[0]["settings"]}
+    folder = sweep(tmp_path / "a", [*lines, line("both", 1, 310.0, **together)])
+    for seed, row in enumerate(summarise(folder).rows):
+        ranks(folder, row.keys[1], seed)
+    _, section = build([summarise(folder)])
+    heads = [block.headings[0] for block in section.blocks if isinstance(block, Table)]
+    assert "RSUM of both less that of" in heads
+
+
 def test_a_report_has_every_part(tmp_path):
     settings = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
     table = sweep(

@@ -92,7 +92,7 @@ def _section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str,
 
 def _tests(summary: Summary) -> Table | None:
     plain = [row for row in summary.rows if not row.point and row.validation]
-    bcls = [row for row in plain if row.loss["name"] == "bcls" and not row.ensemble]
+    bcls = [row for row in plain if row.loss["name"] == "bcls"]  # of an ensemble, the loss of its first member
     if not bcls or len(plain) < 2:
         return None
     return paired_table(summary, max(bcls, key=lambda row: row.validation["rsum"].mean))

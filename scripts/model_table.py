@@ -1,0 +1,59 @@
+"""Writes the table of models of the evidence into README.md: ``python -m scripts.model_table``.
+
+A line for each model, with RSUM and agreement with experts of BCLS and of losses with binary labels, from
+``results/flickr8k``.
+"""
+
+from pathlib import Path
+
+from bcls.experiments.report.summary import Summary, SummaryRow, summarise
+from scripts.readme_part import write_part
+
+KEPT = Path(__file__).parents[1] / "results" / "flickr8k"
+START, END = "<!-- models: made by scripts/model_table.py from results/flickr8k -->", "<!-- end of models -->"
+MODELS = {
+    "dual": "frozen EfficientNet-Lite0 and 2, frozen MiniLM",
+    "vsepp": "VSE++ on frozen EfficientNet-Lite0, 1 and 2",
+    "tuned": "the same three, MiniLM fine-tuned",
+    "saf": "SAF on a grid of EfficientNet-Lite2, 8 epochs",
+    "sgr": "SGR on the same",
+}
+#: Where a loss has rows with either log-sum-exp, that with the better validation RSUM stands for it.
+LOSSES = {name: (name, f"{name} (mean)") for name in ("Triplet-HN", "InfoNCE", "Triplet-SN", "BCLS")}
+
+
+def table() -> str:
+    """The table in Markdown."""
+    made = [f"| model | {' | '.join(LOSSES)} |", "|---|" + "---:|" * len(LOSSES)]
+    for name, words in MODELS.items():
+        summary = summarise(KEPT / name)
+        found = [_row_of(summary, names) for names in LOSSES.values()]
+        made.append(f"| {words} | {' | '.join(_cells(found))} |")
+    return "\n".join([*made, "", "RSUM and τ-c with experts, means over 3 to 5 seeds."])
+
+
+def _row_of(summary: Summary, names: tuple[str, ...]) -> SummaryRow | None:
+    rows = [row for row in summary.rows if row.name in names]
+    return max(rows, key=lambda row: row.validation["rsum"].mean, default=None)
+
+
+def _cells(rows: list[SummaryRow | None]) -> list[str]:
+    best = {
+        figure: max(row.test[figure].mean for row in rows if row is not None)
+        for figure in ("rsum", "judged_expert_tau_c")
+    }
+
+    def one(row: SummaryRow, figure: str, digits: int) -> str:
+        text = f"{row.test[figure].mean:.{digits}f}"
+        return f"**{text}**" if row.test[figure].mean == best[figure] else text
+
+    return ["" if row is None else f"{one(row, 'rsum', 1)}, {one(row, 'judged_expert_tau_c', 3)}" for row in rows]
+
+
+def main() -> None:
+    """Write the table into the README."""
+    write_part(START, END, table())
+
+
+if __name__ == "__main__":
+    main()
