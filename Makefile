@@ -15,7 +15,7 @@ help:
 	@echo "make lint      ruff and mypy alone"
 	@echo "make coverage  the tests with the coverage of the whole package, about 25 minutes"
 	@echo "make bench     speed and memory of losses and evaluation, as ratios measured in one run"
-	@echo "make evidence  the paper's experiments on Flickr8k: DATA=folder JUDGEMENTS=folder, hours on a CPU"
+	@echo "make evidence  the paper's experiments on Flickr8k: DATA=folder JUDGEMENTS=folder, hours on a GPU"
 	@echo "make photo     the model that ships in the package, from the same folders"
 	@echo "make fuzz      100,000 damaged files for every reader, about two hours"
 	@echo "make faults    full disks, kills and cut files; writes docs/faults.md"

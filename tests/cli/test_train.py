@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 import yaml
 
 from bcls.cli.train import main
@@ -36,6 +37,13 @@ def test_a_run_and_its_json(data, tmp_path, capsys):
     written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert written["loss"] == {"name": "triplet-sn", "gamma": 20.0}
     assert written["drops"] == [1]
+
+
+def test_processes_that_talked_hang_up_at_the_end(data, tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    assert main(words(data, tmp_path / "run", "--epochs", "1")) == 0
+    assert not dist.is_initialized()
+    assert main(words(data, tmp_path / "alone", "--epochs", "1")) == 0  # and alone there is nothing to end
 
 
 def test_flags_win_over_the_file_and_the_written_file_can_be_read_again(data, tmp_path, capsys):

@@ -54,7 +54,7 @@ def test_the_papers_rows_are_there(path):
 
 
 def test_losses_that_are_compared_have_the_same_budget():
-    for model in ("dual", "vsepp"):
+    for model in ("dual", "vsepp", "tuned"):
         sweep = read_sweep(ROOT / "configs" / "flickr8k" / "sweeps" / f"{model}.yaml")
         planned = plan_trials(sweep)
         counts = {row.name: sum(run.row == row.name for run in planned) for row in sweep.rows}

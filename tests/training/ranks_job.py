@@ -15,7 +15,7 @@ from bcls.models import build
 from bcls.training import train
 from bcls.training.batch import labelled
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.ranks import average_gradients
+from bcls.training.ranks import average_gradients, hang_up
 from bcls.training.setup import set_up
 from bcls.training.step import score_pairs
 from tests.training.made import WIDTH, TinyModel, WordModel, settings
@@ -79,3 +79,4 @@ if __name__ == "__main__":
     for name, loss, kind in CASES:
         gradients(data / kind, out / name, name, loss)
     train(settings(data / "vectors", out / "run", loss={"name": "triplet-sn"}, accumulate=2), model=make("tiny"))
+    hang_up()

@@ -36,8 +36,10 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(asdict(sizes)) if settings.json else sizes.as_text())
         return 0
     from bcls.training import train
+    from bcls.training.ranks import hang_up
 
     result = train(config)
+    hang_up()
     if os.environ.get("RANK", "0") == "0":  # the others have nothing to add
         print(json.dumps(_plain(result)) if settings.json else _text(result))
     return 0
