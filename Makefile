@@ -57,7 +57,7 @@ bench: $(VENV)/.dev
 # DATA is the imported dataset, JUDGEMENTS the folder with its ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
-SWEEPS     := dual vsepp tuned sgr saf alpha beta lines gamma batch
+SWEEPS     := dual vsepp tuned sgr saf convergence alpha beta lines gamma batch
 TESTED     := dual vsepp tuned together sgr saf sgraf finalists beyond
 FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev

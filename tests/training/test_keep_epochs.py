@@ -31,7 +31,7 @@ def test_each_kept_model_has_the_figures_of_its_epoch(data, tmp_path, ema):
     looking = set_up(settings(data, tmp_path / "other"), model)
     for epoch, figures in enumerate(result.history, start=1):
         model.load_trained_state(weights(kept / f"epoch-{epoch}"))
-        assert validate(model, looking.validation) == figures
+        assert validate(model, looking.validation, looking.learner.loss) == figures
     looking.pool.shutdown()
     best = weights(kept / "best")
     assert all(torch.equal(best[name], value) for name, value in weights(kept / f"epoch-{result.best_epoch}").items())

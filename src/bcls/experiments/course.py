@@ -8,6 +8,8 @@ from bcls.training.journal import read_metrics
 
 #: Figures of each epoch's validation that a search may choose by.
 MEASURES = ("rsum", "tau")
+#: What is told of each epoch's validation, and as what.
+_COURSE = {"loss": "validation_loss", "rsum": "rsum", "tau": "tau"}
 
 
 def best_look(folder: Path) -> dict[str, float]:
@@ -23,8 +25,8 @@ def course(folder: Path) -> dict[str, Any]:
         folder: The run's folder.
 
     Returns:
-        ``history``, a mapping for each epoch with ``loss``, ``rsum`` and ``tau`` where they are known; ``best_epoch``;
-        ``epochs``; and ``seconds`` of training.
+        ``history``, a mapping for each epoch with ``loss``, ``validation_loss``, ``rsum`` and ``tau`` where they are
+        known; ``best_epoch``; ``epochs``; and ``seconds`` of training.
     """
     lines = read_metrics(folder)
     steps = [line for line in lines if line["kind"] == "step"]
@@ -32,7 +34,8 @@ def course(folder: Path) -> dict[str, Any]:
     history = []
     for epoch in sorted({line["epoch"] for line in steps}):
         values = [line["loss"] for line in steps if line["epoch"] == epoch]
-        figures = {key: value for key, value in looks.get(epoch, {}).items() if key in {"rsum", "tau"}}
+        look = looks.get(epoch, {})
+        figures = {name: look[key] for key, name in _COURSE.items() if key in look}
         history.append({"epoch": epoch, "loss": fmean(values), **figures})
     return {
         "history": history,

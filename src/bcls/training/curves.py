@@ -33,6 +33,7 @@ def curves_of(steps: Lines, looks: Lines) -> list[Curve]:
         Curve("Loss", "step", steps, ["loss", *(terms if len(terms) > 1 else [])]),
         Curve("Learning rate", "step", steps, ["lr"]),
         Curve("Norm of the gradient", "step", steps, ["gradient"]),
+        Curve("Validation loss", "epoch", looks, ["loss"]),
         Curve("Validation RSUM", "epoch", looks, ["rsum"]),
         Curve("Validation tau", "epoch", looks, ["i2t_tau_a", "t2i_tau_a"]),
     ]

@@ -214,7 +214,7 @@ def _judge(run: Run) -> dict[str, float]:
         return {}
     average = run.learner.average
     with average.in_place(run.model) if average else nullcontext(), run.accelerator.autocast():
-        return validate(run.model, run.validation)
+        return validate(run.model, run.validation, run.learner.loss)
 
 
 def _note_best(here: _Here) -> None:

@@ -256,10 +256,15 @@ def _validation(
 ) -> Validation:
     if config.val_images is not None:
         split = split.of_images(split.image_ids[: config.val_images])
+    owner = split.image_of_caption
+    vectors = None if config.labels == "none" else cached_embeddings(split, config.labels)
     return Validation(
         _images(config, split, model, device, pool, training=False).everything(),
         _texts(split, model),
-        split.image_of_caption,
-        None if config.labels == "none" else cached_embeddings(split, config.labels),
+        owner,
+        vectors,
         config.aggregate,
+        # Of no seed of the run, so that runs of several seeds are judged by the same batches.
+        plan_epoch(owner, config.batch, seed=0, epoch=0, distinct=config.distinct),
+        None if vectors is None else BatchLabels(vectors, owner, config.aggregate, device),
     )

@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
 from bcls._padded import Padded
 from bcls.evaluation import kendall, recalls
 from bcls.labels import relevance
 from bcls.models.base import RetrievalModel
+from bcls.training.batch_labels import BatchLabels
+from bcls.training.plan import Numbers
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Validation:
         image_of_caption: ``(C,)``.
         embeddings: ``(C, d)`` label vectors; ``None`` where there are no labels, and then no tau.
         aggregate: How an image's captions make one label.
+        batches: Captions of each batch that the loss sees, the same after every epoch.
+        batch_labels: What makes their labels, as in training; ``None`` where there are none.
     """
 
     images: Any
@@ -30,6 +36,8 @@ class Validation:
     image_of_caption: npt.NDArray[np.int64]
     embeddings: npt.NDArray[Any] | None
     aggregate: str
+    batches: list[Numbers]
+    batch_labels: BatchLabels | None
 
     @cached_property
     def labels(self) -> npt.NDArray[np.float32] | None:
@@ -40,8 +48,11 @@ class Validation:
         return relevance(vectors, vectors, owner, owner, "max" if self.aggregate == "paired" else self.aggregate)
 
 
-def validate(model: RetrievalModel, split: Validation) -> dict[str, float]:
-    """Recalls with their sum ``rsum``, Kendall's tau-a against the labels, and ``tau``, the mean of both directions."""
+def validate(model: RetrievalModel, split: Validation, loss: nn.Module) -> dict[str, float]:
+    """Recalls with their sum ``rsum``, Kendall's tau-a against the labels, ``tau``, the mean of both directions.
+
+    And ``loss``, the mean over batches as large as those of training, with nothing dropped and nothing cropped.
+    """
     # On a GPU counting pairs takes milliseconds, on processors as long as an epoch of a small model.
     similarity = model.similarity_on_device(split.images, split.texts)
     figures = recalls(similarity, split.image_of_caption)
@@ -49,4 +60,19 @@ def validate(model: RetrievalModel, split: Validation) -> dict[str, float]:
         taus = kendall(similarity, split.labels)
         figures |= {key: taus[key] for key in ("i2t_tau_a", "t2i_tau_a")}
         figures["tau"] = (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
+    if split.batches:
+        figures["loss"] = _mean_loss(similarity, split, loss)
     return figures
+
+
+def _mean_loss(similarity: Tensor, split: Validation, loss: nn.Module) -> float:
+    device = similarity.device
+    labels = split.batch_labels
+    images = torch.from_numpy(split.image_of_caption).to(device)
+    values = []
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        for captions in split.batches:
+            chosen = torch.from_numpy(captions).to(device)
+            scores = similarity[images[chosen]][:, chosen].float()
+            values.append(loss(scores, None if labels is None else labels(chosen), image_ids=images[chosen]))
+        return float(torch.stack(values).mean())

@@ -15,7 +15,9 @@ from bcls.experiments.report.tables import main_table, search_table
 _CURVES = ("triplet-hn", "triplet-sn", "bcls")
 #: Losses that make the lines across a grid, and what the paper calls them.
 _ACROSS = {"triplet-sn": "w/o BCLS", "triplet-sn+kendall": "w/o SW-HS"}
-_NAMES = {"rsum": "RSUM", "tau": "tau-a", "loss": "training loss", "bcls": "BCLS"}
+_NAMES = {"rsum": "RSUM", "tau": "tau-a", "bcls": "BCLS"}
+#: Charts of convergence: a key of the history, and the title.
+_COURSE = {"loss": "Training loss", "validation_loss": "Validation loss", "rsum": "Validation RSUM"}
 
 
 def build(
@@ -155,13 +157,11 @@ def _mean(summary: Summary, row: SummaryRow, figure: str) -> float | None:
 def _convergence(summary: Summary) -> list[Block]:
     chosen = [row for row in summary.rows if row.loss["name"] in _CURVES and not row.noise and len(row.history) > 1]
     charts: list[Block] = []
-    for figure in ("loss", "rsum"):
+    for figure, title in _COURSE.items():
         lines = [_curve(row, figure) for row in chosen]
         lines = [line for line in lines if line.points]
         if len(lines) > 1:
-            charts.append(
-                Chart(f"Validation {_NAMES[figure]}" if figure == "rsum" else "Training loss", "epoch", lines)
-            )
+            charts.append(Chart(title, "epoch", lines))
     return charts
 
 
