@@ -72,7 +72,8 @@ def _table(looks: Sequence[Mapping[str, Any]]) -> str:
     latest = max((number for number, look in enumerate(looks) if look["best"]), default=-1)
     rows = []
     for number, look in enumerate(looks):
-        cells = "".join(f"<td>{look[key]:.4f}</td>" if "tau" in key else f"<td>{look[key]:.2f}</td>" for key in keys)
+        digits = {key: 4 if "tau" in key or key == "loss" else 2 for key in keys}
+        cells = "".join(f"<td>{look[key]:.{digits[key]}f}</td>" for key in keys)
         mark = ' class="best"' if number == latest else ""
         rows.append(f"<tr{mark}><td>{look['epoch']}</td>{cells}</tr>")
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
