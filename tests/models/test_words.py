@@ -142,3 +142,8 @@ def test_number_of_words():
         word_count(7, made.VOCABULARY)
     with pytest.raises(ValueError, match="give it, or a `vocabulary`"):
         word_count(None, None)
+
+
+def test_a_list_of_words_is_no_vocabulary():
+    with pytest.raises(ValueError, match=r"`vocabulary`: expected a bcls\.data\.Vocabulary, got list; .*build"):
+        word_count(None, ["dog"])

@@ -63,14 +63,17 @@ def check_strings(texts: Any) -> None:
         fail("texts", "a list of strings, or (token numbers, lengths)", type(texts).__name__, "put one string in []")
 
 
-def word_count(words: int | None, vocabulary: Vocabulary | None) -> int:
+def word_count(words: int | None, vocabulary: object) -> int:
     """How many words a model has, from its config and its vocabulary, which must agree.
 
     Raises:
-        ValueError: Neither says it, or they differ.
+        ValueError: Neither says it, they differ, or the vocabulary is something else.
     """
     if vocabulary is None:
         return words if words is not None else fail("words", "a number", None, "give it, or a `vocabulary`")
+    if not isinstance(vocabulary, Vocabulary):
+        got = type(vocabulary).__name__
+        fail("vocabulary", "a bcls.data.Vocabulary", got, "make one with `Vocabulary.build(captions)`")
     if words is not None and words != len(vocabulary):
         fail("words", f"{len(vocabulary)}, the size of `vocabulary`", words, "use the vocabulary of this model")
     return len(vocabulary)

@@ -70,9 +70,9 @@ def _table(looks: Sequence[Mapping[str, Any]]) -> str:
     keys = [key for key, value in looks[0].items() if isinstance(value, float)]
     head = "".join(f"<th>{escape(key)}</th>" for key in ("epoch", *keys))
     latest = max((number for number, look in enumerate(looks) if look["best"]), default=-1)
+    digits = {key: 4 if "tau" in key or key == "loss" else 2 for key in keys}
     rows = []
     for number, look in enumerate(looks):
-        digits = {key: 4 if "tau" in key or key == "loss" else 2 for key in keys}
         cells = "".join(f"<td>{look[key]:.{digits[key]}f}</td>" for key in keys)
         mark = ' class="best"' if number == latest else ""
         rows.append(f"<tr{mark}><td>{look['epoch']}</td>{cells}</tr>")
