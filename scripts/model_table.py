@@ -26,13 +26,19 @@ LOSSES = {name: (name, name + _MEAN) for name in ("Triplet-HN", "InfoNCE", "Trip
 def table() -> str:
     """The table in Markdown."""
     made = [f"| model | {' | '.join(LOSSES)} |", "|---|" + "---:|" * len(LOSSES)]
+    seeds: set[int] = set()
+    settings: set[int] = set()
     for name, words in MODELS.items():
         summary = summarise(KEPT / name)
         found = [_row_of(summary, names) for names in LOSSES.values()]
         made.append(f"| {words} | {' | '.join(_cells(found))} |")
+        rows = [row for row in found if row is not None]
+        seeds |= {row.test["rsum"].count for row in rows}
+        settings |= {summary.about["search"]["tried"][row.name] for row in rows}
     note = (
-        "RSUM and τ-c with experts, means over 3 to 5 seeds, each loss at the best of 2 to 6 settings by validation "
-        "RSUM. Of the two kinds of log-sum-exp (`lse`) the better one by the same measure; † is the mean."
+        f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds, each loss at the best of "
+        f"{min(settings)} to {max(settings)} settings by validation RSUM. Of the two kinds of log-sum-exp (`lse`) the "
+        "better one by the same measure; † is the mean."
     )
     return "\n".join([*made, "", note])
 

@@ -1,5 +1,6 @@
 """Every preset is one that `bcls train` takes: settings, loss and model are known, and each line says what it is."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_a_preset_says_how_to_run_it(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert any(line.startswith(f"# bcls train --config configs/{name(path)} --data DIR") for line in lines)
     assert [line for line in lines if "#" not in line and not line.endswith(":")] == []
+
+
+def test_the_preset_on_vectors_is_the_one_on_photos():
+    photos, vectors = (read(ROOT / "flickr8k" / f"tuned-{kind}.yaml") for kind in ("bcls", "vectors"))
+    differ = {key for key in asdict(photos) if getattr(photos, key) != getattr(vectors, key)}
+    assert differ == {"features", "model"}
+    assert photos.model | {"image": "features"} == vectors.model | {"image_view": photos.model["image_view"]}
 
 
 @pytest.mark.parametrize("path", PAPER, ids=name)

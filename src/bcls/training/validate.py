@@ -73,6 +73,7 @@ def _mean_loss(similarity: Tensor, split: Validation, loss: nn.Module) -> float:
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         for captions in split.batches:
             chosen = torch.from_numpy(captions).to(device)
-            scores = similarity[images[chosen]][:, chosen].float()
-            values.append(loss(scores, None if labels is None else labels(chosen), image_ids=images[chosen]))
+            owner = images[chosen]
+            scores = similarity[owner[:, None], chosen].float()
+            values.append(loss(scores, None if labels is None else labels(chosen), image_ids=owner))
         return float(torch.stack(values).mean())
