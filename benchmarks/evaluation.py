@@ -2,7 +2,7 @@
 
 With ``--device cuda`` Kendall's tau is counted on the GPU, and its rival is our own path for the CPU.
 
-The rival of :func:`bcls.evaluation.eccv` is what one does without it: sort all rows and columns of the matrix, look the
+The rival of :func:`bcls.evaluation.coco` is what one does without it: sort all rows and columns of the matrix, look the
 ids up, and hand the lists to the package ``eccv_caption``. Both start from the same 5,000 x 25,000 float32 matrix and
 give the same 24 figures, which is checked. The rival takes a few minutes and is measured once. The rival of
 :func:`bcls.evaluation.kendall` is a loop of ``scipy.stats.kendalltau``, timed on a sample of the queries and scaled up.
@@ -28,9 +28,9 @@ from rich.table import Table
 from scipy.stats import kendalltau
 
 import bcls.cli.main
-from bcls.evaluation import eccv, kendall, recalls
-from bcls.evaluation._coco_truth import load_truth
-from bcls.evaluation.kendall import taus
+from bcls.evaluation.coco import eccv, load_truth
+from bcls.evaluation.kendall import kendall, taus
+from bcls.evaluation.recall import recalls
 from benchmarks.tables import keep
 
 

@@ -25,10 +25,12 @@ from pathlib import Path
 
 import torch
 
-from bcls.backbones import load_backbone
-from bcls.data import Content, open_dataset, write_dataset
+from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
-from bcls.features import FeatureSettings, extract
+from bcls.data.write import Content, write_dataset
+from bcls.features.arrays import FeatureSettings
+from bcls.features.backbones import load_backbone
+from bcls.features.extract import extract
 from benchmarks.tables import show
 
 NETWORK = "efficientnet-lite0"
@@ -106,9 +108,9 @@ def speed(data, photos, count, batch, path):
 def kill(data, photos, times):
     """Kill an extraction at random moments; the files must be those of one that ran through."""
     code = (
-        "import sys, bcls.features.run, bcls.cli.features\n"
-        "bcls.features.run.BLOCK = 16\n"
-        "sys.exit(bcls.cli.features.main([sys.argv[1], '--name', sys.argv[2], '--regions', 'global']))\n"
+        "import sys, bcls.features.extract, bcls.cli.data\n"
+        "bcls.features.extract.BLOCK = 16\n"
+        "sys.exit(bcls.cli.data.main([sys.argv[1], '--name', sys.argv[2], '--regions', 'global']))\n"
     )
     chance, killed = random.Random(), 0
     with tempfile.TemporaryDirectory() as where:

@@ -28,13 +28,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from bcls.cli.allocator import keep_freed_memory
+from bcls.cli.main import keep_freed_memory
 from bcls.data.text_files import read_json
-from bcls.index import IndexSettings, Row, build_index, open_index
-from bcls.index.embedding import BATCH, image_vectors, prepare
-from bcls.index.faiss_engine import FaissEngine
-from bcls.models import build, load
-from bcls.search import Service, ServiceSettings
+from bcls.models.config import build
+from bcls.models.folder import load
+from bcls.search.build import build_index
+from bcls.search.embedding import BATCH, image_vectors, prepare
+from bcls.search.engine import Row
+from bcls.search.faiss_engine import FaissEngine
+from bcls.search.index import IndexSettings, open_index
+from bcls.search.service import Service, ServiceSettings
 from benchmarks.flickr8k import data
 from benchmarks.tables import show_ratios
 

@@ -21,7 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from bcls.bench import difference, inputs, measure, rivals, step
+from bcls.experiments import bench as inputs
+from bcls.experiments import bench as measure
+from bcls.experiments import bench as rivals
+from bcls.experiments.bench import difference, step
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss
 from benchmarks.tables import keep
 

@@ -46,8 +46,8 @@ def in_turn(rivals, repeats, clock):
 def speed(sentences, repeats, clock, path):
     from sentence_transformers import SentenceTransformer
 
-    from bcls._weights import minilm_folder
-    from bcls.labels import load_text_encoder
+    from bcls._core.extras import minilm_folder
+    from bcls.labels.encoders import load_text_encoder
 
     texts = flickr8k_captions()
     chosen = np.random.default_rng(0).permutation(len(texts))[:sentences]
@@ -84,7 +84,8 @@ class Noise:
 
 def write_coco_size(folder):
     """A dataset of as many captions as COCO has: Flickr8k's over and over, five an image."""
-    from bcls.data import Caption, Content, ImageRecord, write_dataset
+    from bcls.data.records import Caption, ImageRecord
+    from bcls.data.write import Content, write_dataset
 
     texts = flickr8k_captions()
     captions = tuple(
@@ -96,7 +97,7 @@ def write_coco_size(folder):
 
 
 def embed_coco_size(folder):
-    from bcls.data import open_dataset
+    from bcls.data.dataset import open_dataset
     from bcls.labels import cache
 
     cache.load_text_encoder = lambda name, precision: Noise()
@@ -111,8 +112,8 @@ def embedding(folder):
 
 def labels_of_batches(folder, batches=500, size=128):
     """Labels as training makes them: all captions of the images of a batch against one of each."""
-    from bcls.data import open_dataset
-    from bcls.labels import relevance
+    from bcls.data.dataset import open_dataset
+    from bcls.labels.relevance import relevance
 
     rows, dataset = embed_coco_size(folder), open_dataset(folder)
     owner = dataset.image_of_caption

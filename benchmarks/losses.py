@@ -1,7 +1,7 @@
 """Speed and memory of the losses on this machine's CPU, as ratios measured in one run: ``python -m benchmarks.losses``.
 
-Times are medians in milliseconds, as :func:`bcls.bench.medians` takes them; labels are spread as MiniLM's are on photo
-captions.
+Times are medians in milliseconds, as :func:`bcls.experiments.bench.medians` takes them; labels are distributed as
+MiniLM's are on photo captions.
 """
 
 import argparse
@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 
-from bcls.bench import medians, step
-from bcls.bench.inputs import matrices
+from bcls.experiments.bench import matrices, medians, step
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss, TripletSoftLoss, kendall
 from benchmarks.memory import peak_megabytes
 from benchmarks.tables import show_ratios

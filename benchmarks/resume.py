@@ -23,8 +23,9 @@ import torch
 
 import bcls.training.loop
 import bcls.training.page  # noqa: F401  here, so that the forked processes need not load them
-from bcls._files import write_whole
-from bcls.training import TrainConfig, train
+from bcls._core.files import write_whole
+from bcls.training.config import TrainConfig
+from bcls.training.start import train
 from tests.training.made import make_data
 
 #: Values of metrics.jsonl that are times.

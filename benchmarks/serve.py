@@ -25,9 +25,10 @@ import numpy as np
 import torch
 
 from bcls.data.text_files import read_json
-from bcls.index import IndexSettings, build_index, open_index
-from bcls.models import build
-from bcls.search import Service, ServiceSettings
+from bcls.models.config import build
+from bcls.search.build import build_index
+from bcls.search.index import IndexSettings, open_index
+from bcls.search.service import Service, ServiceSettings
 from benchmarks.flickr8k import data
 from benchmarks.tables import show_ratios
 

@@ -7,8 +7,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bcls._files import write_whole
-from bcls.bench.subjects import machine
+from bcls._core.files import write_whole
+from bcls.experiments.bench import machine
 
 
 def show(title, rows, path=None, device="cpu"):

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bcls.training import TrainConfig
-from bcls.training.batch import labelled
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.objective import make_loss
+from bcls.training.config import TrainConfig
+from bcls.training.loader import labelled
+from bcls.training.optimization import make_loss
 from bcls.training.setup import set_up
 from bcls.training.step import seed_step, step_once
 from benchmarks.tables import show

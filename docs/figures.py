@@ -15,7 +15,8 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from bcls.data.synthetic import SceneDataset, make_scenes, render, render_all, true_relevance
-from bcls.evaluation import kendall, recalls
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
 from bcls.losses import (
     BCLSLoss,
     KendallWindowLoss,

@@ -14,8 +14,8 @@ from tiny_clip import scenes, tiny_clip
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, Trainer, TrainingArguments
 
-from bcls.evaluation import recalls
-from bcls.labels import load_text_encoder
+from bcls.evaluation.recall import recalls
+from bcls.labels.encoders import load_text_encoder
 from bcls.losses import BCLSLoss, RetrievalLoss
 from bcls.training.batch_labels import BatchLabels
 

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from bcls.data import Vocabulary
 from bcls.data.synthetic import make_scenes, render_all
-from bcls.evaluation import kendall, recalls
-from bcls.labels import load_text_encoder, relevance
+from bcls.data.vocabulary import Vocabulary
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
+from bcls.labels.encoders import load_text_encoder
+from bcls.labels.relevance import relevance
 from bcls.losses import BCLSLoss, RetrievalLoss
-from bcls.models import build
 from bcls.models.base import RetrievalModel
+from bcls.models.config import build
 from bcls.training.batch_labels import BatchLabels
 
 

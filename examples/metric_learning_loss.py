@@ -14,7 +14,8 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction
 from torch import Tensor, nn
 
 from bcls.data.synthetic import make_scenes, render_all, true_relevance
-from bcls.evaluation import kendall, recalls
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
 from bcls.losses import BCLSLoss, RetrievalLoss
 
 

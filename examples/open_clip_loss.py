@@ -13,8 +13,8 @@ from torch.distributed.nn import all_gather
 from torch.nn import functional
 
 from bcls.data.synthetic import make_scenes, render_all
-from bcls.evaluation import recalls
-from bcls.labels import load_text_encoder
+from bcls.evaluation.recall import recalls
+from bcls.labels.encoders import load_text_encoder
 from bcls.losses import BCLSLoss, RetrievalLoss
 
 

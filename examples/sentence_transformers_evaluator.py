@@ -16,8 +16,10 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers_loss import BCLS
 from tiny_clip import scenes, tokenizer
 
-from bcls.evaluation import kendall, recalls
-from bcls.labels import load_text_encoder, relevance
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
+from bcls.labels.encoders import load_text_encoder
+from bcls.labels.relevance import relevance
 
 
 class RetrievalEvaluator(BaseEvaluator):

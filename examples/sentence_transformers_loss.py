@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bcls.data.synthetic import true_relevance
-from bcls.evaluation import recalls
-from bcls.labels import load_text_encoder
+from bcls.evaluation.recall import recalls
+from bcls.labels.encoders import load_text_encoder
 from bcls.losses import BCLSLoss, RetrievalLoss
 from bcls.training.batch_labels import BatchLabels
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bcls._files import write_whole
-from bcls.demo.results import FIGURES, LOSSES
+from bcls._core.files import write_whole
+from bcls.experiments.demo_results import FIGURES, LOSSES
 from scripts.readme_part import write_part
 
 ROOT = Path(__file__).parents[1]

@@ -10,12 +10,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from bcls._files import write_whole
-from bcls.experiments.report.build import build
-from bcls.experiments.report.page import as_markdown
-from bcls.experiments.report.paper import read_paper
-from bcls.experiments.report.summary import summarise
+from bcls._core.files import write_whole
+from bcls.experiments.claims import read_paper
+from bcls.experiments.report import as_markdown, build
 from bcls.experiments.results import RANKS, RESULTS, SWEEP, read_results
+from bcls.experiments.summary import summarise
 
 ROOT = Path(__file__).parents[1]
 KEPT, PAPER, PAGE = ROOT / "results" / "flickr8k", ROOT / "results" / "paper.json", ROOT / "docs" / "evidence.md"

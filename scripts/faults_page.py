@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bcls._files import write_whole
+from bcls._core.files import write_whole
 
 ROOT = Path(__file__).parents[1]
 RECORDS, PAGE = ROOT / "results" / "faults.json", ROOT / "docs" / "faults.md"

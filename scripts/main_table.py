@@ -5,8 +5,8 @@ The figures are those of ``results/flickr8k/dual``, which ``scripts/evidence_pag
 
 from pathlib import Path
 
-from bcls.experiments.report.summary import spread
 from bcls.experiments.results import read_results
+from bcls.experiments.summary import spread
 from scripts.readme_part import write_part
 
 ROOT = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ A line for each model, with RSUM and agreement with experts of BCLS and of losse
 
 from pathlib import Path
 
-from bcls.experiments.report.summary import Summary, SummaryRow, summarise
+from bcls.experiments.summary import Summary, SummaryRow, summarise
 from scripts.readme_part import write_part
 
 KEPT = Path(__file__).parents[1] / "results" / "flickr8k"

@@ -8,9 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bcls._files import write_whole
-from bcls.bench.plots import draw
-from bcls.bench.report import section, short, table
+from bcls._core.files import write_whole
+from bcls.experiments.bench_report import draw, section, short, table
 
 ROOT = Path(__file__).parents[1]
 MEASURED, PAGE, PLOTS = ROOT / "results" / "bench", ROOT / "docs" / "performance.md", ROOT / "docs" / "images"

@@ -2,7 +2,7 @@
 
 Trains heads on frozen EfficientNet-Lite0, 1 and 2 and MiniLM from three seeds (``configs/flickr8k/sweeps/photo.yaml``)
 and merges them, with more or less of a part that reads the image in the space of the label encoder
-(:func:`bcls.models.dual.label_space.label_space_part`). Taken is the one that agrees best with people on the 200 judged
+(:func:`bcls.models.combine.label_space_part`). Taken is the one that agrees best with people on the 200 judged
 photos to choose on, of those whose RSUM on the validation split is at most ``SLACK`` below the best. It is written as
 float16. With ``--final`` it is tested, once, and ``results/photo.json`` says how it came about.
 """
@@ -16,22 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from bcls._files import replace_folder, write_whole
-from bcls.data import Dataset
-from bcls.evaluation import recalls
+from bcls._core.files import replace_folder, write_whole
+from bcls.data.dataset import Dataset
+from bcls.evaluation.recall import recalls
 from bcls.experiments import read_sweep
-from bcls.experiments.figures import split_figures
-from bcls.experiments.people import PARTS, people_figures, read_judgements
+from bcls.experiments.metrics import PARTS, people_figures, read_judgements, split_figures
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import run_folder
-from bcls.experiments.settings import SweepSettings
-from bcls.experiments.shared import Shared
+from bcls.experiments.run import Shared
 from bcls.experiments.sweep import run_sweep
-from bcls.models import load
-from bcls.models.dual.label_space import label_space_part
-from bcls.models.dual.merge import merge
-from bcls.models.folder import CARD, WEIGHTS, write_files
-from bcls.training.environment import describe
+from bcls.experiments.sweep_file import SweepSettings
+from bcls.models.combine import label_space_part, merge
+from bcls.models.folder import CARD, WEIGHTS, load, write_files
+from bcls.training.run_folder import describe
 
 ROOT = Path(__file__).parents[1]
 SWEEP, CHOICE = ROOT / "configs/flickr8k/sweeps/photo.yaml", ROOT / "configs/flickr8k/judged_choice.txt"

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from bcls._checks import fail
-from bcls._files import write_whole
+from bcls._core.errors import fail
+from bcls._core.files import write_whole
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bcls import __version__
-from bcls._files import write_whole
-from bcls.doctor.record import Recorded, recorded
+from bcls._core.files import write_whole
+from bcls.cli.doctor import Recorded, recorded
 
 #: Written by the installer, and different from machine to machine.
 _LOCAL = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls._checks import check_choice, check_number, fail, shortened, visible
+from bcls._core.errors import check_choice, check_number, fail, shortened, visible
 
 
 def told(*words):

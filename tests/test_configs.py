@@ -8,10 +8,9 @@ import yaml
 
 from bcls.cli.arguments import parse
 from bcls.losses import BCLSLoss
-from bcls.models import model_config
-from bcls.training import TrainConfig
-from bcls.training.config import check_config
-from bcls.training.objective import make_loss
+from bcls.models.config import model_config
+from bcls.training.config import TrainConfig, check_config
+from bcls.training.optimization import make_loss
 
 ROOT = Path(__file__).parents[1] / "configs"
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name not in {"paper", "sweeps"})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls._device import check_device
+from bcls._core.extras import check_device
 
 
 def test_the_processor():

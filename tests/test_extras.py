@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from bcls._extras import MissingExtraError, require
+from bcls._core.extras import MissingExtraError, require
 
 
 def test_gives_the_module():

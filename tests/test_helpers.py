@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bcls import _progress
-from bcls._checks import check_choice, check_number, check_numbers, check_whole
-from bcls._files import user_path, write_whole
-from bcls._progress import progress
+from bcls._core import progress as _progress
+from bcls._core.errors import check_choice, check_number, check_numbers, check_whole
+from bcls._core.files import user_path, write_whole
+from bcls._core.progress import progress
 
 
 def test_files_are_written_whole(tmp_path):
@@ -89,7 +89,7 @@ def test_whole_numbers(value):
 
 
 def test_a_file_is_taken_by_one_at_a_time(tmp_path):
-    from bcls._files import take
+    from bcls._core.files import take
 
     path = tmp_path / ".lock"
     with path.open("a+") as first:

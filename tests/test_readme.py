@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.experiments.report.summary import summarise
+from bcls.experiments.summary import summarise
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from bcls._yaml import check_yaml, read_yaml
+from bcls._core.config import check_yaml, read_yaml
 from bcls.training.config import TrainConfig, write_yaml
 from tests.memory import below
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from bcls.data import open_dataset
+from bcls.data.dataset import open_dataset
 
 IMAGES, EACH = 6, 2
 THINGS = ("dog", "cat", "car", "bus", "man", "tree")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.torch import save_file
 
-from bcls.assess.arrays import open_matrix
+from bcls.evaluation.arrays import open_matrix
 from tests.assess.made import make_scores
 from tests.memory import below
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from bcls.assess import compare
-from bcls.data import open_dataset
-from bcls.evaluation import paired_test, query_ranks, recalls
+from bcls.data.dataset import open_dataset
+from bcls.evaluation.evaluator import compare
+from bcls.evaluation.recall import query_ranks, recalls
+from bcls.evaluation.statistics import paired_test
 from tests.assess.made import add_image_without_captions, make_data, make_scores, make_split
 
 OWNER = np.repeat(np.arange(40), 3)
@@ -57,7 +58,7 @@ def test_a_clear_difference_and_none(split):
 
 
 def test_the_tested_sum_is_the_sum_of_recalls_with_uneven_captions(tmp_path):
-    from bcls.assess.compare import _shares
+    from bcls.evaluation.evaluator import _shares
 
     generator = np.random.default_rng(0)
     owner = np.array([0, 0, 0, 1, 3, 3, 4])  # nobody wrote about image 2

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from bcls import evaluation
-from bcls.assess import Options, evaluate, graded
-from bcls.data import open_dataset
-from bcls.labels import load_text_encoder, relevance
+from bcls.data.dataset import open_dataset
+from bcls.evaluation import evaluator as graded
+from bcls.evaluation.evaluator import Options, evaluate
+from bcls.labels.encoders import load_text_encoder
+from bcls.labels.relevance import relevance
 from tests.assess.made import add_image_without_captions, make_data, make_scores, make_split
 
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.assess import load_similarity, model_scores
-from bcls.assess.model_scores import is_model
-from bcls.data import Vocabulary, open_dataset
-from bcls.models import build, load
-from bcls.training import train
+from bcls.data.dataset import open_dataset
+from bcls.data.vocabulary import Vocabulary
+from bcls.evaluation import scores as model_scores
+from bcls.evaluation.scores import is_model, load_similarity
+from bcls.models.config import build
+from bcls.models.folder import load
+from bcls.training.start import train
 from tests.assess.made import make_data as make_data_without_features
 from tests.data.made import make_dataset
 from tests.training.made import WIDTH, WORDS, make_data, settings
@@ -128,8 +130,8 @@ def test_a_run_knows_its_features(data, run):
 
 
 def test_a_run_gives_the_figures_that_it_wrote_down(data, run):
-    from bcls.evaluation import recalls
-    from bcls.training.journal import read_metrics
+    from bcls.evaluation.recall import recalls
+    from bcls.training.metrics_log import read_metrics
 
     split = open_dataset(data[0]).split("val")
     best = [line for line in read_metrics(run) if line["kind"] == "validation" and line["best"]][-1]

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bcls.assess import fits, load_embeddings, load_similarity
+from bcls.evaluation import scores as fits
+from bcls.evaluation.scores import load_embeddings, load_similarity
 from tests.assess.made import add_image_without_captions, make_data, make_scores, make_split
 
 
@@ -125,7 +126,7 @@ def test_a_home_folder_in_front(split, tmp_path, monkeypatch):
 def test_a_split_without_captions(tmp_path):
     make_data(tmp_path, each=0)
     add_image_without_captions(tmp_path)
-    from bcls.data import open_dataset
+    from bcls.data.dataset import open_dataset
 
     with pytest.raises(ValueError, match="1 images and no caption"):
         load_similarity(["a.npy"], open_dataset(tmp_path).split("test"))

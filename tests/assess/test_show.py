@@ -5,7 +5,15 @@ import math
 
 import pytest
 
-from bcls.assess.show import COMPARISON_HEADINGS, ROW, as_json, as_row, comparison_rows, figure_rows, print_figures
+from bcls.evaluation.tables import (
+    COMPARISON_HEADINGS,
+    ROW,
+    as_json,
+    as_row,
+    comparison_rows,
+    figure_rows,
+    print_figures,
+)
 
 FIGURES = dict(zip(ROW, (71.25, 92.0, 96.04, 52.96, 79.9, 86.0, 478.15), strict=True))
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls.backbones import load_backbone
-from bcls.backbones._efficientnet import NETWORKS
+from bcls.features.backbones import NETWORKS, load_backbone
 
 pytest.importorskip("efficientnet_lite_pytorch")
 

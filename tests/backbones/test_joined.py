@@ -2,7 +2,7 @@ import pytest
 import torch
 from PIL import Image, ImageFilter
 
-from bcls.backbones import load_backbone
+from bcls.features.backbones import load_backbone
 
 pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
 

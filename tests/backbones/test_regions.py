@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.backbones import parse_regions, pool_regions
+from bcls.features.regions import parse_regions, pool_regions
 from tests.reference.regions import pool
 
 

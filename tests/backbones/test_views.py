@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bcls.backbones import VIEWS, crops
-from bcls.backbones.views import ZOOMS, zoomed
+from bcls.features.regions import VIEWS, ZOOMS, crops, zoomed
 from tests.reference.crops import ten_crop, zooms
 
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls.backbones import load_backbone
-from bcls.backbones._vision import tokens_to_grid
-from bcls.backbones.base import hash_state
+from bcls.features.backbones import hash_state, load_backbone
+from bcls.features.vision import tokens_to_grid
 from tests.backbones.models import save, square
 
 pytest.importorskip("transformers")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bcls.bench.measure import difference, medians, megabytes, milliseconds, step
+from bcls.experiments.bench import difference, medians, megabytes, milliseconds, step
 
 CPU = torch.device("cpu")
 

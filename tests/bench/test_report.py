@@ -2,9 +2,8 @@ import json
 
 import pytest
 
-from bcls.bench.plots import draw
-from bcls.bench.report import page, section, write_result
-from bcls.bench.subjects import LIMIT
+from bcls.experiments.bench import LIMIT
+from bcls.experiments.bench_report import draw, page, section, write_result
 
 RESULT = {
     "subject": "losses",

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bcls.bench import rivals
-from bcls.bench.inputs import DEVIATION, MEAN, embeddings, matrices
+from bcls.experiments import bench as rivals
+from bcls.experiments.bench import DEVIATION, MEAN, embeddings, matrices
 from bcls.losses import BCLSLoss, InfoNCELoss, KendallWindowLoss, TripletHardLoss
 from tests.kernels.made import assert_same, step
 from tests.reference.window_loop import loop_over_windows

@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 
-from bcls.bench import subjects
-from bcls.bench.run import run_all
-from bcls.bench.subjects import LIMIT, SUBJECTS, run_subject
+from bcls.experiments import bench as subjects
+from bcls.experiments.bench import LIMIT, SUBJECTS, run_subject
+from bcls.experiments.bench_report import run_all
 
 CPU = torch.device("cpu")
 

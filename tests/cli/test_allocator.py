@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from bcls.cli import allocator
+from bcls.cli import main as allocator
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
 def test_processes_started_from_here_are_told():
     code = (
-        "import os; from bcls.cli.allocator import keep_freed_memory; print(keep_freed_memory(), "
+        "import os; from bcls.cli.main import keep_freed_memory; print(keep_freed_memory(), "
         "os.environ['MALLOC_TRIM_THRESHOLD_'], os.environ['MALLOC_MMAP_THRESHOLD_'])"
     )
     clean = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}

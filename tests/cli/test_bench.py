@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from bcls.bench import subjects
 from bcls.cli import bench
 from bcls.cli import main as cli
+from bcls.experiments import bench as subjects
 
 
 @pytest.fixture

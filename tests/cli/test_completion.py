@@ -14,7 +14,7 @@ from bcls.cli import main as cli
 from bcls.cli.completion import commands, main
 from bcls.cli.evaluate import EvaluateSettings
 from bcls.data.check import CheckSettings
-from bcls.index.settings import IndexSettings
+from bcls.search.index import IndexSettings
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 
@@ -26,7 +26,7 @@ def known():
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
-    from bcls.cli.shells import bash
+    from bcls.cli.completion import bash
 
     path = tmp_path_factory.mktemp("completion") / "bcls.bash"
     path.write_text(bash(commands()))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.cli.doctor import main
-from bcls.doctor import Line, Report, Section
+from bcls.cli.doctor import Line, Report, Section, main
 
 SOUND = Report((Section("disk", (Line("current folder", "2 GiB free, writable"),)),))
 BROKEN = Report((Section("weights", (Line("minilm", "cannot be used", "expected /home/ada/m.bin; install it"),)),))
@@ -30,7 +29,7 @@ def test_the_real_report(capsys):
 
 @pytest.mark.parametrize(("report", "code"), [(SOUND, 0), (BROKEN, 1)])
 def test_exit_codes(report, code, monkeypatch, capsys):
-    monkeypatch.setattr("bcls.doctor.examine", lambda: report)
+    monkeypatch.setattr("bcls.cli.doctor.examine", lambda: report)
     assert main([]) == code
     shown = capsys.readouterr().out
     assert ("1 problem found:\n- weights, minilm: expected .../m.bin; install it" in shown) == bool(code)
@@ -42,7 +41,7 @@ def test_a_section_that_breaks_does_not_end_the_report(monkeypatch, capsys):
     def breaks():
         raise RuntimeError("no such driver")
 
-    monkeypatch.setattr("bcls.doctor.devices.devices", breaks)
+    monkeypatch.setattr("bcls.cli.doctor.devices", breaks)
     assert main([]) == 1
     shown = capsys.readouterr().out
     assert "- devices, all: RuntimeError: no such driver" in shown

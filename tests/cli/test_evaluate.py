@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bcls.cli import main as cli
-from bcls.evaluation import recalls
+from bcls.evaluation.recall import recalls
 from tests.assess.made import make_data, make_scores
 
 OWNER = np.repeat(np.arange(6), 2)
@@ -198,8 +198,8 @@ def trained(tmp_path_factory):
     """A dataset with features, a run on it, and a saved model."""
     import torch
 
-    from bcls.models import load
-    from bcls.training import train
+    from bcls.models.folder import load
+    from bcls.training.start import train
     from tests.training.made import make_data as make_training_data
     from tests.training.made import settings
 
@@ -213,7 +213,7 @@ def trained(tmp_path_factory):
 
 
 def test_a_run_is_named_in_front_of_the_flags(run, trained):
-    from bcls.training.journal import read_metrics
+    from bcls.training.metrics_log import read_metrics
 
     flags = ("--data", trained / "features", "--split", "val", "--json")
     code, out, err = run("evaluate", trained / "run", *flags)

@@ -7,7 +7,8 @@ import torch
 
 from bcls.cli import main as cli
 from bcls.data.vocabulary import Vocabulary
-from bcls.models import build, load
+from bcls.models.config import build
+from bcls.models.folder import load
 
 
 @pytest.fixture

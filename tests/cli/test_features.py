@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from bcls.cli import features
-from bcls.data import open_dataset
+from bcls.cli import data as features
+from bcls.data.dataset import open_dataset
 from tests.features.made import draw, tiny
 
 pytest.importorskip("transformers")
@@ -79,5 +79,5 @@ def test_help_is_light(capsys):
         features.main(["--help"])
     assert left.value.code == 0
     assert "ten-crop" in capsys.readouterr().out
-    code = "import sys, bcls.cli.features; print(sorted({'torch', 'transformers', 'ray'} & set(sys.modules)))"
+    code = "import sys, bcls.cli.data; print(sorted({'torch', 'transformers', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from bcls import __version__
-from bcls._extras import MissingExtraError
+from bcls._core.extras import MissingExtraError
 from bcls.cli import main as cli
-from bcls.search import OverloadedError
+from bcls.search.batcher import OverloadedError
 
 
 def run(*words, **options):

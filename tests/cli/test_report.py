@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from bcls.cli.report import main
-from bcls.experiments import SweepSettings, run_sweep
-from bcls.experiments.report import summary
+from bcls.experiments import SweepSettings, run_sweep, summary
 from tests.experiments.made import data, write
 from tests.experiments.report.made import line, sweep
 

@@ -53,7 +53,7 @@ def test_lines_for_people(run, made):
 
 
 def test_one_query_is_not_given_up_on_a_slow_machine(run, made, monkeypatch):
-    from bcls.search import settings
+    from bcls.search import service as settings
 
     limits = []
     real = settings.ServiceSettings

@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from bcls.data import open_dataset
-from bcls.data.check import CheckSettings, check_dataset
-from bcls.data.check.leaks import near_pairs
-from bcls.data.check.pictures import difference_hash
+from bcls.data.check import CheckSettings, check_dataset, difference_hash, near_pairs
+from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
-from bcls.data.manifest import FeatureFile, ImageFiles, Manifest, write_manifest
+from bcls.data.records import FeatureFile, ImageFiles, Manifest, write_manifest
 from tests.data.made import REAL, caption_rows, make_dataset, make_pictures, needs_real, picture, write_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
@@ -109,7 +107,7 @@ class TestPictures:
         def refuse(*_):
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr("bcls.data.images.folder.FolderStore.read", refuse)
+        monkeypatch.setattr("bcls.data.image_files.FolderStore.read", refuse)
         with pytest.raises(OSError, match="Too many open files"):
             check_dataset(folder)
         assert not (folder / "quarantine.json").exists()
@@ -322,7 +320,7 @@ class TestFiles:
         def refuse(*_):
             raise PermissionError(13, "Permission denied", "quarantine.json")
 
-        monkeypatch.setattr("bcls.data.check.run.write_quarantine", refuse)
+        monkeypatch.setattr("bcls.data.check.write_quarantine", refuse)
         kinds, report = found(folder)
         assert kinds == {"not-checked": ["quarantine.json"]}
         assert report.is_clean

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bcls.data import open_dataset
-from bcls.data.manifest import FeatureFile, ImageFiles, Manifest, write_manifest
-from bcls.data.quarantine import Quarantine, write_quarantine
+from bcls.data.dataset import open_dataset
+from bcls.data.records import FeatureFile, ImageFiles, Manifest, Quarantine, write_manifest, write_quarantine
 from tests.data.made import caption_rows, make_dataset, make_pictures, picture, write_lines
 
 

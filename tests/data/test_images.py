@@ -14,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bcls.data.images import decode, match_names, open_store
-from bcls.data.images.archive import ZipStore
-from bcls.data.images.decode import decode_with_format
-from bcls.data.images.members import check_member
+from bcls.data.image_files import ZipStore, check_member, match_names, open_store
+from bcls.data.images import decode, decode_with_format
 from tests.data.made import add_to_tar, make_pictures, picture
 
 NAMES = ["a/1.png", "b/2.png", "3.PNG"]
@@ -115,7 +113,7 @@ class TestRefused:
             open_store(tmp_path / "a.zip").names()
 
     def test_absurd_sizes(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("bcls.data.images.members.MAX_BYTES", 10)
+        monkeypatch.setattr("bcls.data.image_files.MAX_BYTES", 10)
         for kind in ("zip", "tar"):
             store = open_store(make_pictures(tmp_path / "images", ["a.png"], kind))
             with pytest.raises(ValueError, match="at most 10 bytes"):

@@ -8,10 +8,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from bcls._files import take
-from bcls.data import open_dataset
+from bcls._core.files import take
+from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, butd, run_import
-from bcls.data.manifest import FeatureFile, add_features
+from bcls.data.records import FeatureFile, add_features
 from tests.data.importing import bring, refused
 from tests.data.made import add_to_tar, make_dataset, make_pictures, picture
 

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from bcls.data import flickr8k_crowdflower, flickr8k_expert, read_cxc
+from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 
 TABLE = "caption1,caption2,agg_score,sampling_method\nCOCO_val2014:sentid:12,COCO_val2014:sentid:7,3.5,c2c_isim\n"
 TABLE += "COCO_val2014:sentid:12,COCO_val2014:sentid:8,1,c2c_isim\n"

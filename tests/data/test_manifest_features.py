@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from bcls.data import open_dataset
-from bcls.data.manifest import FeatureFile, add_features, read_manifest, write_manifest
+from bcls.data.dataset import open_dataset
+from bcls.data.records import FeatureFile, add_features, read_manifest, write_manifest
 from tests.data.made import make_dataset
 
 

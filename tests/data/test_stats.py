@@ -2,10 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from bcls.data import open_dataset
-from bcls.data.manifest import Manifest
-from bcls.data.report import print_splits, print_stats
-from bcls.data.stats import count, plot
+from bcls.data.dataset import open_dataset
+from bcls.data.records import Manifest
+from bcls.data.stats import count, plot, print_splits, print_stats
 from tests.data.made import make_dataset
 
 

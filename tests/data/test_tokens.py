@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcls.data.tokens import tokenize
-from bcls.data.vocabulary import Vocabulary
+from bcls.data.vocabulary import Vocabulary, tokenize
 from tests.data.made import REAL, needs_real
 
 

@@ -3,8 +3,9 @@ import os
 import numpy as np
 import pytest
 
-from bcls.data import Caption, Content, ImageRecord, open_dataset, write_dataset
-from bcls.data.manifest import FeatureFile
+from bcls.data.dataset import open_dataset
+from bcls.data.records import Caption, FeatureFile, ImageRecord
+from bcls.data.write import Content, write_dataset
 from tests.data.made import make_pictures, picture
 
 ODD = [

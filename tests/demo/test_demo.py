@@ -11,19 +11,20 @@ import pytest
 import torch
 
 from bcls.cli import main as cli
-from bcls.data import open_dataset
-from bcls.demo import run as demo
-from bcls.demo.results import FIGURES, LOSSES, Run, Spread, summary
-from bcls.demo.settings import DemoSettings
-from bcls.demo.table import print_table
-from bcls.evaluation import kendall, recalls
-from bcls.models import MODELS, load
-from bcls.training.journal import read_metrics
+from bcls.data.dataset import open_dataset
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
+from bcls.experiments import demo as demo
+from bcls.experiments.demo import print_table
+from bcls.experiments.demo_results import FIGURES, LOSSES, DemoSettings, Run, Spread, summary
+from bcls.models.config import MODELS
+from bcls.models.folder import load
+from bcls.training.metrics_log import read_metrics
 
 SMALL = ["--images", "100", "--seeds", "1", "--epochs", "2", "--batch", "32"]
 
 
-REGISTERED = ("bcls.demo.towers:ScenesConfig", "bcls.demo.towers:ScenesModel")
+REGISTERED = ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from bcls._extras import MissingExtraError
+from bcls._core.extras import MissingExtraError
 from bcls.data.synthetic import make_scenes, render_all, true_relevance
-from bcls.demo.curves import COLOURS, PLOTS, curve_svgs
-from bcls.demo.gallery import JudgedSplit, pick, top
-from bcls.demo.report import write_report
-from bcls.demo.results import FIGURES, LOSSES, Run
+from bcls.experiments.demo_report import JudgedSplit, pick, top, write_report
+from bcls.experiments.demo_results import COLOURS, FIGURES, LOSSES, PLOTS, Run, curve_svgs
 
 VOID = {"meta", "link", "img", "br", "hr", "col"}
 SETTINGS = {"images": 100, "out <folder>": "a & b", "batch": 8}

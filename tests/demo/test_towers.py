@@ -5,10 +5,11 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls._padded import Padded
-from bcls.data import open_dataset
-from bcls.demo.towers import TEXT_WIDTH, Reader, ScenesConfig, ScenesModel
-from bcls.models import MODELS, load
+from bcls.data.dataset import open_dataset
+from bcls.experiments.demo_model import TEXT_WIDTH, Reader, ScenesConfig, ScenesModel
+from bcls.models.config import MODELS
+from bcls.models.folder import load
+from bcls.models.padded import Padded
 from tests.training.made import make_data
 
 CONFIG = ScenesConfig(channels=2, width=8)
@@ -34,7 +35,7 @@ def test_pixels_and_pictures_give_the_same(model):
 
 
 def test_known_captions_are_not_read_again(model, monkeypatch):
-    monkeypatch.setattr("bcls.demo.towers._minilm", lambda: pytest.fail("read again"))
+    monkeypatch.setattr("bcls.experiments.demo_model._minilm", lambda: pytest.fail("read again"))
     vectors = model.read(["a cat", "a dog", "a cat"])
     assert torch.equal(vectors[0], vectors[2])
     torch.testing.assert_close(model.encode_texts(["a cat"]), model.encode_texts(Padded(vectors[:1])))
@@ -43,7 +44,7 @@ def test_known_captions_are_not_read_again(model, monkeypatch):
 
 def test_unknown_captions_are_read_with_minilm(model):
     pytest.importorskip("sentence_transformers", reason='needs pip install "bcls[text]"')
-    from bcls.labels import load_text_encoder
+    from bcls.labels.encoders import load_text_encoder
 
     texts = ["a red bus", "a dog", "a red bus"]
     found = model.read(texts)
@@ -52,7 +53,9 @@ def test_unknown_captions_are_read_with_minilm(model):
 
 
 def test_saved_and_loaded(model, tmp_path, monkeypatch):
-    monkeypatch.setitem(MODELS, "scenes", ("bcls.demo.towers:ScenesConfig", "bcls.demo.towers:ScenesModel"))
+    monkeypatch.setitem(
+        MODELS, "scenes", ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
+    )
     model.save_pretrained(tmp_path / "model")
     again = load(tmp_path / "model")
     pixels = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
@@ -62,10 +65,12 @@ def test_saved_and_loaded(model, tmp_path, monkeypatch):
 
 def test_training_builds_it_by_name(monkeypatch, tmp_path):
     """So that the ``config.yaml`` of a demo's run can be given to ``bcls train``."""
-    from bcls.training import TrainConfig
+    from bcls.training.config import TrainConfig
     from bcls.training.setup import build_model
 
-    monkeypatch.setitem(MODELS, "scenes", ("bcls.demo.towers:ScenesConfig", "bcls.demo.towers:ScenesModel"))
+    monkeypatch.setitem(
+        MODELS, "scenes", ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
+    )
     made = open_dataset(make_data(tmp_path))
     assert isinstance(build_model(TrainConfig(model={"name": "scenes"}, features="made"), made), ScenesModel)
     assert build_model(TrainConfig(model={"name": "vsepp"}, features="made"), made).vocabulary is not None

@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from bcls.doctor.extras import PURPOSES, brings, extras
+from bcls.cli.doctor import PURPOSES, brings, extras
 from tests.doctor.installed import describe_install
 
 ROOT = Path(__file__).parents[2]

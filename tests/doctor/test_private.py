@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from bcls.doctor.private import without_places
+from bcls.cli.doctor import without_places
 
 
 @pytest.mark.parametrize(

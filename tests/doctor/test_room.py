@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.doctor import room
+from bcls.cli import doctor as room
 
 
 def test_a_folder_of_ours(tmp_path):

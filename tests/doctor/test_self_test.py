@@ -5,10 +5,8 @@ import functools
 import pytest
 import torch
 
-from bcls._extras import MissingExtraError
-from bcls.doctor.run import attempt, self_test
-from bcls.doctor.try_losses import try_kernels, try_loss, try_training
-from bcls.doctor.try_search import try_search
+from bcls._core.extras import MissingExtraError
+from bcls.cli.doctor import attempt, self_test, try_kernels, try_loss, try_search, try_training
 from bcls.losses import BCLSLoss
 
 

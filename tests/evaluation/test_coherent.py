@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import kendalltau
 
-from bcls.evaluation import coherent_score, kendall, one_per_image
+from bcls.evaluation.graded import coherent_score, one_per_image
+from bcls.evaluation.kendall import kendall
 from tests.reference.coherent import coherent_score as one_query
 
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.data import CxCPairs, read_cxc
-from bcls.evaluation import cxc_image_image, cxc_text_text
-from bcls.evaluation._coco_truth import load_truth
+from bcls.data.judgements import CxCPairs, read_cxc
+from bcls.evaluation.coco import cxc_image_image, cxc_text_text, load_truth
 from tests.reference.within import recall
 
 needs_data = pytest.mark.skipif(

@@ -32,7 +32,7 @@ def test_a_gpu_changes_nothing(figures):
 
 
 def test_the_figures_of_coco(monkeypatch):
-    from bcls.evaluation._coco_truth import Truth
+    from bcls.evaluation.coco import Truth
 
     gold = {(name, "t2i"): {10 + c: [c] for c in range(5)} for name in ("coco", "cxc", "eccv")}
     gold |= {(name, "i2t"): {c: [10 + c] for c in range(5)} for name in ("coco", "cxc", "eccv")}

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls._extras import MissingExtraError
-from bcls.evaluation import _coco_truth, eccv, recalls
-from bcls.evaluation._coco_truth import Truth, load_truth
+from bcls._core.extras import MissingExtraError
+from bcls.evaluation import coco as _coco_truth
+from bcls.evaluation.coco import Truth, eccv, load_truth
+from bcls.evaluation.recall import recalls
 from tests.reference.eccv import figures as by_lists
 
 pytest.importorskip("eccv_caption", reason='needs pip install "bcls[eval]"')

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import skew
 
-from bcls.evaluation import hubness
+from bcls.evaluation.hubness import hubness
 from tests.reference.hubness import hubness as by_loops
 
 

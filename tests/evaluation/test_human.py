@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bcls.data import flickr8k_crowdflower, flickr8k_expert
-from bcls.evaluation import human_correlation
+from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert
+from bcls.evaluation.statistics import human_correlation
 from tests.reference.correlation import correlations
 
 NAMES = ("tau_b", "tau_c", "pearson", "spearman")

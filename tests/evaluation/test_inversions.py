@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bcls.evaluation._inversions import count_inversions
+from bcls.evaluation.kendall import count_inversions
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 16, 17, 24, 25, 31, 33, 63, 64, 65, 72, 73, 130, 257])

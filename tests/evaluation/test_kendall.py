@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import kendalltau
 
-from bcls.evaluation import kendall
+from bcls.evaluation.kendall import kendall
 from tests.reference.kendall_tau import kendall_tau
 
 

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import _inputs, kendall
-from bcls.evaluation._inversions import count_inversions
-from bcls.evaluation._pairs_on_device import counts_on_device, inversions, pair_counts
+from bcls.evaluation import inputs as _inputs
+from bcls.evaluation.kendall import count_inversions, counts_on_device, inversions, kendall, pair_counts
 
 FEW = st.sampled_from([-1.5, -0.0, 0.0, 0.25, 2.0])
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

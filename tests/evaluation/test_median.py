@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import median_rank, query_ranks, recalls
-from bcls.evaluation.median import recalls_of_ranks, shares_within
+from bcls.evaluation.recall import median_rank, query_ranks, recalls, recalls_of_ranks, shares_within
 
 
 def sorted_ranks(similarity, owner):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import ncs
+from bcls.evaluation.graded import ncs
 from tests.reference.ncs import ncs as one_query
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import ndcg_score
 
-from bcls.evaluation import ndcg
+from bcls.evaluation.graded import ndcg
 from tests.reference.ndcg import ndcg as one_query
 
 

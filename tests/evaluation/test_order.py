@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata
 
-from bcls.evaluation._order import order_keys, top_items
+from bcls.evaluation.inputs import order_keys, top_items
 
 FEW = st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 0.5])
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import pmrp
+from bcls.evaluation.graded import pmrp
 from tests.reference.pmrp import pmrp as by_loops
 
 VARIANTS = ("pcme", "eccv", "eccv50")

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import hubness, inverted_softmax, qb_norm, qb_norm_recalls, recalls
+from bcls.evaluation.hubness import hubness, inverted_softmax, qb_norm, qb_norm_recalls
+from bcls.evaluation.recall import recalls
 from tests.reference.querybank import inverted_softmax as softmax_by_loops
 from tests.reference.querybank import qb_norm as norm_by_loops
 

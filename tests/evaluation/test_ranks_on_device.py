@@ -6,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.evaluation import _inputs, _ranks_on_device, median_rank, query_ranks, recalls
+from bcls.evaluation import inputs as _inputs
+from bcls.evaluation import recall as _ranks_on_device
+from bcls.evaluation.recall import median_rank, query_ranks, recalls
 
 KINDS = [np.float16, np.float32, np.float64]
 

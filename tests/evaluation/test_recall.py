@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation import recalls
-from bcls.evaluation._inputs import cores
-from bcls.evaluation._ranks import best_targets
+from bcls.evaluation.inputs import cores
+from bcls.evaluation.recall import best_targets, recalls
 
 
 def by_sorting(similarity, image_of_caption, ks):
@@ -47,7 +46,7 @@ def test_blocks_give_the_same_figures(monkeypatch, width):
     similarity = rng.integers(0, 50, (301, 612)).astype(np.float32)
     owner = rng.integers(0, 301, 612)
     expected = by_sorting(similarity, owner, (1, 5, 10))
-    monkeypatch.setattr("bcls.evaluation._ranks._BLOCK", width * 612)
+    monkeypatch.setattr("bcls.evaluation.recall._BLOCK", width * 612)
     assert recalls(similarity, owner) == pytest.approx(expected)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bcls.labels import relevance
+from bcls.labels.relevance import relevance
 from bcls.losses import BCLSLoss, TripletLoss
 from tests.examples.conftest import EXAMPLES
 

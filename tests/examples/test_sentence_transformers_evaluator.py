@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bcls.evaluation import kendall, recalls
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
 
 pytest.importorskip("datasets", reason='needs pip install "bcls[dev]"')
 

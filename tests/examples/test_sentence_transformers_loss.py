@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bcls.labels import relevance
+from bcls.labels.relevance import relevance
 from bcls.losses import BCLSLoss
 
 pytest.importorskip("datasets", reason='needs pip install "bcls[dev]"')

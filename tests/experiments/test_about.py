@@ -2,9 +2,8 @@
 
 import json
 
-from bcls.experiments.about import chosen_before, describe
-from bcls.experiments.file import read_sweep
-from bcls.experiments.settings import SweepSettings
+from bcls.experiments.results import chosen_before, describe
+from bcls.experiments.sweep_file import SweepSettings, read_sweep
 from tests.experiments.made import data, write
 
 SEARCH = {"budget": 2, "space": {"lr": [1e-3, 1e-2]}}

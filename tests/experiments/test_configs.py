@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bcls.experiments.file import read_sweep
+from bcls.experiments.claims import paper_figures, read_paper
 from bcls.experiments.plan import plan_runs, plan_trials
-from bcls.experiments.report.paper import paper_figures, read_paper
-from bcls.models import model_config
-from bcls.training.objective import make_loss
+from bcls.experiments.sweep_file import read_sweep
+from bcls.models.config import model_config
+from bcls.training.optimization import make_loss
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.data import open_dataset
+from bcls.data.dataset import open_dataset
 from bcls.data.synthetic import load, true_relevance
-from bcls.evaluation import kendall, recalls
-from bcls.experiments.figures import on_device, split_figures
-from bcls.experiments.scenes import draw_scenes
-from bcls.experiments.shared import Shared
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
+from bcls.experiments.metrics import draw_scenes, on_device, split_figures
+from bcls.experiments.run import Shared
 from tests.experiments.made import data
 
 

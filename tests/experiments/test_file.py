@@ -3,7 +3,7 @@ from datetime import date
 import pytest
 import yaml
 
-from bcls.experiments.file import read_sweep
+from bcls.experiments.sweep_file import read_sweep
 from tests.experiments.made import BASE, write
 
 DAY = date(2026, 1, 2)  # what YAML makes of 2026-01-02

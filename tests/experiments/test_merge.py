@@ -1,6 +1,6 @@
 import pytest
 
-from bcls.experiments.merge import label, merge
+from bcls.experiments.sweep_file import label, merge
 
 
 def test_a_mapping_with_a_name_takes_the_place_of_the_old_one():

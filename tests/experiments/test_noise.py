@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.experiments.noise import NoisyLabels
+from bcls.experiments.metrics import NoisyLabels
 from bcls.training.batch_labels import BatchLabels
 
 

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bcls.experiments import SweepSettings, one_run, read_results, run_sweep, train_run
-from bcls.experiments.file import read_sweep
+from bcls.experiments import SweepSettings, read_results, run_sweep
+from bcls.experiments import run as one_run
+from bcls.experiments import run as train_run
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import run_folder, write_result
 from bcls.experiments.sweep import _free
+from bcls.experiments.sweep_file import read_sweep
 from bcls.training import loop
 from tests.experiments.made import data, write
 from tests.stops import stops_at

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bcls.data import open_dataset
-from bcls.evaluation import human_correlation
-from bcls.experiments.people import people_figures, read_judgements
+from bcls.data.dataset import open_dataset
+from bcls.evaluation.statistics import human_correlation
+from bcls.experiments.metrics import people_figures, read_judgements
 from tests.assess.made import make_data
 
 ROOT = Path(__file__).parents[2]

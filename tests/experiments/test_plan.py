@@ -2,9 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.experiments.choose import choose
-from bcls.experiments.file import Row, Search, Sweep, read_sweep
-from bcls.experiments.plan import TRIAL, plan_runs, plan_trials, share, trials
+from bcls.experiments.plan import TRIAL, choose, plan_runs, plan_trials, share, trials
+from bcls.experiments.sweep_file import Row, Search, Sweep, read_sweep
 from tests.experiments.made import BASE, write
 
 

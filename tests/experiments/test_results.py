@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from bcls.experiments.about import chosen_before, describe
-from bcls.experiments.file import read_sweep
 from bcls.experiments.plan import plan_runs
-from bcls.experiments.results import read_result, read_results, run_folder, write_result
-from bcls.experiments.settings import SweepSettings
+from bcls.experiments.results import chosen_before, describe, read_result, read_results, run_folder, write_result
+from bcls.experiments.sweep_file import SweepSettings, read_sweep
 from tests.experiments.made import data, write
 from tests.experiments.report.made import line, sweep
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bcls.experiments._shape import check_shape
+from bcls._core.config import check_shape
 
 SHAPE = {
     "rsum": float,

@@ -3,12 +3,11 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
-from bcls._padded import Padded
-from bcls.experiments.scenes import draw_scenes
-from bcls.experiments.shared import Shared, encoder_of, kept_file
-from bcls.models import build
-from bcls.models.dual.config import DualConfig
-from bcls.training import TrainConfig
+from bcls.experiments.metrics import draw_scenes
+from bcls.experiments.run import Shared, encoder_of, kept_file
+from bcls.models.config import DualConfig, build
+from bcls.models.padded import Padded
+from bcls.training.config import TrainConfig
 from tests.experiments.made import BASE, data
 
 

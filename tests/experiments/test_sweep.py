@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from bcls.experiments import SweepSettings, read_results, run_sweep
-from bcls.experiments.file import read_sweep
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.sweep import list_runs
-from bcls.training import TrainConfig, train
+from bcls.experiments.sweep_file import read_sweep
+from bcls.training.config import TrainConfig
+from bcls.training.start import train
 from tests.experiments.made import BASE, data, write
 
 ROWS = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}, "both": {"ensemble": ["HN", "BCLS"]}}
@@ -275,8 +276,8 @@ def test_one_that_diverges_does_not_stop_those_beside_it(place):
 
 
 def test_a_stop_leaves_a_checkpoint_of_every_run(place, monkeypatch):
-    from bcls.experiments import train_run
-    from bcls.training.interrupt import Interrupt
+    from bcls.experiments import run as train_run
+    from bcls.training.run_folder import Interrupt
 
     file = write(place / "a.yaml", runs={"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}, seeds=1)
     asked = []
@@ -363,7 +364,7 @@ def read_best(result, place, path):
 def test_the_device_that_was_asked_for_is_the_one_of_the_figures_too(place, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "bcls.experiments.figures.on_device", lambda similarity, device: asked.append(device) or similarity
+        "bcls.experiments.metrics.on_device", lambda similarity, device: asked.append(device) or similarity
     )
     run_sweep(write(place / "a.yaml", runs={"BCLS": {}}, settings={"epochs": 1}), settings(place, device="cpu"))
     assert set(asked) == {"cpu"}

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from bcls.export.onnx import TOLERANCE
+from bcls.models.export import TOLERANCE
 from tests.models.dual import made
 
 

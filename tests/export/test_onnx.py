@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from bcls._padded import Padded
 from bcls.data.vocabulary import Vocabulary
-from bcls.export import export_onnx
-from bcls.export.onnx import TOLERANCE
-from bcls.models import VseppConfig, build
+from bcls.models.config import VseppConfig, build
+from bcls.models.export import TOLERANCE, export_onnx
+from bcls.models.padded import Padded
 from tests.export.checking import check, run_readme
 from tests.models.dual import made
 
@@ -102,7 +101,7 @@ def test_a_folder_beside_and_the_name_of_the_registry(tmp_path):
 
 
 def test_a_tower_that_disagrees_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("bcls.export.onnx.TOLERANCE", -1.0)
+    monkeypatch.setattr("bcls.models.export.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match=r"`model`: expected vectors that differ by -1 at most"):
         export_onnx(gru(), tmp_path / "towers")
     assert list(tmp_path.iterdir()) == []

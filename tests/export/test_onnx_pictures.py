@@ -4,9 +4,8 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from bcls.export import export_onnx
-from bcls.export.onnx import TOLERANCE
-from bcls.models import build
+from bcls.models.config import build
+from bcls.models.export import TOLERANCE, export_onnx
 from tests.export.checking import check, run_readme
 from tests.models.dual import made
 

@@ -3,7 +3,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from bcls._files import write_whole
+from bcls._core.files import write_whole
 from tests.faults.records import RECORDS
 
 

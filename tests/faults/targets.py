@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from bcls._files import recover, replace_folder
-from bcls.data import open_dataset
+from bcls._core.files import recover, replace_folder
+from bcls.data.dataset import open_dataset
 from bcls.data.records import Caption, ImageRecord
 from bcls.data.vocabulary import Vocabulary
 from bcls.data.write import Content, write_dataset
-from bcls.features._store import SplitFile
-from bcls.index.calibration import Calibration
-from bcls.index.catalog import Catalog, Facts
-from bcls.index.manifest import IndexManifest, read_index_manifest, write_index_manifest
-from bcls.labels._store import open_rows, read_manifest, write_rows
+from bcls.features.arrays import SplitFile
+from bcls.labels.cache import open_rows, read_manifest, write_rows
 from bcls.losses import TripletLoss
 from bcls.models.folder import load_folder, save_folder
+from bcls.search.calibration import Calibration
+from bcls.search.catalog import Catalog, Facts
+from bcls.search.index import IndexManifest, read_index_manifest, write_index_manifest
 from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
 from tests.models import made
 from tests.training.made import TinyModel

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from bcls.index.build import build_index
-from bcls.index.settings import IndexSettings
-from bcls.training import train
+from bcls.search.build import build_index
+from bcls.search.index import IndexSettings
+from bcls.training.start import train
 from bcls.web.guard import LASTS, is_login, login_of
 from tests.faults.records import tried
 from tests.index.made import photo, photos, tiny_model

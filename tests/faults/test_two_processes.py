@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from bcls._core.locks import sole_writer
 from bcls.data.write import _alone as importing
-from bcls.features._record import alone as extracting
-from bcls.index._lock import sole_writer
-from bcls.labels._store import alone as embedding
+from bcls.features.arrays import alone as extracting
+from bcls.labels.cache import alone as embedding
 from bcls.training.run_folder import locked
 from tests.faults.faulty import child
 from tests.faults.records import tried

@@ -16,7 +16,7 @@ import pytest
 
 from bcls.data.synthetic import make_scenes
 from bcls.data.synthetic.render import render_all
-from bcls.index.engine import Row, open_engine
+from bcls.search.engine import Row, open_engine
 from tests.faults.records import tried
 
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from bcls.data import open_dataset
+from bcls.data.dataset import open_dataset
 from bcls.data.synthetic import make_scenes, save
-from bcls.features import extract
+from bcls.features.extract import extract
 from tests.backbones.models import save as save_model
 from tests.backbones.models import square
 
@@ -39,7 +39,7 @@ def opened(folder):
 
 def broken_off(folder, settings, monkeypatch, after=2):
     """An extraction that ends after a few blocks, as if interrupted."""
-    from bcls.features._store import SplitFile
+    from bcls.features.arrays import SplitFile
 
     write = SplitFile.write
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bcls.features._record import difference
+from bcls.features.arrays import difference
 
 
 @pytest.mark.parametrize("before", [{"side": "x" * 10_000}, {"k" * 10_000: 1, "side": 1}])

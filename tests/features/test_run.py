@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.backbones import load_backbone
-from bcls.data import open_dataset
 from bcls.data.check import check_dataset
-from bcls.features import FeatureSettings, extract
-from bcls.features._plan import _device
+from bcls.data.dataset import open_dataset
+from bcls.features.arrays import FeatureSettings, _device
+from bcls.features.backbones import load_backbone
+from bcls.features.extract import extract
 from tests.features.made import broken_off, digests, tiny
 from tests.reference.features import features as reference
 
@@ -90,7 +90,7 @@ def test_goes_on_with_the_same_bytes(folder, backbone, monkeypatch):
     with (parts / ".train.blocks").open("ab") as file:
         file.write(b'{"block": 2, "ze')  # a line that was cut off
     computed = []
-    from bcls.features._worker import PictureWorker
+    from bcls.features.worker import PictureWorker
 
     call = PictureWorker.__call__
     monkeypatch.setattr(PictureWorker, "__call__", lambda self, ids: computed.append(len(ids)) or call(self, ids))
@@ -112,7 +112,7 @@ def test_other_settings_than_the_broken_off_are_refused(folder, backbone, monkey
 def test_killed_between_the_name_and_the_record(folder, backbone, monkeypatch):
     settings = FeatureSettings(backbone, "4", name="mine", split="test")
     with monkeypatch.context() as patch:
-        patch.setattr("bcls.features._split.record_split", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("bcls.features.extract.record_split", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             extract(open_dataset(folder), settings)
     assert (folder / "features" / "mine" / "test.npy").exists()
@@ -192,7 +192,7 @@ def test_names_of_imported_features_are_kept(folder, backbone):
 
 
 def test_two_at_a_time_are_refused(folder, backbone):
-    from bcls.features._record import alone
+    from bcls.features.arrays import alone
 
     with alone(folder / "features" / "mine"), pytest.raises(ValueError, match="no other process makes now"):
         extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))

@@ -7,12 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls.backbones import load_backbone
-from bcls.data import open_dataset
 from bcls.data.check import check_dataset
+from bcls.data.dataset import open_dataset
 from bcls.data.images import random_view
-from bcls.features import FeatureSettings, extract
-from bcls.features._views import RandomViews
+from bcls.features.arrays import FeatureSettings
+from bcls.features.backbones import load_backbone
+from bcls.features.extract import extract
+from bcls.features.regions import RandomViews
 from tests.features.made import broken_off, digests
 from tests.reference.features import features as reference
 
@@ -34,7 +35,7 @@ def test_views_depend_on_the_id_and_their_number_alone():
 def test_rows_are_the_reference(folder, backbone, view, regions, grid, monkeypatch):
     shown = []
     monkeypatch.setattr(
-        "bcls.features._views.random_view", lambda *given: shown.append(given[1:]) or random_view(*given)
+        "bcls.features.regions.random_view", lambda *given: shown.append(given[1:]) or random_view(*given)
     )
     done = extract(open_dataset(folder), FeatureSettings(backbone, regions, view, views=2, smallest_crop=0.3))
     assert done.name == f"{backbone.rpartition('/')[2]}-{regions}-views2"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.backbones import load_backbone
-from bcls.features._views import RandomViews
-from bcls.features._worker import PictureWorker, start_worker
+from bcls.features.backbones import load_backbone
+from bcls.features.regions import RandomViews
+from bcls.features.worker import PictureWorker, start_worker
 from tests.features.made import draw, opened, tiny
 
 pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from bcls._files import write_whole
+from bcls._core.files import write_whole
 from tests.fuzz.engine import Outcome, Reader, make_case, run
 from tests.fuzz.readers import READERS
 

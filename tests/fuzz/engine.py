@@ -1,7 +1,7 @@
 """Throws damaged files at a reader, in a forked process with a limit on memory and on time.
 
 A case is made from the reader's name, a seed and its number alone, so every one can be made again, and a long run can
-be taken up where it was. A reader may succeed, or say what is wrong in the words of ``bcls._checks.fail`` or with
+be taken up where it was. A reader may succeed, or say what is wrong in the words of ``bcls._core.errors.fail`` or with
 an ``OSError`` that names a file. Everything else is a finding: another exception, a message of another library, a
 crash, a hang, or more memory than allowed.
 """

@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.index import IndexSettings, build_index, run
-from bcls.index.catalog import Catalog
-from bcls.index.engine import open_engine
-from bcls.index.manifest import FILE, read_index_manifest
+from bcls.search import build as run
+from bcls.search.build import build_index
+from bcls.search.catalog import Catalog
+from bcls.search.engine import open_engine
+from bcls.search.index import FILE, IndexSettings, read_index_manifest
 from tests.index.made import NAMES, photo, tiny_model
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 from PIL import Image
 
-from bcls.index import IndexSettings, build_index
-from bcls.models import MODELS, build
+from bcls.models.config import MODELS, build
 from bcls.models.folder import save_folder
+from bcls.search.build import build_index
+from bcls.search.index import IndexSettings
 from tests.index.tiny import COLOURS, TinyConfig
 
 NAMES = list(COLOURS)

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bcls.data import Caption, Content, ImageRecord, write_dataset
-from bcls.index import Where, open_index, read_index_manifest
-from bcls.index.source import StoreSource
-from bcls.models import build
+from bcls.data.records import Caption, ImageRecord
+from bcls.data.write import Content, write_dataset
+from bcls.models.config import build
+from bcls.search.engine import Where
+from bcls.search.index import open_index, read_index_manifest
+from bcls.search.source import StoreSource
 from tests.index.made import counts, index, photo
 from tests.models.dual import made
 
@@ -82,7 +84,7 @@ def test_a_second_run_does_only_what_changed(source, out, tiny):
 def test_moved_photos_are_not_embedded_again(source, out, tiny, monkeypatch):
     index(source, out, tiny)
     (source / "0").rename(source / "elsewhere")
-    monkeypatch.setattr("bcls.index.run.image_vectors", None)  # whoever calls it fails
+    monkeypatch.setattr("bcls.search.build.image_vectors", None)  # whoever calls it fails
     report = index(source, out, tiny)
     assert counts(report) == (4, 0, 4, 8)
     assert sum(name.startswith("elsewhere/") for name in names(out)) == 4
@@ -207,9 +209,9 @@ def test_features_of_a_dataset(source, out, tiny, tmp_path):
 
 
 def test_an_index_whose_first_run_was_stopped(source, out, tiny, monkeypatch):
-    monkeypatch.setattr("bcls.index.run._TOGETHER", 4)
-    monkeypatch.setattr("bcls.index.run.BATCH", 4)
-    from bcls.index import run
+    monkeypatch.setattr("bcls.search.build._TOGETHER", 4)
+    monkeypatch.setattr("bcls.search.build.BATCH", 4)
+    from bcls.search import build as run
 
     real, calls = run.image_vectors, []
 
@@ -283,8 +285,8 @@ def test_facts_of_the_camera(source, out, tiny):
 
 def test_a_vector_whose_photo_changed_meanwhile_is_made_anew(source, out, tiny, monkeypatch):
     """The second photo takes the contents of the first, which is replaced before."""
-    monkeypatch.setattr("bcls.index.run._TOGETHER", 1)
-    monkeypatch.setattr("bcls.index.run.BATCH", 1)
+    monkeypatch.setattr("bcls.search.build._TOGETHER", 1)
+    monkeypatch.setattr("bcls.search.build.BATCH", 1)
     index(source, out, tiny)
     a, b = source / "0/000-red-red.png", source / "1/001-green-red.png"
     b.write_bytes(a.read_bytes())

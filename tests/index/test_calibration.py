@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.index import FITS, Calibration
-from bcls.index.calibration import fit
+from bcls.search.calibration import FITS, Calibration, fit
 
 SAMPLES = st.lists(st.floats(-1, 1), min_size=1, max_size=30)
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bcls.index._database import Database, in_parts
+from bcls.search.catalog import Database, in_parts
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (value TEXT)"
 

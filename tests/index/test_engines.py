@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bcls.index import Row, Where, open_engine
+from bcls.search.engine import Row, Where, open_engine
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 D = 16

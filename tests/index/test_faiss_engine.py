@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from bcls.index import Where
+from bcls.search.engine import Where
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
-from bcls.index._rows import Rows
-from bcls.index.faiss_engine import FaissEngine
+from bcls.search.faiss_engine import FaissEngine, Rows
 from tests.index.test_engines import D, rows, slow_search, unit
 
 
@@ -144,7 +143,7 @@ def test_a_full_disk_is_told_and_changes_nothing(tmp_path):
 
 
 def test_a_file_that_a_writer_replaces_while_it_is_read(engine, tmp_path, monkeypatch):
-    from bcls.index import _faiss_files
+    from bcls.search import faiss_engine as _faiss_files
 
     there = rows(20)
     engine.add(there)

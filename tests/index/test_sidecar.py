@@ -1,7 +1,7 @@
 import pytest
 
-from bcls.index.camera import Notes, read_notes
-from bcls.index.sidecar import MAX_BYTES, read_sidecar
+from bcls.search.catalog import Notes, read_notes
+from bcls.search.source import MAX_BYTES, read_sidecar
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ import zipfile
 
 import pytest
 
-from bcls.index.changes import compare
-from bcls.index.source import Item, open_source
-from bcls.index.texts import never_shown, shown
+from bcls.search.build import compare
+from bcls.search.calibration import never_shown, shown
+from bcls.search.source import Item, open_source
 from tests.index.made import photo, photos
 
 

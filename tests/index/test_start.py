@@ -6,8 +6,9 @@ import shutil
 
 import pytest
 
-from bcls.index import IndexSettings, build_index, open_index
-from bcls.index._lock import sole_writer
+from bcls._core.locks import sole_writer
+from bcls.search.build import build_index
+from bcls.search.index import IndexSettings, open_index
 from tests.index.made import counts, index, photos, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
@@ -79,7 +80,7 @@ def test_one_writer_at_a_time(source, out, tiny):
 
 
 def test_models_that_cannot_be_used(source, out, monkeypatch, tmp_path):
-    from bcls.models import build
+    from bcls.models.config import build
     from bcls.models.folder import save_folder
 
     save_folder(build({"name": "vsepp", "words": 20, "features": 8, "width": 16}), tmp_path / "words")

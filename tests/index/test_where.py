@@ -1,7 +1,6 @@
 import pytest
 
-from bcls.index import Where, where
-from bcls.index.where import words_of
+from bcls.search.engine import Where, where, words_of
 
 
 def test_dates():

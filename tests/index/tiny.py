@@ -9,9 +9,9 @@ from PIL import Image
 from torch import nn
 from torch.nn.functional import normalize
 
-from bcls._checks import fail
-from bcls._padded import Padded
+from bcls._core.errors import fail
 from bcls.models.base import RetrievalModel
+from bcls.models.padded import Padded
 
 COLOURS = {
     "red": (220, 30, 30),

@@ -1,6 +1,6 @@
 import pytest
 
-from bcls.jobs._ray import _refused
+from bcls.features.ray import _refused
 
 
 def test_a_cluster_that_asks_for_a_token_is_told_apart():

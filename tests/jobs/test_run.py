@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.jobs import run_blocks
+from bcls.features.jobs import run_blocks
 from tests.jobs import workers
 
 BLOCKS = [["a", "bb", "ccc"], ["dddd"], [], ["e" * 9, "f" * 10]]
@@ -65,7 +65,7 @@ def test_wrong_arguments_are_named_at_the_call(options, named):
 
 
 def test_import_is_light():
-    code = "import sys, bcls.jobs; print(sorted({'torch', 'ray'} & set(sys.modules)))"
+    code = "import sys, bcls.features; print(sorted({'torch', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

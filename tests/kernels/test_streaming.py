@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bcls.kernels import SoftNegatives, matrix_loss, rungs, sliding_windows, streaming_loss
-from bcls.labels import relevance as make_relevance
+from bcls.labels.relevance import relevance as make_relevance
 from bcls.losses import BCLSLoss
 from tests.kernels.made import assert_same, embeddings, ids_of, plain, step
 

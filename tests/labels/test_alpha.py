@@ -11,8 +11,8 @@ from PIL import Image
 
 from bcls.cli import main as cli
 from bcls.data.synthetic import make_scenes
-from bcls.labels import load_text_encoder, suggest_alpha
-from bcls.labels.alpha import caption_spread
+from bcls.labels.alpha import caption_spread, suggest_alpha
+from bcls.labels.encoders import load_text_encoder
 
 
 @given(owners=st.lists(st.integers(0, 4), min_size=2, max_size=14), seed=st.integers(0, 2**31))

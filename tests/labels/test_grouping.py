@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcls.labels import _grouping
-from bcls.labels._grouping import group_by_length
+from bcls.labels import encoders as _grouping
+from bcls.labels.encoders import group_by_length
 
 
 @given(lengths=st.lists(st.integers(0, 40), max_size=80), tokens=st.integers(1, 200))

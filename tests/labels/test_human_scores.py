@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bcls.labels import load_text_encoder, relevance
+from bcls.labels.encoders import load_text_encoder
+from bcls.labels.relevance import relevance
 
 IMAGES = 400
 PAIRS = 1500

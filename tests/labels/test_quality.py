@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bcls.cli import main as cli
-from bcls.labels import load_text_encoder, relevance
-from bcls.labels.judged import judged_cxc, judged_flickr8k, judged_sts
-from bcls.labels.pair_labels import pair_labels
-from bcls.labels.pairs import pair_relevance
-from bcls.labels.quality import _interval, label_quality
+from bcls.labels.encoders import load_text_encoder
+from bcls.labels.quality import _interval, judged_cxc, judged_flickr8k, judged_sts, label_quality, pair_labels
+from bcls.labels.relevance import pair_relevance, relevance
 
 TEXTS = ["a dog runs", "a brown dog runs fast", "two trains", "a train in a station", "a man eats", "lunch for a man"]
 

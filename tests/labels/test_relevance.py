@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcls.labels import relevance
+from bcls.labels.relevance import relevance
 from tests.reference.relevance import relevance as by_loops
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bcls.labels import load_text_encoder, wordllama
+from bcls.labels import encoders as wordllama
+from bcls.labels.encoders import load_text_encoder
 
 
 def test_unit_rows_each_text_once():

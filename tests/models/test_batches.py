@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from bcls._padded import Padded
-from bcls.models.batches import joined, trimmed
+from bcls.models.padded import Padded, joined, trimmed
 
 
 @pytest.mark.parametrize("width", [(), (2,)])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls._padded import Padded
+from bcls.models.padded import Padded
 from tests.models import made
 from tests.reference import sgraf
 

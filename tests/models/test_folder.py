@@ -8,8 +8,8 @@ import torch
 import yaml
 
 from bcls.data.vocabulary import Vocabulary
-from bcls.models import SgrConfig, build, load
-from bcls.models.folder import save_folder
+from bcls.models.config import SgrConfig, build
+from bcls.models.folder import load, save_folder
 from bcls.models.vsepp import VseppModel
 from tests.models import made
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls.models import load
+from bcls.models.folder import load
 from tests.models import made
 
 hub = pytest.importorskip("huggingface_hub", reason='needs pip install "bcls[hub]"')

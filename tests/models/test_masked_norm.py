@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls.models.masked_norm import masked_batch_norm
+from bcls.models.cross_attention import masked_batch_norm
 
 
 def norm(features):

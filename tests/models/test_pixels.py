@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from bcls._padded import Padded
-from bcls.models import build, load
-from bcls.models.pictures import pixel_batch
+from bcls.models.base import pixel_batch
+from bcls.models.config import build
+from bcls.models.folder import load
+from bcls.models.padded import Padded
 from tests.models import made
 
 pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')

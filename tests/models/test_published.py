@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.models import import_checkpoint, load
+from bcls.models.folder import load
+from bcls.models.published import import_checkpoint
 from tests.models import made
 
 GOLDEN = Path(os.environ.get("BCLS_DATA", "nowhere")).parent / "golden"

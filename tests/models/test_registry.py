@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from bcls.models import MODELS, SafConfig, SgrafConfig, SgrConfig, VseppConfig, build, model_config, name_of
+from bcls.models.config import MODELS, SafConfig, SgrafConfig, SgrConfig, VseppConfig, build, model_config, name_of
 from tests.models import made
 
 CONFIGS = {"vsepp": VseppConfig, "sgr": SgrConfig, "saf": SafConfig, "sgraf": SgrafConfig}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls._padded import Padded
+from bcls.models.padded import Padded
 from tests.models import made
 from tests.reference import vsepp
 
@@ -55,7 +55,7 @@ def test_regions_as_a_pair_of_tensors(name):
 
 def test_start_weights_are_the_authors():
     torch.manual_seed(0)
-    from bcls.models import build
+    from bcls.models.config import build
 
     model = build({"name": "vsepp", "words": 50, "features": 30, "width": 20})
     bound = (6 / 50) ** 0.5
@@ -66,7 +66,7 @@ def test_start_weights_are_the_authors():
 
 @pytest.mark.parametrize(("name", "count"), [("vsepp", 8_715_948), ("sgr", 18_109_175), ("saf", 17_517_306)])
 def test_parameter_counts_are_the_authors(name, count):
-    from bcls.models import build
+    from bcls.models.config import build
 
     with torch.device("meta"):
         model = build({"name": name, "words": 8481})

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls._padded import Padded
-from bcls.models.words import WordReader, caption_numbers, word_count
+from bcls.models.padded import Padded
+from bcls.models.text import WordReader, caption_numbers, word_count
 from tests.models import made
 from tests.reference import gru, vsepp
 

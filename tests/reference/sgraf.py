@@ -1,6 +1,6 @@
 """SGR and SAF, one caption after another and one image after another; autograd gives gradients.
 
-``p`` are the tensors of a :class:`bcls.models.cross.CrossModel` by name. Batch norms take ``training`` and change their
+``p`` are the tensors of a :class:`bcls.models.sgraf.CrossModel` by name. Batch norms take ``training`` and change their
 running values in ``p`` as often as the authors' loop does.
 """
 

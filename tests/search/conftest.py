@@ -1,6 +1,6 @@
 import pytest
 
-from bcls.search import Service, ServiceSettings
+from bcls.search.service import Service, ServiceSettings
 from tests.index.made import index, photos, tiny_model
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bcls.search.batcher import Batcher, OverloadedError
-from bcls.search.cache import LastUsed
+from bcls.search.service import LastUsed
 
 
 def lengths(texts):

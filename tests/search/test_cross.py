@@ -7,11 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls._padded import Padded
-from bcls.data import Caption, Content, ImageRecord, Vocabulary, open_dataset, write_dataset
-from bcls.index import IndexSettings, build_index, open_index
-from bcls.models import build
-from bcls.search import Service, ServiceSettings
+from bcls.data.dataset import open_dataset
+from bcls.data.records import Caption, ImageRecord
+from bcls.data.vocabulary import Vocabulary
+from bcls.data.write import Content, write_dataset
+from bcls.models.config import build
+from bcls.models.padded import Padded
+from bcls.search.build import build_index
+from bcls.search.index import IndexSettings, open_index
+from bcls.search.service import Service, ServiceSettings
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 N, R, D = 9, 36, 8

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bcls.cli import main as cli
-from bcls.index import IndexSettings, build_index, open_index
-from bcls.models import build
-from bcls.search import Service
+from bcls.models.config import build
+from bcls.search.build import build_index
+from bcls.search.index import IndexSettings, open_index
+from bcls.search.service import Service
 from tests.index.made import photos
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')

@@ -9,8 +9,10 @@ import pytest
 from PIL import Image
 
 from bcls.data.images import decode
-from bcls.index import Where, open_index, where
-from bcls.search import OverloadedError, Service, ServiceSettings
+from bcls.search.batcher import OverloadedError
+from bcls.search.engine import Where, where
+from bcls.search.index import open_index
+from bcls.search.service import Service, ServiceSettings
 from tests.index.made import index, photo, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
@@ -135,7 +137,7 @@ def test_another_model_is_refused(made, tmp_path, monkeypatch):
     other = tiny_model(monkeypatch, tmp_path / "other", seed=3)
     with pytest.raises(ValueError, match="its vectors mean nothing to another model"):
         Service(made, str(other))
-    from bcls.models import load
+    from bcls.models.folder import load
 
     with pytest.raises(ValueError, match="expected the model"):
         Service(made, load(other))
@@ -278,7 +280,7 @@ def test_what_was_taken_in_under_a_raised_limit_is_shown_and_ranked(tmp_path, mo
     index(tmp_path / "photos", tmp_path / "index", model, max_pixels=600)
     read = []
     real = decode
-    for place in ("bcls.search.service", "bcls.index.rerank"):
+    for place in ("bcls.search.service", "bcls.search.embedding"):
         monkeypatch.setattr(f"{place}.decode", lambda *given, **more: read.append(more["max_pixels"]) or real(*given))
     with Service(tmp_path / "index") as service:
         hit = service.search("red", k=1).hits[0]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.assess.arrays import open_matrix
 from bcls.data.features import load_array
-from bcls.models import import_checkpoint
-from bcls.models._safe_pickle import read_tensors
+from bcls.evaluation.arrays import open_matrix
+from bcls.models.published import import_checkpoint
+from bcls.models.safe_pickle import read_tensors
 from tests.models.test_published import checkpoint
 
 

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from bcls.data.features import load_array
-from bcls.data.images import decode, open_store
-from bcls.data.images.members import MAX_BYTES
+from bcls.data.image_files import MAX_BYTES, open_store
+from bcls.data.images import decode
 from bcls.data.text_files import read_bytes, read_json
 from bcls.models.folder import load_folder, save_folder
 from tests.data.made import add_to_tar, picture
@@ -60,7 +60,7 @@ def test_zip_whose_sizes_lie(tmp_path, most, name):
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_captions_of_gigabytes_in_an_archive(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("bcls.data.images.members.MAX_BYTES", 1000)
+    monkeypatch.setattr("bcls.data.image_files.MAX_BYTES", 1000)
     path = tmp_path / f"a.{kind}"
     if kind == "zip":
         with zipfile.ZipFile(path, "w") as archive:

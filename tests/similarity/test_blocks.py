@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls._padded import Padded
-from bcls.similarity import Budget, all_pairs, caption_blocks, image_side, running
-from bcls.similarity.blocks import budget_for
+from bcls.models.all_pairs import Budget, all_pairs, budget_for, caption_blocks
+from bcls.models.cross_attention import image_side, running
+from bcls.models.padded import Padded
 from tests.models import made
 
 
@@ -25,7 +25,7 @@ def test_every_caption_once_within_the_budget(lengths, words):
 
 def scored(name, training, budget, monkeypatch):
     if budget is not None:
-        monkeypatch.setattr("bcls.similarity.blocks.budget_for", lambda *_: budget)
+        monkeypatch.setattr("bcls.models.all_pairs.budget_for", lambda *_: budget)
     model = made.model(name, regions=7).double().train(training)
     images, texts = made.codes(5, 7, [7, 3, 5, 7, 7]), made.codes(6, 9, [4, 9, 1, 4, 8, 2], seed=3)
     scores = model.scores(images, texts)
@@ -49,8 +49,8 @@ def test_cutting_and_working_out_again_change_nothing(name, training, budget, mo
 def test_what_is_recorded_is_the_same(name, training, budget, monkeypatch):
     """Captions by their place, with lengths that the host does not look at."""
     whole = scored(name, training, None, monkeypatch)
-    monkeypatch.setattr("bcls.similarity.blocks._recording", lambda _: True)
-    monkeypatch.setattr("bcls.similarity.blocks._lengths", None)
+    monkeypatch.setattr("bcls.models.all_pairs._recording", lambda _: True)
+    monkeypatch.setattr("bcls.models.all_pairs._lengths", None)
     torch.testing.assert_close(scored(name, training, budget, monkeypatch), whole)
 
 
@@ -58,7 +58,7 @@ def test_checkpointing_keeps_less(monkeypatch):
     """What autograd holds on to between the passes."""
     kept = []
     for budget in (Budget(40, 10**6), Budget(40, 0)):
-        monkeypatch.setattr("bcls.similarity.blocks.budget_for", lambda *_, budget=budget: budget)
+        monkeypatch.setattr("bcls.models.all_pairs.budget_for", lambda *_, budget=budget: budget)
         model = made.model("sgr", width=64, features=64).train()
         images, texts = made.regions(count=6, width=64), model.prepare_texts(made.CAPTIONS * 3)
         sizes = []

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bcls.similarity import cosine, unit
+from bcls.models.scoring import cosine, unit
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bcls._padded import Padded, pad
 from bcls.models.base import RetrievalModel
-from bcls.training import TrainConfig
+from bcls.models.padded import Padded, pad
+from bcls.training.config import TrainConfig
 
 WIDTH = 6
 WORDS = ("a", "dog", "cat", "boat", "red", "blue", "runs", "sleeps", "on", "grass", "water", "small", "big", "man")

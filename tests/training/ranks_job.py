@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import save_file
 
 from bcls.losses import from_name
-from bcls.models import build
-from bcls.training import train
-from bcls.training.batch import labelled
+from bcls.models.config import build
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.ranks import average_gradients, hang_up
+from bcls.training.distributed import average_gradients, hang_up
+from bcls.training.loader import labelled
 from bcls.training.setup import set_up
+from bcls.training.start import train
 from bcls.training.step import score_pairs
 from tests.training.made import WIDTH, TinyModel, WordModel, settings
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls.training.average import MovingAverage, decay_for
+from bcls.training.checkpoint import MovingAverage, decay_for
 from bcls.training.setup import set_up
 from tests.training.made import TinyModel, make_data, settings
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.labels import relevance
+from bcls.labels.relevance import relevance
 from bcls.training import batch_labels
 from bcls.training.batch_labels import BatchLabels
 

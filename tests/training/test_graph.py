@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bcls._padded import Padded
-from bcls.training import TrainConfig, train
-from bcls.training.batch import Batch
-from bcls.training.graph import why_not
-from bcls.training.optimizer import set_rate
+from bcls.models.padded import Padded
+from bcls.training.config import TrainConfig
+from bcls.training.cuda_graph import why_not
+from bcls.training.loader import Batch
+from bcls.training.optimization import set_rate
 from bcls.training.setup import set_up
+from bcls.training.start import train
 from bcls.training.step import parts_of, seed_step, stepper
 from tests.training.made import TinyModel, make_data, settings
 

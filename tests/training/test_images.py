@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.data import open_dataset
+from bcls.data.dataset import open_dataset
 from bcls.training import images as sources
-from bcls.training import train
-from bcls.training.feed import Feed
 from bcls.training.images import DrawnViews, HeldImages, MappedImages, feature_images
+from bcls.training.loader import Feed
 from bcls.training.setup import set_up
+from bcls.training.start import train
 from tests.training.made import TinyModel, make_data, settings
 from tests.training.made_views import add_views
 from tests.training.test_resume import Stopping, contents

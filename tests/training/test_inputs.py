@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from bcls._padded import Padded
-from bcls.data import open_dataset
+from bcls.data.dataset import open_dataset
+from bcls.models.padded import Padded
 from bcls.training import images as sources
-from bcls.training.feed import Feed, Texts
 from bcls.training.images import PictureImages, feature_images
+from bcls.training.loader import Feed, Texts
 from tests.data.made import make_dataset
 from tests.training.made import make_data
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from bcls.training.journal import Journal, read_metrics
+from bcls.training.metrics_log import Journal, read_metrics
 
 GOOD = b'{"kind": "step", "epoch": 1, "step": 1, "loss": 0.5}\n'
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bcls.training import train
 from bcls.training.setup import set_up
+from bcls.training.start import train
 from bcls.training.validate import validate
 from tests.training.made import TinyModel, make_data, settings
 

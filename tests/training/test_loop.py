@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bcls.training import train
+from bcls.training.console import Watch
+from bcls.training.start import train
 from bcls.training.step import seed_step
-from bcls.training.watch import Watch
 from tests.training.made import TinyModel, WordModel, make_data, settings
 
 

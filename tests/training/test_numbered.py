@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.training.batch import labelled
-from bcls.training.graph import STEP
-from bcls.training.numbered import Lookup, Numbered
+from bcls.training.cuda_graph import STEP
+from bcls.training.loader import Lookup, Numbered, labelled
 from bcls.training.setup import set_up
 from bcls.training.step import parts_of
 from tests.training.made import TinyModel, make_data, settings

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bcls.losses import BCLSLoss, SumLoss
-from bcls.training.objective import all_negatives, hold_in_range, make_loss, numbers
+from bcls.training.optimization import all_negatives, hold_in_range, make_loss, numbers
 
 
 def test_names_and_arguments():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.training.plan import left_out, plan_epoch, share_of_rank, sizes_of_ranks
+from bcls.training.sampler import left_out, plan_epoch, share_of_rank, sizes_of_ranks
 
 owners = st.lists(st.integers(0, 12), min_size=1, max_size=80).map(lambda one: np.array(one, dtype=np.int64))
 

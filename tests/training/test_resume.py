@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bcls.training import train
+from bcls.training.start import train
 from tests.training.made import TinyModel, make_data, settings
 
 ROOT = Path(__file__).parents[2]

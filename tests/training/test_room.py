@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from bcls.training import room
+from bcls.training import images as room
 
 CPU = torch.device("cpu")
 MEMINFO = "MemTotal:       16000 kB\nMemFree:          100 kB\nMemAvailable:    8000 kB\n"

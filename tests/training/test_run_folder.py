@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from bcls._files import recover, replace_folder
+from bcls._core.files import recover, replace_folder
 from bcls.training.run_folder import locked
 
 
@@ -72,7 +72,7 @@ def test_names_that_people_give_are_left_alone(tmp_path):
 
 def test_folders_inside_are_on_the_disk_before_the_name_is_given(tmp_path, monkeypatch):
     done = []
-    monkeypatch.setattr("bcls._files.sync_folder", lambda folder: done.append(folder.name))
+    monkeypatch.setattr("bcls._core.files.sync_folder", lambda folder: done.append(folder.name))
 
     def nested(folder):
         (folder / "encoder").mkdir()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bcls.training import TrainConfig
-from bcls.training.schedule import rate_at
+from bcls.training.config import TrainConfig
+from bcls.training.optimization import rate_at
 
 
 def rates(config, steps=10):

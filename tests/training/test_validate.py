@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from bcls.losses import BCLSLoss, TripletHardLoss
-from bcls.training import train
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.journal import read_metrics
+from bcls.training.metrics_log import read_metrics
 from bcls.training.setup import set_up
+from bcls.training.start import train
 from bcls.training.validate import validate
 from tests.training.made import TinyModel, make_data, settings
 

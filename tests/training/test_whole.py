@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bcls.backbones import load_backbone
-from bcls.backbones.base import Backbone
-from bcls.training import TrainConfig, train
+from bcls.features.backbones import Backbone, load_backbone
+from bcls.training.config import TrainConfig
 from bcls.training.setup import set_up
+from bcls.training.start import train
 from tests.data.made import make_dataset
 from tests.training.made import make_data, settings
 

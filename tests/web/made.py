@@ -8,7 +8,7 @@ import numpy as np
 import uvicorn
 from starlette.testclient import TestClient
 
-from bcls.search import Service, ServiceSettings
+from bcls.search.service import Service, ServiceSettings
 from bcls.web import Site, WebSettings, create_app
 from bcls.web.labels import QueryLabels
 from bcls.web.server import bind

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bcls.search import OverloadedError
+from bcls.search.batcher import OverloadedError
 from tests.web.made import client_of, make_site
 
 
@@ -79,7 +79,7 @@ def test_photos(client, folders):
 @pytest.mark.parametrize("what", ["thumbnail", "file"])
 def test_browsers_ask_again_whether_a_number_still_means_that_picture(folders, tmp_path, what):
     """Another index at the same address has other pictures under the same numbers."""
-    from bcls.search import Service
+    from bcls.search.service import Service
     from bcls.web import Site
     from tests.index.made import index, photo
 
@@ -185,7 +185,7 @@ def test_a_photo_that_is_gone(folders, tmp_path):
 def test_an_index_made_anew_with_another_model(tmp_path, monkeypatch):
     import shutil
 
-    from bcls.search import Service
+    from bcls.search.service import Service
     from bcls.web import Site
     from tests.index.made import index, photos, tiny_model
 
@@ -258,7 +258,7 @@ def own(tmp_path, folders):
 @pytest.mark.parametrize("address", PLACES)
 @pytest.mark.parametrize("trouble", ["gone", "made anew", "damaged"])
 def test_trouble_with_the_index_is_not_the_fault_of_a_request(own, trouble, address):
-    from bcls.search import Service
+    from bcls.search.service import Service
     from bcls.web import Site
 
     manifest = own / "index.json"
@@ -274,8 +274,8 @@ def test_trouble_with_the_index_is_not_the_fault_of_a_request(own, trouble, addr
 
 
 def test_trouble_in_what_holds_the_vectors(own, monkeypatch):
-    from bcls.index import IndexUnavailableError
-    from bcls.search import Service
+    from bcls.search.engine import IndexUnavailableError
+    from bcls.search.service import Service
     from bcls.web import Site
 
     def lost(*_):

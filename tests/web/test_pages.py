@@ -1,6 +1,6 @@
 """Pages without a browser: what they hold, escaped."""
 
-from bcls.search import Service
+from bcls.search.service import Service
 from bcls.web import Site
 from tests.index.made import index, photos, tiny_model
 from tests.web.made import client_of, make_site

@@ -4,7 +4,7 @@ import io
 
 from PIL import Image
 
-from bcls.search import Service
+from bcls.search.service import Service
 from bcls.web.thumbnails import Thumbnails
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from bcls._checks import check_choice
+from bcls._core.errors import check_choice
 from bcls.cli.arguments import parse
 
 #: In their order on the page; what each varies.
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         check_choice("SUBJECT", name, SUBJECTS)
     check_choice("--device", settings.device, ("auto", "cuda", "cpu"))
     # Here, not above: `--help` need not wait for them.
-    from bcls.bench.run import run_all
+    from bcls.experiments.bench_report import run_all
 
     results = run_all(names or list(SUBJECTS), Path(settings.out), settings.device, quick=settings.quick)
     if settings.json:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.cli.arguments import parse
 from bcls.cli.evaluate import models_in_front
 
@@ -49,13 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
     settings = parse("compare", ABOUT, CompareSettings, _with_flags(list(arguments)))
     # Here, not above: `--help` need not wait for them.
-    from bcls.assess import CaptionVectors, PairLabels, compare, comparison_page, load_similarity
-    from bcls.assess.model_scores import is_model
-    from bcls.assess.page.file import check_page, write_page
-    from bcls.assess.scores import on_disk
-    from bcls.assess.show import as_json, print_comparison
-    from bcls.data import open_dataset
-    from bcls.evaluation import query_ranks
+    from bcls.data.dataset import open_dataset
+    from bcls.evaluation.evaluator import CaptionVectors, compare
+    from bcls.evaluation.pages import PairLabels, check_page, comparison_page, write_page
+    from bcls.evaluation.recall import query_ranks
+    from bcls.evaluation.scores import is_model, load_similarity, on_disk
+    from bcls.evaluation.tables import as_json, print_comparison
 
     check_page(settings.html, settings.queries)
     if settings.labels is not None and settings.html is None:

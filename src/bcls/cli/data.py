@@ -1,4 +1,7 @@
-"""``bcls data``: import a dataset, check it, count it, extract features."""
+"""``bcls data features``: features of a dataset's pictures.
+
+``bcls data``: import a dataset, check it, count it, extract features.
+"""
 
 import json
 import sys
@@ -7,12 +10,49 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcls._checks import check_choice
-from bcls.cli.arguments import parse
-from bcls.cli.places import places
-from bcls.data import open_dataset
+from bcls._core.errors import check_choice
+from bcls.cli.arguments import parse, places
 from bcls.data.check import CheckSettings, check_dataset
+from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
+from bcls.features.arrays import FeatureSettings
+
+
+def extract_features(words: list[str]) -> int:
+    """Run the job; ``words`` stand after ``bcls data features``.
+
+    Returns:
+        0 when the features are there, 1 when pictures cannot be read and are not in quarantine.
+    """
+    about = (
+        "Extracts features of every picture with a pretrained network, and enters them in the dataset. Run again to go "
+        "on after a break. Exits with 1 where pictures cannot be read; all others are done then."
+    )
+    (folder,), flags = places("data", words, ("DIR",), "data features DIR")
+    settings = parse("data features DIR", about, FeatureSettings, flags)
+    from bcls.data.dataset import open_dataset
+    from bcls.features.extract import extract
+
+    images = None if settings.images is None else Path(settings.images).resolve()
+    # Processes that start elsewhere read the same files.
+    done = extract(open_dataset(Path(folder).resolve(), images=images), settings)
+    for image_id, reason in done.unreadable.items():
+        print(f"unreadable: {image_id}: {reason}", file=sys.stderr)
+    if settings.json:
+        content = {"name": done.name, "folder": str(done.folder), "shapes": done.shapes, "already": done.already}
+        print(json.dumps({**content, "views": done.views, "unreadable": done.unreadable, "zero_rows": done.zero_rows}))
+    else:
+        for split, shape in done.shapes.items():
+            note = f", {done.views} rows a picture" if done.views > 1 else ""
+            note += " (finished before)" if split in done.already else ""
+            print(f"{split}: {' x '.join(map(str, shape))}{note}")
+        if not done.unreadable:
+            print(f"{done.name} is in {done.folder}")
+    if done.unreadable:
+        many = f"{len(done.unreadable)} picture{'s' * (len(done.unreadable) != 1)} cannot be read"
+        print(f"{many}; mend, or run `bcls data check {folder}` to skip them, then run this again", file=sys.stderr)
+        return 1
+    return 0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,7 +87,7 @@ def _import(words: list[str]) -> int:
     if settings.json:
         print(json.dumps({"out": settings.out, "name": imported.manifest.name, "splits": splits}))
     else:
-        from bcls.data.report import print_splits
+        from bcls.data.stats import print_splits
 
         print_splits(imported.manifest)
         print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
@@ -65,7 +105,7 @@ def _check(words: list[str]) -> int:
     if settings.json:
         print(json.dumps(report.as_json()))
     else:
-        from bcls.data.check.table import print_report
+        from bcls.data.check import print_report
 
         print_report(report)
     return 0 if report.is_clean and not (settings.strict and report.findings) else 1
@@ -84,16 +124,15 @@ def _stats(words: list[str]) -> int:
     if settings.json:
         print(json.dumps({"name": dataset.name, "splits": [one.as_json() for one in stats]}))
     else:
-        from bcls.data.report import print_stats
+        from bcls.data.stats import print_stats
 
         print_stats(dataset.name, stats)
     return 0
 
 
 def _features(words: list[str]) -> int:
-    from bcls.cli.features import main as extract
 
-    return extract(words)
+    return extract_features(words)
 
 
 @dataclass(frozen=True)

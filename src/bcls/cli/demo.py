@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bcls.cli.arguments import parse
-from bcls.demo.settings import DemoSettings
+from bcls.experiments.demo_results import DemoSettings
 
 ABOUT = (
     "Draws scenes with captions, labels every pair with MiniLM, trains a small two-tower model under Triplet-HN, "
@@ -18,15 +18,15 @@ def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
     settings = parse("demo", ABOUT, DemoSettings, arguments)
     # Here, not above: they bring torch, and `bcls demo --help` need not wait for it.
-    from bcls.demo.results import summary
-    from bcls.demo.run import run
+    from bcls.experiments.demo import run
+    from bcls.experiments.demo_results import summary
 
     runs = run(settings)
     if settings.json:
         figures = {loss: {key: asdict(spread) for key, spread in row.items()} for loss, row in summary(runs).items()}
         print(json.dumps(figures))
     else:
-        from bcls.demo.table import print_table
+        from bcls.experiments.demo import print_table
 
         print_table(runs, Path(settings.out))
     return 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from bcls._checks import check_choice, fail
+from bcls._core.errors import check_choice, fail
 from bcls.cli.arguments import parse
 
 ABOUT = (
@@ -63,18 +63,11 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse("evaluate", ABOUT, EvaluateSettings, _with_flag(list(arguments)))
     _check(settings)
     # Here, not above: `--help` need not wait for them.
-    from bcls.assess import (
-        CaptionVectors,
-        Options,
-        PairLabels,
-        evaluate,
-        evaluation_page,
-        load_embeddings,
-        load_similarity,
-    )
-    from bcls.assess.page.file import check_page, write_page
-    from bcls.assess.show import as_json, as_row, print_figures
-    from bcls.data import open_dataset
+    from bcls.data.dataset import open_dataset
+    from bcls.evaluation.evaluator import CaptionVectors, Options, evaluate
+    from bcls.evaluation.pages import PairLabels, check_page, evaluation_page, write_page
+    from bcls.evaluation.scores import load_embeddings, load_similarity
+    from bcls.evaluation.tables import as_json, as_row, print_figures
 
     check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)

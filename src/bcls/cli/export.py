@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from bcls._checks import check_choice, fail
-from bcls.cli.arguments import parse
-from bcls.cli.places import places
+from bcls._core.errors import check_choice, fail
+from bcls.cli.arguments import parse, places
 
 ABOUT = (
     "Writes a model for use elsewhere: as ONNX files of its two towers, checked against torch, or as the folder that "
@@ -37,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     if settings.format == "folder":
         return _folder(name, settings)
     # Here, not above: `--help` need not wait for them.
-    from bcls.export import export_onnx
-    from bcls.models import load
+    from bcls.models.export import export_onnx
+    from bcls.models.folder import load
 
     exported = export_onnx(load(name), settings.out, regions=settings.regions)
     if settings.json:
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 def _folder(name: str, settings: ExportSettings) -> int:
     if settings.regions:
         fail("--regions", "it with --format onnx", "--format folder", "leave it out")
-    from bcls.export import export_folder
+    from bcls.models.export import export_folder
 
     export_folder(name, settings.out)
     if settings.json:

@@ -5,9 +5,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from bcls.cli.arguments import parse
-from bcls.cli.places import places
-from bcls.index.settings import IndexSettings
+from bcls.cli.arguments import parse, places
+from bcls.search.index import IndexSettings
 
 ABOUT = (
     "Makes an index of the photos in a folder, a zip or tar, or a dataset. Run again, it takes in what was added, "
@@ -21,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     (photos,), flags = places("index", arguments, ("PHOTOS",), "index photos --out index")
     settings = parse("index PHOTOS", ABOUT, IndexSettings, flags)
     # Here, not above: `--help` need not wait for them.
-    from bcls.index import build_index
+    from bcls.search.build import build_index
 
     report = build_index(photos, settings)
     for reason in report.skipped.values():

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import check_choice, fail
-from bcls.cli.arguments import parse
-from bcls.cli.places import places
+from bcls._core.errors import check_choice, fail
+from bcls.cli.arguments import parse, places
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def _embed(arguments: Sequence[str]) -> int:
     about = "Embeds the captions of a dataset, in blocks; after a stop the same command goes on where it was."
     (folder,), flags = places("labels", arguments, ("DIR",), "labels embed flickr8k")
     settings = parse("labels embed DIR", about, EmbedSettings, flags)
-    from bcls.data import open_dataset
+    from bcls.data.dataset import open_dataset
     from bcls.labels.cache import cache_folder, cached_embeddings
 
     started = time.monotonic()
@@ -117,9 +116,8 @@ def _alpha(arguments: Sequence[str]) -> int:
     about = "Prints the standard deviation of similarities between captions of one image, the paper's choice of alpha."
     (folder,), flags = places("labels", arguments, ("DIR",), "labels alpha flickr8k")
     settings = parse("labels alpha DIR", about, AlphaSettings, flags)
-    from bcls.data import open_dataset
-    from bcls.labels.alpha import suggest_alpha
-    from bcls.labels.histogram import plot_histogram, text_histogram
+    from bcls.data.dataset import open_dataset
+    from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
 
     dataset = open_dataset(Path(folder)).split(settings.split)
     spread = suggest_alpha(dataset, settings.encoder)
@@ -154,9 +152,8 @@ def _quality(arguments: Sequence[str]) -> int:
 
 def _rows(settings: QualitySettings, encoders: list[str], aggregates: list[str]) -> list[dict[str, Any]]:
     # Here, not above: `--help` need not wait for them.
-    from bcls.evaluation import human_correlation
-    from bcls.labels.pair_labels import pair_labels
-    from bcls.labels.quality import label_quality
+    from bcls.evaluation.statistics import human_correlation
+    from bcls.labels.quality import label_quality, pair_labels
 
     judged = _judged(settings)
     rows: list[dict[str, Any]] = []
@@ -172,7 +169,7 @@ def _rows(settings: QualitySettings, encoders: list[str], aggregates: list[str])
 
 
 def _judged(settings: QualitySettings) -> list[Any]:
-    from bcls.labels.judged import judged_cxc, judged_flickr8k, judged_sts
+    from bcls.labels.quality import judged_cxc, judged_flickr8k, judged_sts
 
     if not (settings.cxc or settings.sts or settings.flickr8k):
         fail(

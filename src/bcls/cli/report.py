@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.cli.arguments import parse
 
 ABOUT = (
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse("report DIR...", ABOUT, ReportSettings, words)
     if not folders:
         fail("bcls report: DIR", "folders that `bcls sweep` wrote", "none", "for example `bcls report sweeps/main`")
-    from bcls.assess.page.file import check_page, write_page
+    from bcls.evaluation.pages import check_page, write_page
 
     check_page(settings.html, settings.queries)
     if settings.markdown is not None and (
@@ -52,11 +52,9 @@ def main(arguments: Sequence[str]) -> int:
         fail("--markdown", "a file in a folder that exists", repr(settings.markdown), "make the folder first")
     if settings.gallery:
         return _gallery(settings, folders)
-    from bcls.experiments.report.build import build
-    from bcls.experiments.report.claims import judge
-    from bcls.experiments.report.page import as_html, as_markdown
-    from bcls.experiments.report.paper import read_paper
-    from bcls.experiments.report.summary import summarise
+    from bcls.experiments.claims import judge, read_paper
+    from bcls.experiments.report import as_html, as_markdown, build
+    from bcls.experiments.summary import summarise
 
     summaries = [summarise(folder) for folder in folders]
     sections = build(summaries, None if settings.paper is None else read_paper(settings.paper))
@@ -75,9 +73,9 @@ def main(arguments: Sequence[str]) -> int:
 def _gallery(settings: ReportSettings, folders: Sequence[str]) -> int:
     if len(folders) != 1 or settings.data is None or settings.html is None:
         fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
-    from bcls.assess.page.file import write_page
-    from bcls.experiments.report.gallery import gallery
-    from bcls.experiments.report.summary import summarise
+    from bcls.evaluation.pages import write_page
+    from bcls.experiments.report_gallery import gallery
+    from bcls.experiments.summary import summarise
 
     page = gallery(summarise(folders[0]), settings.gallery, settings.data, count=settings.queries)
     write_page(settings.html, page)

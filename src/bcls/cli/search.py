@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bcls._checks import fail, visible
-from bcls.cli.arguments import parse
-from bcls.cli.places import places
+from bcls._core.errors import fail, visible
+from bcls.cli.arguments import parse, places
 
 if TYPE_CHECKING:
-    from bcls.search import Answer, CaptionAnswer, Service
+    from bcls.search.service import Answer, CaptionAnswer, Service
 
 ABOUT = (
     'Finds photos in an index: `bcls search INDEX "a dog on the beach" -k 5`, or with --image instead of the text. '
@@ -63,8 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse("search INDEX [TEXT]", ABOUT, SearchSettings, flags)
     _check(text, settings)
     # Here, not above: `--help` need not wait for them.
-    from bcls.index import where
-    from bcls.search import Service, ServiceSettings
+    from bcls.search.engine import where
+    from bcls.search.service import Service, ServiceSettings
 
     limits = where(settings.after, settings.before, settings.under, settings.words)
     with Service(folder, settings.model, ServiceSettings(rerank=settings.rerank, timeout=_PATIENCE)) as service:
@@ -90,7 +89,7 @@ def _check(text: str | None, settings: SearchSettings) -> None:
 
 
 def _read(path: str | None) -> bytes:
-    from bcls.data.images.members import check_size
+    from bcls.data.image_files import check_size
 
     file = Path(str(path))
     check_size("--image", file.name, file.stat().st_size)
@@ -98,9 +97,9 @@ def _read(path: str | None) -> bytes:
 
 
 def _show(service: "Service", title: str, settings: SearchSettings, answer: "Answer | CaptionAnswer") -> None:
-    from bcls._files import write_whole
-    from bcls.search import Answer, Hit
-    from bcls.search.pictures import contact_sheet, page
+    from bcls._core.files import write_whole
+    from bcls.search.service import Answer, Hit
+    from bcls.search.sheets import contact_sheet, page
 
     hits = [hit for hit in answer.hits if hit.fits or not settings.fitting]
     note = _note(answer)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bcls._checks import check_whole, fail
-from bcls.cli.arguments import parse
-from bcls.cli.places import places
+from bcls._core.errors import check_whole, fail
+from bcls.cli.arguments import parse, places
 
 if TYPE_CHECKING:
-    from bcls.search import Service
+    from bcls.search.service import Service
     from bcls.web import Site, WebSettings
 
 ABOUT = (
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     (folder,), flags = places("serve", arguments, ("INDEX",), "serve index --port 8000")
     settings = parse("serve INDEX", ABOUT, ServeSettings, flags)
     # Here, not above: `--help` need not wait for them.
-    from bcls._extras import require
+    from bcls._core.extras import require
 
     for module in ("fastapi", "uvicorn", "jinja2", "python_multipart"):
         require(module, "web", "the web app")
@@ -106,14 +105,14 @@ def _site(folder: str, settings: ServeSettings, limits: "WebSettings") -> "Site"
     if settings.compare is not None:
         other = _service(settings.compare, settings, None)
         if settings.labels != "none":
-            from bcls.labels import load_text_encoder
+            from bcls.labels.encoders import load_text_encoder
 
             labels = QueryLabels(load_text_encoder(settings.labels))
     return Site(service, limits, other, labels, runs)
 
 
 def _service(folder: str, settings: ServeSettings, model: str | None) -> "Service":
-    from bcls.search import Service, ServiceSettings
+    from bcls.search.service import Service, ServiceSettings
 
     cache = ServiceSettings().cache if settings.cache else 0
     wanted = ServiceSettings(cache=cache, rerank=settings.rerank, timeout=settings.timeout, queue=settings.at_once)

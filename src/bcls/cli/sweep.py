@@ -5,9 +5,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from bcls.cli.arguments import parse
-from bcls.cli.places import places
-from bcls.experiments.settings import SweepSettings
+from bcls.cli.arguments import parse, places
+from bcls.experiments.sweep_file import SweepSettings
 
 ABOUT = (
     "Trains and judges every row of a table from every seed, as a YAML file says (configs/paper, configs/flickr8k): "

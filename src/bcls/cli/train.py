@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from bcls.cli.arguments import parse
-from bcls.training import Result, TrainConfig
+from bcls.training.config import TrainConfig
+from bcls.training.run_folder import Result
 
 _ABOUT = (
     "Trains a model on a dataset folder. Settings come from --config FILE (presets lie in configs/) and from flags "
@@ -35,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         sizes = estimate(config)
         print(json.dumps(asdict(sizes)) if settings.json else sizes.as_text())
         return 0
-    from bcls.training import train
-    from bcls.training.ranks import hang_up
+    from bcls.training.distributed import hang_up
+    from bcls.training.start import train
 
     result = train(config)
     hang_up()

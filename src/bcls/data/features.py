@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bcls._checks import fail, reason_of
-from bcls._files import reserve
-from bcls.data.manifest import FeatureFile
+from bcls._core.errors import fail, reason_of
+from bcls._core.files import reserve
+from bcls.data.records import FeatureFile
 
 Array = npt.NDArray[Any]
 #: Bytes of a header; numpy refuses longer ones too, but reads them first.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._checks import check_choice, fail
+from bcls._core.errors import check_choice, fail
 from bcls.data.text_files import find_file, read_lines
 
 # The first two columns of each kind of table.

@@ -1,10 +1,13 @@
-"""Counts of a dataset: captions, their lengths, sizes of pictures."""
+"""Counts of a dataset: captions, their lengths, sizes of pictures.
+
+Tables for the terminal.
+"""
 
 import io
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +15,10 @@ from PIL import Image, UnidentifiedImageError
 
 from bcls.data.dataset import Dataset
 from bcls.data.images import FORMATS
+from bcls.data.records import Manifest
+
+if TYPE_CHECKING:
+    pass
 
 Numbers = npt.NDArray[np.int64]
 
@@ -78,7 +85,7 @@ def plot(stats: list[Stats], path: Path, title: str) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    from bcls._extras import require
+    from bcls._core.extras import require
 
     require("matplotlib", "plots", "drawing the numbers of a dataset")
     from matplotlib.figure import Figure
@@ -117,3 +124,42 @@ def _summary(values: Numbers) -> dict[str, float] | None:
         "p95": float(high),
         "max": int(values.max()),
     }
+
+
+def print_splits(manifest: Manifest) -> None:
+    """Print the numbers of images and captions of each split."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("split", title=escape(manifest.name))
+    for column in ("images", "captions"):
+        table.add_column(column, justify="right")
+    for split, (images, captions) in manifest.splits.items():
+        table.add_row(escape(split), f"{images:,}", f"{captions:,}")
+    Console().print(table)
+
+
+def print_stats(name: str, stats: "list[Stats]") -> None:
+    """Print the numbers of each split, as ``low / median / high``: the 5th, 50th and 95th percentile."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("split", title=escape(name), caption="5th / 50th / 95th percentile")
+    columns = ("captions_per_image", "words_per_caption", "width", "height")
+    for column in (
+        "images",
+        "captions",
+        *(column.replace("_per_", " an " if "image" in column else " a ") for column in columns),
+    ):
+        table.add_column(column, justify="right")
+    for one in stats:
+        row = one.as_json()
+        cells = [_cell(row[column]) for column in columns]
+        table.add_row(escape(one.split), f"{row['images']:,}", f"{row['captions']:,}", *cells)
+    Console().print(table)
+
+
+def _cell(summary: dict[str, float] | None) -> str:
+    return "" if summary is None else " / ".join(f"{summary[key]:g}" for key in ("p5", "median", "p95"))

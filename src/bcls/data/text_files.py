@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 
 #: A text file that unpacks to more than this is refused: it is a mistake or a trap.
 MAX_BYTES = 8 * 2**30

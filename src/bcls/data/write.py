@@ -8,14 +8,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bcls._checks import fail
-from bcls._files import sync_folder, take
-from bcls._progress import progress
-from bcls._weights import sha256_of
-from bcls.data.images import open_store
-from bcls.data.images.members import check_member
-from bcls.data.manifest import FILE, FeatureFile, ImageFiles, Manifest, write_manifest
-from bcls.data.records import CAPTIONS, IMAGES, Caption, ImageRecord, write_records
+from bcls._core.errors import fail
+from bcls._core.extras import sha256_of
+from bcls._core.files import sync_folder, take
+from bcls._core.progress import progress
+from bcls.data.image_files import check_member, open_store
+from bcls.data.records import (
+    CAPTIONS,
+    FILE,
+    IMAGES,
+    Caption,
+    FeatureFile,
+    ImageFiles,
+    ImageRecord,
+    Manifest,
+    write_manifest,
+    write_records,
+)
 from bcls.data.text_files import is_unicode
 
 #: Lies in the folder while a dataset is written, so that another import may take up what a broken-off one left.

@@ -1,12 +1,29 @@
-"""Hubness: a few items that come first for many queries, and many that come first for none."""
+"""Hubness: a few items that come first for many queries, and many that come first for none.
+
+Normalisation against hubs by a bank of other queries: inverted softmax, and QB-Norm, its dynamic form.
+
+What these give is another ranking, made with more knowledge than the model's own. Its figures have keys of their own
+and stand beside those of :func:`bcls.evaluation.recalls`, never in their place.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._checks import check_whole, fail
-from bcls.evaluation._inputs import Matrix, check_matrix, read_rows, to_floats
-from bcls.evaluation._order import top_items
-from bcls.evaluation._queries import BLOCK, all_parts
+from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls.evaluation.inputs import (
+    BLOCK,
+    Floats,
+    Matrix,
+    all_parts,
+    blocks,
+    check_matrix,
+    read_rows,
+    to_floats,
+    top_items,
+)
+from bcls.evaluation.recall import recalls
 
 
 def hubness(similarity: Matrix, k: int = 10) -> dict[str, float]:
@@ -61,3 +78,152 @@ def _figures(direction: str, top: NDArray[np.float64], items: int, k: int) -> di
         f"{direction}_most{k}": float(occurrence.max()),
         f"{direction}_never{k}": 100.0 * float(np.mean(occurrence == 0)),
     }
+
+
+def inverted_softmax(similarity: Matrix, bank: Matrix, query: str, *, beta: float = 20.0) -> Floats:
+    r"""Lower the scores of items that many queries of a bank like.
+
+    .. math::
+        s'(q, g) = s(q, g) - \frac{1}{\beta} \log \sum_{b} e^{\beta s(b, g)}
+
+    This orders the items of every query as :math:`e^{\beta s(q, g)} / \sum_b e^{\beta s(b, g)}` does (Smith et al.,
+    2017), in the unit of the scores and without overflow.
+
+    Args:
+        similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
+        bank: Scores of other queries, of the training split for instance, with the same gallery: ``(N, B)`` for
+            captions as queries, ``(B, C)`` for images as queries. The test queries themselves work too, and then
+            every query knows of the others.
+        query: ``"caption"`` for text to image, ``"image"`` for image to text.
+        beta: The inverse temperature; 20 suits cosines.
+
+    Returns:
+        ``(N, C)`` scores, good for that direction only.
+
+    Raises:
+        ValueError: If shapes do not fit together, or a value is not finite.
+
+    Example:
+        >>> inverted_softmax(np.array([[0.5], [0.4]]), np.array([[0.9, 0.8], [0.1, 0.2]]), "caption").round(2)
+        array([[-0.41],
+               [ 0.19]])
+    """
+    scores, others = _oriented(similarity, bank, query)
+    adjusted = scores - _penalty(others, beta).astype(scores.dtype)
+    return adjusted if query == "image" else adjusted.T
+
+
+def qb_norm(
+    similarity: Matrix, bank: Matrix, query: str, *, beta: float = 20.0, k: int = 1
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Apply :func:`inverted_softmax` to the queries that a hub would win, and to no other (Bogolin et al., 2022).
+
+    Hubs are the items that are among the first k of some query of the bank. A query is normalised where its own first
+    item is a hub. With the test queries themselves as bank that is every query.
+
+    Args:
+        similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
+        bank: As for :func:`inverted_softmax`.
+        query: ``"caption"`` for text to image, ``"image"`` for image to text.
+        beta: The inverse temperature; 20 suits cosines.
+        k: How many first items of a query of the bank are hubs.
+
+    Returns:
+        ``(N, C)`` scores, good for that direction only, and which queries were normalised.
+
+    Raises:
+        ValueError: If shapes do not fit together, or a value is not finite.
+
+    Example:
+        >>> similarity, bank = np.array([[0.5, 0.1], [0.4, 0.3]]), np.array([[0.9, 0.8], [0.1, 0.2]])
+        >>> adjusted, touched = qb_norm(similarity, bank, "caption")
+        >>> touched.tolist(), adjusted.argmax(axis=0).tolist()
+        ([True, False], [1, 1])
+    """
+    scores, others = _oriented(similarity, bank, query)
+    depth = min(check_whole("k", k, least=1), others.shape[1])
+    hubs = np.zeros(others.shape[1], dtype=bool)
+    for part in blocks(len(others), max(1, BLOCK // others.shape[1])):
+        hubs[top_items(others[part], depth)] = True
+    touched = hubs[scores.argmax(axis=1)]
+    penalty = _penalty(others, beta).astype(scores.dtype)
+    adjusted = scores.copy()
+    np.subtract(adjusted, penalty, out=adjusted, where=touched[:, None])  # no second matrix beside the first
+    return (adjusted if query == "image" else adjusted.T), touched
+
+
+def qb_norm_recalls(
+    similarity: Matrix,
+    image_of_caption: object,
+    image_bank: Matrix,
+    caption_bank: Matrix,
+    ks: Sequence[int] = (1, 5, 10),
+    *,
+    beta: float = 20.0,
+    dynamic: bool = True,
+) -> dict[str, float]:
+    """Compute the recalls at K after normalisation, under names of their own.
+
+    Args:
+        similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
+        image_of_caption: ``(C,)`` integers, the row of each caption's image.
+        image_bank: ``(B, C)`` scores of other images with the captions.
+        caption_bank: ``(N, B)`` scores of other captions with the images.
+        ks: The cut-offs K.
+        beta: The inverse temperature; 20 suits cosines.
+        dynamic: :func:`qb_norm`; otherwise :func:`inverted_softmax` for all queries.
+
+    Returns:
+        Percentages ``i2t_{name}_r{k}`` and ``t2i_{name}_r{k}``, their sum ``{name}_rsum``, and the percentage of
+        queries that were normalised, ``i2t_{name}_share`` and ``t2i_{name}_share``; the name is ``qbnorm``, or
+        ``isoftmax`` for the other.
+
+    Raises:
+        ValueError: If shapes, indices or ``ks`` do not fit together, or a value is not finite.
+
+    Example:
+        >>> similarity = np.array([[0.9, 0.8, 0.7], [0.2, 0.5, 0.1], [0.3, 0.1, 0.6]])
+        >>> figures = qb_norm_recalls(similarity, [0, 1, 2], similarity, similarity, ks=(1,))
+        >>> figures["i2t_qbnorm_r1"], figures["t2i_qbnorm_r1"], figures["qbnorm_rsum"]
+        (100.0, 100.0, 200.0)
+    """
+    name = "qbnorm" if dynamic else "isoftmax"
+    figures: dict[str, float] = {}
+    shares: dict[str, float] = {}
+    total = 0.0
+    for direction, query, bank in (("i2t", "image", image_bank), ("t2i", "caption", caption_bank)):
+        if dynamic:
+            adjusted, touched = qb_norm(similarity, bank, query, beta=beta)
+        else:
+            adjusted, touched = inverted_softmax(similarity, bank, query, beta=beta), np.ones(1, dtype=bool)
+        values = recalls(adjusted, image_of_caption, ks)
+        figures |= {f"{direction}_{name}_r{k}": values[f"{direction}_r{k}"] for k in ks}
+        shares[f"{direction}_{name}_share"] = 100.0 * float(touched.mean())
+        total += sum(values[f"{direction}_r{k}"] for k in ks)
+    return figures | {f"{name}_rsum": total} | shares
+
+
+def _oriented(similarity: Matrix, bank: Matrix, query: str) -> tuple[Floats, Floats]:
+    """Bring both to queries in rows and the gallery in columns."""
+    check_choice("query", query, ("caption", "image"))
+    check_matrix("similarity", similarity)
+    check_matrix("bank", bank)
+    scores = read_rows("similarity", similarity, slice(0, similarity.shape[0]))
+    others = read_rows("bank", bank, slice(0, bank.shape[0]))
+    if query == "caption":
+        scores, others = scores.T, others.T
+    if scores.shape[1] != others.shape[1]:
+        form = f"({scores.shape[1]}, B)" if query == "caption" else f"(B, {scores.shape[1]})"
+        fail("bank", f"shape {form}, the gallery of `similarity`", tuple(bank.shape), "rows are images, also in a bank")
+    return scores, others
+
+
+def _penalty(others: Floats, beta: float) -> NDArray[np.float64]:
+    """Compute the logarithm of the summed exponentials over the bank, in the unit of the scores."""
+    slope = check_number("beta", beta, "20 suits cosines", above=0)
+    highest = others.max(axis=0).astype(np.float64)
+    total = np.zeros(others.shape[1])
+    for part in blocks(len(others), max(1, BLOCK // others.shape[1])):
+        total += np.exp(slope * (others[part].astype(np.float64) - highest)).sum(axis=0)
+    penalty: NDArray[np.float64] = highest + np.log(total) / slope
+    return penalty

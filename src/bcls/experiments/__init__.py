@@ -9,10 +9,10 @@ from typing import Any
 
 _HOMES = {
     "Outcome": "sweep",
-    "Sweep": "file",
-    "SweepSettings": "settings",
+    "Sweep": "sweep_file",
+    "SweepSettings": "sweep_file",
     "read_results": "results",
-    "read_sweep": "file",
+    "read_sweep": "sweep_file",
     "run_sweep": "sweep",
 }
 

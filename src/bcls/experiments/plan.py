@@ -1,4 +1,7 @@
-"""From a file of experiments to single runs, each known by its settings."""
+"""From a file of experiments to single runs, each known by its settings.
+
+The setting of each row that a search found best on the validation split.
+"""
 
 import hashlib
 import json
@@ -6,11 +9,11 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from statistics import fmean
 from typing import Any
 
-from bcls._checks import fail
-from bcls.experiments.file import MACHINE, Row, Sweep, check_settings
-from bcls.experiments.merge import label, merge
+from bcls._core.errors import fail
+from bcls.experiments.sweep_file import MACHINE, Row, Sweep, check_settings, label, merge
 from bcls.training.config import TrainConfig
 
 #: A run of a table, or a setting that a search tries.
@@ -152,3 +155,47 @@ def _planned(row: Row, change: Mapping[str, Any], seed: int, **more: Any) -> Pla
     config = check_settings(merge(row.settings, change))
     settings = {key: value for key, value in config.as_dict().items() if key not in MACHINE}
     return Planned(row.name, settings, seed, noise=row.noise, paper=row.paper, **more)
+
+
+def choose(
+    trials: Sequence[Planned], results: Mapping[str, Mapping[str, Any]], measure: str
+) -> dict[str, dict[str, Any]] | None:
+    """The best point of each row's space.
+
+    A trial that diverged counts as worst. Of equal ones the first in the order of the plan is taken.
+
+    Args:
+        trials: What was planned.
+        results: What came of it, by :attr:`Planned.key`.
+        measure: Figure of the validation split, or of the judged images to choose on; the mean over seeds decides.
+
+    Returns:
+        Dotted keys and values by row; ``None`` while a trial is not finished.
+
+    Raises:
+        ValueError: Every trial of a row diverged, or there is no such figure.
+    """
+    if any(trial.key not in results for trial in trials):
+        return None
+    from bcls._core.errors import check_choice, fail
+
+    scores: dict[str, dict[str, list[float]]] = {}
+    points: dict[str, dict[str, dict[str, Any]]] = {}
+    for trial in trials:
+        result = results[trial.key]
+        if "failed" in result:
+            score = -float("inf")
+        else:
+            figures = result.get("trial", result["validation"])
+            check_choice("search.measure", measure, figures)
+            score = figures[measure]
+        scores.setdefault(trial.row, {}).setdefault(label(trial.point), []).append(score)
+        points.setdefault(trial.row, {}).setdefault(label(trial.point), trial.point)
+    chosen = {}
+    for row, tried in scores.items():
+        means = {point: fmean(values) for point, values in tried.items()}
+        best = max(means, key=lambda point: means[point])
+        if means[best] == -float("inf"):
+            fail(f"runs.{row}.space", "a setting that trains", "none: all diverged", "try lower learning rates")
+        chosen[row] = points[row][best]
+    return chosen

@@ -1,25 +1,185 @@
-"""All runs of a file, in order: search, choose, repeat; one process or several, until all are done or the time is."""
+"""A budget of time, and requests to stop, both answered without losing anything.
 
+Runs spread over several processes of one machine; each takes the next run that nobody has.
+
+All runs of a file, in order: search, choose, repeat; one process or several, until all are done or the time is.
+"""
+
+import multiprocessing
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from bcls._checks import check_choice, check_number, check_whole, fail
-from bcls.experiments.about import add_spread, chosen_before, describe
-from bcls.experiments.choose import choose
-from bcls.experiments.clock import budget
-from bcls.experiments.file import Sweep, read_sweep
-from bcls.experiments.plan import Planned, plan_runs, plan_trials, share
-from bcls.experiments.results import claimed, read_result, run_folder, write_results
-from bcls.experiments.settings import SweepSettings
-from bcls.jobs import torch_threads
+from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls.experiments.plan import Planned, choose, plan_runs, plan_trials, share
+from bcls.experiments.results import (
+    add_spread,
+    chosen_before,
+    claimed,
+    describe,
+    read_result,
+    run_folder,
+    write_results,
+)
+from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
+from bcls.features.jobs import torch_threads
 from bcls.training.run_folder import CHECKPOINTS
+
+
+class Budget:
+    """Whether the time is spent."""
+
+    def __init__(self) -> None:
+        self.spent = False
+
+
+@contextmanager
+def budget(seconds: float | None) -> Iterator[Budget]:
+    """Stop the work inside after some time, as SIGTERM would: a run in training writes a checkpoint first.
+
+    Between trainings SIGTERM becomes ``KeyboardInterrupt`` too, so that no lock or half of a file stays behind.
+    Outside of the main thread signals cannot be caught, and nothing is changed.
+
+    Args:
+        seconds: How long; ``None`` for no limit.
+
+    Yields:
+        Tells afterwards whether it was the budget that stopped the work.
+    """
+    state = Budget()
+    if threading.current_thread() is not threading.main_thread():
+        yield state
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        state.spent = True
+        signal.raise_signal(signal.SIGTERM)
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, leave), signal.SIGALRM: signal.signal(signal.SIGALRM, ring)}
+    if seconds is not None:
+        signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
+    try:
+        yield state
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def spread(
+    sweep: Sweep,
+    settings: SweepSettings,
+    runs: Sequence[Planned],
+    plan: Sequence[Planned],
+    seconds: float | None,
+) -> bool:
+    """Do runs in ``settings.processes`` processes, and wait for them.
+
+    Args:
+        sweep: The file.
+        settings: Where, and how much; ``threads`` of each process.
+        runs: The runs to do.
+        plan: All runs that stand in ``results.jsonl``.
+        seconds: Time that is left; ``None`` for no limit.
+
+    Returns:
+        Whether the time ran out.
+
+    Raises:
+        ValueError: A run cannot be started; the others are stopped.
+        KeyboardInterrupt: Everything was stopped; checkpoints were written.
+    """
+    threads = settings.threads or max(1, cores() // settings.processes)
+    context = multiprocessing.get_context("spawn")
+    messages: Any = context.SimpleQueue()
+    arguments = (sweep, settings, list(runs), list(plan), seconds, threads, messages)
+    workers = [context.Process(target=_work, args=arguments) for _ in range(min(settings.processes, len(runs)))]
+    said: list[tuple[str, str]] = []
+    with budget(None):  # SIGTERM stops this process too
+        try:
+            _start(workers, threads)
+            while any(worker.is_alive() for worker in workers) and not any(kind == "wrong" for kind, _ in said):
+                time.sleep(0.05)
+                said += _heard(messages)
+        finally:
+            for worker in workers:
+                if worker.is_alive():
+                    worker.terminate()  # SIGTERM: a run in training writes a checkpoint
+            for worker in workers:
+                if worker.pid is not None:
+                    worker.join()
+    return _judge(said + _heard(messages), [worker.exitcode for worker in workers])
+
+
+def _judge(said: Sequence[tuple[str, str]], codes: Sequence[int | None]) -> bool:
+    """Say how the processes ended: whether the time ran out, or an error."""
+    for kind, text in said:
+        if kind == "wrong":
+            raise ValueError(text)
+        if kind == "stopped":
+            raise KeyboardInterrupt
+    lost = [code for code in codes if code]
+    if lost:
+        fail("--processes", "processes that end by themselves", f"one with exit code {lost[0]}", "use fewer")
+    return any(kind == "spent" for kind, _ in said)
+
+
+def _start(workers: Sequence[Any], threads: int) -> None:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, str(threads)))  # read when a process starts, before torch is loaded
+    try:
+        for worker in workers:
+            worker.start()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _heard(messages: Any) -> list[tuple[str, str]]:
+    heard = []
+    while not messages.empty():
+        heard.append(messages.get())
+    return heard
+
+
+def _work(
+    sweep: Sweep,
+    settings: SweepSettings,
+    runs: list[Planned],
+    plan: list[Planned],
+    seconds: float | None,
+    threads: int,
+    messages: Any,
+) -> None:
+    """What each process does; how it ended goes to the one that started it."""
+    import torch
+
+    from bcls._core.extras import MissingExtraError
+
+    torch.set_num_threads(threads)
+    with budget(seconds) as state:
+        try:
+            work(sweep, settings, runs, plan)
+        except KeyboardInterrupt:
+            messages.put(("spent" if state.spent else "stopped", ""))
+        except (ValueError, OSError, MissingExtraError) as error:
+            messages.put(("wrong", str(error)))
 
 
 @dataclass(frozen=True)
@@ -44,7 +204,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     """Do all runs of a file that are not finished; the whole of ``bcls sweep``.
 
     Args:
-        file: A file for :func:`bcls.experiments.file.read_sweep`.
+        file: A file for :func:`bcls.experiments.sweep_file.read_sweep`.
         settings: Where, and how much.
 
     Returns:
@@ -57,7 +217,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     sweep = read_sweep(file)
     _check(sweep, settings)
     if sweep.scenes is not None:
-        from bcls.experiments.scenes import draw_scenes
+        from bcls.experiments.metrics import draw_scenes
 
         draw_scenes(settings.data, sweep.scenes)
     out = Path(settings.out)
@@ -129,10 +289,9 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[Planned], plan: S
         runs: The runs to do.
         plan: All runs that stand in ``results.jsonl``.
     """
-    from bcls.experiments.one_run import Bench, do_runs, wants_work
-    from bcls.experiments.people import read_judgements
-    from bcls.experiments.shared import Shared
-    from bcls.training.tell import tell
+    from bcls.experiments.metrics import read_judgements
+    from bcls.experiments.run import Bench, Shared, do_runs, wants_work
+    from bcls.training.console import tell
 
     out = Path(settings.out)
     left = [run for run in runs if wants_work(out, run, final=settings.final)]
@@ -179,11 +338,8 @@ def _do(
 ) -> bool:
     """Do a share of the runs, in this process or in several; whether the time ran out."""
     mine = share(runs, settings.shard)
-    if settings.processes > 1 and len(mine) > 1:
-        from bcls.experiments.processes import spread
-
-        if spread(sweep, settings, mine, plan, _left(until)):
-            return True
+    if settings.processes > 1 and len(mine) > 1 and spread(sweep, settings, mine, plan, _left(until)):
+        return True
     with budget(_left(until)) as state:
         try:
             with torch_threads(settings.threads):
@@ -208,8 +364,8 @@ def _check(sweep: Sweep, settings: SweepSettings) -> None:
         check_number("--minutes", settings.minutes, "leave it out for no limit", above=0)
     if sweep.search is not None and sweep.search.measure.startswith("choice_") and settings.judgements is None:
         fail("--judgements", f"a folder: the search measures {sweep.search.measure}", "none", "give it")
-    from bcls.models import model_config
-    from bcls.training.objective import make_loss
+    from bcls.models.config import model_config
+    from bcls.training.optimization import make_loss
 
     for run in [*plan_trials(sweep), *plan_runs(sweep)]:
         if not run.members:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.kernels.values import ROUNDING
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bcls._checks import check_number, fail
-from bcls._extras import require
+from bcls._core.errors import check_number, fail
+from bcls._core.extras import require
 from bcls.kernels._once import only_once
 from bcls.kernels.engines import PRECISIONS, runs_triton
 

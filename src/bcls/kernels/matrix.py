@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.kernels._once import only_once
 from bcls.kernels._parts import Finished, Soft, Tile, merge, new_keys
 from bcls.kernels.engines import PRECISIONS, elsewhere, engine_for, runs_triton

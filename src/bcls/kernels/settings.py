@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bcls._checks import check_number, check_numbers, check_whole, fail
+from bcls._core.errors import check_number, check_numbers, check_whole, fail
 
 #: Tolerance at the edges of windows, so that a label of 0.3 in float32 lies on the edge 0.3.
 EDGE = 1e-6

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bcls._checks import check_whole, fail
+from bcls._core.errors import check_whole, fail
 from bcls.kernels._entries import entries
 from bcls.kernels._labels import LabelMaker, check_unit_rows, is_whole, reference_places
 from bcls.kernels._once import only_once

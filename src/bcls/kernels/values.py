@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.kernels._arrivals import arrivals
 from bcls.kernels._launch import launch, looks
 from bcls.kernels.engines import allowed, elsewhere, runs_triton

@@ -11,7 +11,7 @@ array([[1., 1., 0.],
 
 from bcls.labels.alpha import CaptionSpread, suggest_alpha
 from bcls.labels.cache import cached_embeddings
-from bcls.labels.encoder import TextEncoder, load_text_encoder
+from bcls.labels.encoders import TextEncoder, load_text_encoder
 from bcls.labels.relevance import relevance
 
 __all__ = ["CaptionSpread", "TextEncoder", "cached_embeddings", "load_text_encoder", "relevance", "suggest_alpha"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from bcls._checks import check_choice, check_number, fail
+from bcls._core.errors import check_choice, check_number, fail
 from bcls.losses._batch import Batch, check_batch, look_later
 
 Reduction = Literal["mean", "sum"]

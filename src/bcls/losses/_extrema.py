@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.losses._windows import WindowBins
 
 LEAST, GREATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max

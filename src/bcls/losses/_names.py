@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bcls._checks import check_choice, check_numbers, fail
+from bcls._core.errors import check_choice, check_numbers, fail
 from bcls.losses._base import RetrievalLoss, check_part, terms_of
 from bcls.losses._batch import Batch
 from bcls.losses.bcls import BCLSLoss

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from bcls import kernels
-from bcls._checks import check_number, fail
+from bcls._core.errors import check_number, fail
 from bcls.losses._base import Reduction, RetrievalLoss, check_part, terms_of, total
 from bcls.losses._batch import Batch
 from bcls.losses.kendall_window import KendallWindowLoss

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bcls._checks import check_number, check_whole, fail
+from bcls._core.errors import check_number, check_whole, fail
 from bcls.losses._base import Reduction, RetrievalLoss, numbers_like, reduce
 from bcls.losses._batch import Batch
 from bcls.losses._levels import level_thresholds

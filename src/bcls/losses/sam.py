@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bcls._checks import check_choice, check_number
+from bcls._core.errors import check_choice, check_number
 from bcls.kernels.settings import SAME
 from bcls.losses._base import Reduction, RetrievalLoss, check_part, reduce, terms_of, total
 from bcls.losses._batch import Batch

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from bcls._checks import check_number
+from bcls._core.errors import check_number
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bcls._checks import check_number
+from bcls._core.errors import check_number
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
 from bcls.losses.triplet import MARGIN_REMEDY

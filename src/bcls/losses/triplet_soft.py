@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bcls import kernels
-from bcls._checks import check_choice, check_number
+from bcls._core.errors import check_choice, check_number
 from bcls.losses._base import Reduction, RetrievalLoss, reduce
 from bcls.losses._batch import Batch
 from bcls.losses.triplet import MARGIN_REMEDY

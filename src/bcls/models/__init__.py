@@ -3,10 +3,9 @@
 The classes are imported when they are needed, so that settings can be read without torch.
 """
 
-from bcls.models.config import SafConfig, SgrafConfig, SgrConfig, VseppConfig
-from bcls.models.loading import load
+from bcls.models.config import MODELS, SafConfig, SgrafConfig, SgrConfig, VseppConfig, build, model_config, name_of
+from bcls.models.folder import load
 from bcls.models.published import import_checkpoint
-from bcls.models.registry import MODELS, build, model_config, name_of
 
 __all__ = [
     "MODELS",

@@ -1,20 +1,151 @@
-"""A model as a folder: config, weights, vocabulary and a card; written whole or not at all, without pickle."""
+"""The page that goes with a saved model: what it is and how to use it.
+
+Shapes that a config tells of its model's tensors, to be held against the weights before memory is taken.
+
+A model as a folder: config, weights, vocabulary and a card; written whole or not at all, without pickle.
+
+A model from wherever it is: a folder, a training run, the package itself, or the hub.
+"""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcls._checks import fail
-from bcls._files import beside, replace_folder, write_whole
+import yaml
+
+from bcls._core.errors import fail
+from bcls._core.extras import require
+from bcls._core.files import HUB_NAME, beside, replace_folder, user_path, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
-from bcls.models._sizes import told_shapes
-from bcls.models.card import card
-from bcls.models.registry import MODELS, build, model_config, name_of
+from bcls.models.config import (
+    MODELS,
+    DualConfig,
+    SafConfig,
+    SgrafConfig,
+    SgrConfig,
+    VseppConfig,
+    build,
+    model_config,
+    name_of,
+)
 
 if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
+
+
+def card(model: "RetrievalModel", plain: dict[str, Any], *, with_words: bool) -> str:
+    """A model card with the header that the Hugging Face Hub reads.
+
+    Args:
+        model: The model.
+        plain: Its config as plain values, ``name`` among them.
+        with_words: Whether a vocabulary goes with it.
+    """
+    header = yaml.safe_dump(
+        {"library_name": "bcls", "pipeline_tag": "feature-extraction", "tags": ["image-text-retrieval", plain["name"]]},
+        sort_keys=False,
+    )
+    trained = sum(value.numel() for value in model.trained_state().values())
+    numbers_only = not with_words and plain.get("words") is not None
+    texts = "token numbers with their lengths" if numbers_only else "strings"
+    return _PAGE.format(
+        header=header.strip(),
+        name=plain["name"],
+        trained=f"{trained:,}",
+        texts=texts,
+        config=json.dumps(plain, indent=2),
+    )
+
+
+_PAGE = """---
+{header}
+---
+
+# {name}, an image-text retrieval model
+
+Scores images against captions; {trained} numbers are stored here. Made with [bcls](https://pypi.org/project/bcls/).
+
+```python
+from bcls.models import load
+
+model = load("THIS FOLDER")
+scores = model.similarity(images, texts)  # rows are images, columns are captions
+```
+
+`texts` are {texts}; `images` are what the config below says: features, or pictures where it names a backbone.
+
+## Config
+
+```json
+{config}
+```
+"""
+
+
+#: ``None`` for a size that the config does not tell.
+Shape = tuple[int | None, ...]
+
+
+def told_shapes(config: Any, names: Iterable[str], words: int | None) -> dict[str, Shape]:
+    """Shapes of tensors by name: enough of them that every size among the settings stands in one.
+
+    Args:
+        config: Of a model; of kinds without large sizes nothing is told.
+        names: Of the tensors that are stored, to find the adapters among them.
+        words: Size of the vocabulary, where there is one.
+
+    Example:
+        >>> told_shapes(VseppConfig(words=9, features=5, width=6, word_width=4), (), None)
+        {'fc.weight': (6, 5), 'reader.embed.weight': (9, 4)}
+    """
+    if isinstance(config, DualConfig):
+        return _dual(config, names, words)
+    if isinstance(config, VseppConfig):
+        features = config.features if config.backbone is None else None
+        return {
+            "fc.weight": (config.width, features),
+            "reader.embed.weight": (config.words or words, config.word_width),
+        }
+    if isinstance(config, SgrafConfig):
+        parts = {"sgr.": _cross(config, words, config.steps), "saf.": _cross(config, words, 0)}
+        return {prefix + name: shape for prefix, part in parts.items() for name, shape in part.items()}
+    if isinstance(config, SafConfig):
+        return _cross(config, words, config.steps if isinstance(config, SgrConfig) else 0)
+    return {}
+
+
+def _cross(config: SafConfig, words: int | None, steps: int) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {
+        "fc.weight": (config.width, config.features),
+        "reader.embed.weight": (config.words or words, config.word_width),
+        "head.local.weight": (config.similarity_width, config.width),
+    }
+    if steps:
+        shapes[f"head.steps.{steps - 1}.query.weight"] = (config.similarity_width, config.similarity_width)
+    return shapes
+
+
+def _dual(config: DualConfig, names: Iterable[str], words: int | None) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {}
+    gru = config.text == "gru"
+    sides = (("image", config.image_head, config.features), ("text", config.text_head, config.states if gru else None))
+    for side, head, width in sides:
+        if head != "none":
+            shapes[f"{side}.head.linear.weight"] = (config.width, width)
+        if head == "mlp" and config.heads > 1:
+            part = config.width // config.heads
+            shapes[f"{side}.head.mlp.2.weight"] = (config.heads, part, part)
+    if gru:
+        shapes["text.encoder.reader.embed.weight"] = (config.words or words, config.word_width)
+        shapes["text.encoder.reader.ahead.weight_hh_l0"] = (3 * config.states, config.states)
+    if config.lora_rank:
+        adapters = [name for name in names if ".lora_A." in name]
+        shapes |= dict.fromkeys(adapters or ["an adapter's lora_A"], (config.lora_rank, None))
+    return shapes
+
 
 CONFIG, WEIGHTS, WORDS, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 #: Where a dual encoder keeps the settings and the tokeniser of an encoder that is no installed package's.
@@ -156,3 +287,54 @@ def is_replaceable(folder: Path, needed: set[str], others: set[str], ours: Calla
     except (OSError, ValueError):
         return False
     return isinstance(told, dict) and ours(told)
+
+
+_FILES = ["*.json", "*.safetensors", "README.md", "encoder/*"]
+
+
+def load(path_or_name: str | Path) -> "RetrievalModel":
+    """Load a model, on the CPU and in eval mode.
+
+    Args:
+        path_or_name: The folder of a saved model; a run folder, of which the best checkpoint is taken, else the last;
+            ``"photo"``, the model that ships in the package; or a name on the Hugging Face Hub, ``owner/model``.
+
+    Raises:
+        ValueError: There is no such model, or its files are damaged or do not belong together.
+        MissingExtraError: A hub name without the extra ``hub``.
+    """
+    if path_or_name == "photo":
+        return _photo()
+    path = user_path(path_or_name)
+    if path.is_file():
+        fail(str(path), "a folder", "a file", "authors' *.pth.tar files go through `bcls.models.import_checkpoint`")
+    if is_model_folder(path):
+        return load_folder(path)
+    for checkpoint in (path / "checkpoints" / "best", path / "checkpoints" / "last"):
+        if is_model_folder(checkpoint):
+            return load_folder(checkpoint)
+    if path.is_dir():
+        return load_folder(path)  # says what is missing
+    if not isinstance(path_or_name, str) or not HUB_NAME.fullmatch(path_or_name):
+        expected = "'photo', the folder of a model or of a run, or a hub name 'owner/model'"
+        fail("path_or_name", expected, repr(str(path_or_name)), "check the spelling")
+    return _from_hub(path_or_name)
+
+
+def _photo() -> "RetrievalModel":
+    with resources.as_file(resources.files("bcls.models") / "photo") as folder:
+        if not is_model_folder(folder):
+            fail("path_or_name", "a model that is installed", "'photo', which is not", "install a release of bcls")
+        return load_folder(folder)
+
+
+def _from_hub(name: str) -> "RetrievalModel":
+    hub = require("huggingface_hub", "hub", "loading a model from the Hugging Face Hub")
+    try:
+        folder = hub.snapshot_download(name, allow_patterns=_FILES)
+    except (OSError, ValueError) as error:
+        # The hub's own message runs over many lines; it stays in the chain for whoever needs it.
+        reason = str(error).strip().split("\n", 1)[0]
+        message = f"`path_or_name`: expected a folder or a model on the hub, got {name!r}; {reason}"
+        raise ValueError(message) from error
+    return load_folder(folder)

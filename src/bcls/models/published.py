@@ -1,17 +1,63 @@
-"""The authors' checkpoints, ``*.pth.tar``, as models of this library; no code in them is run."""
+"""The authors' names of tensors, and ours.
 
-from collections.abc import Mapping
+The authors' checkpoints, ``*.pth.tar``, as models of this library; no code in them is run.
+"""
+
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
-from bcls.models._published_keys import own_names
-from bcls.models.config import DETECTOR_REGIONS
-from bcls.models.registry import build
+from bcls.models.config import DETECTOR_REGIONS, build
 
 if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
+
+#: Their prefix -> ours; none begins with another.
+_PREFIXES = {
+    "fc.": "fc.",
+    "embed.": "reader.embed.",
+    "rnn.": "reader.ahead.",
+    "cap_rnn.": "reader.ahead.",
+    "v_global_w.embedding_local.0.": "image_attention.local.",
+    "v_global_w.embedding_local.1.": "image_attention.local_norm.",
+    "v_global_w.embedding_global.0.": "image_attention.whole.",
+    "v_global_w.embedding_global.1.": "image_attention.whole_norm.",
+    "v_global_w.embedding_common.0.": "image_attention.common.",
+    "t_global_w.embedding_local.0.": "text_attention.local.",
+    "t_global_w.embedding_global.0.": "text_attention.whole.",
+    "t_global_w.embedding_common.0.": "text_attention.common.",
+    "sim_tranloc_w.": "head.local.",
+    "sim_tranglo_w.": "head.whole.",
+    "sim_eval_w.": "head.score.",
+    "SGR_module.": "head.steps.",
+    "SAF_module.attn_sim_w.": "head.filter.",
+    "SAF_module.bn.": "head.norm.",
+}
+#: Inside a step of graph reasoning.
+_LAYERS = {"graph_query_w": "query", "graph_key_w": "key", "sim_graph_w": "out"}
+
+
+def own_names(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The tensors of all state dicts by our names; unknown ones keep theirs and are refused when they are loaded.
+
+    Example:
+        >>> own_names([{"fc.bias": 1}, {"cap_rnn.bias_hh_l0_reverse": 2}, {"SGR_module.0.graph_key_w.bias": 3}])
+        {'fc.bias': 1, 'reader.back.bias_hh_l0': 2, 'head.steps.0.key.bias': 3}
+    """
+    return {_own_name(name): value for state in states for name, value in state.items()}
+
+
+def _own_name(name: str) -> str:
+    prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
+    if prefix is None:
+        return name
+    own = _PREFIXES[prefix] + name.removeprefix(prefix)
+    if own.endswith("_reverse"):
+        own = own.removesuffix("_reverse").replace("reader.ahead.", "reader.back.")
+    return ".".join(_LAYERS.get(part, part) for part in own.split("."))
+
 
 _LAYOUT = "it should hold `model`, a list of the state dicts of images, captions and, for SGR and SAF, similarity"
 
@@ -31,7 +77,7 @@ def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path |
         ValueError: The file is damaged, holds code, or is of a model with options that are not here; the message says
             what.
     """
-    from bcls.models._safe_pickle import read_tensors
+    from bcls.models.safe_pickle import read_tensors
 
     path = Path(path)
     content = read_tensors(path)

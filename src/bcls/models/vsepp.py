@@ -1,4 +1,7 @@
-"""VSE++: a linear layer over image features or a backbone, a GRU over words, cosine."""
+"""The layer that VSE++, SCAN and SGRAF start from.
+
+VSE++: a linear layer over image features or a backbone, a GRU over words, cosine.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -7,16 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bcls._checks import fail
-from bcls._padded import Padded
+from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
+from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, feature_batch, pixel_batch
 from bcls.models.config import VseppConfig
-from bcls.models.images import feature_batch
-from bcls.models.layers import xavier_linear
-from bcls.models.pictures import pixel_batch
-from bcls.models.words import WordReader, caption_numbers, word_count
-from bcls.similarity import cosine, unit
+from bcls.models.padded import Padded
+from bcls.models.scoring import cosine, unit
+from bcls.models.text import WordReader, caption_numbers, word_count
+
+
+def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer with Xavier's uniform weights and no bias to begin with.
+
+    Example:
+        >>> xavier_linear(3, 2).bias.tolist()
+        [0.0, 0.0]
+    """
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 class VseppModel(RetrievalModel):
@@ -149,7 +162,7 @@ def _values(codes: Padded) -> Tensor:
 def _backbone(config: VseppConfig) -> Any:
     if config.backbone is None:
         return None
-    from bcls.backbones import load_backbone
+    from bcls.features.backbones import load_backbone
 
     backbone = load_backbone(config.backbone)
     return backbone.requires_grad_(config.finetune).train(config.finetune)

@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 import numpy as np
 import numpy.typing as npt
 
-from bcls._checks import check_number, check_whole
+from bcls._core.errors import check_number, check_whole
 
 Vector = npt.NDArray[np.float32]
 

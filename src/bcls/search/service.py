@@ -1,31 +1,292 @@
-"""Searches an index: one object for the command line and for a server."""
+"""Settings of a search service.
+
+Checks of what people search for.
+
+What a search gives.
+
+Remembers the last answers of a function.
+
+An index as it is at one moment, with the photos it speaks of.
+
+Searches an index: one object for the command line and for a server.
+"""
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from bcls._checks import check_whole, fail
+from bcls._core.errors import check_whole, fail
 from bcls.data.images import decode
-from bcls.index import FITS, Index, IndexUnavailableError, Photo, Where
-from bcls.index.embedding import image_vectors, prepare, text_vectors
-from bcls.index.engine import Vectors
-from bcls.index.rerank import read_inputs, scores_of
-from bcls.search.answer import Answer, CaptionAnswer, CaptionHit
 from bcls.search.batcher import Batcher, OverloadedError
-from bcls.search.cache import LastUsed
-from bcls.search.opened import Opened, open_now, stamp_of, unreadable
-from bcls.search.query import check_results, check_text
-from bcls.search.settings import ServiceSettings
+from bcls.search.calibration import FITS
+from bcls.search.catalog import Photo
+from bcls.search.embedding import image_vectors, prepare, read_inputs, scores_of, text_vectors
+from bcls.search.engine import IndexUnavailableError, Vectors, Where
+from bcls.search.index import FILE, Index, open_index
+from bcls.search.source import Source
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from bcls.models.base import RetrievalModel
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """How much a service takes on at a time."""
+
+    cache: int = 1024
+    """Texts whose vectors are remembered; 0 for none."""
+    wait: float = 0.01
+    """Seconds that the first text of a batch waits for others, where the batch before had several."""
+    queue: int = 256
+    """Texts that may wait; more are refused."""
+    timeout: float = 10.0
+    """Seconds after which a query is given up."""
+    rerank: int = 50
+    """Results of the vectors that are ranked again, for models with cross attention; 0 for none."""
+
+
+#: Longest query, in characters, and most results.
+MAX_TEXT, MAX_RESULTS = 2000, 1000
+
+
+def check_text(text: str) -> str:
+    """Check a query.
+
+    Returns:
+        The text on one line.
+
+    Raises:
+        ValueError: It is empty, or longer than 2000 characters.
+    """
+    if not isinstance(text, str):
+        fail("text", "a string", type(text).__name__, "write what the photo should show")
+    query = " ".join(text.replace("\0", " ").encode(errors="replace").decode().split())
+    if not query:
+        fail("text", "some words", repr(text[:20]), "write what the photo should show")
+    if len(query) > MAX_TEXT:
+        fail("text", f"at most {MAX_TEXT} characters", f"{len(query)}", "describe one photo in a sentence or two")
+    return query
+
+
+def check_results(k: int) -> int:
+    """Check a number of results, from 1 to 1000."""
+    if check_whole("k", k, least=1) > MAX_RESULTS:
+        fail("k", f"at most {MAX_RESULTS}", k, "ask for fewer results, and narrow them with filters")
+    return k
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A photo that was found.
+
+    Attributes:
+        number: Its number in the index, never used for another photo.
+        path: Its path; for an archive the archive's path and the name inside.
+        name: Its name below the folder of photos.
+        score: Between 0 and 1, see :class:`bcls.search.Calibration`.
+        similarity: What the model says, on its own scale.
+        fits: Whether the score says that it fits.
+        date: When it was taken, or its file last changed, in seconds since 1970.
+        taken: Whether the camera gave the date.
+        place: Latitude and longitude in degrees, if the camera gave them.
+        captions: What is written about it.
+    """
+
+    number: int
+    path: str
+    name: str
+    score: float
+    similarity: float
+    fits: bool
+    date: float
+    taken: bool
+    place: tuple[float, float] | None
+    captions: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        day = datetime.fromtimestamp(self.date, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        row = {
+            "path": self.path,
+            "score": round(self.score, 4),
+            # A photo that could not be read for ranking again has none, and JSON has no infinity.
+            "similarity": round(self.similarity, 6) if math.isfinite(self.similarity) else None,
+            "fits": self.fits,
+            "number": self.number,
+            "name": self.name,
+            "date": day,
+            "date_from": "camera" if self.taken else "file",
+            "captions": list(self.captions),
+        }
+        return row if self.place is None else {**row, "place": list(self.place)}
+
+
+@dataclass(frozen=True)
+class CaptionHit:
+    """A caption that was found, with the photo that it belongs to."""
+
+    text: str
+    path: str
+    name: str
+    number: int
+    score: float
+    similarity: float
+    fits: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**vars(self), "score": round(self.score, 4), "similarity": round(self.similarity, 6)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Photos, best first.
+
+    Attributes:
+        hits: The photos.
+        reranked: How many of the nearest vectors the whole model ranked again; 0 where vectors are all there is.
+    """
+
+    hits: tuple[Hit, ...]
+    reranked: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything fits the query."""
+        return any(hit.fits for hit in self.hits)
+
+
+@dataclass(frozen=True)
+class CaptionAnswer:
+    """Captions, best first; see :class:`Answer`."""
+
+    hits: tuple[CaptionHit, ...]
+    reranked: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything fits the photo."""
+        return any(hit.fits for hit in self.hits)
+
+
+_Answer = TypeVar("_Answer")
+
+
+class LastUsed(Generic[_Answer]):
+    """The answers for the ``size`` texts that were asked for last; threads may share it.
+
+    Example:
+        >>> lengths = LastUsed(len, 1)
+        >>> lengths("abc"), lengths("abc"), lengths.hits
+        (3, 3, 1)
+    """
+
+    def __init__(self, function: Callable[[str], _Answer], size: int) -> None:
+        self._function = function
+        self._size = check_whole("cache", size, least=0)
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self.hits = 0
+
+    def __call__(self, text: str) -> _Answer:
+        """The function's answer, remembered or new."""
+        with self._lock:
+            if text in self._answers:
+                self._answers.move_to_end(text)
+                self.hits += 1
+                return self._answers[text]
+        answer = self._function(text)
+        with self._lock:
+            self._answers[text] = answer
+            while len(self._answers) > self._size:
+                self._answers.popitem(last=False)
+        return answer
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An index that is open.
+
+    Attributes:
+        stamp: Changes with every run of ``bcls index``.
+        index: The index.
+        source: Where its photos are; ``None`` if they are gone.
+    """
+
+    stamp: tuple[int, int]
+    index: Index
+    source: Source | None
+
+    def path(self, name: str) -> str:
+        """A photo's path as a person knows it."""
+        if self.source is not None:
+            try:
+                return self.source.place(name)
+            except FileNotFoundError:
+                pass
+        return str(Path(self.index.manifest.photos) / name)
+
+    def photos(self, numbers: npt.NDArray[np.int64]) -> list[Photo]:
+        """Photos in the order of their numbers here; those that were taken out since are left out."""
+        known = self.index.catalog.photos([int(one) for one in numbers if one >= 0])
+        return [known[int(one)] for one in numbers if int(one) in known]
+
+    def hits(self, numbers: npt.NDArray[np.int64], similarities: npt.NDArray[Any], kind: str) -> tuple[Hit, ...]:
+        """Results with all that is known about them, scored as the ``kind`` of query asks."""
+        scores = self.index.manifest.calibration[kind](similarities)
+        of = {int(n): (float(score), float(s)) for n, score, s in zip(numbers, scores, similarities, strict=True)}
+        photos = self.photos(numbers)
+        captions: dict[int, list[str]] = {}
+        for caption in self.index.catalog.captions_of([photo.number for photo in photos]).values():
+            captions.setdefault(caption.photo, []).append(caption.text)
+        return tuple(self._hit(photo, *of[photo.number], tuple(captions.get(photo.number, ()))) for photo in photos)
+
+    def _hit(self, photo: Photo, score: float, similarity: float, captions: tuple[str, ...]) -> Hit:
+        facts = photo.facts
+        return Hit(
+            number=photo.number,
+            path=self.path(facts.name),
+            name=facts.name,
+            score=score,
+            similarity=similarity,
+            fits=score >= FITS,
+            date=facts.date,
+            taken=facts.taken,
+            place=facts.place,
+            captions=captions,
+        )
+
+
+def stamp_of(folder: Path) -> tuple[int, int]:
+    """What tells one state of an index from the next."""
+    found = (folder / FILE).stat()
+    return found.st_mtime_ns, found.st_ino
+
+
+def unreadable(error: OSError) -> str:
+    """One sentence about an index whose files cannot be read."""
+    return f"the index cannot be read ({error.strerror or error}): see that its folder is there, and start again"
+
+
+def open_now(folder: Path) -> Opened:
+    """Open an index; where its photos are gone, searches still work and say what they would show."""
+    stamp = stamp_of(folder) if (folder / FILE).exists() else (0, 0)
+    index = open_index(folder)
+    try:
+        return Opened(stamp, index, index.source())
+    except (OSError, ValueError):  # gone, or no longer what it was: an archive cut short, say
+        return Opened(stamp, index, None)
 
 
 #: Texts that go through the model together at most, and queries with pictures or rankings by it that run at once.

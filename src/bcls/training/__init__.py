@@ -4,7 +4,7 @@
 """
 
 from bcls.training.config import TrainConfig
-from bcls.training.result import Result
+from bcls.training.run_folder import Result
 from bcls.training.start import train
 
 __all__ = ["Result", "TrainConfig", "train"]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.training.config import Aggregate
-from bcls.training.room import fits
+from bcls.training.images import fits
 
 
 class BatchLabels:

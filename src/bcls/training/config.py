@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bcls._checks import check_choice, check_number, check_whole, fail
-from bcls.training.kinds import check_kinds
+from bcls._core.config import check_kinds
+from bcls._core.errors import check_choice, check_number, check_whole, fail
 
 Schedule = Literal["step", "cosine", "constant"]
 Precision = Literal["no", "bf16", "fp16"]
@@ -188,6 +188,6 @@ def write_yaml(path: Path, config: TrainConfig) -> None:
     """Write the settings so that ``bcls train --config`` reads them again."""
     import yaml
 
-    from bcls._files import write_whole
+    from bcls._core.files import write_whole
 
     write_whole(path, yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True))

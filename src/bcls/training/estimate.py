@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bcls.models.base import RetrievalModel
-from bcls.training.batch import labelled
 from bcls.training.config import TrainConfig
+from bcls.training.loader import labelled
 from bcls.training.setup import Run, set_up, unvisited
 from bcls.training.step import score_pairs
 

@@ -12,7 +12,7 @@ Several GPUs, or several nodes with that many each::
 
 After it was stopped or killed, the same line with ``--resume``.
 
-``batch`` counts the pairs of all processes together, and the loss sees them all; see :mod:`bcls.training.gather`. A
+``batch`` counts the pairs of all processes together, and the loss sees them all (:mod:`bcls.training.distributed`). A
 step is one step of the optimiser. Nothing random depends on what came before a step: order, crops and dropout are drawn
 from the seed and the step's position, so a run that was killed goes on as if it had not been.
 """
@@ -27,24 +27,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from bcls._files import replace_folder
-from bcls._progress import Step as Show
-from bcls._progress import progress
+from bcls._core.files import replace_folder
+from bcls._core.progress import Step as Show
+from bcls._core.progress import progress
 from bcls.losses import check_now
-from bcls.training.average import copy_of
-from bcls.training.checkpoint import Progress, restore, write_checkpoint, write_model
-from bcls.training.interrupt import Interrupt, listening
-from bcls.training.journal import Journal
-from bcls.training.objective import all_negatives
-from bcls.training.optimizer import set_rate
-from bcls.training.ranks import agree
-from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH, LAST
-from bcls.training.schedule import rate_at
+from bcls.training.checkpoint import Progress, copy_of, restore, write_checkpoint, write_model
+from bcls.training.console import Clock, StepValues, Watch, diverged, tell, tell_epoch
+from bcls.training.distributed import agree
+from bcls.training.metrics_log import Journal
+from bcls.training.optimization import all_negatives, rate_at, set_rate
+from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH, LAST, Interrupt, listening
 from bcls.training.setup import Run
 from bcls.training.step import Step, parts_of, seed_step, stepper
-from bcls.training.tell import Clock, tell, tell_epoch
 from bcls.training.validate import validate
-from bcls.training.watch import StepValues, Watch, diverged
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bcls._extras import MissingExtraError
-from bcls._files import write_whole
-from bcls._page import frame
-from bcls._plots import as_element, drawing
-from bcls.training.curves import Curve, curves_of
-from bcls.training.journal import read_metrics
+from bcls._core.extras import MissingExtraError
+from bcls._core.files import write_whole
+from bcls.reports.charts import as_element, drawing
+from bcls.reports.html import frame
+from bcls.training.console import duration
+from bcls.training.metrics_log import Curve, curves_of, read_metrics
 from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
-from bcls.training.tell import duration
 
 _COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c")
 _STYLE = """

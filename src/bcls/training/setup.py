@@ -12,26 +12,24 @@ import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 
-from bcls._checks import check_choice, fail
-from bcls._padded import Padded
-from bcls.data import Dataset, Vocabulary, open_dataset
-from bcls.labels import cached_embeddings
-from bcls.labels.fingerprint import fingerprint
+from bcls._core.errors import check_choice, fail
+from bcls.data.dataset import Dataset, open_dataset
+from bcls.data.vocabulary import Vocabulary
+from bcls.labels.cache import cached_embeddings
+from bcls.labels.encoders import fingerprint
 from bcls.losses import RetrievalLoss
-from bcls.models import build, model_config
 from bcls.models.base import RetrievalModel
-from bcls.training.average import MovingAverage, decay_for
+from bcls.models.config import build, model_config
+from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.checkpoint import Learner
+from bcls.training.checkpoint import Learner, MovingAverage, decay_for
 from bcls.training.config import TrainConfig, check_config
-from bcls.training.feed import Feed, Texts
-from bcls.training.graph import why_not
+from bcls.training.console import tell
+from bcls.training.cuda_graph import why_not
 from bcls.training.images import HeldImages, ImageSource, PictureImages, Pictures, feature_images
-from bcls.training.numbered import Lookup
-from bcls.training.objective import make_loss, numbers
-from bcls.training.optimizer import LOSS_GROUP, make_optimizer
-from bcls.training.plan import left_out, plan_epoch
-from bcls.training.tell import tell
+from bcls.training.loader import Feed, Lookup, Texts
+from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers
+from bcls.training.sampler import left_out, plan_epoch
 from bcls.training.validate import Validation
 
 #: Images of a rehearsal.

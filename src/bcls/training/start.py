@@ -3,24 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcls._checks import fail
-from bcls._files import recover
-from bcls._yaml import read_yaml
+from bcls._core.config import read_yaml
+from bcls._core.errors import fail
+from bcls._core.files import recover
 from bcls.training.config import TrainConfig, check_config, differences, write_yaml
-from bcls.training.result import Result
-from bcls.training.run_folder import (
-    BEST,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    LAST,
-    METRICS,
-    REPORT,
-    locked,
-)
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, LAST, METRICS, REPORT, Result, locked
 
 if TYPE_CHECKING:
-    from bcls.data import Dataset
+    from bcls.data.dataset import Dataset
     from bcls.models.base import RetrievalModel
     from bcls.training.setup import Run
 
@@ -48,9 +38,9 @@ def train(config: TrainConfig, *, model: "RetrievalModel | None" = None, dataset
 
     from contextlib import ExitStack
 
+    from bcls.training.console import tell
     from bcls.training.loop import run_epochs
     from bcls.training.setup import set_up, start_accelerator, unvisited
-    from bcls.training.tell import tell
 
     with ExitStack() as stack:
         main = start_accelerator(config).is_main_process
@@ -116,14 +106,14 @@ def _last_state(folder: Path, run: "Run") -> dict[str, Any] | None:
 
 
 def _describe(folder: Path, run: "Run") -> None:
-    from bcls.training.environment import add_environment
+    from bcls.training.run_folder import add_environment
 
     add_environment(folder / ENVIRONMENT, run.accelerator.num_processes)
     (folder / REPORT).unlink(missing_ok=True)  # it would show an earlier end
 
 
 def _result(folder: Path, epochs: int, best_epoch: int, seconds: float) -> Result:
-    from bcls.training.journal import read_metrics
+    from bcls.training.metrics_log import read_metrics
 
     looks = [line for line in read_metrics(folder) if line["kind"] == "validation"]
     history = [{key: value for key, value in look.items() if isinstance(value, float)} for look in looks]

@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcls._padded import Padded
 from bcls.losses import RetrievalLoss
-from bcls.training.batch import Batch, labelled
-from bcls.training.gather import gather_codes
-from bcls.training.graph import RecordedStep, widened
-from bcls.training.numbered import Numbered
-from bcls.training.objective import hold_in_range
-from bcls.training.plan import Numbers, sizes_of_ranks
-from bcls.training.ranks import average_gradients
+from bcls.models.padded import Padded
+from bcls.training.cuda_graph import RecordedStep, widened
+from bcls.training.distributed import average_gradients, gather_codes
+from bcls.training.loader import Batch, Numbered, labelled
+from bcls.training.optimization import hold_in_range
+from bcls.training.sampler import Numbers, sizes_of_ranks
 from bcls.training.setup import Run
 
 #: Batches of one step: :class:`Batch`, or :class:`Numbered` where a recording looks them up on the device.

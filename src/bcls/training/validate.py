@@ -9,12 +9,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bcls._padded import Padded
-from bcls.evaluation import kendall, recalls
-from bcls.labels import relevance
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
+from bcls.labels.relevance import relevance
 from bcls.models.base import RetrievalModel
+from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.plan import Numbers
+from bcls.training.sampler import Numbers
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from bcls.data.images import FORMATS
-from bcls.index import Where
-from bcls.search import Answer, CaptionAnswer
+from bcls.search.engine import Where
+from bcls.search.service import Answer, CaptionAnswer
 from bcls.web.asked import asked, photo_of, picture, shown
 from bcls.web.facts import facts_of
 from bcls.web.schema import FoundCaptions, FoundPhotos, Health, Number, PhotoFacts, Results, Text, limits, problems

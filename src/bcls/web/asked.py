@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bcls.data.images import decode
-from bcls.index import IndexUnavailableError, Photo
-from bcls.search import OverloadedError, Service
-from bcls.search.opened import unreadable
+from bcls.search.batcher import OverloadedError
+from bcls.search.catalog import Photo
+from bcls.search.engine import IndexUnavailableError
+from bcls.search.service import Service, unreadable
 from bcls.web.problem import ProblemError
 
 if TYPE_CHECKING:

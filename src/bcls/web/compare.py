@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from bcls.search import CaptionHit, Hit, Service
+from bcls.search.service import CaptionHit, Hit, Service
 from bcls.training.run_folder import CHECKPOINTS
 from bcls.web.api import site_of
 from bcls.web.asked import asked, photo_of

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from bcls.index import Photo
-from bcls.search import Service
+from bcls.search.catalog import Photo
+from bcls.search.service import Service
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from bcls.labels.encoder import TextEncoder
+    from bcls.labels.encoders import TextEncoder
 
 #: Below this label a result is called plainly wrong, as in the pages of `bcls evaluate`.
 WRONG = 0.2

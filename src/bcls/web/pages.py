@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Form, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from bcls.search import Answer
+from bcls.search.service import Answer
 from bcls.web.api import Limits, Upload, site_of
 from bcls.web.asked import asked, photo_of, picture
 from bcls.web.facts import facts_of

@@ -8,9 +8,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from bcls._yaml import read_yaml
-from bcls.training.curves import curves_of
-from bcls.training.journal import read_metrics
+from bcls._core.config import read_yaml
+from bcls.training.metrics_log import curves_of, read_metrics
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import site_of
 from bcls.web.curves import Line, curve

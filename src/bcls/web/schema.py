@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
-from bcls.index import Where, where
-from bcls.search.query import MAX_RESULTS, MAX_TEXT
+from bcls.search.engine import Where, where
+from bcls.search.service import MAX_RESULTS, MAX_TEXT
 from bcls.web.problem import ProblemError
 
 

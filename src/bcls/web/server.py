@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fastapi import FastAPI
 
-from bcls._checks import check_whole, fail
+from bcls._core.errors import check_whole, fail
 
 #: Longest request line and headers together; longer queries are still answered in words.
 _LONGEST = 256 * 1024

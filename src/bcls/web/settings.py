@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bcls._checks import check_number, check_whole, fail
+from bcls._core.errors import check_number, check_whole, fail
 
 #: Fewest characters of a token; shorter ones can be guessed.
 SHORTEST_TOKEN = 16

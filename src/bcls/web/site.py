@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bcls.search import Service
+from bcls.search.service import Service
 from bcls.web.labels import QueryLabels
 from bcls.web.metrics import Metrics
 from bcls.web.problem import ProblemError

@@ -4,7 +4,7 @@ import io
 import threading
 from collections import OrderedDict
 
-from bcls.search import Service
+from bcls.search.service import Service
 
 #: Longer sides that may be asked for: one for grids, one for a photo by itself.
 SMALL, LARGE = 320, 1280

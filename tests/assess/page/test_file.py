@@ -2,7 +2,7 @@
 
 import pytest
 
-from bcls.assess.page.file import check_page, write_page
+from bcls.evaluation.pages import check_page, write_page
 
 
 def test_places(tmp_path, capsys):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from bcls.assess.page.histogram import bins, histogram
+from bcls.evaluation.pages import bins, histogram
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 6, 50, 51, 1000, 25000])

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bcls.assess import PairLabels, compare, comparison_page, evaluate, evaluation_page
-from bcls.assess.page.pair_labels import WRONG
-from bcls.assess.page.pictures import SIDE
-from bcls.data import open_dataset
-from bcls.evaluation import query_ranks
+from bcls.data.dataset import open_dataset
+from bcls.evaluation.evaluator import compare, evaluate
+from bcls.evaluation.pages import SIDE, WRONG, PairLabels, comparison_page, evaluation_page
+from bcls.evaluation.recall import query_ranks
 from tests.assess.made import add_image_without_captions, make_data, make_scores
 from tests.assess.page.reading import check_closed
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bcls.assess.page.pair_labels import PairLabels
-from bcls.labels import relevance
+from bcls.evaluation.pages import PairLabels
+from bcls.labels.relevance import relevance
 
 
 def test_they_are_the_labels_of_the_figures():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bcls.assess.page.queries import SHOWN, hardest, most_different, ranking
-from bcls.evaluation import QueryRanks, query_ranks
+from bcls.evaluation.pages import SHOWN, hardest, most_different, ranking
+from bcls.evaluation.recall import QueryRanks, query_ranks
 from tests.assess.made import make_scores
 
 OWNER = np.repeat(np.arange(40), 3)

@@ -6,16 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bcls.assess import compare
-from bcls.evaluation import QueryRanks
-from bcls.experiments.report.blocks import Cell, Chart, Table, Terms, Text
-from bcls.experiments.report.build import build
-from bcls.experiments.report.chart import Line, chart, ticks
-from bcls.experiments.report.page import as_html, as_markdown
-from bcls.experiments.report.paired import compare_rows
-from bcls.experiments.report.paper import read_paper
-from bcls.experiments.report.summary import Spread, spread, summarise
-from bcls.experiments.report.tables import main_table
+from bcls.evaluation.evaluator import compare
+from bcls.evaluation.recall import QueryRanks
+from bcls.experiments.claims import read_paper
+from bcls.experiments.report import as_html, as_markdown, build, compare_rows, main_table
+from bcls.experiments.report_blocks import Cell, Chart, Line, Table, Terms, Text, chart, ticks
+from bcls.experiments.summary import Spread, spread, summarise
 from tests.experiments.report.made import line, ranks, sweep
 
 PAPER = Path(__file__).parents[3] / "results" / "paper.json"

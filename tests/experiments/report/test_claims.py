@@ -1,7 +1,7 @@
 import pytest
 
-from bcls.experiments.report.claims import HELD, NOT, PARTLY, UNKNOWN, judge
-from bcls.experiments.report.summary import summarise
+from bcls.experiments.claims import HELD, NOT, PARTLY, UNKNOWN, judge
+from bcls.experiments.summary import summarise
 from tests.experiments.report.made import line, sweep
 
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from bcls.experiments.report.claims import NOT, PARTLY, judge
-from bcls.experiments.report.summary import summarise
+from bcls.experiments.claims import NOT, PARTLY, judge
+from bcls.experiments.summary import summarise
 from scripts.evidence_page import KEPT, REMARKS, keep
 from tests.experiments.report.made import line, ranks, sweep
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.experiments.report.paper import paper_figures, read_paper
+from bcls.experiments.claims import paper_figures, read_paper
 
 FILE = Path(__file__).parents[3] / "results" / "paper.json"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")

@@ -2,7 +2,7 @@
 
 import shutil
 
-from bcls.data import open_dataset
+from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
 
 

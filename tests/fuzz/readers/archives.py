@@ -4,7 +4,7 @@ import io
 import tarfile
 import zipfile
 
-from bcls.data.images import open_store
+from bcls.data.image_files import open_store
 from tests.data.made import add_to_tar, picture
 from tests.fuzz.damage import or_plain
 from tests.fuzz.engine import Reader

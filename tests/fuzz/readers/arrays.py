@@ -7,8 +7,8 @@ import zipfile
 
 import numpy as np
 
-from bcls.assess.arrays import open_matrix
 from bcls.data.features import load_array
+from bcls.evaluation.arrays import open_matrix
 from tests.fuzz.damage import or_plain
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put

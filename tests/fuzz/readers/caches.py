@@ -5,9 +5,8 @@ from functools import cache
 
 import numpy as np
 
-from bcls.features._record import finished_splits
-from bcls.features._store import SplitFile
-from bcls.labels._store import open_rows, read_manifest, write_rows
+from bcls.features.arrays import SplitFile, finished_splits
+from bcls.labels.cache import open_rows, read_manifest, write_rows
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from bcls.data import open_dataset
+from bcls.data.dataset import open_dataset
 from tests.data.made import caption_rows, picture, write_lines
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bcls.index.calibration import Calibration
-from bcls.index.catalog import Catalog, Facts
-from bcls.index.engine import Row, open_engine
-from bcls.index.manifest import FILE, IndexManifest, read_index_manifest, write_index_manifest
+from bcls.search.calibration import Calibration
+from bcls.search.catalog import Catalog, Facts
+from bcls.search.engine import Row, open_engine
+from bcls.search.index import FILE, IndexManifest, read_index_manifest, write_index_manifest
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put

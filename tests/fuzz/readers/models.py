@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from bcls.models import import_checkpoint
 from bcls.models.folder import load_folder, save_folder
+from bcls.models.published import import_checkpoint
 from tests.fuzz.damage import change_value, damage, damage_json, or_plain
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put

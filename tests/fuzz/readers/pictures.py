@@ -5,7 +5,7 @@ import io
 from PIL import Image
 
 from bcls.data.images import decode
-from bcls.index.camera import read_notes
+from bcls.search.catalog import read_notes
 from bcls.web.asked import picture as sent_picture
 from bcls.web.problem import ProblemError
 from tests.data.made import picture

@@ -9,7 +9,7 @@ import torch
 
 from bcls.losses import TripletLoss
 from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
-from bcls.training.journal import read_metrics
+from bcls.training.metrics_log import read_metrics
 from bcls.web.runs import read_run
 from tests.fuzz.damage import damage_json, or_plain
 from tests.fuzz.engine import Reader

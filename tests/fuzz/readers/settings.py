@@ -4,9 +4,9 @@ from functools import partial
 
 import yaml
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.cli.arguments import parse
-from bcls.experiments.file import read_sweep
+from bcls.experiments.sweep_file import read_sweep
 from bcls.training.config import TrainConfig, check_config
 from tests.fuzz.damage import change_value, damage
 from tests.fuzz.engine import Reader

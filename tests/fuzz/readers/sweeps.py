@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bcls.experiments.report.build import build
-from bcls.experiments.report.page import as_html, as_markdown
-from bcls.experiments.report.summary import summarise
+from bcls.experiments.report import as_html, as_markdown, build
+from bcls.experiments.summary import summarise
 from tests.experiments.report.made import line, ranks, sweep
 from tests.fuzz.damage import damage_json, or_plain
 from tests.fuzz.engine import Reader

@@ -3,10 +3,10 @@
 import gzip
 import json
 
-from bcls.data import flickr8k_crowdflower, flickr8k_expert, read_cxc
+from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.vocabulary import SPECIALS, Vocabulary
-from bcls.index.sidecar import read_sidecar
-from bcls.labels.judged import judged_cxc
+from bcls.labels.quality import judged_cxc
+from bcls.search.source import read_sidecar
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put

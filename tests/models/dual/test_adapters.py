@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from bcls.models import load
-from bcls.models.dual.config import DualConfig
-from bcls.models.dual.model import DualModel
+from bcls.models.config import DualConfig
+from bcls.models.dual import DualModel
+from bcls.models.folder import load
 from tests.models.dual import made
 
 PICTURES = [made.picture(seed=0), made.picture(seed=1)]

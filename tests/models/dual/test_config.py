@@ -2,8 +2,7 @@
 
 import pytest
 
-from bcls.models import model_config
-from bcls.models.dual.config import DualConfig
+from bcls.models.config import DualConfig, model_config
 
 
 def test_what_is_left_out_is_filled_in():

@@ -4,11 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bcls._padded import Padded
-from bcls.models import build
-from bcls.models.dual.config import DualConfig
-from bcls.models.dual.label_space import label_space_part
-from bcls.models.dual.merge import merge
+from bcls.models.combine import label_space_part, merge
+from bcls.models.config import DualConfig, build
+from bcls.models.padded import Padded
 
 
 def made(width=384, **more):

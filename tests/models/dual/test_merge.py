@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from bcls.backbones import load_backbone
-from bcls.models import build, load
-from bcls.models.dual.config import DualConfig
-from bcls.models.dual.heads import SideBySide
-from bcls.models.dual.merge import merge
+from bcls.features.backbones import load_backbone
+from bcls.models.combine import merge
+from bcls.models.config import DualConfig, build
+from bcls.models.dual_heads import SideBySide
+from bcls.models.folder import load
 from tests.models.dual.made import picture
 
 TEXTS = ["a dog runs", "two men in the snow", "a boat"]

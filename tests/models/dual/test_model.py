@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from bcls._padded import Padded
-from bcls.backbones import load_backbone
 from bcls.data.vocabulary import Vocabulary
-from bcls.models import build
-from bcls.models.dual.config import DualConfig
-from bcls.models.dual.model import DualModel
+from bcls.features.backbones import load_backbone
+from bcls.models.config import DualConfig, build
+from bcls.models.dual import DualModel
+from bcls.models.padded import Padded
 from tests.models.dual import made
 
 PICTURES = [made.picture(seed=0), made.picture(90, 30, seed=1)]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.models import load
-from bcls.models.dual.config import DualConfig
-from bcls.models.dual.model import DualModel
+from bcls.models.config import DualConfig
+from bcls.models.dual import DualModel
+from bcls.models.folder import load
 from tests.models.dual import made
 
 PICTURES = [made.picture(300, 200, seed=0), made.picture(100, 200, seed=1)]
@@ -20,7 +20,7 @@ def model():
 
 
 def test_captions_are_those_of_sentence_transformers(model):
-    from bcls.labels import load_text_encoder
+    from bcls.labels.encoders import load_text_encoder
 
     found = model.text_vectors_of(TEXTS).values
     found = found / found.norm(dim=1, keepdim=True)
@@ -28,7 +28,7 @@ def test_captions_are_those_of_sentence_transformers(model):
 
 
 def test_images_are_the_backbone_s_mean(model):
-    from bcls.backbones import load_backbone
+    from bcls.features.backbones import load_backbone
 
     backbone = load_backbone("efficientnet-lite0")
     with torch.inference_mode():
@@ -106,7 +106,7 @@ def test_models_do_not_share_what_one_of_them_may_move(model):
 
 def test_a_seed_draws_the_layers_that_there_are():
     """A head without a perceptron draws none, so that what comes after it starts from the same numbers."""
-    from bcls.models.dual.heads import Head
+    from bcls.models.dual_heads import Head
 
     torch.manual_seed(0)
     Head("linear", 3, 4, 0.0)

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls._padded import Padded
-from bcls.models.dual.pooling import GPO, pool
+from bcls.models.dual_heads import GPO, pool
+from bcls.models.padded import Padded
 from tests.models.dual.reference_gpo import gpo, places
 
 

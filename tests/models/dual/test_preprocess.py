@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls.models.dual.preprocess import read_preprocessing
+from bcls.models.dual_encoders import read_preprocessing
 from tests.models.dual.made import picture
 
 CLIP = {"image_processor_type": "CLIPImageProcessor"}

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from bcls.models.dual.config import DualConfig
-from bcls.models.dual.model import DualModel
+from bcls.models.config import DualConfig
+from bcls.models.dual import DualModel
 from tests.models.dual import made
 
 PICTURES = [made.picture(50, 40, seed=0), made.picture(20, 70, seed=1)]

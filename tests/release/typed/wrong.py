@@ -2,9 +2,11 @@
 
 import torch
 
-from bcls.evaluation import kendall, recalls
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
 from bcls.losses import BCLSLoss, KendallWindowLoss, TripletLoss, bcls_loss
-from bcls.models import build, load
+from bcls.models.config import build
+from bcls.models.folder import load
 
 similarity = torch.eye(4)
 

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bcls._checks import fail
-from bcls._files import take, write_whole
-from bcls._progress import progress
+from bcls._core.errors import fail
+from bcls._core.files import take, write_whole
+from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import new_array
-from bcls.data.manifest import FeatureFile
-from bcls.data.manifest import add_features as enter
+from bcls.data.records import FeatureFile
+from bcls.data.records import add_features as enter
 
 NAME = "regions"
 #: Characters of a line: 100 regions of 2,048 values take 1.1 million.

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.data.importers.pictures import find_pictures
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.splits import split_of

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.data.importers.pictures import find_pictures
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.table import read_table

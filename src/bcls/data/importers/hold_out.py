@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import replace
 
-from bcls._checks import check_number, fail
+from bcls._core.errors import check_number, fail
 from bcls.data.write import Content
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bcls._checks import fail, reason_of
-from bcls._extras import require
-from bcls.data.images.members import check_member
+from bcls._core.errors import fail, reason_of
+from bcls._core.extras import require
+from bcls.data.image_files import check_member
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.table import IMAGE_NAMES, TEXT_NAMES
 from bcls.data.records import Caption, ImageRecord

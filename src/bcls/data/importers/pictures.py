@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bcls._checks import fail
-from bcls.data.images import match_names, open_store
+from bcls._core.errors import fail
+from bcls.data.image_files import match_names, open_store
 from bcls.data.records import ImageRecord
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
-from bcls._checks import check_choice, fail
+from bcls._core.errors import check_choice, fail
 from bcls.data.importers.hold_out import hold_out
 from bcls.data.importers.settings import ImportSettings
-from bcls.data.manifest import Manifest, read_manifest
+from bcls.data.records import Manifest, read_manifest
 from bcls.data.write import Content, check_free, check_records, write_dataset
 
 #: Kind of source: the module that reads it, what it is, and the settings that apply beside ``out`` and ``json``.

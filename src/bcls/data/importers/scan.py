@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.data.features import load_array
 from bcls.data.importers.settings import ImportSettings
-from bcls.data.manifest import FeatureFile
-from bcls.data.records import Caption, ImageRecord
+from bcls.data.records import Caption, FeatureFile, ImageRecord
 from bcls.data.text_files import find_file, read_lines
 from bcls.data.write import Content
 

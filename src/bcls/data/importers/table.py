@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bcls._checks import fail
+from bcls._core.errors import fail
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.text_files import read_json_lines, read_text
 

@@ -4,10 +4,8 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bcls._checks import fail
-from bcls.data.images.archive import TarStore
-from bcls.data.images.members import is_picture
-from bcls.data.images.store import open_store
+from bcls._core.errors import fail
+from bcls.data.image_files import TarStore, is_picture, open_store
 from bcls.data.importers.settings import ImportSettings
 from bcls.data.importers.splits import split_of
 from bcls.data.records import Caption, ImageRecord

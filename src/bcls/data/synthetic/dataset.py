@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bcls._checks import check_whole
+from bcls._core.errors import check_whole
 from bcls.data.synthetic.captions import write_captions
 from bcls.data.synthetic.facts import Caption
 from bcls.data.synthetic.sampler import sample_scene

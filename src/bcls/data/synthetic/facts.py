@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bcls._checks import check_choice
+from bcls._core.errors import check_choice
 from bcls.data.synthetic.scene import MAX_OBJECTS
 from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS, RELATIONS
 

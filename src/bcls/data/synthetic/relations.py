@@ -19,7 +19,7 @@ and 0 otherwise.
 import numpy as np
 import numpy.typing as npt
 
-from bcls._checks import check_choice
+from bcls._core.errors import check_choice
 from bcls.data.synthetic.scene import SceneObject
 from bcls.data.synthetic.vocabulary import RELATIONS
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from bcls._checks import check_whole
+from bcls._core.errors import check_whole
 from bcls.data.synthetic import draw_animals, draw_outdoors, draw_things, draw_vehicles
 from bcls.data.synthetic.draw_backgrounds import draw_background
 from bcls.data.synthetic.pen import Pen

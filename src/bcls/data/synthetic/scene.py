@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bcls._checks import check_choice, check_whole
+from bcls._core.errors import check_choice, check_whole
 from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS, SIZE_SHARE, SIZES
 
 MAX_OBJECTS = 4

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from bcls._checks import check_choice, fail
-from bcls._files import write_whole
+from bcls._core.errors import check_choice, fail
+from bcls._core.files import write_whole
 from bcls.data.synthetic.dataset import SceneDataset
 from bcls.data.synthetic.facts import Caption, Facts, Mention, Relation
 from bcls.data.synthetic.render import DEFAULT_SIZE, render_all

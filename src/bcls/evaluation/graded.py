@@ -1,0 +1,406 @@
+"""Normalised discounted cumulative gain, with graded labels, for every query of both directions.
+
+Coherent score: Kendall's tau among the items that a model puts first.
+
+Normalised caption score: how well a captioning metric likes what a model puts first.
+
+Plausible-match R-precision, in the three variants that are in use and cannot be compared with each other.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcls._core.errors import check_choice, check_whole, fail
+from bcls.evaluation.inputs import (
+    BLOCK,
+    Floats,
+    Matrix,
+    all_parts,
+    as_array,
+    by_query,
+    check_image_of_caption,
+    check_labels,
+    check_matrix,
+    mean,
+    read_rows,
+    to_floats,
+    top_items,
+)
+from bcls.evaluation.kendall import taus
+from bcls.evaluation.recall import check_ks
+
+# Two to a higher power, added up over a gallery, comes near the end of float64.
+_HIGHEST = 1000.0
+
+
+def ndcg(
+    similarity: Matrix, relevance: Matrix, k: int | None = None, *, negative: str = "refuse", empty: str = "skip"
+) -> dict[str, float]:
+    r"""Compute the mean over queries of the normalised discounted cumulative gain, with two gains.
+
+    .. math::
+        \mathrm{nDCG} = \frac{\sum_{p=1}^{k} g(r_{\pi(p)}) / \log_2(p + 1)}{\sum_{p=1}^{k} g(r_{\sigma(p)}) /
+        \log_2(p + 1)}, \qquad g(r) = r \text{ or } 2^r - 1
+
+    where :math:`\pi` orders the items of a query by score, and :math:`\sigma` by label. Without ``k`` a query is cut
+    at the number of its items with a label above 0. With the linear gain this is the definition of Wray et al. (On
+    Semantic Similarity in Video Retrieval, 2021); the exponential gain has keys of its own. Equal scores rank the
+    lower index first.
+
+    Args:
+        similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
+        relevance: ``(N, C)`` labels of the same pairs, array or tensor.
+        k: The cut, the same for all queries; a gallery with fewer items is taken whole.
+        negative: What to do about labels below 0, for which a gain makes no sense: ``"refuse"`` raises, ``"clip"``
+            makes them 0, ``"shift"`` takes :math:`(1 + r) / 2` of every label, for cosines.
+        empty: What to do about a query without a label above 0: ``"skip"`` leaves it out of the mean, ``"zero"``
+            gives it 0.
+
+    Returns:
+        ``i2t_ndcg`` and ``t2i_ndcg`` and their mean ``ndcg``, from 0 to 1; the same with ``ndcg_exp``, the
+        exponential gain; ``i2t_empty`` and ``t2i_empty``, how many queries had no label above 0. The mean of nothing
+        is nan.
+
+    Raises:
+        ValueError: If the two are not matrices of one shape, a value is not finite, a label is below 0 (below -1 with
+            ``"shift"``) or above 1000, or an option is unknown.
+
+    Example:
+        >>> similarity = np.array([[0.9, 0.3, 0.1], [0.2, 0.8, 0.5]])
+        >>> relevance = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]])
+        >>> figures = ndcg(similarity, relevance)
+        >>> round(figures["i2t_ndcg"], 4), figures["t2i_ndcg"], round(figures["i2t_ndcg_exp"], 4)
+        (0.8801, 1.0, 0.8964)
+    """
+    check_labels(similarity, relevance)
+    check_choice("negative", negative, ("refuse", "clip", "shift"))
+    check_choice("empty", empty, ("skip", "zero"))
+    cut = None if k is None else check_whole("k", k, least=1)
+
+    def rows(scores: Floats, labels: Floats, part: slice) -> NDArray[np.float64]:
+        _check_range(labels, part, negative)
+        return _gains(scores, _as_gains(labels, negative), cut)
+
+    def columns(scores: Floats, labels: Floats, _part: slice) -> NDArray[np.float64]:
+        return _gains(scores, _as_gains(labels, negative), cut)
+
+    i2t, t2i = by_query(rows, columns, similarity, relevance)
+    figures = {}
+    for place, name in enumerate(("ndcg", "ndcg_exp")):
+        for direction, values in (("i2t", i2t[place]), ("t2i", t2i[place])):
+            figures[f"{direction}_{name}"] = mean(np.nan_to_num(values) if empty == "zero" else values)
+        figures[name] = (figures[f"i2t_{name}"] + figures[f"t2i_{name}"]) / 2
+    none = {"i2t_empty": np.isnan(i2t[0]), "t2i_empty": np.isnan(t2i[0])}
+    return figures | {key: float(np.count_nonzero(which)) for key, which in none.items()}
+
+
+def _check_range(labels: Floats, part: slice, negative: str) -> None:
+    lowest = {"refuse": 0.0, "clip": -np.inf, "shift": -1.0}[negative]
+    outside = (labels < lowest) | (labels > _HIGHEST)
+    if outside.any():
+        row = int(np.flatnonzero(outside.any(axis=1))[0])
+        value = labels[row][outside[row]][0]
+        remedy = 'negative="shift" maps cosines to 0..1, negative="clip" makes labels below 0 zero'
+        if value > _HIGHEST:
+            remedy = "divide the labels by a constant: 2 to such a power is beyond float64"
+        expected = f"labels from {lowest:g} to {_HIGHEST:g}"
+        fail("relevance", expected, f"{value:g} in row {part.start + row}", remedy)
+
+
+def _as_gains(labels: Floats, negative: str) -> NDArray[np.float64]:
+    wide = labels.astype(np.float64)
+    return (1.0 + wide) / 2.0 if negative == "shift" else np.maximum(wide, 0.0)
+
+
+def _gains(scores: Floats, labels: NDArray[np.float64], cut: int | None) -> NDArray[np.float64]:
+    """Compute both kinds, ``(2, Q)``, of Q queries given as rows; nan where no label is above 0."""
+    queries, items = scores.shape
+    positive = np.count_nonzero(labels > 0, axis=1)
+    cuts = positive if cut is None else np.full(queries, min(cut, items))
+    depth = max(1, int(cuts.max()))
+    # A query that is cut earlier than the block's deepest one has no weight from there on.
+    weights = (np.arange(depth) < cuts[:, None]) / np.log2(np.arange(depth) + 2.0)
+    found = np.take_along_axis(labels, top_items(scores, depth), axis=1)
+    ideal = -np.sort(-labels, axis=1)[:, :depth]
+    values = np.full((2, queries), np.nan)
+    for place, (mine, top) in enumerate(((found, ideal), (_exponential(found), _exponential(ideal)))):
+        best = (top * weights).sum(axis=1)
+        np.divide((mine * weights).sum(axis=1), best, out=values[place], where=best > 0)
+    return values
+
+
+def _exponential(labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    gains: NDArray[np.float64] = np.expm1(labels * np.log(2.0))
+    return gains
+
+
+def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: str = "skip") -> dict[str, float]:
+    r"""Compute the mean over queries of tau-b between scores and labels of the K items with the highest scores.
+
+    .. math::
+        CS@K = \frac{1}{|Q|} \sum_{q \in Q} \tau_b(s_q[T_q], r_q[T_q])
+
+    where :math:`T_q` are the first K items of query q, equal scores with the lower index first. This is the score of
+    the ladder loss (Zhou et al., 2020), there computed with one caption an image, see :func:`one_per_image`. With K
+    the whole gallery it is the tau-b of :func:`kendall`.
+
+    A query has no tau-b where the scores or the labels of its K items are all equal, and with K = 1 no query has one.
+
+    Args:
+        similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
+        relevance: ``(N, C)`` labels of the same pairs, array or tensor, any scale.
+        k: How many items of each query, at most the smaller of N and C.
+        undefined: What to do about a query without tau-b: ``"skip"`` leaves it out of the mean, ``"zero"`` gives it 0.
+
+    Returns:
+        ``i2t_cs{k}`` and ``t2i_cs{k}``, and how many queries had no tau-b: ``i2t_undefined`` and ``t2i_undefined``.
+        The mean of nothing is nan.
+
+    Raises:
+        ValueError: If the two are not matrices of one shape, a value is not finite, or an option does not fit.
+
+    Example:
+        >>> similarity = np.array([[0.9, 0.3, 0.1], [0.2, 0.8, 0.5], [0.1, 0.4, 0.7]])
+        >>> relevance = np.array([[1.0, 0.1, 0.4], [0.2, 1.0, 0.6], [0.2, 0.3, 0.9]])
+        >>> coherent_score(similarity, relevance, k=3)
+        {'i2t_cs3': 0.77..., 't2i_cs3': 0.93..., 'i2t_undefined': 0.0, 't2i_undefined': 0.0}
+    """
+    check_labels(similarity, relevance)
+    check_choice("undefined", undefined, ("skip", "zero"))
+    first, shape = check_whole("k", k, least=1), tuple(similarity.shape)
+    if first > min(shape):
+        fail("k", f"at most {min(shape)}, the smaller gallery of a matrix {shape}", first, "lower it")
+
+    def top_taus(scores: Floats, labels: Floats, _part: slice) -> NDArray[np.float64]:
+        top = top_items(scores, first)
+        return taus(np.take_along_axis(scores, top, axis=1), np.take_along_axis(labels, top, axis=1))[1:]
+
+    (i2t,), (t2i,) = by_query(top_taus, top_taus, similarity, relevance)
+    figures = {}
+    for direction, values in (("i2t", i2t), ("t2i", t2i)):
+        figures[f"{direction}_cs{first}"] = mean(np.nan_to_num(values) if undefined == "zero" else values)
+    none = {"i2t_undefined": np.isnan(i2t), "t2i_undefined": np.isnan(t2i)}
+    return figures | {key: float(np.count_nonzero(which)) for key, which in none.items()}
+
+
+def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDArray[np.int64]:
+    """Choose one caption an image, for figures that are defined on as many captions as images.
+
+    Args:
+        image_of_caption: ``(C,)`` integers, the row of each caption's image.
+        images: N, how many images there are.
+        which: The place of the caption among those of its image, in the order of the columns.
+
+    Returns:
+        ``(N,)`` columns, in the order of the images, so that ``similarity[:, columns]`` is square.
+
+    Raises:
+        ValueError: If an image has no such caption.
+
+    Example:
+        >>> one_per_image([0, 0, 1, 2, 2, 1], images=3)
+        array([0, 2, 3])
+    """
+    count, place = check_whole("images", images, least=1), check_whole("which", which, least=0)
+    value = as_array("image_of_caption", image_of_caption)
+    owner = check_image_of_caption(value, count, len(value) if value.ndim else 0)
+    sizes = np.bincount(owner, minlength=count)
+    short = np.flatnonzero(sizes <= place)
+    if short.size:
+        got = f"image {short[0]} with {sizes[short[0]]} ({short.size} such images)"
+        fail("image_of_caption", f"at least {place + 1} captions an image", got, "leave these images out")
+    # A stable sort puts the captions of an image together and keeps their order.
+    columns: NDArray[np.int64] = np.argsort(owner, kind="stable")[np.cumsum(sizes) - sizes + place]
+    return columns
+
+
+# As in the public code of the score: a query whose whole gallery is worth nothing then has 0 and no division fails.
+_EPSILON = 1e-10
+
+
+def ncs(
+    similarity: Matrix,
+    metric: Matrix,
+    image_of_caption: object,
+    ks: Sequence[int] = (1, 5, 10, 20, 30),
+    *,
+    include_gold: bool = False,
+) -> dict[str, float]:
+    r"""Compute the normalised caption score at K of both directions.
+
+    .. math::
+        NCS@K = \frac{100}{|Q|} \sum_{q \in Q} \frac{\sum_{p \le K} m_{\pi(p)}}{\sum_{p \le K} m_{\sigma(p)} +
+        K \epsilon}
+
+    where :math:`m` are the values of a captioning metric (CIDEr or SPICE), :math:`\pi` orders the items of a query by
+    score and :math:`\sigma` by metric, and :math:`\epsilon = 10^{-10}` (Biten et al., Is an Image Worth Five
+    Sentences, 2022). Items of the query's own image are left out of both orders, for only what lies beyond the
+    binary labels is to be measured.
+
+    Args:
+        similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
+        metric: ``(N, C)`` values, none below 0, of each caption against the references of each image.
+        image_of_caption: ``(C,)`` integers, the row of each caption's image.
+        ks: The cut-offs K. A query with fewer items takes those it has.
+        include_gold: Keep the items of the query's own image in both orders.
+
+    Returns:
+        Percentages ``i2t_ncs{k}`` and ``t2i_ncs{k}`` for each K. A query without items is left out; the mean of
+        nothing is nan.
+
+    Raises:
+        ValueError: If shapes, indices or ``ks`` do not fit together, a value is not finite, or the metric is below 0.
+
+    Example:
+        >>> similarity = np.array([[0.9, 0.1, 0.3], [0.8, 0.4, 0.2], [0.1, 0.2, 0.7]])
+        >>> metric = np.array([[9.0, 0.5, 2.0], [1.0, 8.0, 3.0], [2.0, 4.0, 9.0]])
+        >>> ncs(similarity, metric, [0, 1, 2], ks=(1,))
+        {'i2t_ncs1': 77.7..., 't2i_ncs1': 72.2...}
+    """
+    check_labels(similarity, metric, "metric")
+    images, captions = similarity.shape
+    owner = check_image_of_caption(image_of_caption, images, captions)
+    ks = check_ks(ks)
+
+    def ratios(scores: Floats, values: Floats, gold: NDArray[np.bool_]) -> NDArray[np.float64]:
+        items = scores.shape[1]
+        removed = gold & (not include_gold)
+        depth = min(max(ks), items)
+        top = top_items(np.where(removed, -np.inf, scores), depth)
+        found = np.take_along_axis(np.where(removed, 0.0, values), top, axis=1)
+        best = -np.sort(-np.where(removed, 0.0, values).astype(np.float64), axis=1)[:, :depth]
+        left = items - np.count_nonzero(removed, axis=1)
+        out = np.full((len(ks), len(scores)), np.nan)
+        for place, k in enumerate(ks):
+            # What was removed is worth 0 and comes last, so that it adds nothing; only the count has to know.
+            count = np.minimum(k, left)
+            ideal = best[:, :k].sum(axis=1) + _EPSILON * count
+            np.divide(found[:, :k].sum(axis=1, dtype=np.float64), ideal, out=out[place], where=count > 0)
+        return out
+
+    def rows(scores: Floats, values: Floats, part: slice) -> NDArray[np.float64]:
+        if values.min() < 0:
+            row = int(np.flatnonzero((values < 0).any(axis=1))[0])
+            got = f"{values[row].min():g} in row {part.start + row}"
+            fail("metric", "values not below 0", got, "a share of a negative sum means nothing; shift the metric first")
+        return ratios(scores, values, owner == np.arange(part.start, part.stop)[:, None])
+
+    def columns(scores: Floats, values: Floats, part: slice) -> NDArray[np.float64]:
+        return ratios(scores, values, owner[part, None] == np.arange(images))
+
+    i2t, t2i = by_query(rows, columns, similarity, metric, "metric")
+    figures = {f"i2t_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, i2t, strict=True)}
+    return figures | {f"t2i_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, t2i, strict=True)}
+
+
+class _Variant(NamedTuple):
+    radii: tuple[int, ...]
+    drop_unlabelled: bool
+    omit_own: bool
+    depth: int | None
+
+
+_VARIANTS = {
+    "pcme": _Variant((0, 1, 2), drop_unlabelled=True, omit_own=False, depth=None),
+    "eccv": _Variant((2,), drop_unlabelled=False, omit_own=True, depth=None),
+    "eccv50": _Variant((2,), drop_unlabelled=False, omit_own=True, depth=50),
+}
+
+
+def pmrp(similarity: Matrix, image_of_caption: object, codes: object, variant: str) -> dict[str, float]:
+    r"""Compute the plausible-match R-precision of both directions, in the variant that is named.
+
+    .. math::
+        RP_q = \frac{|\{\pi(1), \dots, \pi(R)\} \cap M_q|}{R}, \qquad
+        M_q = \{j : \mathrm{Hamming}(c_q, c_j) \le \zeta\}, \qquad R = |M_q|
+
+    where :math:`c` are the classes of objects in an image, a caption has those of its image, and :math:`\pi` orders
+    the gallery of q by score, equal scores with the lower index first. An image without any class has no label.
+
+    - ``"pcme"`` (Chun et al., 2021): the mean over :math:`\zeta` = 0, 1, 2; unlabelled images and their captions are
+      neither queries nor in the gallery.
+    - ``"eccv"`` (the package ``eccv_caption``): :math:`\zeta` = 2; the query's own image, or its own captions, are no
+      match; unlabelled images are no queries but stay in the gallery.
+    - ``"eccv50"`` (Chun et al., 2022): the same with R at most 50.
+
+    Args:
+        similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
+        image_of_caption: ``(C,)`` integers, the row of each caption's image.
+        codes: ``(N, L)`` 0 or 1, which of L classes are in each image.
+        variant: One of the three.
+
+    Returns:
+        Percentages ``i2t_pmrp_{variant}`` and ``t2i_pmrp_{variant}``, over the queries with a match (and
+        the radii at which they have one), and ``pmrp_unlabelled``, how many images have no class. The mean of nothing
+        is nan.
+
+    Raises:
+        ValueError: If shapes or indices do not fit together, codes are not 0 or 1, or a score is not finite.
+
+    Example:
+        >>> codes = np.array([[1, 0, 0, 0], [0, 1, 1, 1]])
+        >>> pmrp(np.array([[0.9, 0.1, 0.3], [0.8, 0.4, 0.2]]), [0, 1, 1], codes, "pcme")
+        {'i2t_pmrp_pcme': 75.0, 't2i_pmrp_pcme': 66.6..., 'pmrp_unlabelled': 0.0}
+    """
+    check_matrix("similarity", similarity)
+    images, captions = similarity.shape
+    owner = check_image_of_caption(image_of_caption, images, captions)
+    bits = _check_codes(codes, images)
+    rules = _VARIANTS[check_choice("variant", variant, _VARIANTS)]
+    labelled = np.flatnonzero(bits.any(axis=1))
+    in_gallery = labelled if rules.drop_unlabelled else np.arange(images)
+    caption_gallery = np.flatnonzero(np.isin(owner, in_gallery))
+
+    def rows(part: slice) -> NDArray[np.float64]:
+        queries = np.arange(part.start, part.stop)
+        scores = read_rows("similarity", similarity, part)[:, caption_gallery]
+        return _r_precisions(scores, bits, queries, owner[caption_gallery], rules)
+
+    def columns(part: slice) -> NDArray[np.float64]:
+        scores = to_floats(similarity[:, part]).T[:, in_gallery]
+        return _r_precisions(scores, bits, owner[part], in_gallery, rules)
+
+    i2t = all_parts(rows, images, BLOCK // captions)
+    t2i = all_parts(columns, captions, BLOCK // images)
+    figures = {f"i2t_pmrp_{variant}": 100.0 * mean(i2t), f"t2i_pmrp_{variant}": 100.0 * mean(t2i)}
+    return figures | {"pmrp_unlabelled": float(images - len(labelled))}
+
+
+def _check_codes(value: object, images: int) -> NDArray[np.float32]:
+    codes = as_array("codes", value)
+    if codes.ndim != 2 or len(codes) != images:
+        fail(
+            "codes",
+            f"a matrix of {images} rows, one an image",
+            f"shape {codes.shape}",
+            "give the classes of each image",
+        )
+    if not np.isin(codes, (0, 1)).all():
+        fail("codes", "0 or 1", "other values", "give 1 for a class that is in the image and 0 for one that is not")
+    return codes.astype(np.float32)
+
+
+def _r_precisions(
+    scores: Floats, bits: NDArray[np.float32], queries: NDArray[np.int64], items: NDArray[np.int64], rules: _Variant
+) -> NDArray[np.float64]:
+    """Compute a row of values for each radius, nan where a query has no match; all are given by their images."""
+    out = np.full((len(rules.radii), len(queries)), np.nan)
+    asked = np.flatnonzero(bits[queries].any(axis=1))
+    if not (len(asked) and len(items)):
+        return out
+    mine, sizes = bits[queries[asked]], bits.sum(axis=1)
+    distance = (mine.sum(axis=1)[:, None] + sizes - 2 * (mine @ bits.T))[:, items]
+    order = top_items(scores[asked], len(items))
+    for place, radius in enumerate(rules.radii):
+        match = distance <= radius
+        match &= bits[items].any(axis=1)
+        if rules.omit_own:
+            match &= queries[asked, None] != items
+        count = match.sum(axis=1)
+        size = count if rules.depth is None else np.minimum(count, rules.depth)
+        found = np.take_along_axis(match, order, axis=1) & (np.arange(len(items)) < size[:, None])
+        out[place, asked] = np.divide(found.sum(axis=1), size, out=np.full(len(asked), np.nan), where=size > 0)
+    return out

@@ -1,0 +1,197 @@
+"""How figures are shown: a table on a terminal, a row for a paper, JSON for a program."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bcls._core.errors import check_choice
+
+#: Figures of a row, in the order of the paper's tables.
+ROW = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
+ROW_KINDS = ("markdown", "latex")
+DIRECTION_NAMES = {"i2t": "image to text", "t2i": "text to image"}
+COMPARISON_HEADINGS = ("figure", "A", "B", "A - B", "95 % interval", "p")
+_NAMES = {
+    "rsum": "RSUM",
+    "tau_a": "tau-a",
+    "tau_b": "tau-b",
+    "ndcg": "nDCG",
+    "ndcg_exp": "nDCG, exponential gain",
+    "empty": "queries without nDCG",
+    "undefined": "queries without CS",
+    "qbnorm_rsum": "QB-Norm RSUM",
+    "qbnorm_share": "QB-Norm changed, %",
+}
+_PATTERNS = (
+    (r"skew(\d+)", r"hubs: skewness of first \1"),
+    (r"most(\d+)", r"hubs: most often in first \1"),
+    (r"never(\d+)", r"hubs: never in first \1, %"),
+    (r"qbnorm_r(\d+)", r"QB-Norm R@\1"),
+    (r"r(\d+)", r"R@\1"),
+    (r"cs(\d+)", r"CS@\1"),
+)
+#: Names of the figures that share a section of the table.
+_SECTIONS = (r"tau_|ndcg|empty|cs\d|undefined", r"eccv_|coco_|cxc_", r"skew|most|never", r"qbnorm_")
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def as_json(values: Mapping[str, str | float]) -> str:
+    """One flat JSON object; what is not finite is null, which every reader of JSON knows.
+
+    Example:
+        >>> as_json({"name": "vsepp", "rsum": 512.5, "i2t_skew10": math.nan})
+        '{"name": "vsepp", "rsum": 512.5, "i2t_skew10": null}'
+    """
+    plain = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }
+    return json.dumps(plain)
+
+
+def as_row(kind: str, name: str, figures: Mapping[str, float]) -> str:
+    r"""One row of a table: name, R@1, R@5, R@10 image to text, the same text to image, RSUM.
+
+    Args:
+        kind: ``"markdown"`` or ``"latex"``.
+        name: First cell; characters that mean something in that language are escaped.
+        figures: As :func:`bcls.evaluation.evaluator` gives them.
+
+    Raises:
+        ValueError: If ``kind`` is unknown.
+
+    Example:
+        >>> figures = dict.fromkeys(ROW, 50.0) | {"rsum": 300.0}
+        >>> as_row("markdown", "a|b", figures)
+        '| a\\|b | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 300.0 |'
+        >>> as_row("latex", "my_model", figures)
+        'my\\_model & 50.0 & 50.0 & 50.0 & 50.0 & 50.0 & 50.0 & 300.0 \\\\'
+    """
+    cells = [f"{figures[key]:.1f}" for key in ROW]
+    if check_choice("--row", kind, ROW_KINDS) == "markdown":
+        return "| " + " | ".join([re.sub(r"([\\|])", r"\\\1", name), *cells]) + " |"
+    escaped = re.sub(r"[\\~^]|[&%$#_{}]", lambda match: _LATEX.get(match[0], f"\\{match[0]}"), name)
+    return " & ".join([escaped, *cells]) + r" \\"
+
+
+def figure_rows(figures: Mapping[str, float]) -> list[list[tuple[str, str, str]]]:
+    """Lay figures out as rows of a name and a cell for each direction, those that belong together in one group.
+
+    Figures of both directions stand in the first cell.
+
+    Example:
+        >>> figure_rows({"i2t_r1": 50.0, "t2i_r1": 40.0, "rsum": 90.0, "i2t_tau_a": 0.5})
+        [[('R@1', '50.0', '40.0'), ('RSUM', '90.0', '')], [('tau-a', '0.5000', '')]]
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for key in figures:
+        if not key.endswith(("_low", "_high")):
+            name, direction = _split_key(key)
+            rows.setdefault(name, {})[direction] = _cell(key, figures)
+    groups = groupby(rows.items(), key=lambda row: _section(row[0]))
+    return [
+        [(_spell(name), cells.get("i2t", cells.get("", "")), cells.get("t2i", "")) for name, cells in group]
+        for _, group in groups
+    ]
+
+
+def comparison_rows(figures: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Lay the figures of two models out as rows under :data:`COMPARISON_HEADINGS`."""
+    rows: list[tuple[str, ...]] = []
+    for key in ROW:
+        name, direction = _split_key(key)
+        low, high, p_value = (figures.get(one) for one in _test_keys(key))
+        interval = "" if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
+        label = " ".join(part for part in (_spell(name), direction) if part)
+        values = (f"{figures[f'a_{key}']:.1f}", f"{figures[f'b_{key}']:.1f}", f"{figures[f'difference_{key}']:+.1f}")
+        rows.append((label, *values, interval, "" if p_value is None else f"{p_value:.4f}"))
+    return rows
+
+
+def disagreement_lines(figures: Mapping[str, float]) -> list[str]:
+    """Say how many queries one model alone gets right."""
+    lines = []
+    for direction, words in (("i2t", "images"), ("t2i", "captions")):
+        both, only_a, only_b = (int(figures[f"{direction}_{key}"]) for key in ("disagree", "only_a", "only_b"))
+        lines.append(f"{words} that one alone puts right first: {both:,} (A {only_a:,}, B {only_b:,})")
+    return lines
+
+
+def print_figures(title: str, figures: Mapping[str, float]) -> None:
+    """Print figures with a column for each direction; those of both directions stand in the first."""
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("figure")
+    for name in DIRECTION_NAMES.values():
+        table.add_column(name, justify="right")
+    for group in figure_rows(figures):
+        for row in group:
+            table.add_row(*row)
+        table.add_section()
+    Console().print(table)
+
+
+def print_comparison(title: str, figures: Mapping[str, float]) -> None:
+    """Print two models side by side, with differences and p-values."""
+    table = Table(title=Text(title), title_justify="left")
+    for heading in COMPARISON_HEADINGS:
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    for row in comparison_rows(figures):
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    for line in disagreement_lines(figures):
+        console.print(line, highlight=False)
+
+
+def _section(name: str) -> str:
+    return next((pattern for pattern in _SECTIONS if re.match(pattern, name)), "")
+
+
+def _test_keys(key: str) -> tuple[str, str, str]:
+    return f"difference_{key}_low", f"difference_{key}_high", f"p_{key}"
+
+
+def _split_key(key: str) -> tuple[str, str]:
+    """Take the direction from a key, in front or behind.
+
+    Example:
+        >>> _split_key("i2t_r1"), _split_key("eccv_r1_t2i"), _split_key("rsum")
+        (('r1', 'i2t'), ('eccv_r1', 't2i'), ('rsum', ''))
+    """
+    for direction in ("i2t", "t2i"):
+        if key.startswith(f"{direction}_") or key.endswith(f"_{direction}"):
+            return key.removeprefix(f"{direction}_").removesuffix(f"_{direction}"), direction
+    return key, ""
+
+
+def _spell(name: str) -> str:
+    """Write a figure's name as the field does.
+
+    Example:
+        >>> _spell("r1"), _spell("cs100"), _spell("qbnorm_r5"), _spell("median_rank")
+        ('R@1', 'CS@100', 'QB-Norm R@5', 'median rank')
+    """
+    if name in _NAMES:
+        return _NAMES[name]
+    for pattern, spelling in _PATTERNS:
+        match = re.fullmatch(pattern, name)
+        if match:
+            return match.expand(spelling)
+    return name.replace("_", " ")
+
+
+def _cell(key: str, figures: Mapping[str, float]) -> str:
+    value = figures[key]
+    digits = 4 if re.search(r"tau_|ndcg|_cs\d", key) else 1
+    if re.search(r"_most\d+|_empty|_undefined", key):
+        digits = 0
+    if not math.isfinite(value):
+        return "-"
+    low, high = figures.get(f"{key}_low"), figures.get(f"{key}_high")
+    interval = "" if low is None or high is None else f" ({low:.1f} to {high:.1f})"
+    return f"{value:.{digits}f}{interval}"

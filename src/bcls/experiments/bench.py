@@ -1,0 +1,396 @@
+"""Input for measurements, spread as real data is: labels as MiniLM's are on photo captions.
+
+Time and memory of one step, on a CUDA device or a CPU.
+
+Rivals take turns in one run and the median counts, so that a busy moment hits all of them. On a CUDA device the clock
+is the device's own (events), and memory is what torch allocates there; on a CPU it is what torch's profiler sees.
+
+What is measured: our paths by name, and what one would write without them.
+
+The subjects of ``bcls bench``: what is varied, which paths are measured, and how far each of them goes.
+"""
+
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bcls._core.errors import check_choice
+from bcls._core.progress import progress
+from bcls.kernels import SoftNegatives, kendall_matrix, matrix_loss, sliding_windows, streaming_loss, without_kernels
+from bcls.kernels.engines import runs_triton
+from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss
+
+#: Mean and deviation of MiniLM's labels on photo captions.
+MEAN, DEVIATION = 0.13, 0.11
+
+
+def matrices(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Similarities that want a gradient and labels, ``(B, B)``."""
+    generator = torch.Generator(device).manual_seed(size)
+    draw = partial(torch.randn, size, size, generator=generator, device=device)
+    similarity, relevance = draw() / 4, draw().mul_(DEVIATION).add_(MEAN)
+    return similarity.requires_grad_(), relevance.clamp_(-1, 1).fill_diagonal_(1)
+
+
+def embeddings(size: int, width: int, labels: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Images and texts ``(B, width)`` that want gradients, and label embeddings ``(B, labels)``; unit rows."""
+    generator = torch.Generator(device).manual_seed(size)
+    draw = partial(torch.randn, generator=generator, device=device)
+    images = functional.normalize(draw(size, width), dim=1)
+    texts = functional.normalize(images + 0.8 * functional.normalize(draw(size, width), dim=1), dim=1)
+    captions = functional.normalize(draw(size, labels) + 0.35, dim=1)
+    return (images.requires_grad_(), texts.requires_grad_()), captions
+
+
+#: One step of a rival.
+Run = Callable[[], object]
+#: Counted steps of a turn.
+COUNTED = 3
+
+
+def step(loss: Callable[..., Tensor], leaves: tuple[Tensor, ...], *others: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward: the value and the gradients of ``leaves``.
+
+    Example:
+        >>> step(lambda a, b: (a * b).sum(), (torch.ones(2, requires_grad=True),), torch.full((2,), 3.0))
+        (tensor(6.), tensor([3., 3.]))
+    """
+    value = loss(*leaves, *others)
+    return value.detach(), *torch.autograd.grad(value, leaves)
+
+
+def milliseconds(run: Run, device: torch.device) -> float:
+    """Time of one step, until the device is done."""
+    if device.type != "cuda":
+        started = time.perf_counter()
+        run()
+        return 1e3 * (time.perf_counter() - started)
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    start.record()
+    run()
+    stop.record()
+    torch.cuda.synchronize(device)
+    return float(start.elapsed_time(stop))
+
+
+def medians(rivals: Mapping[str, Run], device: torch.device, repeats: int) -> dict[str, float]:
+    """Median milliseconds of each rival, taking turns.
+
+    Each round has its own order, and a turn begins with a step that does not count: no rival always pays for the caches
+    that the one before has emptied.
+
+    Args:
+        rivals: Steps by name.
+        device: Where they run.
+        repeats: Turns of each, of as many counted steps as :data:`COUNTED`; the first steps of all, which may compile,
+            do not count.
+    """
+    for run in rivals.values():
+        run(), run()
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    order, shuffled = list(rivals), random.Random(0)
+    for _ in range(repeats):
+        shuffled.shuffle(order)
+        for name in order:
+            rivals[name]()
+            times[name] += [milliseconds(rivals[name], device) for _ in range(COUNTED)]
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def megabytes(run: Run, device: torch.device, kept: int = 0) -> float:
+    """Peak of memory above what is there before, less the ``kept`` bytes that the result takes.
+
+    Args:
+        run: One step.
+        device: Where it runs.
+        kept: Bytes of the gradients.
+    """
+    peak = _peak_on_cuda(run, device) if device.type == "cuda" else _peak_on_cpu(run)
+    return (peak - kept) / 1e6
+
+
+def _peak_on_cuda(run: Run, device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _peak_on_cpu(run: Run) -> int:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would write a line for every start and stop
+    from torch.profiler import ProfilerActivity, profile
+
+    run()  # what is made once and kept is no part of a step
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        result = run()
+    del result
+    changes: list[Any] = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for change in sorted(changes, key=lambda event: event.start_ns()):
+        held += change.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
+    """Largest relative difference of the values, and of the gradients in norm.
+
+    Example:
+        >>> round(difference((torch.tensor(1.0), torch.ones(2)), (torch.tensor(1.0), torch.tensor([1.0, 2.0]))), 3)
+        0.447
+    """
+    return max(float((one - other).norm() / other.norm()) for one, other in zip(ours, theirs, strict=True))
+
+
+def plain(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A loss of :mod:`bcls.losses` in plain torch, whatever the device."""
+
+    def call(*tensors: Tensor) -> Tensor:
+        with without_kernels():
+            return loss(*tensors)
+
+    return call
+
+
+def fused_windows(similarity: Tensor, relevance: Tensor, beta: float = 0.1) -> Tensor:
+    """K-SW-HS by the kernels; the mean."""
+    return matrix_loss(similarity, relevance, windows=sliding_windows(0.2, beta, scale=1 / len(similarity))).continuous
+
+
+def fused_bcls(similarity: Tensor, relevance: Tensor) -> Tensor:
+    """BCLS by the kernels; the mean."""
+    scale = 1 / len(similarity)
+    terms = matrix_loss(similarity, relevance, soft=SoftNegatives(scale=scale), windows=sliding_windows(scale=scale))
+    return terms.binary + terms.continuous
+
+
+def fused_kendall(similarity: Tensor, relevance: Tensor) -> Tensor:
+    """The dense Kendall loss by its kernel; the mean."""
+    return kendall_matrix(similarity, relevance, scale=1 / len(similarity))
+
+
+def streaming_bcls(images: Tensor, texts: Tensor, captions: Tensor) -> Tensor:
+    """BCLS from embeddings, without the matrices; the mean."""
+    scale = 1 / len(images)
+    soft, windows = SoftNegatives(scale=scale), sliding_windows(scale=scale)
+    terms = streaming_loss(images, texts, captions, soft=soft, windows=windows)
+    return terms.binary + terms.continuous
+
+
+def matrix_bcls(images: Tensor, texts: Tensor, captions: Tensor) -> Tensor:
+    """BCLS from embeddings, through the matrices; the mean."""
+    return fused_bcls(images @ texts.T, (captions @ captions.T).clamp(-1, 1).fill_diagonal_(1))
+
+
+def hard_triplets(similarity: Tensor, margin: float = 0.2) -> Tensor:
+    """Triplet-HN as VSE++ writes it; the mean."""
+    own = similarity.diagonal()
+    others = similarity.masked_fill(torch.eye(len(similarity), dtype=torch.bool, device=similarity.device), -1e9)
+    by_row, by_column = others.max(1).values, others.max(0).values
+    return ((by_row - own + margin).relu() + (by_column - own + margin).relu()).mean()
+
+
+def infonce(similarity: Tensor) -> Tensor:
+    """InfoNCE as open_clip writes it."""
+    logits, target = similarity / 0.05, torch.arange(len(similarity), device=similarity.device)
+    return (functional.cross_entropy(logits, target) + functional.cross_entropy(logits.T, target)) / 2
+
+
+def window_loop(similarity: Tensor, relevance: Tensor, alpha: float = 0.2, beta: float = 0.1) -> Tensor:
+    """K-SW-HS as one would first write it: a pass over the matrices for each window; the mean."""
+    windows = int((2 - alpha) / beta + 1e-9)
+    total = similarity.new_zeros(())
+    labels_exactly = relevance.double()  # so that a label on the edge of a window is on it
+    for scores, labels in ((similarity, labels_exactly), (similarity.T, labels_exactly.T)):
+        for window in range(1, windows + 1):
+            lower = -1 + window * beta
+            positive, negative = labels >= lower + alpha - 1e-6, labels < lower - 1e-6
+            lowest = scores.masked_fill(~positive, torch.inf).min(1).values
+            highest = scores.masked_fill(~negative, -torch.inf).max(1).values
+            both = positive.any(1) & negative.any(1)
+            total = total + torch.where(both, highest - lowest, 0).relu().sum()
+    return total / windows / len(similarity)
+
+
+#: The path that shows what the memory allows: nothing that touches the matrix is faster.
+LIMIT = "copy of the matrix"
+#: Turns of each path: as many as fit these seconds, within these numbers.
+_SECONDS, _QUICK_SECONDS = 2.0, 0.2
+_FEWEST, _MOST = 2, 50
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One table: what is varied, over which values, and the paths at a value."""
+
+    title: str
+    """Heading of the table."""
+    axis: str
+    """Name of what is varied, a column of the result."""
+    values: dict[str, tuple[int, ...]]
+    """By device type, and with ``"quick"`` in front the few of a quick run."""
+    paths: Callable[[int, torch.device], tuple[dict[str, Run], int]]
+    """Steps by name at a value, and the bytes of the gradients they return."""
+
+
+def _losses(size: int, device: torch.device) -> tuple[dict[str, Run], int]:
+    similarity, relevance = matrices(size, device)
+    target, source = torch.empty_like(relevance), similarity.detach()
+    # The loop keeps its graph for all windows, and the dense loss compares all pairs: beyond this they take too long.
+    looped, dense = (8192, 4096) if device.type == "cuda" else (1024, 1024)
+    labelled: dict[str, Any] = {
+        "K-SW-HS, plain": plain(KendallWindowLoss()),
+        "BCLS, plain": plain(BCLSLoss()),
+    }
+    if size <= dense:
+        labelled["dense Kendall, plain"] = plain(KendallLoss())
+    if runs_triton(device):
+        labelled |= {"K-SW-HS, fused": fused_windows, "BCLS, fused": fused_bcls}
+        if size <= dense:
+            labelled["dense Kendall, fused"] = fused_kendall
+    if size <= looped:
+        labelled["K-SW-HS, loop over windows"] = window_loop
+    paths: dict[str, Run] = {name: partial(step, loss, (similarity,), relevance) for name, loss in labelled.items()}
+    paths["Triplet-HN"] = partial(step, hard_triplets, (similarity,))
+    paths["InfoNCE"] = partial(step, infonce, (similarity,))
+    paths[LIMIT] = partial(target.copy_, source)
+    return paths, 4 * size**2
+
+
+def _windows(count: int, device: torch.device) -> tuple[dict[str, Run], int]:
+    size = 4096 if device.type == "cuda" else 512
+    similarity, relevance = matrices(size, device)
+    beta = 1.8 / count
+    target, source = torch.empty_like(relevance), similarity.detach()
+    labelled: dict[str, Any] = {"K-SW-HS, plain": plain(KendallWindowLoss(beta=beta))}
+    if runs_triton(device):
+        labelled["K-SW-HS, fused"] = partial(fused_windows, beta=beta)
+    if count <= 36:
+        labelled["K-SW-HS, loop over windows"] = partial(window_loop, beta=beta)
+    paths: dict[str, Run] = {name: partial(step, loss, (similarity,), relevance) for name, loss in labelled.items()}
+    paths[LIMIT] = partial(target.copy_, source)
+    return paths, 4 * size**2
+
+
+def _streaming(size: int, device: torch.device, width: int = 512) -> tuple[dict[str, Run], int]:
+    leaves, captions = embeddings(size, width, 384, device)
+    paths: dict[str, Run] = {"BCLS, streaming": partial(step, streaming_bcls, leaves, captions)}
+    if size <= (16384 if device.type == "cuda" else 2048):
+        paths["BCLS, through the matrices"] = partial(step, matrix_bcls, leaves, captions)
+        target, source = torch.empty(size, size, device=device), torch.zeros(size, size, device=device)
+        paths[LIMIT] = partial(target.copy_, source)
+    return paths, 2 * 4 * size * width
+
+
+def _width(width: int, device: torch.device) -> tuple[dict[str, Run], int]:
+    return _streaming(8192 if device.type == "cuda" else 512, device, width)
+
+
+SUBJECTS = {
+    "losses": Subject(
+        "Losses on a matrix against the batch",
+        "B",
+        {
+            "cuda": (128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+            "cpu": (64, 128, 256, 512, 1024, 2048),
+            "quick cuda": (128, 1024, 4096),
+            "quick cpu": (32, 64, 128),
+        },
+        _losses,
+    ),
+    "windows": Subject(
+        "The window loss against the number of windows",
+        "M",
+        {
+            "cuda": (6, 18, 60, 180, 600),
+            "cpu": (6, 18, 60, 180, 600),
+            "quick cuda": (18, 180),
+            "quick cpu": (6, 18, 60),
+        },
+        _windows,
+    ),
+    "streaming": Subject(
+        "BCLS from embeddings against the batch",
+        "B",
+        {
+            "cuda": (1024, 2048, 4096, 8192, 16384, 32768, 65536),
+            "cpu": (128, 256, 512, 1024, 2048, 4096),
+            "quick cuda": (1024, 4096),
+            "quick cpu": (64, 128),
+        },
+        _streaming,
+    ),
+    "width": Subject(
+        "BCLS from embeddings against their width",
+        "d",
+        {
+            "cuda": (64, 128, 256, 512, 1024, 2048),
+            "cpu": (64, 128, 256, 512, 1024),
+            "quick cuda": (128, 512),
+            "quick cpu": (16, 64),
+        },
+        _width,
+    ),
+}
+
+
+def run_subject(name: str, device: torch.device, *, quick: bool = False) -> dict[str, Any]:
+    """Measure a subject.
+
+    Args:
+        name: One of :data:`SUBJECTS`.
+        device: A CUDA device or a CPU.
+        quick: Few values and few steps, to see that it works.
+
+    Returns:
+        What was measured and on what, ready for JSON: ``rows`` with ``path``, the axis, ``ms`` and ``MB``.
+
+    Raises:
+        ValueError: If there is no such subject.
+    """
+    check_choice("subject", name, SUBJECTS)
+    subject = SUBJECTS[name]
+    rows = list(_rows(subject, device, quick=quick))
+    command = f"bcls bench {name}{' --quick' if quick else ''}"
+    about = {"subject": name, "title": subject.title, "axis": subject.axis, "command": command}
+    return {**about, **machine(device), "rows": rows}
+
+
+def _rows(subject: Subject, device: torch.device, *, quick: bool) -> Iterator[dict[str, Any]]:
+    values = subject.values[f"quick {device.type}" if quick else device.type]
+    with progress(subject.title, len(values)) as said:
+        for number, value in enumerate(values):
+            said(number, f"{subject.axis} = {value:,}")
+            paths, kept = subject.paths(value, device)
+            once = sum(milliseconds(run, device) for _ in range(2) for run in paths.values()) / 2e3
+            fitting = int((_QUICK_SECONDS if quick else _SECONDS) / (1 + COUNTED) / once)
+            took = medians(paths, device, min(_MOST, max(_FEWEST, fitting)))
+            for path, run in paths.items():
+                memory = 0.0 if path == LIMIT else megabytes(run, device, kept)
+                yield {"path": path, subject.axis: value, "ms": took[path], "MB": memory}
+        said(len(values))
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """What figures were measured on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = "not installed"
+    return {"machine": name, "python": platform.python_version(), "torch": torch.__version__, "triton": triton}

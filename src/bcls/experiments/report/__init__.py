@@ -1,1 +1,0 @@
-"""Reports: tables, tests, curves and verdicts from what sweeps left, beside the paper's own figures."""
