@@ -30,7 +30,7 @@ from bcls.data.importers import ImportSettings, run_import
 from bcls.data.write import Content, write_dataset
 from bcls.features.arrays import FeatureSettings
 from bcls.features.backbones import load_backbone
-from bcls.features.extract import extract
+from bcls.features.extraction import extract
 from benchmarks.tables import show
 
 NETWORK = "efficientnet-lite0"
@@ -108,8 +108,8 @@ def speed(data, photos, count, batch, path):
 def kill(data, photos, times):
     """Kill an extraction at random moments; the files must be those of one that ran through."""
     code = (
-        "import sys, bcls.features.extract, bcls.cli.data\n"
-        "bcls.features.extract.BLOCK = 16\n"
+        "import sys, bcls.features.extraction, bcls.cli.data\n"
+        "bcls.features.extraction.BLOCK = 16\n"
         "sys.exit(bcls.cli.data.main([sys.argv[1], '--name', sys.argv[2], '--regions', 'global']))\n"
     )
     chance, killed = random.Random(), 0

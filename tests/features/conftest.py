@@ -10,7 +10,7 @@ def backbone(tmp_path_factory):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("bcls.features.extract.BLOCK", 5)
+    monkeypatch.setattr("bcls.features.extraction.BLOCK", 5)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from bcls.data.dataset import open_dataset
 from bcls.data.synthetic import make_scenes, save
-from bcls.features.extract import extract
+from bcls.features.extraction import extract
 from tests.backbones.models import save as save_model
 from tests.backbones.models import square
 

@@ -6,7 +6,7 @@ import pytest
 
 from bcls.data.dataset import open_dataset
 from bcls.features.arrays import FeatureSettings
-from bcls.features.extract import extract
+from bcls.features.extraction import extract
 from tests.features.made import digests, draw, tiny
 
 pytest.importorskip("transformers")
@@ -24,7 +24,7 @@ def test_ray_needs_an_absolute_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("views", [0, 2])
 def test_same_bytes_on_ray(tmp_path, monkeypatch, capsys, views):
     pytest.importorskip("ray.data")
-    monkeypatch.setattr("bcls.features.extract.BLOCK", 5)
+    monkeypatch.setattr("bcls.features.extraction.BLOCK", 5)
     folder = draw(tmp_path / "data")
     backbone = tiny(tmp_path / "tiny")
     bad = folder / "images" / f"{open_dataset(folder).image_ids[3]}.png"

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from bcls.features.arrays import FeatureSettings
-from bcls.features.extract import extract
+from bcls.features.extraction import extract
 from tests.features.made import digests, draw, opened
 
 pytest.importorskip("efficientnet_lite_pytorch")
 CODE = (
-    "import sys, bcls.features.extract, bcls.cli.data\n"
-    "bcls.features.extract.BLOCK = 3\n"
+    "import sys, bcls.features.extraction, bcls.cli.data\n"
+    "bcls.features.extraction.BLOCK = 3\n"
     "sys.exit(bcls.cli.data.main([sys.argv[1], '--name', sys.argv[2], '--views', sys.argv[3]]))\n"
 )
 
@@ -23,7 +23,7 @@ CODE = (
 @pytest.mark.slow
 @pytest.mark.parametrize("views", ["0", "2"])
 def test_killed_at_random_moments(tmp_path, monkeypatch, views):
-    monkeypatch.setattr("bcls.features.extract.BLOCK", 3)
+    monkeypatch.setattr("bcls.features.extraction.BLOCK", 3)
     folder = draw(tmp_path / "data", images=24, splits=["train"] * 16 + ["test"] * 8)
     whole = extract(opened(folder), FeatureSettings(name="whole", views=int(views))).folder
     parts = folder / "features" / "parts"

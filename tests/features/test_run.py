@@ -9,7 +9,7 @@ from bcls.data.check import check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.features.arrays import FeatureSettings, _device
 from bcls.features.backbones import load_backbone
-from bcls.features.extract import extract
+from bcls.features.extraction import extract
 from tests.features.made import broken_off, digests, tiny
 from tests.reference.features import features as reference
 
@@ -112,7 +112,7 @@ def test_other_settings_than_the_broken_off_are_refused(folder, backbone, monkey
 def test_killed_between_the_name_and_the_record(folder, backbone, monkeypatch):
     settings = FeatureSettings(backbone, "4", name="mine", split="test")
     with monkeypatch.context() as patch:
-        patch.setattr("bcls.features.extract.record_split", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("bcls.features.extraction.record_split", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             extract(open_dataset(folder), settings)
     assert (folder / "features" / "mine" / "test.npy").exists()

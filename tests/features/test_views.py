@@ -12,7 +12,7 @@ from bcls.data.dataset import open_dataset
 from bcls.data.images import random_view
 from bcls.features.arrays import FeatureSettings
 from bcls.features.backbones import load_backbone
-from bcls.features.extract import extract
+from bcls.features.extraction import extract
 from bcls.features.regions import RandomViews
 from tests.features.made import broken_off, digests
 from tests.reference.features import features as reference

@@ -56,7 +56,7 @@ def test_a_worker_that_dies_is_told():
 def test_starts_and_stops_its_own_ray_quietly():
     code = (
         "import functools, numpy as np, ray\n"
-        "from bcls.features import run_blocks\n"
+        "from bcls.features.jobs import run_blocks\n"
         "from tests.jobs.workers import Draw\n"
         "rows = dict(run_blocks([['a'], ['b', 'c']], functools.partial(Draw, 4), engine='ray', threads=1))\n"
         "print(rows[0].shape, rows[1].shape, ray.is_initialized())\n"
@@ -68,7 +68,7 @@ def test_starts_and_stops_its_own_ray_quietly():
 
 def test_no_cluster_at_the_address():
     code = (
-        "from bcls.features import run_blocks\n"
+        "from bcls.features.jobs import run_blocks\n"
         "try:\n"
         "    list(run_blocks([1], print, engine='ray', address='127.0.0.1:1'))\n"
         "except ValueError as error:\n"

@@ -31,7 +31,7 @@ def extract_features(words: list[str]) -> int:
     (folder,), flags = places("data", words, ("DIR",), "data features DIR")
     settings = parse("data features DIR", about, FeatureSettings, flags)
     from bcls.data.dataset import open_dataset
-    from bcls.features.extract import extract
+    from bcls.features.extraction import extract
 
     images = None if settings.images is None else Path(settings.images).resolve()
     # Processes that start elsewhere read the same files.
