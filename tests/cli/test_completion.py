@@ -34,7 +34,7 @@ def script(tmp_path_factory):
 
 
 def test_every_verb_and_job(known):
-    assert set(cli.VERBS) <= set(known)
+    assert set(cli.COMMANDS) <= set(known)
     assert {"data import", "data check", "data stats", "data features"} <= set(known)
     assert {"labels embed", "labels quality", "labels alpha"} <= set(known)
 

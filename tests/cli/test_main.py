@@ -1,5 +1,6 @@
-"""The command line: help, versions, exit codes, one-line errors."""
+"""``bcls``: help, version, exit codes, one-line errors, and memory settings."""
 
+import os
 import subprocess
 import sys
 
@@ -15,15 +16,15 @@ def run(*words, **options):
     return subprocess.run([sys.executable, "-m", "bcls", *words], capture_output=True, text=True, **options)
 
 
-def test_help_names_every_verb(capsys):
+def test_help_lists_every_command(capsys):
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {verb} " in shown for verb in cli.VERBS)
+    assert all(f"  {command} " in shown for command in cli.COMMANDS)
 
 
-def test_no_verb_is_a_usage_error(capsys):
+def test_no_command_is_a_usage_error(capsys):
     assert cli.main([]) == 2
-    assert "usage: bcls VERB" in capsys.readouterr().out
+    assert "usage: bcls COMMAND" in capsys.readouterr().out
 
 
 def test_version(capsys):
@@ -31,15 +32,15 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"bcls {__version__}\n"
 
 
-def test_python_m_is_the_same():
+def test_python_m_bcls_is_the_same_command():
     assert run("--version").stdout == f"bcls {__version__}\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "message"),
     [
-        (["dmeo"], "bcls: there is no verb 'dmeo'; did you mean `bcls demo`?"),
-        (["fly"], "bcls: there is no verb 'fly'; the verbs are "),
+        (["dmeo"], "bcls: unknown command 'dmeo'; did you mean `bcls demo`?"),
+        (["fly"], "bcls: unknown command 'fly'; the commands are "),
         (["demo", "--seeds", "0"], "bcls demo: `--seeds`: expected a whole number not below 1, got 0"),
         (["demo", "--seeds", "many"], "--seeds"),
         (["demo", "--sseeds", "3"], "--sseeds"),
@@ -47,20 +48,20 @@ def test_python_m_is_the_same():
         (["demo", "--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )
-def test_bad_usage_is_one_line_and_code_2(words, says, capsys):
-    assert cli.main(words) == 2
+def test_bad_usage_is_one_line_and_code_2(arguments, message, capsys):
+    assert cli.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert says in captured.err
+    assert message in captured.err
     assert "Traceback" not in captured.err
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_has_help(verb):
-    shown = run(verb, "--help")
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command):
+    shown = run(command, "--help")
     assert shown.returncode == 0
-    assert f"usage: bcls {verb}" in shown.stdout
+    assert f"usage: bcls {command}" in shown.stdout
 
 
 def test_config_file_and_flags(tmp_path, capsys):
@@ -76,33 +77,34 @@ def test_config_file_and_flags(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "says"),
+    ("error", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "bcls demo: interrupted; what was written so far is kept"),
+        (KeyboardInterrupt(), 130, "bcls demo: interrupted; everything written so far is kept"),
         (ValueError("`x`: expected\n this"), 2, "bcls demo: `x`: expected this"),
         (MissingExtraError('reading needs it: pip install "bcls[text]"'), 2, 'pip install "bcls[text]"'),
-        (PermissionError(13, "Permission denied", "/etc/x"), 2, "/etc/x: Permission denied; check the path"),
-        (OSError("no name"), 2, "bcls demo: no name; check the path"),
-        (PermissionError(13, "Denied", "a\x1b[2J\nb"), 2, r"bcls demo: a\x1b[2J\nb: Denied; check the path"),
-        (PermissionError(13, "Denied", b"a\x1bb"), 2, r"bcls demo: b'a\x1bb': Denied; check the path"),
+        (PermissionError(13, "Permission denied", "/etc/x"), 2, "/etc/x: Permission denied; check the path, permissions and disk"),
+        (OSError("no name"), 2, "bcls demo: no name; check the path, permissions and disk"),
+        (PermissionError(13, "Denied", "a\x1b[2J\nb"), 2, r"bcls demo: a\x1b[2J\nb: Denied; check the path, permissions and disk"),
+        (PermissionError(13, "Denied", b"a\x1bb"), 2, r"bcls demo: b'a\x1bb': Denied; check the path, permissions and disk"),
         (ValueError("a\x1b]0;title\x07b"), 2, r"bcls demo: a\x1b]0;title\x07b"),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, 'it needs torch; pip install "bcls[train]"'),
         (OverloadedError(3), 2, "bcls demo: too many queries at once: try again in 3 s"),
     ],
 )
-def test_what_goes_wrong_inside(error, code, says, monkeypatch, capsys):
+def test_exceptions_become_one_line(error, code, message, monkeypatch, capsys):
     def fails(arguments):
         raise error
 
     monkeypatch.setattr("bcls.cli.demo.main", fails)
     assert cli.main(["demo"]) == code
-    told = capsys.readouterr().err
-    assert says in told
-    assert told.count("\n") == 1
-    assert told[:-1].isprintable()
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+    assert line[:-1].isprintable()
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, RuntimeError])
-def test_faults_of_ours_are_not_hidden(monkeypatch, error):
+@pytest.mark.parametrize("error", [ZeroDivisionError, RuntimeError, ModuleNotFoundError])
+def test_internal_errors_keep_their_traceback(monkeypatch, error):
     def fails(arguments):
         raise error
 
@@ -111,14 +113,14 @@ def test_faults_of_ours_are_not_hidden(monkeypatch, error):
         cli.main(["demo"])
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
-    """`bcls ... | head -1` ends without a word, whether the pipe breaks in the middle or at the end."""
+def test_closed_pipe_ends_the_command_quietly():
+    """`bcls ... | head -1` prints nothing on standard error."""
     lines = "import sys; [print('x' * 1000) for _ in range(1000)]"
     code = f"""
 import types, sys
 from bcls.cli import main as cli
 sys.modules['many'] = types.SimpleNamespace(main=lambda words: exec({lines!r}) or 0)
-cli.VERBS['doctor'] = ('many', '')
+cli.COMMANDS['doctor'] = ('many', '')
 sys.exit(cli.main(['doctor']))
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -129,3 +131,28 @@ sys.exit(cli.main(['doctor']))
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+def test_child_processes_inherit_the_memory_settings():
+    code = (
+        "import os; from bcls.cli.main import keep_freed_memory; print(keep_freed_memory(), "
+        "os.environ['MALLOC_TRIM_THRESHOLD_'], os.environ['MALLOC_MMAP_THRESHOLD_'])"
+    )
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+    run = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "1073741824", "1073741824"]
+    own = clean | {"MALLOC_TRIM_THRESHOLD_": "5"}
+    run = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+    assert run.stdout.split()[1] == "5"
+
+
+def test_memory_settings_are_for_linux_only(monkeypatch):
+    monkeypatch.setattr(cli.sys, "platform", "darwin")
+    assert not cli.keep_freed_memory()
+
+
+def test_memory_settings_need_glibc(monkeypatch):
+    monkeypatch.setattr(cli.sys, "platform", "linux")
+    monkeypatch.setattr(cli.ctypes, "CDLL", lambda name: object())
+    assert not cli.keep_freed_memory()

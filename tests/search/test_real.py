@@ -29,7 +29,7 @@ def test_index_and_search_with_packaged_encoders(tmp_path, monkeypatch, capsys):
         hits = service.search("a dog on the beach", k=5).hits
     assert [hit.path for hit in hits] == [str(paths[place]) for place in np.argsort(-expected)]
     np.testing.assert_allclose([hit.similarity for hit in hits], np.sort(expected)[::-1], atol=1e-4)
-    monkeypatch.setitem(cli.VERBS, "search", ("bcls.cli.search", "search"))
+    monkeypatch.setitem(cli.COMMANDS, "search", ("bcls.cli.search", "search"))
     capsys.readouterr()
     assert cli.main(["search", str(tmp_path / "index"), "a dog on the beach", "-k", "2", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

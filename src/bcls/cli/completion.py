@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bcls._core.errors import check_choice
-from bcls.cli.main import VERBS
+from bcls.cli.main import COMMANDS
 
 if TYPE_CHECKING:
     pass
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
 def commands() -> list[Command]:
     """Every verb and every job, with the flags that their parsers know."""
     found = []
-    for verb, (module, about) in VERBS.items():
+    for verb, (module, about) in COMMANDS.items():
         if module == __name__:
             found.append(Command((verb,), about, ("--help",), {}, tuple(SHELLS)))
             continue

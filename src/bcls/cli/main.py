@@ -1,12 +1,6 @@
-"""How this process gives memory back: not at once.
+"""``bcls COMMAND``: the table of commands, exit codes, and one-line errors.
 
-A network on a CPU asks for tens of megabytes for each layer and frees them again. The C library hands such blocks back
-to the system, which then clears every page when they are asked for the next time: up to two thirds of the time of a
-network goes there.
-
-``bcls VERB``: finds the verb, and turns what goes wrong into one line and an exit code.
-
-Exit codes: 0 done, 1 a check found problems, 2 bad input or usage, 130 interrupted with everything written kept.
+Exit codes: 0 success, 1 a check found problems, 2 bad input or usage, 130 interrupted with everything written kept.
 """
 
 import ctypes
@@ -20,61 +14,36 @@ from bcls import __version__
 from bcls._core.errors import visible
 from bcls._core.extras import MissingExtraError
 
-#: Blocks up to this size stay with the process.
-_KEPT = 1 << 30
-#: Numbers of glibc's `mallopt`, with the variables by which processes started from here are told the same.
-_SETTINGS = {-3: "MALLOC_MMAP_THRESHOLD_", -1: "MALLOC_TRIM_THRESHOLD_"}
-
-
-def keep_freed_memory() -> bool:
-    """Let this process and those that it starts keep freed memory; whether the C library takes it."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library, such as musl
-        return False
-    taken = True
-    for number, name in _SETTINGS.items():
-        if name not in os.environ:  # somebody's own setting stands
-            os.environ[name] = str(_KEPT)
-            taken = bool(mallopt(number, _KEPT)) and taken
-    return taken
-
-
-#: Verb, the module whose ``main(arguments)`` does it, and what it does. Modules are loaded when asked for.
-VERBS = {
-    "demo": ("bcls.cli.demo", "train three losses on drawn scenes and write a report, in about three minutes"),
-    "data": ("bcls.cli.data", "a dataset folder: import it, check it, count it (stats), extract features"),
-    "train": ("bcls.cli.train", "train a model on a dataset, or go on with a run that was stopped"),
-    "evaluate": ("bcls.cli.evaluate", "the figures of a model on a split, from its scores"),
-    "compare": ("bcls.cli.compare", "whether two models differ, on the same queries"),
-    "sweep": ("bcls.cli.sweep", "train and judge every row of a table from every seed"),
-    "report": ("bcls.cli.report", "tables, curves and verdicts from sweeps"),
-    "labels": (
-        "bcls.cli.labels",
-        "vectors of captions (embed), how well labels agree with people (quality), how wide a window to use (alpha)",
-    ),
-    "index": ("bcls.cli.index", "embed a folder of photos so that they can be searched"),
-    "search": ("bcls.cli.search", "find photos by words or by another photo"),
-    "serve": ("bcls.cli.serve", "search in the browser, and a JSON API"),
-    "export": ("bcls.cli.export", "a model for use elsewhere: ONNX towers, or a folder for the Hub"),
-    "bench": ("bcls.cli.bench", "time and memory of the losses on this machine, with plots"),
-    "doctor": ("bcls.cli.doctor", "versions, devices and a self-test, for a bug report"),
-    "completion": ("bcls.cli.completion", "tab completion for bash, zsh and fish"),
+#: Each command with the module whose ``main(arguments)`` runs it, imported when needed, and its help.
+COMMANDS = {
+    "demo": ("bcls.cli.demo", "train three losses on synthetic scenes and write a report, in about three minutes"),
+    "data": ("bcls.cli.data", "import, check or summarize a dataset folder, or extract image features"),
+    "labels": ("bcls.cli.labels", "embed captions, measure label quality, or suggest the window width alpha"),
+    "train": ("bcls.cli.train", "train a model on a dataset, or resume a run"),
+    "evaluate": ("bcls.cli.evaluate", "compute retrieval metrics of a model or of saved scores"),
+    "compare": ("bcls.cli.compare", "compare two models with a paired test on the same queries"),
+    "sweep": ("bcls.cli.sweep", "train and evaluate each configuration with each seed"),
+    "report": ("bcls.cli.report", "write tables, charts and claims from sweeps"),
+    "index": ("bcls.cli.index", "index a folder of photos for search, or update an index"),
+    "search": ("bcls.cli.search", "search an index by text or by image"),
+    "serve": ("bcls.cli.serve", "serve the search page and the JSON API"),
+    "export": ("bcls.cli.export", "export a model to ONNX, or to a folder for the Hugging Face Hub"),
+    "bench": ("bcls.cli.bench", "measure time and memory of the losses on this machine"),
+    "doctor": ("bcls.cli.doctor", "print versions, devices and a self-test for a bug report"),
+    "completion": ("bcls.cli.completion", "print a shell completion script"),
 }
 
 
 def usage() -> str:
-    """What ``bcls --help`` prints."""
-    verbs = "\n".join(f"  {verb:<10} {what}" for verb, (_, what) in VERBS.items())
+    """The text of ``bcls --help``."""
+    commands = "\n".join(f"  {command:<10} {help_text}" for command, (_, help_text) in COMMANDS.items())
     return (
-        "usage: bcls VERB [options]\n\n"
-        "Train, judge and use image-text retrieval models under binary and continuous label supervision.\n\n"
-        f"verbs:\n{verbs}\n\n"
+        "usage: bcls COMMAND [options]\n\n"
+        "Train, evaluate and use image-text retrieval models with binary and continuous label supervision.\n\n"
+        f"commands:\n{commands}\n\n"
         "options:\n"
-        "  -h, --help   this text; `bcls VERB --help` for a verb\n"
-        "  --version    the version\n"
+        "  -h, --help   show this help; `bcls COMMAND --help` for a command\n"
+        "  --version    show the version\n"
     )
 
 
@@ -82,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: Words after ``bcls``; those of the process by default.
+        arguments: Arguments after ``bcls``. Default: those of the process.
 
     Returns:
         The exit code.
@@ -94,39 +63,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"bcls {__version__}")
         return 0
-    verb, *rest = words
-    if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"did you mean `bcls {near[0]}`?" if near else f"the verbs are {', '.join(VERBS)}"
-        return _complain(f"bcls: there is no verb {verb!r}; {hint}")
-    return _run(verb, rest)
+    command, *rest = words
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, n=1)
+        hint = f"did you mean `bcls {near[0]}`?" if near else f"the commands are {', '.join(COMMANDS)}"
+        return _print_error(f"bcls: unknown command {command!r}; {hint}")
+    return _run(command, rest)
 
 
-def _run(verb: str, arguments: list[str]) -> int:
+def _run(command: str, arguments: list[str]) -> int:
     keep_freed_memory()
     try:
-        module = importlib.import_module(VERBS[verb][0])
+        module = importlib.import_module(COMMANDS[command][0])
         code: int = module.main(arguments)
     except KeyboardInterrupt:
-        return _complain(f"bcls {verb}: interrupted; what was written so far is kept", 130)
+        return _print_error(f"bcls {command}: interrupted; everything written so far is kept", 130)
     except (ValueError, MissingExtraError) as error:
-        return _complain(f"bcls {verb}: {error}")
-    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        return _print_error(f"bcls {command}: {error}")
+    except ModuleNotFoundError as error:
+        if error.name not in {"torch", "accelerate"}:
+            raise
+        return _print_error(f'bcls {command}: it needs {error.name}; pip install "bcls[train]"')
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports it again at exit
         return 1
     except OSError as error:
-        # Before the line is put together, where a newline would be taken for a space.
+        # Escaped here, because the line below replaces newlines in the name by spaces.
         where = visible(f"{error.filename}: ") if error.filename else ""
-        return _complain(f"bcls {verb}: {where}{error.strerror or error}; check the path, its permissions and the disk")
+        return _print_error(f"bcls {command}: {where}{error.strerror or error}; check the path, permissions and disk")
     except RuntimeError as error:
-        # Loaded already where it can have been raised.
+        # bcls.search is loaded if it raised the error.
         overload = getattr(sys.modules.get("bcls.search"), "OverloadedError", None)
         if overload is None or not isinstance(error, overload):
             raise
-        return _complain(f"bcls {verb}: {error}")
+        return _print_error(f"bcls {command}: {error}")
     return code
 
 
-def _complain(line: str, code: int = 2) -> int:
+def _print_error(line: str, code: int = 2) -> int:
     print(visible(" ".join(line.split())), file=sys.stderr)
     return code
+
+
+#: Blocks up to this size are kept by the process when freed.
+_KEPT = 1 << 30
+#: Option numbers of glibc's `mallopt`, and the environment variables that set them in child processes.
+_MALLOC_OPTIONS = {-3: "MALLOC_MMAP_THRESHOLD_", -1: "MALLOC_TRIM_THRESHOLD_"}
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed memory, in this process and its children.
+
+    A network on a CPU allocates and frees tens of megabytes in each layer. By default glibc returns such blocks to the
+    system, which then clears every page again: up to two thirds of the time of a network.
+
+    Returns:
+        Whether the C library accepted the settings.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library, such as musl
+        return False
+    accepted = True
+    for number, name in _MALLOC_OPTIONS.items():
+        if name not in os.environ:  # a user's own setting has priority
+            os.environ[name] = str(_KEPT)
+            accepted = bool(mallopt(number, _KEPT)) and accepted
+    return accepted
