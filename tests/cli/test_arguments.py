@@ -1,6 +1,8 @@
-"""Flags from dataclasses: lists of words, switches, files of settings."""
+"""Parsing: lists, switches, positional arguments, files of settings, `--import`, and one-line errors."""
 
+import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ from bcls.cli.arguments import parse
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a verb."""
+    """Settings of a command."""
 
     files: list[str]
     """Which files."""
@@ -18,14 +20,14 @@ class Settings:
     count: int = 1
     """How many."""
     loud: bool = False
-    """Say more."""
+    """Print more."""
 
 
 def read(*words):
-    return parse("verb", "Does it.", Settings, words)
+    return parse("command", "Does it.", Settings, words)
 
 
-def test_a_list_takes_one_word_or_more():
+def test_a_list_takes_one_value_or_more():
     assert read("--files", "a.npy") == Settings(["a.npy"])
     assert read("--files", "a.npy", "b.npy", "--count", "2") == Settings(["a.npy", "b.npy"], count=2)
     assert read("--loud", "--more", "1", "null", "--files", "a:b") == Settings(["a:b"], ["1", "null"], loud=True)
@@ -51,7 +53,7 @@ def test_mistakes_are_one_line(words, message):
     with pytest.raises(ValueError, match=message) as error:
         read(*words)
     assert "\n" not in str(error.value)
-    assert "see `bcls verb --help`" in str(error.value)
+    assert "see `bcls command --help`" in str(error.value)
 
 
 def test_a_file_of_settings(tmp_path):
@@ -61,7 +63,7 @@ def test_a_file_of_settings(tmp_path):
     assert read("--config", str(config), "--files", "c.npy") == Settings(["c.npy"], count=3)
 
 
-def test_help_tells_what_lists_are_for(capsys):
+def test_help_describes_lists(capsys):
     with pytest.raises(SystemExit) as left:
         read("--help")
     assert left.value.code == 0
@@ -72,14 +74,14 @@ def test_help_tells_what_lists_are_for(capsys):
 
 def test_print_config_can_be_read_again(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        read("--files", "a", "b", "--print_config")
+        read("--files", "a", "b", "--print-config")
     config = tmp_path / "config.yaml"
     config.write_text(capsys.readouterr().out)
     assert read("--config", str(config)) == Settings(["a", "b"])
 
 
 @pytest.mark.parametrize("flag", [["--config", "bomb.yaml"], ["--config=bomb.yaml"]])
-def test_a_file_of_settings_that_would_become_a_billion(tmp_path, monkeypatch, flag):
+def test_a_file_of_settings_that_expands_to_a_billion_values(tmp_path, monkeypatch, flag):
     monkeypatch.chdir(tmp_path)
     levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)]
     (tmp_path / "bomb.yaml").write_text("a0: &a0 [x, x]\n" + "".join(levels))
@@ -98,15 +100,118 @@ def test_files_of_settings_without_an_end(tmp_path, text, says):
     assert str(config) in str(raised.value)
 
 
-def test_dashes_of_known_flags_are_underscores():
-    @dataclass(frozen=True)
-    class Flags:
-        dry_run: bool = False
-        max_rows: int = 1
-        name: str = ""
+@dataclass(frozen=True)
+class Flags:
+    dry_run: bool = False
+    max_rows: int = 1
+    name: str = ""
+    k: int = 10
 
-    parsed = parse("verb", "", Flags, ["--dry-run", "--max-rows=3", "--name", "a-b"])
-    assert parsed == Flags(dry_run=True, max_rows=3, name="a-b")
-    assert parse("verb", "", Flags, ["--no-dry-run", "--max-rows", "4"]) == Flags(max_rows=4)
+
+def test_flags_are_accepted_with_hyphens_and_with_underscores():
+    expected = Flags(dry_run=True, max_rows=3, name="a_b")
+    assert parse("command", "", Flags, ["--dry-run", "--max-rows=3", "--name", "a_b"]) == expected
+    assert parse("command", "", Flags, ["--dry_run", "--max_rows=3", "--name", "a_b"]) == expected
+    assert parse("command", "", Flags, ["--no-dry-run", "--max-rows", "4"]) == Flags(max_rows=4)
+    assert parse("command", "", Flags, ["--no_dry_run"]) == Flags()
     with pytest.raises(ValueError, match="--no-such"):
-        parse("verb", "", Flags, ["--no-such"])
+        parse("command", "", Flags, ["--no-such"])
+
+
+def test_a_name_of_one_letter_has_a_short_flag():
+    assert parse("command", "", Flags, ["-k", "3"]) == parse("command", "", Flags, ["--k", "3"]) == Flags(k=3)
+
+
+def test_errors_and_help_spell_flags_with_hyphens(capsys):
+    with pytest.raises(ValueError, match=r"--max-rows: Expected a int"):
+        parse("command", "", Flags, ["--max-rows", "x"])
+    with pytest.raises(ValueError, match=r"did you mean --max-rows\?"):
+        parse("command", "", Flags, ["--max_row", "1"])
+    with pytest.raises(SystemExit):
+        parse("command", "", Flags, ["--help"])
+    shown = capsys.readouterr().out
+    assert "--max-rows MAX_ROWS" in shown
+    assert "--dry-run, --no-dry-run" in shown
+    assert "--print-config" in shown
+
+
+@dataclass(frozen=True)
+class Search:
+    index: str
+    """Folder of the index."""
+    text: str | None = None
+    others: list[str] = field(default_factory=list)
+    k: int = 10
+
+
+def search(*words):
+    names = {"index": "INDEX", "text": "TEXT", "others": "OTHER"}
+    return parse("search", "", Search, words, positional=names)
+
+
+def test_positional_arguments(capsys):
+    assert search("i") == Search("i")
+    assert search("i", "a dog", "-k", "5") == Search("i", "a dog", k=5)
+    assert search("-k", "5", "i", "a dog", "x", "y") == Search("i", "a dog", ["x", "y"], k=5)
+    with pytest.raises(ValueError, match=r"arguments are required: INDEX; see `bcls search --help`"):
+        search("-k", "5")
+    with pytest.raises(SystemExit):
+        search("--help")
+    shown = capsys.readouterr().out
+    assert "usage: bcls search INDEX [TEXT] OTHER ... [options]" in shown
+    assert "Folder of the index." in shown
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_flags_win_over_a_file_of_settings_wherever_they_stand(tmp_path, at):
+    (tmp_path / "a.yaml").write_text("max_rows: 7\nname: a\n")
+    words = ["--max-rows", "3"]
+    words[at:at] = ["--config", str(tmp_path / "a.yaml")]
+    assert parse("command", "", Flags, words) == Flags(max_rows=3, name="a")
+
+
+def test_the_last_file_of_settings_wins(tmp_path):
+    for name, rows in (("a", 7), ("b", 8)):
+        (tmp_path / f"{name}.yaml").write_text(f"max_rows: {rows}\n")
+    words = [f"--config={tmp_path}/a.yaml", "--config", f"{tmp_path}/b.yaml"]
+    assert parse("command", "", Flags, words) == Flags(max_rows=8)
+    with pytest.raises(ValueError, match="`--config`: expected a value"):
+        parse("command", "", Flags, ["--config"])
+
+
+@dataclass(frozen=True)
+class Named:
+    loss: dict[str, Any] = field(default_factory=lambda: {"name": "bcls"})
+    epochs: int = 1
+
+
+def test_a_new_name_drops_the_arguments_of_the_preset(tmp_path):
+    (tmp_path / "a.yaml").write_text("loss: {name: triplet-sn, gamma: 20}\nepochs: 4\n")
+    config = ["--config", str(tmp_path / "a.yaml")]
+
+    def loss(*words):
+        return parse("train", "", Named, [*words]).loss
+
+    assert loss(*config) == {"name": "triplet-sn", "gamma": 20}
+    assert loss(*config, "--loss.name", "infonce") == {"name": "infonce"}
+    assert loss("--loss.temperature", "0.1", "--loss.name=infonce", *config) == {"name": "infonce", "temperature": 0.1}
+    assert loss(*config, "--loss.name", "triplet-sn", "--loss.margin", "0.1") == {
+        "name": "triplet-sn",
+        "gamma": 20,
+        "margin": 0.1,
+    }
+
+
+def test_a_module_is_imported_before_the_settings_are_parsed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imported_by_a_test.py").write_text("import sys\nsys.imported_by_a_test = True\n")
+    words = ["--dry-run", "--import", "imported_by_a_test"]
+    assert parse("command", "", Flags, words, imports=True) == Flags(dry_run=True)
+    assert sys.imported_by_a_test
+    with pytest.raises(ValueError, match=r"`--import`: expected a Python module.*got no_such_module"):
+        parse("command", "", Flags, ["--import=no_such_module"], imports=True)
+    (tmp_path / "broken_by_a_test.py").write_text("1 / 0\n")
+    with pytest.raises(ValueError, match=r"broken_by_a_test \(ZeroDivisionError: division by zero\)"):
+        parse("command", "", Flags, ["--import", "broken_by_a_test"], imports=True)
+    with pytest.raises(ValueError, match="unrecognized arguments: --import"):
+        parse("command", "", Flags, ["--import", "sys"])

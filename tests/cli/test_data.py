@@ -98,15 +98,15 @@ def test_problems_and_notes(run, tmp_path):
     ("words", "message"),
     [
         (("chek",), "did you mean 'check'?"),
-        (("import",), "expected KIND SOURCE, then flags, got nothing"),
-        (("import", "folder"), "SOURCE`: expected KIND SOURCE, then flags, got folder"),
+        (("import",), "required: --out, KIND, SOURCE; see `bcls data import --help`"),
+        (("import", "folder"), "required: --out, SOURCE"),
         (("import", "fodler", "x", "--out", "y"), "did you mean 'folder'?"),
         (("import", "folder", "x"), "out"),
         (("import", "folder", "x", "--out", "y", "--imgaes", "z"), "--imgaes"),
         (("import", "karpathy", "nothing.json", "--out", "y"), "nothing.json: No such file"),
         (("import", "karpathy", "nothing.json", "--out", "y", "--captions", "x"), "not with karpathy"),
         (("check", "nothing"), "nothing: no such dataset folder"),
-        (("check",), "DIR`: expected DIR, then flags, got nothing"),
+        (("check",), "arguments are required: DIR"),
         (("stats", ".", "--plot"), "plot"),
     ],
 )

@@ -48,7 +48,7 @@ def test_folder(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "bcls export: `bcls export: MODEL`: expected MODEL"),
+        ((), "bcls export: the following arguments are required: MODEL"),
         (("run",), "out"),
         (("gone", "--out", "x"), "check the spelling"),
         (("run", "--out", "x", "--format", "onxn"), "did you mean 'onnx'?"),

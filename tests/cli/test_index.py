@@ -47,8 +47,8 @@ def test_one_line_for_what_is_wrong(run, tiny, tmp_path):
     source, out = photos(tmp_path / "photos", 2), tmp_path / "index"
     (tmp_path / "empty").mkdir()
     for words, said in (
-        ((), "PHOTOS, then flags"),
-        ((source,), "arguments are required: out"),
+        ((), "arguments are required: --out, PHOTOS"),
+        ((source,), "arguments are required: --out"),
         ((tmp_path / "none", "--out", out), "no such folder, zip, tar or dataset of photos"),
         ((tmp_path / "empty", "--out", out), "expected at least one picture, got none"),
         ((source, "--out", out, "--model", tmp_path / "none"), "expected 'photo', the folder of a model"),

@@ -102,7 +102,7 @@ def test_contact_sheet_and_page(run, made, tmp_path):
 def test_one_line_for_what_is_wrong(run, made, tmp_path):
     (tmp_path / "no.jpg").write_bytes(b"no picture")
     for words, said in (
-        ((), "INDEX, then flags"),
+        ((), "arguments are required: INDEX"),
         ((made,), "expected a text or --image FILE, got none"),
         ((made, "red", "--image", tmp_path / "no.jpg"), "expected a text or --image FILE"),
         ((made, ""), "`text`: expected some words"),

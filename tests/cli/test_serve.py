@@ -91,7 +91,7 @@ def test_one_line_for_what_is_wrong(run, made, tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         for words, said in (
-            ((), "INDEX, then flags"),
+            ((), "arguments are required: INDEX"),
             ((tmp_path / "none", "--port", 0), "no such index"),
             ((tmp_path, "--port", 0), "expected an index with an index.json, got none"),
             ((made, "--port", port), f"`--port`: expected one that is free at 127.0.0.1, got {port} (Address already"),

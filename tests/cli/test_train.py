@@ -84,7 +84,7 @@ def test_a_misspelt_key_in_a_file(tmp_path):
 
 def test_print_config(capsys):
     with pytest.raises(SystemExit) as left:
-        main(["--loss.name", "sam", "--print_config"])
+        main(["--loss.name", "sam", "--print-config"])
     assert left.value.code == 0
     assert yaml.safe_load(capsys.readouterr().out)["loss"]["name"] == "sam"
 
@@ -145,7 +145,7 @@ def test_all_flags_are_in_the_help(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "--dry_run, --no_dry_run Show sizes, steps, parameters and memory, and train nothing." in shown
-    assert "--json, --no_json Print the result as JSON." in shown
+    assert "--dry-run, --no-dry-run Show sizes, steps, parameters and memory, and train nothing." in shown
+    assert "--json, --no-json Print the result as JSON." in shown
     assert "Random crops and flips of pictures" in shown
     assert "Folder of the dataset, as" in shown

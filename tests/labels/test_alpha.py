@@ -71,4 +71,4 @@ def test_command(tmp_path, capsys):
     assert Image.open(drawing).format == "PNG"
     capsys.readouterr()
     assert cli.main(["labels", "alpha"]) == 2
-    assert "for example `bcls labels alpha flickr8k`" in capsys.readouterr().err
+    assert "arguments are required: DIR; see `bcls labels alpha --help`" in capsys.readouterr().err

@@ -1,142 +1,241 @@
-"""Words without a flag in front of the flags, such as the folder in ``bcls data check DIR``.
+"""Command-line parsing: arguments and flags from a dataclass, ``--config``, ``--print-config`` and ``--import``.
 
-Flags from a dataclass: ``--config file.yaml``, dotted flags, ``--print_config``, and one-line errors.
+jsonargparse does the parsing. This module adds four rules of our own: flags are spelled with hyphens and accepted with
+underscores; flags win over a file of settings wherever they stand; a new ``--loss.name`` or ``--model.name`` drops the
+arguments of the one it replaces; errors are one line.
 """
 
 import difflib
+import importlib
+import json
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from bcls._core.errors import fail
+from bcls._core.config import check_yaml, read_yaml
+from bcls._core.errors import fail, reason_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-
-def places(verb: str, words: Sequence[str], names: tuple[str, ...], example: str) -> tuple[list[str], list[str]]:
-    """The leading words that are no flags, one for each name, and the flags after them.
-
-    Args:
-        verb: The verb, for the message.
-        words: What stands after it.
-        names: What is expected, such as ``("KIND", "SOURCE")``.
-        example: A whole command after ``bcls``, for the message.
-
-    Returns:
-        The words, and the flags; empty words where only help is asked for.
-
-    Raises:
-        ValueError: If a word is missing.
-
-    Example:
-        >>> places("data check", ["flickr8k", "--json"], ("DIR",), "data check flickr8k")
-        (['flickr8k'], ['--json'])
-    """
-    given: list[str] = []
-    rest = list(words)
-    while rest and not rest[0].startswith("-") and len(given) < len(names):
-        given.append(rest.pop(0))
-    if len(given) < len(names) and not {"-h", "--help", "--print_config"} & set(rest):
-        fail(
-            f"bcls {verb}: {names[len(given)]}",
-            f"{' '.join(names)}, then flags",
-            " ".join(words) or "nothing",
-            f"for example `bcls {example}`",
-        )
-    return given + [""] * (len(names) - len(given)), rest
-
+    from jsonargparse import ArgumentParser
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
-def parse(verb: str, about: str, settings: type[Settings], arguments: Sequence[str]) -> Settings:
-    """Read the flags of a verb into its settings.
+def parse(
+    command: str,
+    description: str,
+    settings: type[Settings],
+    arguments: Sequence[str],
+    *,
+    positional: Mapping[str, str] | None = None,
+    imports: bool = False,
+) -> Settings:
+    """Parse the arguments of a command into its settings.
 
     Args:
-        verb: Name of the verb.
-        about: What it does, for ``--help``.
-        settings: A dataclass; the docstring under each field is the flag's help. A ``bool`` is a switch, a
-            ``list[str]`` takes one word or more.
-        arguments: Words after the verb; ``--dry-run`` is the same as ``--dry_run``.
+        command: Name of the command, such as ``data check``.
+        description: What it does, for ``--help``.
+        settings: A dataclass; the docstring under each field is the argument's help. A ``bool`` is a switch with a
+            ``--no-`` form, a ``list[str]`` takes one value or more, and a field with a name of one letter has a short
+            flag as well.
+        arguments: Arguments after the command.
+        positional: Fields that are positional arguments, with the names that ``--help`` shows: ``{"folder": "DIR"}``.
+            A ``str`` is required, ``str | None`` optional, and a ``list[str]`` takes any number.
+        imports: Whether the command takes ``--import MODULE``. The modules are imported before anything is parsed, so
+            that losses and models which they register are known.
 
     Returns:
         An instance of ``settings``.
 
     Raises:
-        ValueError: If a flag, its value or a file of settings is wrong; the message names it.
-        OSError: If a file of settings cannot be read.
+        ValueError: An argument, its value, a module or a file of settings is wrong; the message names it.
+        OSError: A file of settings cannot be read.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Count:
+        ...     folder: str
+        ...     dry_run: bool = False
+        >>> parse("count", "Count files.", Count, ["photos", "--dry-run"], positional={"folder": "DIR"})
+        Count(folder='photos', dry_run=True)
     """
-    # Takes 0.1 s to import, which `bcls --help` need not pay.
+    # Takes 0.1 s to import, which `bcls --help` does not need.
+    import jsonargparse
+
+    words = list(arguments)
+    if imports:
+        words, modules = _extract(words, "--import")
+        for module in modules:
+            import_module(module)
+    words, files = _extract(words, "--config")
+    for file in files:
+        if Path(file).is_file():  # the parser reports a missing file
+            check_yaml(Path(file))
+    parser = _parser(command, description, settings, positional or {}, imports=imports)
+    flags = [field.name.replace("_", "-") for field in fields(settings)]
+    words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
+    replaced = _replaced(words, files, settings)
+    try:
+        parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *words])
+    except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
+        raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
+    return settings(**{field.name: parsed[field.name] for field in fields(settings)})
+
+
+def import_module(name: str) -> None:
+    """Import a user's module, which may lie in the current folder, as ``--import`` does.
+
+    Args:
+        name: Dotted name of the module, or the path of a ``.py`` file in the current folder.
+
+    Raises:
+        ValueError: It does not exist or cannot be imported.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(name.removesuffix(".py").replace(os.sep, "."))
+    except Exception as error:
+        got = f"{name} ({type(error).__name__}: {reason_of(error)})"
+        raise ValueError(
+            f"`--import`: expected a Python module that can be imported, got {got}; "
+            "give its name, such as my_module for my_module.py in the current folder"
+        ) from error
+
+
+def _parser(
+    command: str, description: str, settings: type, positional: Mapping[str, str], *, imports: bool
+) -> "ArgumentParser":
     import docstring_parser
     import jsonargparse
 
-    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = jsonargparse.ArgumentParser(
-        prog=f"bcls {verb}", description=about, exit_on_error=False, allow_abbrev=False
+        prog=f"bcls {command}",
+        usage=" ".join(["bcls", command, *_usage(settings, positional), "[options]"]),
+        description=description,
+        exit_on_error=False,
+        allow_abbrev=False,
+        print_config="--print-config",
     )
-    parser.add_argument("--config", action="config", help="YAML file with settings; flags after it win")
-    switches = {field.name: field.default for field in fields(settings) if field.type is bool}
-    lists = {field.name: field.default_factory for field in fields(settings) if field.type == list[str]}
-    parser.add_class_arguments(settings, skip=set(switches) | set(lists))
-    kinds = [kind for kind in reversed(settings.__mro__) if is_dataclass(kind)]
-    params = [one for kind in kinds for one in docstring_parser.parse_from_object(kind).params]
-    described = {one.arg_name: one.description for one in params}
-    for switch, default in switches.items():  # `--json` alone, not `--json true`
-        parser.add_argument(
-            f"--{switch}", action=jsonargparse.ActionYesNo, default=default, help=described.get(switch, "")
-        )
-    for name, default_factory in lists.items():  # `--name a b`, not `--name [a, b]`
-        default = {"required": True} if default_factory is MISSING else {"default": default_factory()}
-        parser.add_argument(f"--{name}", nargs="+", type=str, help=described.get(name, ""), **default)
-    known = [field.name for field in fields(settings)]
-    words = [_underscored(word, known) for word in arguments]
-    for file in _config_files(words):
-        from bcls._core.config import check_yaml
-
-        check_yaml(file)
-    try:
-        given = parser.parse_args(words)
-    except (jsonargparse.ArgumentError, OverflowError) as error:  # the latter of a whole number for a float
-        raise ValueError(_plain(str(error), verb, known)) from error
-    return settings(**{key: value for key, value in given.as_dict().items() if key != "config"})
+    parser.add_argument("--config", action="config", help="YAML file with settings; flags override it")
+    if imports:  # removed before parsing; listed here for --help
+        parser.add_argument("--import", metavar="MODULE", help="Python module that registers losses or models")
+    classes = [one for one in reversed(settings.__mro__) if is_dataclass(one)]
+    helps = {one.arg_name: one.description for cls in classes for one in docstring_parser.parse_from_object(cls).params}
+    hints = get_type_hints(settings)
+    for field in fields(settings):
+        options: dict[str, Any] = {"help": helps.get(field.name) or "", "type": hints[field.name]}
+        if field.name in positional:
+            parser.add_argument(field.name, **options | _positional(hints[field.name], positional[field.name]))
+            continue
+        options |= _default(field)
+        if hints[field.name] is bool:  # `--json` alone, not `--json true`
+            del options["type"]
+            options["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
+        elif hints[field.name] == list[str]:  # `--name a b`, not `--name [a, b]`
+            options |= {"nargs": "+", "type": str}
+        short = [f"-{field.name}"] if len(field.name) == 1 else []
+        parser.add_argument(f"--{field.name.replace('_', '-')}", *short, **options)
+    return parser
 
 
-def _underscored(word: str, known: Sequence[str]) -> str:
-    """A known flag that is written with dashes, with underscores; any other word as it is.
+def _usage(settings: type, positional: Mapping[str, str]) -> list[str]:
+    hints = get_type_hints(settings)
+    forms = {str: "{}", list[str]: "{} ..."}
+    return [forms.get(hints[name], "[{}]").format(metavar) for name, metavar in positional.items()]
+
+
+def _positional(hint: Any, metavar: str) -> dict[str, Any]:
+    if hint == list[str]:
+        return {"metavar": metavar, "nargs": "*", "type": str, "default": []}
+    return {"metavar": metavar} if hint is str else {"metavar": metavar, "nargs": "?", "default": None}
+
+
+def _default(field: Field[Any]) -> dict[str, Any]:
+    if field.default_factory is not MISSING:
+        return {"default": field.default_factory()}
+    return {"required": True} if field.default is MISSING else {"default": field.default}
+
+
+def _extract(words: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
+    """Separate a flag that may be repeated from the other arguments.
+
+    Returns:
+        The other arguments, and the flag's values.
 
     Example:
-        >>> _underscored("--dry-run", ["dry_run"]), _underscored("--no-cache=a-b", ["cache"]), _underscored("--a-b", [])
-        ('--dry_run', '--no_cache=a-b', '--a-b')
+        >>> _extract(["--lr", "1", "--config", "a.yaml", "--config=b.yaml"], "--config")
+        (['--lr', '1'], ['a.yaml', 'b.yaml'])
     """
-    flag, equals, value = word.partition("=")
-    name = flag.removeprefix("--").replace("-", "_")
-    is_known = flag.startswith("--") and (name in known or name.removeprefix("no_") in known)
-    return f"--{name}{equals}{value}" if is_known else word
+    rest, values = [], []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name != flag:
+            rest.append(word)
+            continue
+        value = value if equals else next(remaining, "")
+        if not value:
+            fail(flag, "a value", "none", f"write it as `{flag} VALUE`")
+        values.append(value)
+    return rest, values
 
 
-def _config_files(arguments: Sequence[str]) -> list[Path]:
-    """Files behind ``--config``; of those that are not there the parser says so."""
-    words = [word for flag, word in pairwise(arguments) if flag == "--config"]
-    words += [word.removeprefix("--config=") for word in arguments if word.startswith("--config=")]
-    return [Path(word) for word in words if Path(word).is_file()]
-
-
-def _plain(message: str, verb: str, known: Sequence[str] = ()) -> str:
-    r"""A parser's message on one line, in the words of the command line, with the nearest name and where to look.
+def _hyphenated(word: str, flags: Sequence[str]) -> str:
+    """A known flag with hyphens in place of underscores; any other argument unchanged.
 
     Example:
-        >>> _plain("Parser key \"seeds\":\n  Expected a <class 'int'>. Got value: many", "demo")
-        '--seeds: Expected a int. Got value: many; see `bcls demo --help`'
-        >>> _plain("Option 'epoch' is not accepted", "train", ["epochs", "lr"])
+        >>> _hyphenated("--dry_run", ["dry-run"]), _hyphenated("--no_cache=a_b", ["cache"]), _hyphenated("--a_b", [])
+        ('--dry-run', '--no-cache=a_b', '--a_b')
+    """
+    match = re.match(r"--([\w-]+)(.*)", word, re.DOTALL)
+    name = match[1].replace("_", "-") if match else ""
+    return f"--{name}{match[2]}" if match and (name in flags or name.removeprefix("no-") in flags) else word
+
+
+def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
+    """Flags that reset ``loss`` or ``model`` where a flag names another one than the files of settings do.
+
+    The arguments of one loss mean nothing to another. Flags such as ``--loss.margin`` apply after the reset.
+    """
+    resets: list[str] = []
+    for key, hint in get_type_hints(settings).items():
+        _, names = _extract(words, f"--{key}.name") if hint == dict[str, Any] else ([], [])
+        for loaded in (read_yaml(Path(file)) for file in files if names and Path(file).is_file()):
+            before = loaded.get(key) if isinstance(loaded, dict) else None
+            if isinstance(before, dict) and before.get("name") != names[-1]:
+                resets.append(f"--{key}={json.dumps({'name': names[-1]})}")
+    return resets
+
+
+def _one_line(
+    message: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None
+) -> str:
+    r"""A parser's message on one line, with flags as the user writes them, the closest flag and a hint.
+
+    Example:
+        >>> _one_line("Parser key \"max_rows\":\n  Expected a <class 'int'>. Got value: many", "demo")
+        '--max-rows: Expected a int. Got value: many; see `bcls demo --help`'
+        >>> _one_line("Option 'epoch' is not accepted", "train", ["epochs", "lr"])
         "Option 'epoch' is not accepted (did you mean --epochs?); see `bcls train --help`"
+        >>> _one_line("the following arguments are required: out, index", "index", positional={"index": "INDEX"})
+        'the following arguments are required: --out, INDEX; see `bcls index --help`'
     """
-    text = re.sub(r'Parser key "([\w.]+)":', r"--\1:", " ".join(message.split()))
+    text = re.sub(
+        r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", " ".join(message.split())
+    )
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
+    start, required, names = text.partition("arguments are required: ")
+    if required:
+        shown = (positional or {}).get
+        text = start + required + ", ".join(shown(one, f"--{one.replace('_', '-')}") for one in names.split(", "))
     unknown = re.search(r"unrecognized arguments: --([\w-]+)|Option '([\w-]+)[\w.-]*' is not accepted", text)
-    near = difflib.get_close_matches(unknown[1] or unknown[2], known, n=1) if unknown else []
-    hint = f" (did you mean --{near[0]}?)" if near else ""
-    return f"{text}{hint}; see `bcls {verb} --help`"
+    close = difflib.get_close_matches((unknown[1] or unknown[2]).replace("_", "-"), flags, n=1) if unknown else []
+    hint = f" (did you mean --{close[0]}?)" if close else ""
+    return f"{text}{hint}; see `bcls {command} --help`"

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bcls._core.errors import check_choice
@@ -36,19 +35,20 @@ class BenchSettings:
     """cuda, cpu, or auto for a GPU where there is one."""
     json: bool = False
     """Print the results as JSON."""
+    subjects: list[str] = field(default_factory=list)
+    """What to measure; everything when left out."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    names = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    settings = parse("bench [SUBJECT ...]", ABOUT, BenchSettings, arguments[len(names) :])
-    for name in names:
+    settings = parse("bench", ABOUT, BenchSettings, arguments, positional={"subjects": "SUBJECT"})
+    for name in settings.subjects:
         check_choice("SUBJECT", name, SUBJECTS)
     check_choice("--device", settings.device, ("auto", "cuda", "cpu"))
     # Here, not above: `--help` need not wait for them.
     from bcls.experiments.bench_report import run_all
 
-    results = run_all(names or list(SUBJECTS), Path(settings.out), settings.device, quick=settings.quick)
+    results = run_all(settings.subjects or list(SUBJECTS), Path(settings.out), settings.device, quick=settings.quick)
     if settings.json:
         print(json.dumps(results))
     else:

@@ -47,7 +47,7 @@ class CompareSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    settings = parse("compare", ABOUT, CompareSettings, _with_flags(list(arguments)))
+    settings = parse("compare", ABOUT, CompareSettings, _with_flags(list(arguments)), imports=True)
     # Here, not above: `--help` need not wait for them.
     from bcls.data.dataset import open_dataset
     from bcls.evaluation.evaluator import CaptionVectors, compare

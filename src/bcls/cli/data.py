@@ -11,11 +11,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bcls._core.errors import check_choice
-from bcls.cli.arguments import parse, places
+from bcls.cli.arguments import parse
 from bcls.data.check import CheckSettings, check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
 from bcls.features.arrays import FeatureSettings
+
+
+@dataclass(frozen=True)
+class FeatureArguments(FeatureSettings):
+    """Arguments of ``bcls data features``."""
+
+    folder: str = ""
+    """Folder of the dataset."""
+
+
+@dataclass(frozen=True)
+class ImportArguments(ImportSettings):
+    """Arguments of ``bcls data import``."""
+
+    kind: str = ""
+    """Layout of the source."""
+    source: str = ""
+    """File or folder to import."""
+
+
+@dataclass(frozen=True)
+class CheckArguments(CheckSettings):
+    """Arguments of ``bcls data check``."""
+
+    folder: str = ""
+    """Folder of the dataset."""
 
 
 def extract_features(words: list[str]) -> int:
@@ -28,8 +54,8 @@ def extract_features(words: list[str]) -> int:
         "Extracts features of every picture with a pretrained network, and enters them in the dataset. Run again to go "
         "on after a break. Exits with 1 where pictures cannot be read; all others are done then."
     )
-    (folder,), flags = places("data", words, ("DIR",), "data features DIR")
-    settings = parse("data features DIR", about, FeatureSettings, flags)
+    settings = parse("data features", about, FeatureArguments, words, positional={"folder": "DIR"})
+    folder = settings.folder
     from bcls.data.dataset import open_dataset
     from bcls.features.extraction import extract
 
@@ -78,9 +104,9 @@ def usage() -> str:
 def _import(words: list[str]) -> int:
     kinds = "; ".join(f"{kind}: {what}" for kind, (_, what, _) in KINDS.items())
     about = f"Reads images and captions into a dataset folder. Kinds of source: {kinds}."
-    (kind, source), flags = places("data", words, ("KIND", "SOURCE"), "data import karpathy dataset_flickr8k.json")
-    settings = parse("data import KIND SOURCE", about, ImportSettings, flags)
-    imported = run_import(kind, source, settings)
+    names = {"kind": "KIND", "source": "SOURCE"}
+    settings = parse("data import", about, ImportArguments, words, positional=names)
+    imported = run_import(settings.kind, settings.source, settings)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
     splits = {split: {"images": n, "captions": c} for split, (n, c) in imported.manifest.splits.items()}
@@ -99,9 +125,8 @@ def _check(words: list[str]) -> int:
         "Reads every picture, caption and feature of a dataset once, lists what is wrong, and writes quarantine.json, "
         "which training can skip. Exits with 1 where there are problems."
     )
-    (folder,), flags = places("data", words, ("DIR",), "data check DIR")
-    settings = parse("data check DIR", about, CheckSettings, flags)
-    report = check_dataset(folder, settings)
+    settings = parse("data check", about, CheckArguments, words, positional={"folder": "DIR"})
+    report = check_dataset(settings.folder, settings)
     if settings.json:
         print(json.dumps(report.as_json()))
     else:
@@ -113,11 +138,10 @@ def _check(words: list[str]) -> int:
 
 def _stats(words: list[str]) -> int:
     about = "Counts a dataset: captions an image, words a caption, sizes of pictures."
-    (folder,), flags = places("data", words, ("DIR",), "data stats DIR")
-    settings = parse("data stats DIR", about, StatsSettings, flags)
+    settings = parse("data stats", about, StatsSettings, words, positional={"folder": "DIR"})
     from bcls.data.stats import count, plot
 
-    dataset = open_dataset(folder)
+    dataset = open_dataset(settings.folder)
     stats = count(dataset, sizes=settings.sizes)
     if settings.plot is not None:
         plot(stats, Path(settings.plot), dataset.name)
@@ -139,6 +163,8 @@ def _features(words: list[str]) -> int:
 class StatsSettings:
     """Flags of ``bcls data stats``."""
 
+    folder: str
+    """Folder of the dataset."""
     sizes: bool = True
     """Read the sizes of the pictures."""
     plot: str | None = None

@@ -60,7 +60,7 @@ class EvaluateSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    settings = parse("evaluate", ABOUT, EvaluateSettings, _with_flag(list(arguments)))
+    settings = parse("evaluate", ABOUT, EvaluateSettings, _with_flag(list(arguments)), imports=True)
     _check(settings)
     # Here, not above: `--help` need not wait for them.
     from bcls.data.dataset import open_dataset

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bcls._core.errors import check_choice, fail
-from bcls.cli.arguments import parse, places
+from bcls.cli.arguments import parse
 
 ABOUT = (
     "Writes a model for use elsewhere: as ONNX files of its two towers, checked against torch, or as the folder that "
@@ -18,6 +18,8 @@ ABOUT = (
 class ExportSettings:
     """Settings of ``bcls export``."""
 
+    model: str
+    """Run folder (its best checkpoint is exported), model folder, or name of a model."""
     out: str
     """Folder to write; an earlier export there is replaced whole."""
     format: str = "onnx"
@@ -30,16 +32,15 @@ class ExportSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    (name,), flags = places("export", arguments, ("MODEL",), "export runs/flickr8k --out towers")
-    settings = parse("export MODEL", ABOUT, ExportSettings, flags)
+    settings = parse("export", ABOUT, ExportSettings, arguments, positional={"model": "MODEL"}, imports=True)
     check_choice("--format", settings.format, ("onnx", "folder"))
     if settings.format == "folder":
-        return _folder(name, settings)
+        return _folder(settings.model, settings)
     # Here, not above: `--help` need not wait for them.
     from bcls.models.export import export_onnx
     from bcls.models.folder import load
 
-    exported = export_onnx(load(name), settings.out, regions=settings.regions)
+    exported = export_onnx(load(settings.model), settings.out, regions=settings.regions)
     if settings.json:
         print(json.dumps({"out": settings.out, "format": "onnx", **asdict(exported)}))
         return 0

@@ -1,11 +1,11 @@
 """``bcls index``: make an index of photos, or bring it up to date."""
 
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from bcls.cli.arguments import parse, places
+from bcls.cli.arguments import parse
 from bcls.search.index import IndexSettings
 
 ABOUT = (
@@ -15,18 +15,25 @@ ABOUT = (
 )
 
 
+@dataclass(frozen=True)
+class IndexArguments(IndexSettings):
+    """Arguments of ``bcls index``."""
+
+    photos: str = ""
+    """Folder, zip or tar with photos, or folder of a dataset."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    (photos,), flags = places("index", arguments, ("PHOTOS",), "index photos --out index")
-    settings = parse("index PHOTOS", ABOUT, IndexSettings, flags)
+    settings = parse("index", ABOUT, IndexArguments, arguments, positional={"photos": "PHOTOS"}, imports=True)
     # Here, not above: `--help` need not wait for them.
     from bcls.search.build import build_index
 
-    report = build_index(photos, settings)
+    report = build_index(settings.photos, settings)
     for reason in report.skipped.values():
         print(f"skipped: {reason}", file=sys.stderr)
     if settings.json:
-        print(json.dumps({"out": settings.out, **dataclasses.asdict(report)}))
+        print(json.dumps({"out": settings.out, **asdict(report)}))
         return 0
     done = f"{report.added} added, {report.updated} updated, {report.removed} removed, {report.unchanged} unchanged"
     print(f"{settings.out}: {report.photos} photos and {report.captions} captions ({done}) in {report.seconds:.0f} s")

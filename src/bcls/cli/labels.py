@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from bcls._core.errors import check_choice, fail
-from bcls.cli.arguments import parse, places
+from bcls.cli.arguments import parse
 
 
 @dataclass(frozen=True)
 class EmbedSettings:
     """Settings of ``bcls labels embed``."""
 
+    folder: str
+    """Folder of the dataset."""
     encoder: str = "minilm"
     """Text encoder: minilm, wordllama, clip:PATH, a folder or a hub name."""
     precision: str = "float32"
@@ -58,6 +60,8 @@ class QualitySettings:
 class AlphaSettings:
     """Settings of ``bcls labels alpha``."""
 
+    folder: str
+    """Folder of the dataset."""
     split: str = "train"
     """Split to look at."""
     encoder: str = "minilm"
@@ -87,14 +91,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _embed(arguments: Sequence[str]) -> int:
     about = "Embeds the captions of a dataset, in blocks; after a stop the same command goes on where it was."
-    (folder,), flags = places("labels", arguments, ("DIR",), "labels embed flickr8k")
-    settings = parse("labels embed DIR", about, EmbedSettings, flags)
+    settings = parse("labels embed", about, EmbedSettings, arguments, positional={"folder": "DIR"})
     from bcls.data.dataset import open_dataset
     from bcls.labels.cache import cache_folder, cached_embeddings
 
     started = time.monotonic()
     rows = cached_embeddings(
-        open_dataset(Path(folder)),
+        open_dataset(Path(settings.folder)),
         settings.encoder,
         precision=settings.precision,
         engine=settings.engine,
@@ -103,7 +106,7 @@ def _embed(arguments: Sequence[str]) -> int:
         overwrite=settings.overwrite,
     )
     seconds = time.monotonic() - started
-    out = cache_folder(Path(folder), settings.encoder)
+    out = cache_folder(Path(settings.folder), settings.encoder)
     if settings.json:
         done = {"encoder": settings.encoder, "precision": settings.precision, "folder": str(out)}
         print(json.dumps(done | {"captions": len(rows), "dimension": rows.shape[1], "seconds": round(seconds, 3)}))
@@ -114,12 +117,11 @@ def _embed(arguments: Sequence[str]) -> int:
 
 def _alpha(arguments: Sequence[str]) -> int:
     about = "Prints the standard deviation of similarities between captions of one image, the paper's choice of alpha."
-    (folder,), flags = places("labels", arguments, ("DIR",), "labels alpha flickr8k")
-    settings = parse("labels alpha DIR", about, AlphaSettings, flags)
+    settings = parse("labels alpha", about, AlphaSettings, arguments, positional={"folder": "DIR"})
     from bcls.data.dataset import open_dataset
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
 
-    dataset = open_dataset(Path(folder)).split(settings.split)
+    dataset = open_dataset(Path(settings.folder)).split(settings.split)
     spread = suggest_alpha(dataset, settings.encoder)
     if settings.plot is not None:
         plot_histogram(spread, Path(settings.plot), f"{dataset.name}, {settings.split}, {settings.encoder}")

@@ -18,6 +18,8 @@ ABOUT = (
 class ReportSettings:
     """Settings of ``bcls report DIR...``."""
 
+    folders: list[str] = field(default_factory=list)
+    """Folders of sweeps."""
     paper: str | None = None
     """File with the paper's tables, results/paper.json: its rows stand below ours."""
     html: str | None = None
@@ -36,11 +38,8 @@ class ReportSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    words = list(arguments)
-    folders: list[str] = []
-    while words and not words[0].startswith("-"):
-        folders.append(words.pop(0))
-    settings = parse("report DIR...", ABOUT, ReportSettings, words)
+    settings = parse("report", ABOUT, ReportSettings, arguments, positional={"folders": "DIR"})
+    folders = settings.folders
     if not folders:
         fail("bcls report: DIR", "folders that `bcls sweep` wrote", "none", "for example `bcls report sweeps/main`")
     from bcls.evaluation.pages import check_page, write_page

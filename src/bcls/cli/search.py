@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcls._core.errors import fail, visible
-from bcls.cli.arguments import parse, places
+from bcls.cli.arguments import parse
 
 if TYPE_CHECKING:
     from bcls.search.service import Answer, CaptionAnswer, Service
@@ -26,8 +26,12 @@ _PATIENCE = 24 * 3600.0
 class SearchSettings:
     """Settings of ``bcls search``."""
 
+    index: str
+    """Folder of the index."""
+    text: str | None = None
+    """What to search for."""
     k: int = 10
-    """How many results (-k is the same)."""
+    """Number of results."""
     image: str | None = None
     """Picture file to search with, instead of a text."""
     captions: bool = False
@@ -56,10 +60,9 @@ class SearchSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    (folder,), rest = places("search", arguments, ("INDEX",), 'search index "a dog on the beach" -k 5')
-    text = rest.pop(0) if rest and not rest[0].startswith("-") else None
-    flags = ["--k" if word == "-k" else word for word in rest]
-    settings = parse("search INDEX [TEXT]", ABOUT, SearchSettings, flags)
+    names = {"index": "INDEX", "text": "TEXT"}
+    settings = parse("search", ABOUT, SearchSettings, arguments, positional=names, imports=True)
+    folder, text = settings.index, settings.text
     _check(text, settings)
     # Here, not above: `--help` need not wait for them.
     from bcls.search.engine import where

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcls._core.errors import check_whole, fail
-from bcls.cli.arguments import parse, places
+from bcls.cli.arguments import parse
 
 if TYPE_CHECKING:
     from bcls.search.service import Service
@@ -23,6 +23,8 @@ ABOUT = (
 class ServeSettings:
     """Settings of ``bcls serve``."""
 
+    index: str
+    """Folder of the index."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000
@@ -55,8 +57,7 @@ class ServeSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    (folder,), flags = places("serve", arguments, ("INDEX",), "serve index --port 8000")
-    settings = parse("serve INDEX", ABOUT, ServeSettings, flags)
+    settings = parse("serve", ABOUT, ServeSettings, arguments, positional={"index": "INDEX"}, imports=True)
     # Here, not above: `--help` need not wait for them.
     from bcls._core.extras import require
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     # The port before the models: a port that is taken is told at once.
     with bind(settings.host, settings.port) as listening:
-        site = _site(folder, settings, limits)
+        site = _site(settings.index, settings, limits)
         name = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"http://{name}:{listening.getsockname()[1]}"
 

@@ -3,9 +3,9 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from bcls.cli.arguments import parse, places
+from bcls.cli.arguments import parse
 from bcls.experiments.sweep_file import SweepSettings
 
 ABOUT = (
@@ -15,21 +15,28 @@ ABOUT = (
 )
 
 
+@dataclass(frozen=True)
+class SweepArguments(SweepSettings):
+    """Arguments of ``bcls sweep``."""
+
+    file: str = ""
+    """YAML file that lists configurations, seeds and searches."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`.
 
     Returns:
         0 when all that was asked for is done or the time is spent, 1 when a run diverged.
     """
-    (file,), flags = places("sweep", arguments, ("FILE",), "sweep main.yaml --data DIR --out DIR")
-    settings = parse("sweep FILE", ABOUT, SweepSettings, flags)
+    settings = parse("sweep", ABOUT, SweepArguments, arguments, positional={"file": "FILE"}, imports=True)
     from bcls.experiments.sweep import list_runs, run_sweep
 
     if settings.dry_run:
-        rows = list_runs(file, settings)
+        rows = list_runs(settings.file, settings)
         print(json.dumps(rows) if settings.json else "\n".join(_line(row) for row in rows))
         return 0
-    outcome = run_sweep(file, settings)
+    outcome = run_sweep(settings.file, settings)
     if settings.json:
         print(json.dumps(asdict(outcome)))
     else:

@@ -28,7 +28,7 @@ class TrainSettings(TrainConfig):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
-    settings = parse("train", _ABOUT, TrainSettings, arguments)
+    settings = parse("train", _ABOUT, TrainSettings, arguments, imports=True)
     config = TrainConfig(**{one.name: getattr(settings, one.name) for one in fields(TrainConfig)})
     if settings.dry_run:
         from bcls.training.estimate import estimate
