@@ -11,19 +11,29 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 from bcls._core.config import check_yaml, read_yaml
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import check_choice, fail, reason_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from jsonargparse import ArgumentParser
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
+#: In place of the arguments of a command: raise :class:`ParserRequest` with its parser, for shell completion.
+PARSER_ONLY = "--parser-only"
+
+
+class ParserRequest(Exception):  # noqa: N818 - not an error
+    """Carries the parser of a command that was called with :data:`PARSER_ONLY`."""
+
+    def __init__(self, parser: "ArgumentParser") -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
 
 
 def parse(
@@ -78,6 +88,8 @@ def parse(
         if Path(file).is_file():  # the parser reports a missing file
             check_yaml(Path(file))
     parser = _parser(command, description, settings, positional or {}, imports=imports)
+    if words == [PARSER_ONLY]:
+        raise ParserRequest(parser)
     flags = [field.name.replace("_", "-") for field in fields(settings)]
     words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
     replaced = _replaced(words, files, settings)
@@ -86,6 +98,33 @@ def parse(
     except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
         raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
     return settings(**{field.name: parsed[field.name] for field in fields(settings)})
+
+
+#: Name -> function, usage and help of a subcommand.
+Subcommands: TypeAlias = Mapping[str, tuple[Callable[[Sequence[str]], int], str, str]]
+
+
+def run_subcommand(command: str, description: str, subcommands: Subcommands, arguments: Sequence[str]) -> int:
+    """Run one of the subcommands of a command, or print their list.
+
+    Args:
+        command: Name of the command, such as ``data``.
+        description: What it does, for ``--help``.
+        subcommands: Function, usage and help of each subcommand.
+        arguments: Arguments after the command.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ValueError: There is no such subcommand.
+    """
+    if not arguments or arguments[0] in {"-h", "--help"}:
+        lines = "\n".join(f"  {usage:<36} {help_text}" for _, usage, help_text in subcommands.values())
+        print(f"usage: bcls {command} SUBCOMMAND ...\n\n{description}\n\nsubcommands:\n{lines}")
+        return 0 if arguments else 2
+    run, _, _ = subcommands[check_choice(command, arguments[0], subcommands)]
+    return run(arguments[1:])
 
 
 def import_module(name: str) -> None:
@@ -147,14 +186,19 @@ def _parser(
 
 def _usage(settings: type, positional: Mapping[str, str]) -> list[str]:
     hints = get_type_hints(settings)
-    forms = {str: "{}", list[str]: "{} ..."}
-    return [forms.get(hints[name], "[{}]").format(metavar) for name, metavar in positional.items()]
+    forms = {name: "[{}]" if _is_optional(hints[name]) else "{}" for name in positional}
+    forms |= {name: "{} ..." for name in positional if hints[name] == list[str]}
+    return [forms[name].format(metavar) for name, metavar in positional.items()]
 
 
 def _positional(hint: Any, metavar: str) -> dict[str, Any]:
     if hint == list[str]:
         return {"metavar": metavar, "nargs": "*", "type": str, "default": []}
-    return {"metavar": metavar} if hint is str else {"metavar": metavar, "nargs": "?", "default": None}
+    return {"metavar": metavar, "nargs": "?", "default": None} if _is_optional(hint) else {"metavar": metavar}
+
+
+def _is_optional(hint: Any) -> bool:
+    return type(None) in get_args(hint)
 
 
 def _default(field: Field[Any]) -> dict[str, Any]:

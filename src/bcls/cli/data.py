@@ -6,12 +6,11 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcls._core.errors import check_choice
-from bcls.cli.arguments import parse
+from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.check import CheckSettings, check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
@@ -44,7 +43,7 @@ class CheckArguments(CheckSettings):
     """Folder of the dataset."""
 
 
-def extract_features(words: list[str]) -> int:
+def extract_features(arguments: Sequence[str]) -> int:
     """Run the job; ``words`` stand after ``bcls data features``.
 
     Returns:
@@ -54,7 +53,7 @@ def extract_features(words: list[str]) -> int:
         "Extracts features of every picture with a pretrained network, and enters them in the dataset. Run again to go "
         "on after a break. Exits with 1 where pictures cannot be read; all others are done then."
     )
-    settings = parse("data features", about, FeatureArguments, words, positional={"folder": "DIR"})
+    settings = parse("data features", about, FeatureArguments, arguments, positional={"folder": "DIR"})
     folder = settings.folder
     from bcls.data.dataset import open_dataset
     from bcls.features.extraction import extract
@@ -82,30 +81,19 @@ def extract_features(words: list[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`."""
-    words = list(arguments)
-    if not words or words[0] in {"-h", "--help"}:
-        print(usage(), end="")
-        return 0 if words else 2
-    check_choice("data", words[0], _JOBS)
-    # A picture above the pixel limit is refused and listed; Pillow's own warning about it would only repeat that.
+    """Run the command; see :func:`bcls.cli.main.main`."""
     from PIL import Image
 
+    # An image above the pixel limit is reported anyway; Pillow's warning would repeat it.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-    return _JOBS[words[0]][0](words[1:])
+    return run_subcommand("data", "Dataset folders of images and captions.", SUBCOMMANDS, arguments)
 
 
-def usage() -> str:
-    """What ``bcls data --help`` prints."""
-    jobs = "\n".join(f"  {line:<36} {what}" for _, line, what in _JOBS.values())
-    return f"usage: bcls data JOB ...\n\nDatasets of images and captions in a folder.\n\njobs:\n{jobs}\n"
-
-
-def _import(words: list[str]) -> int:
+def _import(arguments: Sequence[str]) -> int:
     kinds = "; ".join(f"{kind}: {what}" for kind, (_, what, _) in KINDS.items())
     about = f"Reads images and captions into a dataset folder. Kinds of source: {kinds}."
     names = {"kind": "KIND", "source": "SOURCE"}
-    settings = parse("data import", about, ImportArguments, words, positional=names)
+    settings = parse("data import", about, ImportArguments, arguments, positional=names)
     imported = run_import(settings.kind, settings.source, settings)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -120,12 +108,12 @@ def _import(words: list[str]) -> int:
     return 0
 
 
-def _check(words: list[str]) -> int:
+def _check(arguments: Sequence[str]) -> int:
     about = (
         "Reads every picture, caption and feature of a dataset once, lists what is wrong, and writes quarantine.json, "
         "which training can skip. Exits with 1 where there are problems."
     )
-    settings = parse("data check", about, CheckArguments, words, positional={"folder": "DIR"})
+    settings = parse("data check", about, CheckArguments, arguments, positional={"folder": "DIR"})
     report = check_dataset(settings.folder, settings)
     if settings.json:
         print(json.dumps(report.as_json()))
@@ -136,9 +124,9 @@ def _check(words: list[str]) -> int:
     return 0 if report.is_clean and not (settings.strict and report.findings) else 1
 
 
-def _stats(words: list[str]) -> int:
+def _stats(arguments: Sequence[str]) -> int:
     about = "Counts a dataset: captions an image, words a caption, sizes of pictures."
-    settings = parse("data stats", about, StatsSettings, words, positional={"folder": "DIR"})
+    settings = parse("data stats", about, StatsSettings, arguments, positional={"folder": "DIR"})
     from bcls.data.stats import count, plot
 
     dataset = open_dataset(settings.folder)
@@ -152,11 +140,6 @@ def _stats(words: list[str]) -> int:
 
         print_stats(dataset.name, stats)
     return 0
-
-
-def _features(words: list[str]) -> int:
-
-    return extract_features(words)
 
 
 @dataclass(frozen=True)
@@ -173,9 +156,9 @@ class StatsSettings:
     """Print the numbers as JSON."""
 
 
-_JOBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
-    "import": (_import, "import KIND SOURCE --out DIR", "read another layout into a dataset folder"),
-    "check": (_check, "check DIR", "read everything once and list what is wrong"),
-    "stats": (_stats, "stats DIR", "count captions, words and sizes"),
-    "features": (_features, "features DIR", "features of every picture, by a pretrained network"),
+SUBCOMMANDS: Subcommands = {
+    "import": (_import, "import KIND SOURCE --out DIR", "import another layout into a dataset folder"),
+    "check": (_check, "check DIR", "check images, captions and features, and list problems"),
+    "stats": (_stats, "stats DIR", "count captions, words and image sizes"),
+    "features": (extract_features, "features DIR --backbone NAME", "extract image features with a pretrained network"),
 }

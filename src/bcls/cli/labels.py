@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bcls._core.errors import check_choice, fail
-from bcls.cli.arguments import parse
+from bcls._core.errors import fail
+from bcls.cli.arguments import Subcommands, parse, run_subcommand
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,9 @@ class AlphaSettings:
     """Print JSON instead of a table."""
 
 
-USAGE = """usage: bcls labels JOB ...
-
-  embed DIR  embeddings of a dataset's captions, made once and kept in its folder
-  quality    agreement of labels with what people say of image-caption pairs (CxC, Flickr8k)
-  alpha DIR  spread of similarities between captions of one image: how wide a window should be
-"""
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`."""
-    if not arguments or arguments[0] in {"-h", "--help"}:
-        print(USAGE, end="")
-        return 0 if arguments else 2
-    kinds = {"embed": _embed, "quality": _quality, "alpha": _alpha}
-    return kinds[check_choice("labels", arguments[0], kinds)](arguments[1:])
+    """Run the command; see :func:`bcls.cli.main.main`."""
+    return run_subcommand("labels", "Continuous labels from captions.", SUBCOMMANDS, arguments)
 
 
 def _embed(arguments: Sequence[str]) -> int:
@@ -230,3 +218,10 @@ def _several(flag: str, text: str) -> list[str]:
     if not names:
         fail(flag, "at least one name", repr(text), "separate several by commas")
     return names
+
+
+SUBCOMMANDS: Subcommands = {
+    "embed": (_embed, "embed DIR", "embed the captions of a dataset and cache the embeddings in its folder"),
+    "quality": (_quality, "quality --cxc FILE --captions FILE", "correlate labels with human judgements"),
+    "alpha": (_alpha, "alpha DIR", "suggest the window width alpha from the captions of each image"),
+}
