@@ -90,8 +90,8 @@ mutants: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.mutants
 
 audit: $(VENV)/.dev
-	sh scripts/audit.sh $(BIN)/python
-	$(BIN)/python scripts/sbom.py sbom.json
+	$(BIN)/python scripts/audit.py
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible -o sbom.json $(BIN)/python
 
 release: $(VENV)/.dev
 	sh scripts/release.sh $(BIN)/python dist

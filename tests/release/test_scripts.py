@@ -2,11 +2,10 @@
 
 import errno
 import json
-import sys
 
 import pytest
 
-from scripts import demo_table, faults_page, mutants, sbom
+from scripts import demo_table, faults_page, mutants
 
 RESULTS = {"settings": {"out": "x"}, "seconds": 1.0, "summary": {}, "runs": []}
 
@@ -22,13 +21,7 @@ def write_faults(folder, monkeypatch):
     faults_page.main()
 
 
-def write_bill(folder, monkeypatch):
-    monkeypatch.setattr(sbom, "bill", dict)
-    monkeypatch.setattr(sys, "argv", ["sbom.py", str(folder / "written")])
-    sbom.main()
-
-
-@pytest.mark.parametrize("write", [keep_demo, write_faults, write_bill])
+@pytest.mark.parametrize("write", [keep_demo, write_faults])
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, write):
     def full(handle):
         raise OSError(errno.ENOSPC, "No space left on device")

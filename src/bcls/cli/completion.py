@@ -61,6 +61,6 @@ def _parser_of(run: Callable[[Sequence[str]], int]) -> "ArgumentParser":
 
         for action in request.parser._actions:
             if not action.choices and getattr(action, "_typehint", None) in {str, str | None}:
-                action.complete = shtab.FILE
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
         return request.parser
     raise TypeError(f"{run} does not parse its arguments with bcls.cli.arguments.parse")
