@@ -1,6 +1,7 @@
 """Whole files, and progress on a terminal and off it."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from bcls._core import progress as _progress
 from bcls._core.errors import check_choice, check_number, check_numbers, check_whole
 from bcls._core.files import user_path, write_whole
+from bcls._core.locks import FolderInUseError, _owner, lock_folder
 from bcls._core.progress import progress
 
 
@@ -98,6 +100,23 @@ def test_a_file_is_taken_by_one_at_a_time(tmp_path):
             assert take(second) == f"process {os.getpid()}"
     with path.open("a+") as third:
         assert take(third, wait=True) is None
+
+
+def test_a_folder_is_locked_by_one_process_at_a_time(tmp_path):
+    with lock_folder(tmp_path / "new"):
+        message = rf"`out`: expected .*, got {re.escape(str(tmp_path))}/new, in use by process {os.getpid()}; wait"
+        with pytest.raises(FolderInUseError, match=message), lock_folder(tmp_path / "new"):
+            pass
+        with lock_folder(tmp_path / "new", name="other.lock"):
+            pass
+    with lock_folder(tmp_path / "new", wait=True):
+        assert (tmp_path / "new" / ".lock").read_text() == f"process {os.getpid()}\n"
+
+
+def test_an_unreadable_lock_is_held_by_another_process(tmp_path):
+    assert _owner(tmp_path / "missing") == "another process"
+    (tmp_path / "empty").touch()
+    assert _owner(tmp_path / "empty") == "another process"
 
 
 def test_a_home_that_is_not_there(monkeypatch, tmp_path):
