@@ -502,13 +502,13 @@ def try_kernels() -> str:
     """The fused kernels against the plain path on the GPU, in value and gradient."""
     import torch
 
-    from bcls.kernels import usable, without_kernels
-    from bcls.losses import BCLSLoss
+    from bcls.losses import BCLSLoss, without_kernels
+    from bcls.losses.backends import can_fuse
 
     generator = torch.Generator().manual_seed(0)
     similarity = (torch.randn(96, 96, generator=generator) / 3).cuda().requires_grad_()
     relevance = (torch.rand(96, 96, generator=generator) * 2 - 1).fill_diagonal_(1).cuda()
-    if not usable(similarity):
+    if not can_fuse(similarity):
         return 'not tried, the kernels need triton: pip install "bcls[kernels]"'
     loss = BCLSLoss(reduction="sum")
     fused = loss(similarity, relevance)
