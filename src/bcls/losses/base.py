@@ -1,7 +1,8 @@
 """Base class of the losses: one call, named terms, one reduction; and the checked input of a loss."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,14 +41,6 @@ class Batch(NamedTuple):
                 "or use a triplet loss",
             )
         return self.relevance
-
-    @property
-    def directions(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Scores and labels with anchors as rows: image to text, then text to image."""
-        return (
-            (self.similarity, self.labels.contiguous()),
-            (self.similarity.T, self.labels.T.contiguous()),
-        )
 
     @property
     def same_image(self) -> Tensor:
@@ -128,6 +121,33 @@ class RetrievalLoss(nn.Module):
     ) -> Tensor:
         """The loss, a differentiable scalar."""
         return total(self.terms(similarity, relevance, image_ids=image_ids))
+
+
+def as_function(kind: type[RetrievalLoss], name: str) -> Callable[..., Tensor]:
+    """The functional form of a loss class, with its arguments as keyword arguments.
+
+    Args:
+        kind: The class of the loss.
+        name: Name of the function.
+
+    Example:
+        >>> from bcls.losses import triplet_loss
+        >>> triplet_loss(torch.tensor([[0.9, 0.8], [0.1, 0.5]]), margin=0.2, reduction="sum")
+        tensor(0.6000)
+    """
+
+    def function(
+        similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None, **settings: Any
+    ) -> Tensor:
+        return kind(**settings)(similarity, relevance, image_ids=image_ids)
+
+    inputs = list(inspect.signature(function).parameters.values())[:-1]
+    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in inspect.signature(kind).parameters.values()]
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = kind.__module__
+    function.__doc__ = f":class:`{kind.__name__}` as a function."
+    function.__signature__ = inspect.Signature([*inputs, *settings], return_annotation=Tensor)  # type: ignore[attr-defined]
+    return function
 
 
 def _owner(kind: type, name: str) -> type:

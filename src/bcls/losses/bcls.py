@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from bcls._core.errors import check_number, fail
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, check_part, terms_of, total
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, terms_of, total
 from bcls.losses.fused import matrix_loss
 from bcls.losses.kendall import KendallWindowLoss
 from bcls.losses.triplet import LogSumExp, TripletSoftLoss
@@ -92,18 +92,4 @@ class BCLSLoss(RetrievalLoss):
         }
 
 
-def bcls_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    alpha: float = 0.2,
-    beta: float = 0.1,
-    gamma: float = 50.0,
-    margin: float = 0.2,
-    weight: float = 1.0,
-    lse: LogSumExp = "sum",
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`BCLSLoss` as a function."""
-    return BCLSLoss(alpha, beta, gamma, margin, weight, lse, reduction)(similarity, relevance, image_ids=image_ids)
+bcls_loss = as_function(BCLSLoss, "bcls_loss")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, number_or_parameter, reduce
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, number_or_parameter, reduce
 
 
 class InfoNCELoss(RetrievalLoss):
@@ -46,16 +46,7 @@ class InfoNCELoss(RetrievalLoss):
         return {"infonce": reduce(_cross_entropies(batch, self.temperature), batch.size, self.reduction)}
 
 
-def infonce_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    temperature: float | nn.Parameter = 0.05,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`InfoNCELoss` as a function."""
-    return InfoNCELoss(temperature, reduction)(similarity, relevance, image_ids=image_ids)
+infonce_loss = as_function(InfoNCELoss, "infonce_loss")
 
 
 def _cross_entropies(batch: Batch, temperature: float | nn.Parameter) -> Tensor:
@@ -108,17 +99,7 @@ class SigmoidLoss(RetrievalLoss):
         return {"sigmoid": reduce(_classification(batch, self.scale, self.bias), batch.size, self.reduction)}
 
 
-def sigmoid_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    scale: float | nn.Parameter = 10.0,
-    bias: float | nn.Parameter = -10.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`SigmoidLoss` as a function."""
-    return SigmoidLoss(scale, bias, reduction)(similarity, relevance, image_ids=image_ids)
+sigmoid_loss = as_function(SigmoidLoss, "sigmoid_loss")
 
 
 def _classification(batch: Batch, scale: float | nn.Parameter, bias: float | nn.Parameter) -> Tensor:

@@ -21,7 +21,7 @@ from bcls.losses._torch.mining import (
 )
 from bcls.losses._torch.pairs import count_active, hinge_sum
 from bcls.losses.backends import can_fuse, engine_for
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, reduce
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
 from bcls.losses.fused import matrix_loss
 from bcls.losses.windows import Windows, check_alpha, check_stride, sliding_windows, window_count
 
@@ -94,18 +94,7 @@ class KendallLoss(RetrievalLoss):
         return {"kendall": reduce(value, batch.size, self.reduction)}
 
 
-def kendall_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    alpha: float = 0.2,
-    margin: float = 0.0,
-    normalize: Normalize = "none",
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`KendallLoss` as a function."""
-    return KendallLoss(alpha, margin, normalize, reduction)(similarity, relevance, image_ids=image_ids)
+kendall_loss = as_function(KendallLoss, "kendall_loss")
 
 
 class KendallWindowLoss(RetrievalLoss):
@@ -202,20 +191,7 @@ class KendallWindowLoss(RetrievalLoss):
         return {"kendall": reduce(value, batch.size, self.reduction)}
 
 
-def kendall_window_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    alpha: float = 0.2,
-    beta: float = 0.1,
-    mining: Mining = "hard",
-    window_norm: WindowNorm = "all",
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`KendallWindowLoss` as a function."""
-    loss = KendallWindowLoss(alpha, beta, mining, window_norm, reduction)
-    return loss(similarity, relevance, image_ids=image_ids)
+kendall_window_loss = as_function(KendallWindowLoss, "kendall_window_loss")
 
 
 def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Tensor:

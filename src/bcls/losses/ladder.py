@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from bcls._core.errors import check_number, check_numbers, check_whole, fail
 from bcls.losses._torch.mining import HardPairs, WindowBins, hinges_with_margin, mine, threshold_bins, wide
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, numbers_like, reduce
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, numbers_like, reduce
 from bcls.losses.triplet import TripletHardLoss
 from bcls.losses.validation import is_captured
 
@@ -86,18 +86,7 @@ class LadderLoss(RetrievalLoss):
         return {"binary": binary, "continuous": reduce(value, batch.size, self.reduction)}
 
 
-def ladder_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    thresholds: Sequence[float] = (0.4,),
-    margins: Sequence[float] = (0.2, 0.01),
-    weights: Sequence[float] = (0.25,),
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`LadderLoss` as a function."""
-    return LadderLoss(thresholds, margins, weights, reduction)(similarity, relevance, image_ids=image_ids)
+ladder_loss = as_function(LadderLoss, "ladder_loss")
 
 
 class AdaptiveLadderLoss(RetrievalLoss):
@@ -167,20 +156,7 @@ class AdaptiveLadderLoss(RetrievalLoss):
         return {"binary": binary, "continuous": reduce(value, batch.size, self.reduction)}
 
 
-def adaptive_ladder_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    levels: tuple[int, int] = (2, 4),
-    margin: float = 0.2,
-    rung_margin: float = 0.01,
-    weight: float = 0.25,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`AdaptiveLadderLoss` as a function."""
-    loss = AdaptiveLadderLoss(levels, margin, rung_margin, weight, reduction)
-    return loss(similarity, relevance, image_ids=image_ids)
+adaptive_ladder_loss = as_function(AdaptiveLadderLoss, "adaptive_ladder_loss")
 
 
 def _threshold_hinges(batch: Batch, by_image: Tensor, by_caption: Tensor, margins: Tensor, weights: Tensor) -> Tensor:

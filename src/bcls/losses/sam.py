@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bcls._core.errors import check_choice, check_number
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, check_part, reduce, terms_of, total
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, reduce, terms_of, total
 from bcls.losses.triplet import TripletHardLoss
 from bcls.losses.windows import SAME
 
@@ -83,19 +83,7 @@ class SAMLoss(RetrievalLoss):
         }
 
 
-def sam_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    temperature: float = 10.0,
-    sampling: Sampling = "soft",
-    weight: float = 5.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`SAMLoss` as a function."""
-    loss = SAMLoss(temperature, sampling, weight, reduction=reduction)
-    return loss(similarity, relevance, image_ids=image_ids)
+sam_loss = as_function(SAMLoss, "sam_loss")
 
 
 def _equal(left: Tensor, right: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ The result is exact: hard pairs and log-sum-exps are merged over tiles. The grad
 product with at most 4 W B cells; that of the binary term computes the tiles a second time.
 """
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -139,20 +139,6 @@ class StreamingBCLSLoss(nn.Module):
             step=self.step,
         )
         return terms._asdict()
-
-    if TYPE_CHECKING:  # the signature of `forward`, which nn.Module hides
-
-        def __call__(
-            self,
-            images: Tensor,
-            texts: Tensor,
-            captions: Tensor,
-            *,
-            references: Tensor | None = None,
-            reference_image: Tensor | None = None,
-            image_ids: Tensor | None = None,
-        ) -> Tensor:
-            """See :meth:`forward`."""
 
     def forward(self, images: Tensor, texts: Tensor, captions: Tensor, **inputs: Tensor | None) -> Tensor:
         """The loss, a differentiable scalar."""

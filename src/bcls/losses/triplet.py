@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bcls._core.errors import check_choice, check_number
 from bcls.losses.backends import can_fuse
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, reduce
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
 from bcls.losses.fused import matrix_loss
 from bcls.losses.windows import SoftNegatives
 
@@ -59,16 +59,7 @@ class TripletLoss(RetrievalLoss):
         return {"triplet": reduce(_all_hinges(batch, self.margin), batch.size, self.reduction)}
 
 
-def triplet_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    margin: float = 0.2,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`TripletLoss` as a function."""
-    return TripletLoss(margin, reduction)(similarity, relevance, image_ids=image_ids)
+triplet_loss = as_function(TripletLoss, "triplet_loss")
 
 
 def _all_hinges(batch: Batch, margin: float) -> Tensor:
@@ -118,16 +109,7 @@ class TripletHardLoss(RetrievalLoss):
         return {"triplet": reduce(_hardest_hinges(batch, self.margin), batch.size, self.reduction)}
 
 
-def triplet_hard_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    margin: float = 0.2,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`TripletHardLoss` as a function."""
-    return TripletHardLoss(margin, reduction)(similarity, relevance, image_ids=image_ids)
+triplet_hard_loss = as_function(TripletHardLoss, "triplet_hard_loss")
 
 
 def _hardest_hinges(batch: Batch, margin: float) -> Tensor:
@@ -206,18 +188,7 @@ class TripletSoftLoss(RetrievalLoss):
         return {"triplet": reduce(value, batch.size, self.reduction)}
 
 
-def triplet_soft_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    margin: float = 0.2,
-    gamma: float = 50.0,
-    lse: LogSumExp = "sum",
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`TripletSoftLoss` as a function."""
-    return TripletSoftLoss(margin, gamma, lse, reduction)(similarity, relevance, image_ids=image_ids)
+triplet_soft_loss = as_function(TripletSoftLoss, "triplet_soft_loss")
 
 
 def _soft_hinges(batch: Batch, margin: float, gamma: float, *, average: bool) -> Tensor:

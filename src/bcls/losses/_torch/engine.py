@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from bcls.losses import validation
 from bcls.losses._torch.pairs import dense_kendall
 from bcls.losses.passes import LATEST, LEAST, AnchorResults, Keys, SoftSums, Tile, gradient_entries
+from bcls.losses.validation import check_values
 from bcls.losses.windows import SAME, LossSettings, SoftNegatives, Windows, window_tensors
 
 #: Cells of a tile: what fits into the cache of a CPU, or into the memory of an accelerator (about 50 bytes per cell).
@@ -21,7 +21,7 @@ class TorchEngine:
 
     def check_values(self, similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
         """Raise errors now."""
-        validation.check_values(similarity, relevance, bounded=bounded)
+        check_values(similarity, relevance, bounded=bounded)
 
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
