@@ -1,11 +1,11 @@
 """Speed and memory of the fused losses on an NVIDIA GPU: ``python -m benchmarks.kernels --out kernels.json``.
 
-Forward and backward, both directions, eager, the gradient counted. Rivals take turns in one run, each after a step that
-does not count, and the median of CUDA events counts. Memory is the peak above the inputs and the gradient. Labels are
-spread as MiniLM's are on photo captions (mean 0.13, deviation 0.11).
+Forward and backward pass, both directions, eager. The implementations take turns in one run, each after a step that is
+not measured; the result is the median of CUDA events. Memory is the peak above the inputs and the gradient. Labels are
+distributed as those of MiniLM on photo captions (mean 0.13, standard deviation 0.11).
 
-``--quick`` measures what the bars are about, ``--profile`` says where the time goes: device time by kernel, launches,
-and how long the host is busy.
+``--quick`` measures only the values with a target, ``--profile`` shows device time by kernel, number of launches and
+host time.
 """
 
 import argparse
@@ -21,11 +21,9 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from bcls.experiments import bench as inputs
-from bcls.experiments import bench as measure
-from bcls.experiments import bench as rivals
+from bcls.experiments import bench
 from bcls.experiments.bench import difference, step
-from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss
+from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, StreamingBCLSLoss, TripletHardLoss
 from benchmarks.tables import keep
 
 DEVICE = torch.device("cuda", 0)
@@ -34,37 +32,35 @@ QUICK_SIZES = (128, 1024, 4096, 16384)
 #: Milliseconds of K-SW-HS, and megabytes above inputs and gradient of the whole loss.
 TIME_BAR = {128: 0.5, 1024: 0.5, 4096: 1.2, 16384: 12.0}
 MEMORY_BAR = {size: factor * size**2 * 4 / 1e6 for size, factor in ((1024, 3), (4096, 3), (16384, 2))} | {128: 2.0}
-#: The window loop keeps its graph for 18 windows: beyond this it does not fit.
+#: The window loop keeps its graph for 18 windows: above this size it does not fit into memory.
 LOOP_UP_TO = 8192
-#: What the bars are about.
+#: The implementations with a target.
 BARRED = ("fused K-SW-HS", "fused K-SW-HS, beta 0.01", "plain Triplet-HN", "fused BCLS", "window loop")
 
-matrices = partial(inputs.matrices, device=DEVICE)
-medians = partial(measure.medians, device=DEVICE)
+matrices = partial(bench.matrices, device=DEVICE)
+medians = partial(bench.medians, device=DEVICE)
 
 
 def megabytes(run, kept):
-    return measure.megabytes(run, DEVICE, kept)
+    return bench.megabytes(run, DEVICE, kept)
 
 
 def rivals_of(size, similarity, relevance, *, quick=False):
-    """Steps by name, without input."""
+    """Steps by name."""
     target, source = torch.empty_like(similarity), similarity.detach()
-    narrow = partial(rivals.fused_windows, beta=0.01)
     steps = {
-        "plain K-SW-HS": partial(step, rivals.plain(KendallWindowLoss()), (similarity,), relevance),
-        "fused K-SW-HS": partial(step, rivals.fused_windows, (similarity,), relevance),
-        "fused K-SW-HS, beta 0.01": partial(step, narrow, (similarity,), relevance),
-        "plain Triplet-HN": partial(step, rivals.hard_triplets, (similarity,)),
+        "plain K-SW-HS": partial(step, bench.plain(KendallWindowLoss()), (similarity,), relevance),
+        "fused K-SW-HS": partial(step, KendallWindowLoss(), (similarity,), relevance),
+        "fused K-SW-HS, beta 0.01": partial(step, KendallWindowLoss(beta=0.01), (similarity,), relevance),
+        "plain Triplet-HN": partial(step, bench.hard_triplets, (similarity,)),
         "TripletHardLoss": partial(step, TripletHardLoss(), (similarity,), relevance),
-        "plain BCLS": partial(step, rivals.plain(BCLSLoss()), (similarity,), relevance),
-        "BCLSLoss": partial(step, BCLSLoss(), (similarity,), relevance),
-        "fused BCLS": partial(step, rivals.fused_bcls, (similarity,), relevance),
-        "InfoNCE": partial(step, rivals.infonce, (similarity,)),
+        "plain BCLS": partial(step, bench.plain(BCLSLoss()), (similarity,), relevance),
+        "fused BCLS": partial(step, BCLSLoss(), (similarity,), relevance),
+        "InfoNCE": partial(step, bench.infonce, (similarity,)),
         "copy": partial(target.copy_, source),
     }
     if size <= LOOP_UP_TO:
-        steps["window loop"] = partial(step, rivals.window_loop, (similarity,), relevance)
+        steps["window loop"] = partial(step, bench.window_loop, (similarity,), relevance)
     return {name: run for name, run in steps.items() if not quick or name in BARRED}
 
 
@@ -81,7 +77,7 @@ def time_losses(rows, sizes, *, quick=False):
         rows.append((f"B={size}: beta 0.01 / 0.1", took["fused K-SW-HS, beta 0.01"] / fused, 1.5, "most"))
         if "window loop" in took:
             rows.append((f"B={size}: window loop / fused", took["window loop"] / fused, 30.0, "least"))
-        steps.pop("copy", None)  # and with it the copy's memory
+        steps.pop("copy", None)  # and its memory
         for name in ("fused K-SW-HS", "fused BCLS", *(() if quick else ("plain K-SW-HS", "plain Triplet-HN"))):
             bar = MEMORY_BAR.get(size) if name.startswith("fused") else None
             rows.append((f"B={size}: {name}, MB", megabytes(steps[name], 4 * size**2), bar, "most"))
@@ -104,7 +100,7 @@ def device_work(run, repeats=5):
 
 
 def host_milliseconds(run, repeats=30):
-    """Median time until a call comes back, not until the device is done."""
+    """Median time until a call returns, not until the device has finished."""
     run(), run()
     times = []
     for _ in range(repeats):
@@ -119,10 +115,9 @@ def show_profile(rows, sizes):
     for size in sizes:
         similarity, relevance = matrices(size)
         for name, loss, others in (
-            ("fused K-SW-HS", rivals.fused_windows, (relevance,)),
-            ("fused BCLS", rivals.fused_bcls, (relevance,)),
-            ("BCLSLoss", BCLSLoss(), (relevance,)),
-            ("plain Triplet-HN", rivals.hard_triplets, ()),
+            ("fused K-SW-HS", KendallWindowLoss(), (relevance,)),
+            ("fused BCLS", BCLSLoss(), (relevance,)),
+            ("plain Triplet-HN", bench.hard_triplets, ()),
         ):
             forward, both = partial(loss, similarity, *others), partial(step, loss, (similarity,), *others)
             first, all_of_it = device_work(forward), device_work(both)
@@ -137,57 +132,57 @@ def show_profile(rows, sizes):
 
 
 def compare_kernels(rows, sizes):
-    """One program an anchor against tiles, around the size from which tiles are used."""
-    from bcls.kernels import _small
+    """One program per anchor against tiles, around the size from which tiles are used."""
+    from bcls.losses._triton import small
 
     def up_to(largest, run):
-        _small.LARGEST = largest
+        small.LARGEST = largest
         return run()
 
-    usual = _small.LARGEST
+    usual = small.LARGEST
     for size in sizes:
         similarity, relevance = matrices(size)
-        narrow = partial(rivals.fused_windows, beta=0.01)
-        for name, loss in (("K-SW-HS", rivals.fused_windows), ("BCLS", rivals.fused_bcls), ("beta 0.01", narrow)):
+        narrow = KendallWindowLoss(beta=0.01)
+        for name, loss in (("K-SW-HS", KendallWindowLoss()), ("BCLS", BCLSLoss()), ("beta 0.01", narrow)):
             run = partial(step, loss, (similarity,), relevance)
             took = medians({"anchors": partial(up_to, size, run), "tiles": partial(up_to, 0, run)}, repeats=15)
             for kernels, value in took.items():
                 rows.append((f"B={size}: {name} by {kernels}, ms", value, None, "most"))
-    _small.LARGEST = usual
+    small.LARGEST = usual
 
 
 def compare_values(rows, sizes):
     for size in sizes:
         similarity, relevance = matrices(size)
         for name, ours, theirs in (
-            ("K-SW-HS", rivals.fused_windows, rivals.plain(KendallWindowLoss())),
-            ("BCLS", rivals.fused_bcls, rivals.plain(BCLSLoss())),
+            ("K-SW-HS", KendallWindowLoss(), bench.plain(KendallWindowLoss())),
+            ("BCLS", BCLSLoss(), bench.plain(BCLSLoss())),
         ):
             gap = difference(step(ours, (similarity,), relevance), step(theirs, (similarity,), relevance))
             rows.append((f"B={size}: fused {name} against plain, relative", gap, 1e-5, "most"))
         rounded = similarity.detach().bfloat16()
-        short = step(rivals.fused_bcls, (rounded.clone().requires_grad_(),), relevance)
-        exact = step(rivals.fused_bcls, (rounded.float().requires_grad_(),), relevance)
+        short = step(BCLSLoss(), (rounded.clone().requires_grad_(),), relevance)
+        exact = step(BCLSLoss(), (rounded.float().requires_grad_(),), relevance)
         gap = difference((short[0], short[1].float()), (exact[0], exact[1].bfloat16().float()))
         rows.append((f"B={size}: bfloat16 against float32 of the same values", gap, 1e-3, "most"))
 
 
 def time_streaming(rows, sizes):
     for size in sizes:
-        leaves, captions = inputs.embeddings(size, 512, 384, DEVICE)
-        run = partial(step, rivals.streaming_bcls, leaves, captions)
+        leaves, captions = bench.embeddings(size, 512, 384, DEVICE)
+        run = partial(step, StreamingBCLSLoss(), leaves, captions)
         rows.append((f"B={size}: streaming BCLS, ms", medians({"": run}, repeats=1)[""], 3000.0, "most"))
         rows.append((f"B={size}: streaming BCLS, MB", megabytes(run, 2 * 4 * size * 512), 6000.0, "most"))
         if size <= 8192:
-            gap = difference(run(), step(rivals.matrix_bcls, leaves, captions))
+            gap = difference(run(), step(bench.matrix_bcls, leaves, captions))
             rows.append((f"B={size}: streaming against the matrix, relative", gap, 1e-5, "most"))
 
 
 def time_dense(rows, sizes):
     for size in sizes:
         similarity, relevance = matrices(size)
-        ours = partial(step, rivals.fused_kendall, (similarity,), relevance)
-        theirs = partial(step, rivals.plain(KendallLoss()), (similarity,), relevance)
+        ours = partial(step, KendallLoss(), (similarity,), relevance)
+        theirs = partial(step, bench.plain(KendallLoss()), (similarity,), relevance)
         took = medians({"fused": ours, "plain": theirs}, repeats=3)
         time_bar, memory_bar = (25.0, 200.0) if size == 2048 else (None, None)
         rows.append((f"B={size}: dense Kendall fused, ms", took["fused"], time_bar, "most"))
@@ -201,7 +196,7 @@ def holds(value, bar, side):
 
 
 def parts_of(arguments):
-    """What is measured, and at which sizes."""
+    """Benchmarks and their sizes."""
     if arguments.profile:
         return (show_profile, QUICK_SIZES), (compare_kernels, (512, 1024, 2048, 4096))
     if arguments.quick:
@@ -218,8 +213,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="also write the rows here")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--quick", action="store_true", help="only what the bars are about, in less than a minute")
-    kind.add_argument("--profile", action="store_true", help="only where the time goes")
+    kind.add_argument("--quick", action="store_true", help="only values with a target, in less than a minute")
+    kind.add_argument("--profile", action="store_true", help="only the profile")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks.kernels: needs an NVIDIA GPU; none is visible to torch")
@@ -228,7 +223,7 @@ def main():
         print(f"sizes {', '.join(map(str, sizes))} ...", file=sys.stderr, flush=True)
         part(rows, sizes)
         named = [dict(zip(("what", "value", "bar", "side"), row, strict=True)) for row in rows]
-        keep(arguments.out, named, "Fused losses and their bars", DEVICE)  # now: whatever comes later, this is measured
+        keep(arguments.out, named, "Fused losses and their bars", DEVICE)  # kept even if a later part fails
     table = Table("what", "value", "bar", "holds", title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for what, value, bar, side in rows:
         limit = "" if bar is None else f"at {side} {bar:g}"

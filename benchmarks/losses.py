@@ -1,7 +1,7 @@
 """Speed and memory of the losses on this machine's CPU, as ratios measured in one run: ``python -m benchmarks.losses``.
 
-Times are medians in milliseconds, as :func:`bcls.experiments.bench.medians` takes them; labels are distributed as
-MiniLM's are on photo captions.
+Times are medians in milliseconds, see :func:`bcls.experiments.bench.medians`; labels are distributed as those of MiniLM
+on photo captions.
 """
 
 import argparse
@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from bcls.experiments.bench import matrices, medians, step
-from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss, TripletSoftLoss, kendall
+from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss, TripletSoftLoss
+from bcls.losses._torch import pairs
 from benchmarks.memory import peak_megabytes
 from benchmarks.tables import show_ratios
 from tests.reference.window_loop import loop_over_windows
@@ -25,17 +26,17 @@ CPU = torch.device("cpu")
 
 def prepared(loss, size):
     """For the memory of one step, see :func:`benchmarks.memory.peak_megabytes`."""
-    one_step(loss, *matrices(8, CPU))()  # whatever torch loads on the first call
+    one_step(loss, *matrices(8, CPU))()  # the first call loads parts of torch
     return one_step(loss, *matrices(size, CPU))
 
 
 def one_step(loss, similarity, relevance):
-    """Forward and backward, to be called."""
+    """A function that runs forward and backward pass."""
     return partial(step, loss, (similarity,), relevance)
 
 
 def prepared_dense(prefix_from, size):
-    kendall.PREFIX_FROM["cpu"] = prefix_from
+    pairs.PREFIX_FROM["cpu"] = prefix_from
     return prepared(KendallLoss(), size)
 
 
@@ -83,13 +84,13 @@ def compare_dense(rows):
         for name, prefix_from in (("prefix", 1), ("blocks", 10**9)):
 
             def run(prefix_from=prefix_from, similarity=similarity, relevance=relevance):
-                kendall.PREFIX_FROM["cpu"] = prefix_from
+                pairs.PREFIX_FROM["cpu"] = prefix_from
                 one_step(KendallLoss(), similarity, relevance)()
 
             rivals[name] = run
-        default = kendall.PREFIX_FROM["cpu"]
+        default = pairs.PREFIX_FROM["cpu"]
         took = medians(rivals, CPU, repeats)
-        kendall.PREFIX_FROM["cpu"] = default
+        pairs.PREFIX_FROM["cpu"] = default
         ratio = took["blocks"] / took["prefix"]
         chosen = "prefix used" if size >= default else "blocks used"
         rows.append((f"dense Kendall, B={size}: blocks / prefix", took["blocks"], took["prefix"], ratio, chosen))

@@ -74,7 +74,7 @@ def test_nothing_else_is_overwritten(source, out, tiny):
 
 def test_one_writer_at_a_time(source, out, tiny):
     out.mkdir()
-    with sole_writer(out), pytest.raises(ValueError, match=f"one that process {os.getpid()} is writing; wait for it"):
+    with sole_writer(out), pytest.raises(ValueError, match=f"in use by process {os.getpid()}; wait"):
         index(source, out, tiny)
     assert index(source, out, tiny).photos == 12
 

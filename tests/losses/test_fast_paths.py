@@ -1,32 +1,14 @@
-"""Every fast path is pinned to the plain one, on batches large enough to use it."""
+"""Every fast path equals the plain one, on batches large enough to use it."""
 
 import pytest
 import torch
 
-from bcls.losses import (
-    AdaptiveLadderLoss,
-    KendallLoss,
-    KendallWindowLoss,
-    LadderLoss,
-    _extrema,
-    _pairs,
-    _sparse,
-    kendall,
-)
-from bcls.losses._pairs import count_in_blocks, hinge_sum
-from bcls.losses._prefix import count_by_prefix
-from bcls.losses._windows import empty_windows
-from tests.losses.strategies import value_and_gradient
+from bcls.losses import AdaptiveLadderLoss, KendallLoss, KendallWindowLoss, LadderLoss
+from bcls.losses._torch import mining, pairs
+from bcls.losses._torch.mining import empty_windows
+from bcls.losses._torch.pairs import count_by_prefix, count_in_blocks, hinge_sum
+from tests.losses.factories import batch, value_and_gradient
 from tests.reference.window_loop import loop_over_windows
-
-
-def batch(size, seed=0, dtype=torch.float32, tied=False):
-    generator = torch.Generator().manual_seed(seed)
-    similarity = torch.randn(size, size, generator=generator, dtype=dtype) / 3
-    relevance = (torch.randn(size, size, generator=generator) * 0.3 + 0.1).clamp(-1, 1)
-    if tied:
-        similarity, relevance = (similarity * 3).round() / 3, (relevance * 10).round() / 10
-    return similarity, relevance.fill_diagonal_(1)
 
 
 @pytest.mark.parametrize("norm", ["all", "valid"])
@@ -59,8 +41,8 @@ def test_scores_of_every_size_are_mined(scale):
 def test_blocks_do_not_change_the_result(monkeypatch, loss, cached):
     similarity, relevance = batch(23, dtype=torch.float64)
     whole, slope = value_and_gradient(loss, similarity, relevance)
-    monkeypatch.setattr(_extrema, "_CACHED", cached)
-    monkeypatch.setattr(_extrema, "_ROWS", 10)
+    monkeypatch.setattr(mining, "_CACHED", cached)
+    monkeypatch.setattr(mining, "_ROWS", 10)
     value, gradient = value_and_gradient(loss, similarity, relevance)
     torch.testing.assert_close(value, whole, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient, slope, rtol=1e-12, atol=1e-12)
@@ -71,9 +53,9 @@ def test_blocks_do_not_change_the_result(monkeypatch, loss, cached):
 def test_runs_equal_all_pairs(monkeypatch, arguments, tied):
     similarity, relevance = batch(40, dtype=torch.float64, tied=tied)
     loss = KendallWindowLoss(**{"beta": 0.02, "reduction": "sum", **arguments})
-    monkeypatch.setattr(_sparse, "_MANY", 10**9)
+    monkeypatch.setattr(mining, "_MANY", 10**9)
     plain, slope = value_and_gradient(loss, similarity, relevance)
-    monkeypatch.setattr(_sparse, "_MANY", 1)
+    monkeypatch.setattr(mining, "_MANY", 1)
     value, gradient = value_and_gradient(loss, similarity, relevance)
     torch.testing.assert_close(value, plain, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-9)
@@ -99,9 +81,9 @@ def test_prefix_counts_equal_blocks(size, tied, margin):
 @pytest.mark.parametrize("loss", [KendallLoss(margin=0.05), KendallWindowLoss(mining="none")])
 def test_either_count_gives_the_loss(monkeypatch, loss):
     similarity, relevance = batch(50, dtype=torch.float64)
-    monkeypatch.setitem(kendall.PREFIX_FROM, "cpu", 1)
+    monkeypatch.setitem(pairs.PREFIX_FROM, "cpu", 1)
     fast, gradient = value_and_gradient(loss, similarity, relevance)
-    monkeypatch.setitem(kendall.PREFIX_FROM, "cpu", 10**9)
+    monkeypatch.setitem(pairs.PREFIX_FROM, "cpu", 10**9)
     plain, slope = value_and_gradient(loss, similarity, relevance)
     torch.testing.assert_close(fast, plain, rtol=1e-12, atol=0)
     assert torch.equal(gradient, slope)
@@ -111,7 +93,7 @@ def test_either_count_gives_the_loss(monkeypatch, loss):
 def test_uneven_blocks_of_anchors(monkeypatch, cells):
     similarity, relevance = batch(50, dtype=torch.float64)
     whole = count_in_blocks(similarity, relevance.double(), relevance.double(), 0.0, graded=False)
-    monkeypatch.setattr(_pairs, "_CELLS", cells)
+    monkeypatch.setattr(pairs, "_CELLS", cells)
     parts = count_in_blocks(similarity, relevance.double(), relevance.double(), 0.0, graded=False)
     assert torch.equal(parts.higher, whole.higher)
     assert torch.equal(parts.lower, whole.lower)
@@ -143,7 +125,7 @@ def test_a_gap_of_exactly_alpha_does_not_count():
     relevance = torch.tensor([[1.0, 0.75], [0.75, 1.0]])
     for prefix_from in (1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(kendall.PREFIX_FROM, "cpu", prefix_from)
+            patch.setitem(pairs.PREFIX_FROM, "cpu", prefix_from)
             assert KendallLoss(alpha=0.25)(similarity, relevance) == 0
             assert KendallLoss(alpha=0.2499, normalize="active")(similarity, relevance) == 2
     # The pair that does not count is not averaged over either.

@@ -1,12 +1,13 @@
-"""The losses through the fused kernels, by their plain engine where there is no GPU: the same values and gradients."""
+"""The losses through the fused kernels (without a GPU: their plain form) have the values of the plain losses."""
 
 import pytest
 import torch
 
-from bcls import kernels, losses
-from bcls.kernels import without_kernels
-from bcls.kernels._torch_engine import TorchEngine
-from tests.kernels.made import assert_same, batch, ids_of, step
+from bcls import losses
+from bcls.losses import backends, fused, kendall, without_kernels
+from bcls.losses._torch.engine import TorchEngine
+from bcls.losses.backends import can_fuse
+from tests.losses.factories import assert_same, batch, ids_of, step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LOSSES = [
@@ -14,17 +15,21 @@ LOSSES = [
     losses.KendallWindowLoss(alpha=0.3, beta=0.05, window_norm="valid", reduction="sum"),
     losses.TripletSoftLoss(),
     losses.TripletSoftLoss(margin=0.1, gamma=20, lse="mean", reduction="sum"),
+    losses.KendallLoss(),
+    losses.KendallLoss(alpha=0.1, margin=0.05, normalize="active", reduction="sum"),
+    losses.BCLSLoss(continuous=losses.KendallLoss()),
     losses.BCLSLoss(),
     losses.BCLSLoss(weight=2.0, lse="mean", reduction="sum"),
 ]
 
 
 @pytest.fixture(autouse=True)
-def fused(monkeypatch):
-    """Let the kernels serve CPU tensors, too, by their engine in plain torch."""
+def _fused(monkeypatch):
+    """Let CPU tensors take the fused path, by the backend in plain torch."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(kernels.engines, "runs_triton", lambda device: True)
-        monkeypatch.setattr(kernels.matrix, "engine_for", TorchEngine)
+        monkeypatch.setattr(backends, "triton_runs_on", lambda device: True)
+        for module in (fused, kendall):
+            monkeypatch.setattr(module, "engine_for", TorchEngine)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -33,15 +38,15 @@ def test_value_and_gradient_are_those_of_the_plain_path(loss, ids):
     similarity, relevance = batch(24, device=DEVICE)
     image_ids = ids_of(24, device=DEVICE) if ids else None
 
-    def fused(scores):
-        assert kernels.usable(scores)
+    def with_kernels(scores):
+        assert can_fuse(scores)
         return loss(scores, relevance, image_ids=image_ids)
 
     def plain(scores):
         with without_kernels():
             return loss(scores, relevance, image_ids=image_ids)
 
-    assert_same(step(fused, similarity), step(plain, similarity))
+    assert_same(step(with_kernels, similarity), step(plain, similarity))
 
 
 def test_terms_keep_their_names():
@@ -51,10 +56,10 @@ def test_terms_keep_their_names():
     torch.testing.assert_close(sum(terms[1].values()), terms[0])
 
 
-def test_what_is_not_fused_stays_plain():
+def test_variants_without_a_kernel_use_the_plain_path():
     similarity, relevance = batch(8, device=DEVICE)
     for loss in (losses.KendallWindowLoss(beta=0), losses.KendallWindowLoss(mining="none")):
         ordinary = loss(similarity, relevance)
         with without_kernels():
             assert loss(similarity, relevance) == ordinary
-    assert not kernels.usable(similarity.double())
+    assert not can_fuse(similarity.double())

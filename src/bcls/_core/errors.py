@@ -1,17 +1,136 @@
-"""Checks at the public border: what came, what was expected, what to do about it."""
+"""Errors for bad input and checks of arguments: messages state argument, expected value, actual value and a hint."""
 
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
-#: Characters of what came that a message shows.
+#: Length of the value shown in a message.
 _LONGEST = 200
 
 
+def fail(argument: str, expected: str, got: object, hint: str, kind: type[ValueError] = ValueError) -> NoReturn:
+    """Raise the error for a bad argument.
+
+    Args:
+        argument: Name of the argument, key or file, as the caller wrote it.
+        expected: What would have been valid.
+        got: The actual value; the middle of a long one is omitted.
+        hint: What the caller can do.
+        kind: A subclass of ValueError, for callers that distinguish errors.
+
+    Raises:
+        ValueError: Always.
+
+    Example:
+        >>> fail("gamma", "a number above 0", -1.0, "the paper uses 50")
+        Traceback (most recent call last):
+        ...
+        ValueError: `gamma`: expected a number above 0, got -1.0; the paper uses 50
+    """
+    # Names and values from files may contain control characters that would move the cursor of a terminal.
+    raise kind(visible(f"`{argument}`: expected {expected}, got {shortened(str(got))}; {hint}"))
+
+
+@contextmanager
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Put a prefix before the argument named by a ValueError, such as ``"loss."`` before ``temperature``.
+
+    Example:
+        >>> with prefix_errors("loss."):
+        ...     check_number("temperature", -1, "use 0.05", above=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: `loss.temperature`: expected a finite number above 0, got -1; use 0.05
+    """
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        if not message.startswith("`"):
+            raise
+        raise type(error)(f"`{prefix}{message[1:]}") from error
+
+
+def check_number(argument: str, value: float, hint: str, *, low: float = -math.inf, above: float = -math.inf) -> float:
+    """Check that ``value`` is a finite number, at least ``low`` and greater than ``above``.
+
+    Example:
+        >>> check_number("gamma", 50, "the paper uses 50", above=0)
+        50.0
+    """
+    expected = "a finite number"
+    if above > -math.inf:
+        expected += f" above {above:g}"
+    if low > -math.inf:
+        expected += f" not below {low:g}"
+    if not hasattr(value, "__float__"):  # a string, which float() would parse
+        fail(argument, expected, repr(value), hint)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        fail(argument, expected, repr(value), hint)
+    if not math.isfinite(number) or number < low or number <= above:
+        fail(argument, expected, repr(value), hint)
+    return number
+
+
+def check_numbers(
+    argument: str, values: object, hint: str, *, count: int | None = None, low: float = -math.inf
+) -> list[float]:
+    """Check that ``values`` are finite numbers, ``count`` of them if it is given, none below ``low``.
+
+    Example:
+        >>> check_numbers("weights", (1, 2), "use 1 for an unweighted sum", count=2, low=0)
+        [1.0, 2.0]
+    """
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        fail(argument, "a sequence of numbers", repr(values), hint)
+    if count is not None and len(values) != count:
+        fail(argument, f"{count} number{'s' * (count != 1)}", repr(values), hint)
+    return [check_number(argument, value, hint, low=low) for value in values]
+
+
+def check_whole(argument: str, value: object, *, least: int) -> int:
+    """Check that ``value`` is an integer of any type (not a bool), at least ``least``.
+
+    Example:
+        >>> check_whole("images", 3, least=1)
+        3
+        >>> check_whole("images", 0, least=1)
+        Traceback (most recent call last):
+        ...
+        ValueError: `images`: expected a whole number not below 1, got 0; use at least 1
+    """
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        number = operator.index(value)
+        if number >= least:
+            return number
+    fail(argument, f"a whole number not below {least}", repr(value), f"use at least {least}")
+
+
+def check_choice(argument: str, value: object, choices: Iterable[str], kind: str = "one of") -> str:
+    """Check that ``value`` is one of ``choices``; the message suggests the closest one.
+
+    Example:
+        >>> check_choice("reduction", "maen", ("mean", "sum"))
+        Traceback (most recent call last):
+        ...
+        ValueError: `reduction`: expected one of 'mean', 'sum', got 'maen'; did you mean 'mean'?
+    """
+    known = list(choices)
+    if isinstance(value, str) and value in known:
+        return value
+    near = difflib.get_close_matches(str(value), known, n=1)
+    names = ", ".join(repr(name) for name in known)
+    expected = f"{kind} {names}" if kind == "one of" else f"{kind} ({names})"
+    fail(argument, expected, repr(value), f"did you mean {near[0]!r}?" if near else "choose one of these")
+
+
 def visible(text: str) -> str:
-    r"""Text on one line that a terminal only shows: control characters are written out, as ``repr`` writes them.
+    r"""Text on one line, with control characters escaped as in ``repr``, so that it is safe to print to a terminal.
 
     Example:
         >>> print(visible("a\nb\x1b[2Jc"))
@@ -23,7 +142,7 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
-    """Text with its middle left out where it has more than about ``longest`` characters.
+    """Text whose middle is omitted if it has more than about ``longest`` characters.
 
     Example:
         >>> shortened("0123456789" * 100, 20)
@@ -36,113 +155,10 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    r"""What an error says, on one line and not too long, for a message of our own.
+    r"""The message of an error on one line, shortened, to be included in another message.
 
     Example:
         >>> reason_of(ValueError("no such\n  thing"))
         'no such thing'
     """
     return " ".join(str(error).split())[:_LONGEST]
-
-
-def fail(argument: str, expected: str, got: object, remedy: str, kind: type[ValueError] = ValueError) -> NoReturn:
-    """Raise the one kind of error that the public border raises.
-
-    Args:
-        argument: Name of the argument, as the caller wrote it.
-        expected: What would have been right.
-        got: What came instead; of something long the middle is left out.
-        remedy: What the caller can do about it.
-        kind: A kind of ValueError, for callers that tell some apart.
-
-    Raises:
-        ValueError: Always.
-
-    Example:
-        >>> fail("gamma", "a number above 0", -1.0, "the paper uses 50")
-        Traceback (most recent call last):
-        ...
-        ValueError: `gamma`: expected a number above 0, got -1.0; the paper uses 50
-    """
-    # Names and what is read from files may hold anything, also what moves a terminal's cursor.
-    raise kind(visible(f"`{argument}`: expected {expected}, got {shortened(str(got))}; {remedy}"))
-
-
-def check_number(
-    argument: str, value: float, remedy: str, *, low: float = -math.inf, above: float = -math.inf
-) -> float:
-    """Check that ``value`` is a finite number, at least ``low`` and greater than ``above``.
-
-    Example:
-        >>> check_number("gamma", 50, "the paper uses 50", above=0)
-        50.0
-    """
-    expected = "a finite number"
-    if above > -math.inf:
-        expected += f" above {above:g}"
-    if low > -math.inf:
-        expected += f" not below {low:g}"
-    if not hasattr(value, "__float__"):  # a word, which float() would read
-        fail(argument, expected, repr(value), remedy)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        fail(argument, expected, repr(value), remedy)
-    if not math.isfinite(number) or number < low or number <= above:
-        fail(argument, expected, repr(value), remedy)
-    return number
-
-
-def check_numbers(
-    argument: str, values: object, remedy: str, *, count: int | None = None, low: float = -math.inf
-) -> list[float]:
-    """Check that ``values`` are ``count`` finite numbers (any number of them without it), none below ``low``.
-
-    Example:
-        >>> check_numbers("weights", (1, 2), "1 leaves a loss as it is", count=2, low=0)
-        [1.0, 2.0]
-    """
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        fail(argument, "a sequence of numbers", repr(values), remedy)
-    if count is not None and len(values) != count:
-        fail(argument, f"{count} number{'s' * (count != 1)}", repr(values), remedy)
-    return [check_number(argument, value, remedy, low=low) for value in values]
-
-
-def check_whole(argument: str, value: object, *, least: int) -> int:
-    """Check that ``value`` is a whole number, at least ``least``; of any integer type, but not a bool.
-
-    Example:
-        >>> check_whole("images", 3, least=1)
-        3
-        >>> check_whole("images", 0, least=1)
-        Traceback (most recent call last):
-        ...
-        ValueError: `images`: expected a whole number not below 1, got 0; pass a number from 1 up
-    """
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        number = operator.index(value)
-        if number >= least:
-            return number
-    fail(argument, f"a whole number not below {least}", repr(value), f"pass a number from {least} up")
-
-
-def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
-    """Check that ``value`` is one of ``choices``, and name the nearest one where it is not.
-
-    Example:
-        >>> check_choice("reduction", "maen", ("mean", "sum"))
-        Traceback (most recent call last):
-        ...
-        ValueError: `reduction`: expected one of 'mean', 'sum', got 'maen'; did you mean 'mean'?
-    """
-    known = list(choices)
-    if isinstance(value, str) and value in known:
-        return value
-    near = difflib.get_close_matches(str(value), known, n=1)
-    fail(
-        argument,
-        "one of " + ", ".join(repr(name) for name in known),
-        repr(value),
-        f"did you mean {near[0]!r}?" if near else "choose one of these",
-    )

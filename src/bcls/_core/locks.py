@@ -1,28 +1,99 @@
-"""A lock that a forked process finds open, whichever thread of its parent had it.
-
-One writer at a time.
-"""
+"""Locks: one process at a time in a folder, and a thread lock that survives a fork."""
 
 import os
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bcls._core.errors import fail
-from bcls._core.files import take
+
+
+class FolderInUseError(ValueError):
+    """Another process holds the lock of a folder; the message names the folder and the process."""
+
+
+@contextmanager
+def lock_folder(
+    folder: str | Path,
+    expected: str = "a folder that no other process is writing to",
+    hint: str = "wait until it has finished, or choose another folder",
+    *,
+    argument: str = "out",
+    name: str = ".lock",
+    wait: bool = False,
+) -> Iterator[None]:
+    """Hold the lock of a folder inside a ``with`` block.
+
+    The operating system releases the lock when the process ends, however it ends, so a killed process never leaves a
+    locked folder behind. The lock file itself stays; it holds the process id of the last owner.
+
+    Args:
+        folder: The folder; created if it does not exist.
+        expected: What the caller needs, for the error message.
+        hint: What the user can do, for the error message.
+        argument: The argument or flag that named the folder, for the error message.
+        name: File name of the lock inside the folder.
+        wait: Wait for the other process instead of raising an error.
+
+    Raises:
+        FolderInUseError: Another process holds the lock and ``wait`` is false.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, lock_folder(folder):
+        ...     print(sorted(os.listdir(folder)))
+        ['.lock']
+    """
+    from filelock import FileLock, Timeout
+
+    path = Path(folder) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        got = f"{folder}, in use by {_owner(path)}"
+        fail(argument, expected, got, hint, FolderInUseError)
+    try:
+        with suppress(OSError):  # Windows does not allow writes to a locked file; the id is only for messages
+            path.write_text(f"process {os.getpid()}\n", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def _owner(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(64).strip() or "another process"
+    except OSError:
+        return "another process"
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Hold the lock of an index folder.
+
+    Raises:
+        FolderInUseError: Another process is writing the index.
+    """
+    expected = "an index that no other process is writing"
+    with lock_folder(folder, expected, "wait until it has finished, or choose another --out", name="lock"):
+        yield
 
 
 class ForkLock:
-    """As ``threading.Lock``, in a ``with`` statement; every forked process gets a fresh one.
+    """A ``threading.Lock`` for use in a ``with`` statement that is reset in forked processes.
 
-    A child has only the thread that forked: a lock that another thread held would stay locked for ever.
+    A forked child has only the thread that called fork. A lock held by another thread of the parent would never be
+    released in the child, so the child starts with a new, unlocked one.
 
     Example:
         >>> with ForkLock():
-        ...     print("alone")
-        alone
+        ...     print("locked")
+        locked
     """
 
     def __init__(self) -> None:
@@ -35,33 +106,18 @@ class ForkLock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def renew(self) -> None:
-        """Forget who holds it."""
+    def reset(self) -> None:
+        """Replace the lock by a new, unlocked one."""
         self._lock = threading.Lock()
 
 
 _LIVE: "weakref.WeakSet[ForkLock]" = weakref.WeakSet()
 
 
-def _renew_all() -> None:
+def _reset_all() -> None:
     for lock in tuple(_LIVE):
-        lock.renew()
+        lock.reset()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_renew_all)
-
-
-@contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system drops it when the process ends, however that happens.
-
-    Raises:
-        ValueError: Another process holds it; the message has its number.
-    """
-    with (folder / "lock").open("a+", encoding="utf-8", errors="replace") as file:
-        holder = take(file)
-        if holder is not None:
-            got = f"one that {holder} is writing"
-            fail(str(folder), "an index that nobody else is writing", got, "wait for it, or choose another --out")
-        yield
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_reset_all)

@@ -1,13 +1,8 @@
-"""Input for measurements, spread as real data is: labels as MiniLM's are on photo captions.
+"""Benchmarks of the losses: time and memory of one step, forward and backward, on a CUDA device or a CPU.
 
-Time and memory of one step, on a CUDA device or a CPU.
-
-Rivals take turns in one run and the median counts, so that a busy moment hits all of them. On a CUDA device the clock
-is the device's own (events), and memory is what torch allocates there; on a CPU it is what torch's profiler sees.
-
-What is measured: our paths by name, and what one would write without them.
-
-The subjects of ``bcls bench``: what is varied, which paths are measured, and how far each of them goes.
+The implementations that are compared take turns within one run and the median counts, so that a busy moment of the
+machine affects all of them. On a CUDA device time is measured by CUDA events and memory by torch's allocator; on a CPU
+memory is measured by torch's profiler.
 """
 
 import os
@@ -27,16 +22,24 @@ from torch.nn import functional
 
 from bcls._core.errors import check_choice
 from bcls._core.progress import progress
-from bcls.kernels import SoftNegatives, kendall_matrix, matrix_loss, sliding_windows, streaming_loss, without_kernels
-from bcls.kernels.engines import runs_triton
-from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss
+from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, StreamingBCLSLoss, without_kernels
+from bcls.losses.backends import triton_runs_on
 
-#: Mean and deviation of MiniLM's labels on photo captions.
+#: One step of an implementation.
+Run = Callable[[], object]
+#: Mean and standard deviation of MiniLM labels on photo captions.
 MEAN, DEVIATION = 0.13, 0.11
+#: Measured steps of a turn.
+COUNTED = 3
+#: Name of the lower bound: no loss that reads the matrix can be faster than copying it.
+LIMIT = "copy of the matrix"
+#: Turns of each implementation: as many as fit into these seconds, within these limits.
+_SECONDS, _QUICK_SECONDS = 2.0, 0.2
+_FEWEST, _MOST = 2, 50
 
 
 def matrices(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Similarities that want a gradient and labels, ``(B, B)``."""
+    """Similarities that require a gradient, and labels distributed as real ones, ``(B, B)``."""
     generator = torch.Generator(device).manual_seed(size)
     draw = partial(torch.randn, size, size, generator=generator, device=device)
     similarity, relevance = draw() / 4, draw().mul_(DEVIATION).add_(MEAN)
@@ -44,7 +47,7 @@ def matrices(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def embeddings(size: int, width: int, labels: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Images and texts ``(B, width)`` that want gradients, and label embeddings ``(B, labels)``; unit rows."""
+    """Images and texts ``(B, width)`` that require gradients, and label embeddings ``(B, labels)``; unit rows."""
     generator = torch.Generator(device).manual_seed(size)
     draw = partial(torch.randn, generator=generator, device=device)
     images = functional.normalize(draw(size, width), dim=1)
@@ -53,14 +56,8 @@ def embeddings(size: int, width: int, labels: int, device: torch.device) -> tupl
     return (images.requires_grad_(), texts.requires_grad_()), captions
 
 
-#: One step of a rival.
-Run = Callable[[], object]
-#: Counted steps of a turn.
-COUNTED = 3
-
-
 def step(loss: Callable[..., Tensor], leaves: tuple[Tensor, ...], *others: Tensor) -> tuple[Tensor, ...]:
-    """Forward and backward: the value and the gradients of ``leaves``.
+    """Forward and backward pass: the value and the gradients of ``leaves``.
 
     Example:
         >>> step(lambda a, b: (a * b).sum(), (torch.ones(2, requires_grad=True),), torch.full((2,), 3.0))
@@ -71,7 +68,7 @@ def step(loss: Callable[..., Tensor], leaves: tuple[Tensor, ...], *others: Tenso
 
 
 def milliseconds(run: Run, device: torch.device) -> float:
-    """Time of one step, until the device is done."""
+    """Time of one step, until the device has finished it."""
     if device.type != "cuda":
         started = time.perf_counter()
         run()
@@ -86,16 +83,15 @@ def milliseconds(run: Run, device: torch.device) -> float:
 
 
 def medians(rivals: Mapping[str, Run], device: torch.device, repeats: int) -> dict[str, float]:
-    """Median milliseconds of each rival, taking turns.
+    """Median milliseconds of each implementation, taking turns.
 
-    Each round has its own order, and a turn begins with a step that does not count: no rival always pays for the caches
-    that the one before has emptied.
+    The order changes in every round, and each turn begins with a step that is not measured, so that no implementation
+    always pays for the caches that the previous one has emptied.
 
     Args:
         rivals: Steps by name.
-        device: Where they run.
-        repeats: Turns of each, of as many counted steps as :data:`COUNTED`; the first steps of all, which may compile,
-            do not count.
+        device: The device they run on.
+        repeats: Turns of each, of :data:`COUNTED` measured steps; the first steps, which may compile, do not count.
     """
     for run in rivals.values():
         run(), run()
@@ -110,12 +106,12 @@ def medians(rivals: Mapping[str, Run], device: torch.device, repeats: int) -> di
 
 
 def megabytes(run: Run, device: torch.device, kept: int = 0) -> float:
-    """Peak of memory above what is there before, less the ``kept`` bytes that the result takes.
+    """Peak memory of a step above the memory in use before, without the result.
 
     Args:
         run: One step.
-        device: Where it runs.
-        kept: Bytes of the gradients.
+        device: The device it runs on.
+        kept: Bytes of the result, the gradients.
     """
     peak = _peak_on_cuda(run, device) if device.type == "cuda" else _peak_on_cpu(run)
     return (peak - kept) / 1e6
@@ -132,10 +128,10 @@ def _peak_on_cuda(run: Run, device: torch.device) -> int:
 
 
 def _peak_on_cpu(run: Run) -> int:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would write a line for every start and stop
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler prints a line for every start and stop
     from torch.profiler import ProfilerActivity, profile
 
-    run()  # what is made once and kept is no part of a step
+    run()  # allocations that are cached do not belong to a step
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         result = run()
     del result
@@ -158,7 +154,7 @@ def difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
 
 
 def plain(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A loss of :mod:`bcls.losses` in plain torch, whatever the device."""
+    """A loss of :mod:`bcls.losses` in plain torch, on every device."""
 
     def call(*tensors: Tensor) -> Tensor:
         with without_kernels():
@@ -167,38 +163,13 @@ def plain(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
-def fused_windows(similarity: Tensor, relevance: Tensor, beta: float = 0.1) -> Tensor:
-    """K-SW-HS by the kernels; the mean."""
-    return matrix_loss(similarity, relevance, windows=sliding_windows(0.2, beta, scale=1 / len(similarity))).continuous
-
-
-def fused_bcls(similarity: Tensor, relevance: Tensor) -> Tensor:
-    """BCLS by the kernels; the mean."""
-    scale = 1 / len(similarity)
-    terms = matrix_loss(similarity, relevance, soft=SoftNegatives(scale=scale), windows=sliding_windows(scale=scale))
-    return terms.binary + terms.continuous
-
-
-def fused_kendall(similarity: Tensor, relevance: Tensor) -> Tensor:
-    """The dense Kendall loss by its kernel; the mean."""
-    return kendall_matrix(similarity, relevance, scale=1 / len(similarity))
-
-
-def streaming_bcls(images: Tensor, texts: Tensor, captions: Tensor) -> Tensor:
-    """BCLS from embeddings, without the matrices; the mean."""
-    scale = 1 / len(images)
-    soft, windows = SoftNegatives(scale=scale), sliding_windows(scale=scale)
-    terms = streaming_loss(images, texts, captions, soft=soft, windows=windows)
-    return terms.binary + terms.continuous
-
-
 def matrix_bcls(images: Tensor, texts: Tensor, captions: Tensor) -> Tensor:
-    """BCLS from embeddings, through the matrices; the mean."""
-    return fused_bcls(images @ texts.T, (captions @ captions.T).clamp(-1, 1).fill_diagonal_(1))
+    """BCLS from embeddings, by computing the matrices; the mean."""
+    return BCLSLoss()(images @ texts.T, (captions @ captions.T).clamp(-1, 1).fill_diagonal_(1))
 
 
 def hard_triplets(similarity: Tensor, margin: float = 0.2) -> Tensor:
-    """Triplet-HN as VSE++ writes it; the mean."""
+    """Triplet-HN as in the code of VSE++; the mean."""
     own = similarity.diagonal()
     others = similarity.masked_fill(torch.eye(len(similarity), dtype=torch.bool, device=similarity.device), -1e9)
     by_row, by_column = others.max(1).values, others.max(0).values
@@ -206,17 +177,17 @@ def hard_triplets(similarity: Tensor, margin: float = 0.2) -> Tensor:
 
 
 def infonce(similarity: Tensor) -> Tensor:
-    """InfoNCE as open_clip writes it."""
+    """InfoNCE as in open_clip."""
     logits, target = similarity / 0.05, torch.arange(len(similarity), device=similarity.device)
     return (functional.cross_entropy(logits, target) + functional.cross_entropy(logits.T, target)) / 2
 
 
 def window_loop(similarity: Tensor, relevance: Tensor, alpha: float = 0.2, beta: float = 0.1) -> Tensor:
-    """K-SW-HS as one would first write it: a pass over the matrices for each window; the mean."""
+    """K-SW-HS in its direct form: a pass over the matrices for each window; the mean."""
     windows = int((2 - alpha) / beta + 1e-9)
     total = similarity.new_zeros(())
-    labels_exactly = relevance.double()  # so that a label on the edge of a window is on it
-    for scores, labels in ((similarity, labels_exactly), (similarity.T, labels_exactly.T)):
+    exact = relevance.double()  # so that a label on the edge of a window is recognised
+    for scores, labels in ((similarity, exact), (similarity.T, exact.T)):
         for window in range(1, windows + 1):
             lower = -1 + window * beta
             positive, negative = labels >= lower + alpha - 1e-6, labels < lower - 1e-6
@@ -227,73 +198,61 @@ def window_loop(similarity: Tensor, relevance: Tensor, alpha: float = 0.2, beta:
     return total / windows / len(similarity)
 
 
-#: The path that shows what the memory allows: nothing that touches the matrix is faster.
-LIMIT = "copy of the matrix"
-#: Turns of each path: as many as fit these seconds, within these numbers.
-_SECONDS, _QUICK_SECONDS = 2.0, 0.2
-_FEWEST, _MOST = 2, 50
-
-
 @dataclass(frozen=True)
 class Subject:
-    """One table: what is varied, over which values, and the paths at a value."""
+    """One benchmark: the quantity that is varied, its values, and the implementations at a value."""
 
     title: str
     """Heading of the table."""
     axis: str
-    """Name of what is varied, a column of the result."""
+    """Name of the varied quantity, a column of the result."""
     values: dict[str, tuple[int, ...]]
-    """By device type, and with ``"quick"`` in front the few of a quick run."""
+    """Values by device type; with ``"quick "`` in front those of a quick run."""
     paths: Callable[[int, torch.device], tuple[dict[str, Run], int]]
     """Steps by name at a value, and the bytes of the gradients they return."""
 
 
-def _losses(size: int, device: torch.device) -> tuple[dict[str, Run], int]:
+def _on_matrices(losses: dict[str, Any], size: int, device: torch.device) -> tuple[dict[str, Run], int]:
+    """Steps of losses on a matrix, and the copy of the matrix as the lower bound."""
     similarity, relevance = matrices(size, device)
-    target, source = torch.empty_like(relevance), similarity.detach()
-    # The loop keeps its graph for all windows, and the dense loss compares all pairs: beyond this they take too long.
-    looped, dense = (8192, 4096) if device.type == "cuda" else (1024, 1024)
-    labelled: dict[str, Any] = {
-        "K-SW-HS, plain": plain(KendallWindowLoss()),
-        "BCLS, plain": plain(BCLSLoss()),
-    }
-    if size <= dense:
-        labelled["dense Kendall, plain"] = plain(KendallLoss())
-    if runs_triton(device):
-        labelled |= {"K-SW-HS, fused": fused_windows, "BCLS, fused": fused_bcls}
-        if size <= dense:
-            labelled["dense Kendall, fused"] = fused_kendall
-    if size <= looped:
-        labelled["K-SW-HS, loop over windows"] = window_loop
-    paths: dict[str, Run] = {name: partial(step, loss, (similarity,), relevance) for name, loss in labelled.items()}
-    paths["Triplet-HN"] = partial(step, hard_triplets, (similarity,))
-    paths["InfoNCE"] = partial(step, infonce, (similarity,))
-    paths[LIMIT] = partial(target.copy_, source)
+    paths: dict[str, Run] = {name: partial(step, loss, (similarity,), relevance) for name, loss in losses.items()}
+    paths[LIMIT] = partial(torch.empty_like(relevance).copy_, similarity.detach())
     return paths, 4 * size**2
+
+
+def _losses(size: int, device: torch.device) -> tuple[dict[str, Run], int]:
+    # The loop keeps its graph for all windows, and the dense loss compares all pairs: above these sizes they are slow.
+    looped, dense = (8192, 4096) if device.type == "cuda" else (1024, 1024)
+    losses: dict[str, Any] = {"K-SW-HS, plain": plain(KendallWindowLoss()), "BCLS, plain": plain(BCLSLoss())}
+    if size <= dense:
+        losses["dense Kendall, plain"] = plain(KendallLoss())
+    if triton_runs_on(device):
+        losses |= {"K-SW-HS, fused": KendallWindowLoss(), "BCLS, fused": BCLSLoss()}
+        if size <= dense:
+            losses["dense Kendall, fused"] = KendallLoss()
+    if size <= looped:
+        losses["K-SW-HS, loop over windows"] = window_loop
+    losses["Triplet-HN"] = lambda similarity, _: hard_triplets(similarity)
+    losses["InfoNCE"] = lambda similarity, _: infonce(similarity)
+    return _on_matrices(losses, size, device)
 
 
 def _windows(count: int, device: torch.device) -> tuple[dict[str, Run], int]:
-    size = 4096 if device.type == "cuda" else 512
-    similarity, relevance = matrices(size, device)
     beta = 1.8 / count
-    target, source = torch.empty_like(relevance), similarity.detach()
-    labelled: dict[str, Any] = {"K-SW-HS, plain": plain(KendallWindowLoss(beta=beta))}
-    if runs_triton(device):
-        labelled["K-SW-HS, fused"] = partial(fused_windows, beta=beta)
+    losses: dict[str, Any] = {"K-SW-HS, plain": plain(KendallWindowLoss(beta=beta))}
+    if triton_runs_on(device):
+        losses["K-SW-HS, fused"] = KendallWindowLoss(beta=beta)
     if count <= 36:
-        labelled["K-SW-HS, loop over windows"] = partial(window_loop, beta=beta)
-    paths: dict[str, Run] = {name: partial(step, loss, (similarity,), relevance) for name, loss in labelled.items()}
-    paths[LIMIT] = partial(target.copy_, source)
-    return paths, 4 * size**2
+        losses["K-SW-HS, loop over windows"] = partial(window_loop, beta=beta)
+    return _on_matrices(losses, 4096 if device.type == "cuda" else 512, device)
 
 
 def _streaming(size: int, device: torch.device, width: int = 512) -> tuple[dict[str, Run], int]:
     leaves, captions = embeddings(size, width, 384, device)
-    paths: dict[str, Run] = {"BCLS, streaming": partial(step, streaming_bcls, leaves, captions)}
+    paths: dict[str, Run] = {"BCLS, streaming": partial(step, StreamingBCLSLoss(), leaves, captions)}
     if size <= (16384 if device.type == "cuda" else 2048):
         paths["BCLS, through the matrices"] = partial(step, matrix_bcls, leaves, captions)
-        target, source = torch.empty(size, size, device=device), torch.zeros(size, size, device=device)
-        paths[LIMIT] = partial(target.copy_, source)
+        paths[LIMIT] = partial(torch.empty(size, size, device=device).copy_, torch.zeros(size, size, device=device))
     return paths, 2 * 4 * size * width
 
 
@@ -350,18 +309,18 @@ SUBJECTS = {
 
 
 def run_subject(name: str, device: torch.device, *, quick: bool = False) -> dict[str, Any]:
-    """Measure a subject.
+    """Run one benchmark.
 
     Args:
-        name: One of :data:`SUBJECTS`.
+        name: A name in :data:`SUBJECTS`.
         device: A CUDA device or a CPU.
-        quick: Few values and few steps, to see that it works.
+        quick: Few values and few steps, as a smoke test.
 
     Returns:
-        What was measured and on what, ready for JSON: ``rows`` with ``path``, the axis, ``ms`` and ``MB``.
+        The results and the machine, ready for JSON: ``rows`` with ``path``, the axis, ``ms`` and ``MB``.
 
     Raises:
-        ValueError: If there is no such subject.
+        ValueError: If the name is unknown.
     """
     check_choice("subject", name, SUBJECTS)
     subject = SUBJECTS[name]
@@ -373,9 +332,9 @@ def run_subject(name: str, device: torch.device, *, quick: bool = False) -> dict
 
 def _rows(subject: Subject, device: torch.device, *, quick: bool) -> Iterator[dict[str, Any]]:
     values = subject.values[f"quick {device.type}" if quick else device.type]
-    with progress(subject.title, len(values)) as said:
+    with progress(subject.title, len(values)) as report:
         for number, value in enumerate(values):
-            said(number, f"{subject.axis} = {value:,}")
+            report(number, f"{subject.axis} = {value:,}")
             paths, kept = subject.paths(value, device)
             once = sum(milliseconds(run, device) for _ in range(2) for run in paths.values()) / 2e3
             fitting = int((_QUICK_SECONDS if quick else _SECONDS) / (1 + COUNTED) / once)
@@ -383,11 +342,11 @@ def _rows(subject: Subject, device: torch.device, *, quick: bool) -> Iterator[di
             for path, run in paths.items():
                 memory = 0.0 if path == LIMIT else megabytes(run, device, kept)
                 yield {"path": path, subject.axis: value, "ms": took[path], "MB": memory}
-        said(len(values))
+        report(len(values))
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """What figures were measured on."""
+    """The device and the versions that results were measured with."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     try:
         triton = version("triton")

@@ -1,9 +1,4 @@
-"""Results as files: JSON to keep, tables in Markdown to read, and plots.
-
-Plots of time and memory, log-log, one line a path and the copy of the matrix as the limit.
-
-All of ``bcls bench``: subjects one after the other, each written as soon as it is measured.
-"""
+"""Runs of ``bcls bench`` and their files: JSON, tables in Markdown, and charts of time and memory."""
 
 import io
 import json
@@ -23,19 +18,60 @@ from bcls.experiments.bench import LIMIT, run_subject
 UNITS = {"ms": "Milliseconds", "MB": "Megabytes above input and gradients"}
 
 
+def run_all(names: Sequence[str], folder: Path, device: str = "auto", *, quick: bool = False) -> list[dict[str, Any]]:
+    """Run benchmarks and write results, charts and a page; each result is written as soon as it is complete.
+
+    Args:
+        names: Names in :data:`bcls.experiments.bench.SUBJECTS`.
+        folder: Output folder; created if it does not exist.
+        device: ``"cuda"``, ``"cpu"``, or ``"auto"``.
+        quick: Few values and few steps.
+
+    Returns:
+        The results.
+
+    Raises:
+        ValueError: If there is no GPU for ``"cuda"``.
+    """
+    where = _device(device)
+    folder.mkdir(parents=True, exist_ok=True)
+    results: list[dict[str, Any]] = []
+    plots: dict[str, str] = {}
+    for name in names:
+        result = run_subject(name, where, quick=quick)
+        write_result(folder, result)
+        results.append(result)
+        try:
+            write_whole(folder / f"bench-{name}.svg", draw(result))
+            plots[name] = f"bench-{name}.svg"
+        except MissingExtraError as error:
+            print(f"no chart: {error}", file=sys.stderr)
+        write_whole(folder / "bench.md", page(results, plots))
+    return results
+
+
+def _device(device: str) -> torch.device:
+    gpu = torch.cuda.is_available()
+    if device == "cuda" and not gpu:
+        fail("--device", "a GPU that torch can use", "none", "omit it to run on the CPU")
+    if device == "auto" and not gpu:
+        print("torch finds no GPU: running on the CPU, without the fused losses", file=sys.stderr)
+    return torch.device("cuda", torch.cuda.current_device()) if gpu and device != "cpu" else torch.device("cpu")
+
+
 def write_result(folder: Path, result: dict[str, Any]) -> Path:
-    """Write one subject's figures to ``bench-SUBJECT.json``; the path."""
+    """Write the result of one benchmark to ``bench-SUBJECT.json`` and return the path."""
     path = folder / f"bench-{result['subject']}.json"
     write_whole(path, json.dumps(result, indent=1) + "\n")
     return path
 
 
 def page(results: Iterable[dict[str, Any]], plots: dict[str, str] | None = None) -> str:
-    """A page in Markdown: for each result its machine and command, plot and tables.
+    """The page in Markdown: machine, command, chart and tables of each result.
 
     Args:
-        results: As :func:`bcls.experiments.bench.run_subject` makes them.
-        plots: File of the plot by subject, relative to the page; none without it.
+        results: Results of :func:`bcls.experiments.bench.run_subject`.
+        plots: File of the chart by subject, relative to the page.
     """
     parts = ["# Speed and memory\n"]
     for result in results:
@@ -46,15 +82,15 @@ def page(results: Iterable[dict[str, Any]], plots: dict[str, str] | None = None)
 
 
 def section(result: dict[str, Any]) -> str:
-    """One result: heading, what it was measured on, and a table for each unit."""
+    """One result: heading, command and machine, and a table for each unit."""
     made = f"`{result['command']}` on {result['machine']}, torch {result['torch']}, Triton {result['triton']}"
-    lines = [f"## {result['title']}\n", f"{made}. Forward and backward, medians of steps that take turns.\n"]
+    lines = [f"## {result['title']}\n", f"{made}. Forward and backward pass, medians of interleaved runs.\n"]
     axis = result["axis"]
     for unit, heading in UNITS.items():
         paths = list(dict.fromkeys(row["path"] for row in result["rows"] if unit == "ms" or row[unit] > 0))
-        figures = {(row["path"], row[axis]): row[unit] for row in result["rows"]}
+        measured = {(row["path"], row[axis]): row[unit] for row in result["rows"]}
         values = sorted({row[axis] for row in result["rows"]})
-        rows = [[f"{value:,}", *(short(figures.get((path, value))) for path in paths)] for value in values]
+        rows = [[f"{value:,}", *(short(measured.get((path, value))) for path in paths)] for value in values]
         lines += [f"{heading}:\n", table([axis, *paths], rows)]
     return "\n".join(lines)
 
@@ -76,7 +112,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def short(value: object) -> str:
-    """A figure in a cell: three digits, and nothing for nothing.
+    """A value as text with three significant digits; empty for None.
 
     Example:
         >>> short(1234.5), short(0.012345), short(None), short("yes")
@@ -91,7 +127,7 @@ def short(value: object) -> str:
     return f"{value:.3g}"
 
 
-# Told apart by most kinds of colour vision (Okabe and Ito).
+# Distinguishable with most kinds of colour vision (Okabe and Ito).
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#8c510a", "#7570b3")
 _MARKS = "osv^D<>PX"
 _LIMIT = "#777777"
@@ -109,13 +145,13 @@ _STYLE = {
 
 
 def draw(result: dict[str, Any]) -> str:
-    """A result as a picture, SVG.
+    """A chart of a result as SVG, log-log: one line for each implementation, and the copy of the matrix as lower bound.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    matplotlib = require("matplotlib", "plots", "drawing the measurements")
-    figure_class = require("matplotlib.figure", "plots", "drawing the measurements").Figure
+    matplotlib = require("matplotlib", "plots", "charts of the benchmarks")
+    figure_class = require("matplotlib.figure", "plots", "charts of the benchmarks").Figure
     axis, file = result["axis"], io.StringIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -124,12 +160,12 @@ def draw(result: dict[str, Any]) -> str:
         for axes, (unit, heading) in zip(figure.subplots(1, 2), UNITS.items(), strict=True):
             lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
             for row in result["rows"]:
-                if row[unit] > 0:  # a logarithm has no place for the others
+                if row[unit] > 0:  # others have no logarithm
                     lines[row["path"]].append((row[axis], row[unit]))
             paths = list(dict.fromkeys(row["path"] for row in result["rows"]))
             for number, path in enumerate(paths):
                 if path in lines:
-                    axes.plot(*zip(*sorted(lines[path]), strict=True), **_look(path, number))
+                    axes.plot(*zip(*sorted(lines[path]), strict=True), **_style_of(path, number))
             axes.set(xscale="log", yscale="log", xlabel=axis, title=heading)
             values = sorted({row[axis] for row in result["rows"]})
             axes.set_xticks(values, [f"{value:,}" for value in values], rotation=45)
@@ -141,49 +177,8 @@ def draw(result: dict[str, Any]) -> str:
     return file.getvalue()
 
 
-def _look(path: str, number: int) -> dict[str, Any]:
+def _style_of(path: str, number: int) -> dict[str, Any]:
     if path == LIMIT:
         return {"label": path, "color": _LIMIT, "linestyle": "--", "linewidth": 1.2}
     place = number % len(_COLOURS)
     return {"label": path, "color": _COLOURS[place], "marker": _MARKS[place], "markersize": 4, "linewidth": 1.4}
-
-
-def run_all(names: Sequence[str], folder: Path, device: str = "auto", *, quick: bool = False) -> list[dict[str, Any]]:
-    """Measure subjects and write figures, plots and a page; what is measured is kept if a later one is stopped.
-
-    Args:
-        names: Of :data:`bcls.experiments.bench.SUBJECTS`.
-        folder: Where; made if it is not there.
-        device: ``"cuda"``, ``"cpu"``, or ``"auto"``.
-        quick: Few sizes and few steps.
-
-    Returns:
-        The results.
-
-    Raises:
-        ValueError: If there is no GPU for ``"cuda"``.
-    """
-    where = _device(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    results: list[dict[str, Any]] = []
-    plots: dict[str, str] = {}
-    for name in names:
-        result = run_subject(name, where, quick=quick)
-        write_result(folder, result)
-        results.append(result)
-        try:
-            write_whole(folder / f"bench-{name}.svg", draw(result))
-            plots[name] = f"bench-{name}.svg"
-        except MissingExtraError as error:
-            print(f"no plot: {error}", file=sys.stderr)
-        write_whole(folder / "bench.md", page(results, plots))
-    return results
-
-
-def _device(device: str) -> torch.device:
-    gpu = torch.cuda.is_available()
-    if device == "cuda" and not gpu:
-        fail("--device", "a GPU that torch sees", "none", "leave it out to measure on the CPU")
-    if device == "auto" and not gpu:
-        print("torch sees no GPU: the CPU's paths are measured, the fused ones are left out", file=sys.stderr)
-    return torch.device("cuda", torch.cuda.current_device()) if gpu and device != "cpu" else torch.device("cpu")

@@ -1,27 +1,49 @@
-"""Every loss of the paper and those it is compared with; they know tensors only.
+"""The losses of the paper and those it is compared with, for PyTorch.
 
-All are called as ``loss(similarity, relevance=None, *, image_ids=None)`` and give a scalar.
+Every loss is called as ``loss(similarity, relevance=None, *, image_ids=None)`` and returns a scalar;
+:class:`StreamingBCLSLoss` is called with embeddings instead of a matrix. To add a loss to this package, import it here
+and register its name below.
 """
 
-from bcls.kernels.values import check_now
-from bcls.losses._base import RetrievalLoss
-from bcls.losses._names import LOSSES, SumLoss, from_name
+from functools import partial
+
+from bcls.losses.backends import without_kernels
+from bcls.losses.base import Batch, RetrievalLoss, reduce
 from bcls.losses.bcls import BCLSLoss, bcls_loss
-from bcls.losses.infonce import InfoNCELoss, infonce_loss
-from bcls.losses.kendall import KendallLoss, kendall_loss
-from bcls.losses.kendall_window import KendallWindowLoss, kendall_window_loss
-from bcls.losses.ladder import LadderLoss, ladder_loss
-from bcls.losses.ladder_adaptive import AdaptiveLadderLoss, adaptive_ladder_loss
+from bcls.losses.contrastive import InfoNCELoss, SigmoidLoss, infonce_loss, sigmoid_loss
+from bcls.losses.kendall import KendallLoss, KendallWindowLoss, kendall_loss, kendall_window_loss
+from bcls.losses.ladder import AdaptiveLadderLoss, LadderLoss, adaptive_ladder_loss, ladder_loss
+from bcls.losses.registry import LOSSES, SumLoss, from_name, register_loss
 from bcls.losses.sam import SAMLoss, sam_loss
-from bcls.losses.sigmoid import SigmoidLoss, sigmoid_loss
-from bcls.losses.triplet import TripletLoss, triplet_loss
-from bcls.losses.triplet_hard import TripletHardLoss, triplet_hard_loss
-from bcls.losses.triplet_soft import TripletSoftLoss, triplet_soft_loss
+from bcls.losses.streaming import StreamingBCLSLoss
+from bcls.losses.triplet import (
+    TripletHardLoss,
+    TripletLoss,
+    TripletSoftLoss,
+    triplet_hard_loss,
+    triplet_loss,
+    triplet_soft_loss,
+)
+from bcls.losses.validation import check_now
+
+register_loss("triplet", TripletLoss)
+register_loss("triplet-hn", TripletHardLoss)
+register_loss("triplet-sn", TripletSoftLoss)
+register_loss("kendall", KendallLoss)
+register_loss("kendall-sw", partial(KendallWindowLoss, mining="none"))
+register_loss("kendall-sw-hs", partial(KendallWindowLoss, mining="hard"))
+register_loss("bcls", BCLSLoss)
+register_loss("ladder", LadderLoss)
+register_loss("ladder-adaptive", AdaptiveLadderLoss)
+register_loss("sam", SAMLoss)
+register_loss("infonce", InfoNCELoss)
+register_loss("sigmoid", SigmoidLoss)
 
 __all__ = [
     "LOSSES",
     "AdaptiveLadderLoss",
     "BCLSLoss",
+    "Batch",
     "InfoNCELoss",
     "KendallLoss",
     "KendallWindowLoss",
@@ -29,6 +51,7 @@ __all__ = [
     "RetrievalLoss",
     "SAMLoss",
     "SigmoidLoss",
+    "StreamingBCLSLoss",
     "SumLoss",
     "TripletHardLoss",
     "TripletLoss",
@@ -41,9 +64,12 @@ __all__ = [
     "kendall_loss",
     "kendall_window_loss",
     "ladder_loss",
+    "reduce",
+    "register_loss",
     "sam_loss",
     "sigmoid_loss",
     "triplet_hard_loss",
     "triplet_loss",
     "triplet_soft_loss",
+    "without_kernels",
 ]

@@ -1,17 +1,16 @@
-"""Binary and continuous label supervision, the paper's whole objective."""
+"""Binary and continuous label supervision (BCLS), the objective of the paper."""
 
 from torch import Tensor, nn
 
-from bcls import kernels
 from bcls._core.errors import check_number, fail
-from bcls.losses._base import Reduction, RetrievalLoss, check_part, terms_of, total
-from bcls.losses._batch import Batch
-from bcls.losses.kendall_window import KendallWindowLoss
-from bcls.losses.triplet_soft import LogSumExp, TripletSoftLoss
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, terms_of, total
+from bcls.losses.fused import matrix_loss
+from bcls.losses.kendall import KendallWindowLoss
+from bcls.losses.triplet import LogSumExp, TripletSoftLoss
 
 
 class BCLSLoss(RetrievalLoss):
-    r"""Binary and continuous label supervision: soft negatives for the match, Kendall ranking for the order.
+    r"""Binary and continuous label supervision: soft negatives for matching, Kendall ranking for the order.
 
     .. math:: \mathcal{L} = \mathcal{L}_{T\text{-}SN} + \lambda \, \mathcal{L}_{K\text{-}SW\text{-}HS}
 
@@ -20,17 +19,17 @@ class BCLSLoss(RetrievalLoss):
         beta: Stride of the windows; 0 is the exact limit.
         gamma: Hardness of :class:`TripletSoftLoss`.
         margin: Margin of :class:`TripletSoftLoss`.
-        weight: :math:`\lambda`; the paper adds the two as they are, 1.
+        weight: :math:`\lambda`; 1 in the paper.
         lse: ``"sum"`` as in the paper or ``"mean"``, see :class:`TripletSoftLoss`.
         reduction: ``"sum"`` as in the paper's equations, ``"mean"`` divides by B.
-        binary: A loss of your own in place of :class:`TripletSoftLoss`; gamma, margin and lse are then its business.
-        continuous: A loss of your own in place of :class:`KendallWindowLoss`; alpha and beta are then its business.
+        binary: Another loss instead of :class:`TripletSoftLoss`; it has its own gamma, margin and lse.
+        continuous: Another loss instead of :class:`KendallWindowLoss`; it has its own alpha and beta.
 
     Inputs:
-        As :class:`KendallLoss`, with ``image_ids`` used by the binary half as in :class:`TripletLoss`.
+        As :class:`KendallLoss`, with ``image_ids`` used by the binary term as in :class:`TripletLoss`.
 
-    Relations: :meth:`terms` gives ``binary`` and ``continuous``, already weighted. With ``weight=0``
-    it has the value of :class:`TripletSoftLoss`.
+    Relations: :meth:`terms` returns ``binary`` and ``continuous``, already weighted. With ``weight=0`` it is equal to
+    :class:`TripletSoftLoss`. :class:`StreamingBCLSLoss` computes it from embeddings, without the matrices.
 
     Raises:
         ValueError: If an argument or an input is wrong, or ``relevance`` is missing.
@@ -61,9 +60,9 @@ class BCLSLoss(RetrievalLoss):
     ) -> None:
         super().__init__(reduction)
         if binary is not None and (gamma, margin, lse) != (50.0, 0.2, "sum"):
-            fail("binary", "no gamma, margin or lse beside it", "both", "set them on the module that you pass")
+            fail("binary", "no gamma, margin or lse besides it", "both", "set them on the module that you pass")
         if continuous is not None and (alpha, beta) != (0.2, 0.1):
-            fail("continuous", "no alpha or beta beside it", "both", "set them on the module that you pass")
+            fail("continuous", "no alpha or beta besides it", "both", "set them on the module that you pass")
         self.weight = check_number("weight", weight, "the paper uses 1", low=0)
         binary = TripletSoftLoss(margin, gamma, lse, reduction) if binary is None else binary
         continuous = KendallWindowLoss(alpha, beta, reduction=reduction) if continuous is None else continuous
@@ -79,12 +78,12 @@ class BCLSLoss(RetrievalLoss):
         """See :meth:`RetrievalLoss.compute`."""
         soft, ranked = self.binary, self.continuous
         if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and self.fuses(batch):
-            terms = kernels.matrix_loss(  # both halves in one call, up to B = 4,096 in one launch
+            terms = matrix_loss(  # both terms in one call, up to B = 4,096 in one launch
                 batch.similarity,
                 batch.labels,
                 image_ids=batch.image_ids,
-                soft=soft.negatives(batch.size),
-                windows=ranked.windows(batch.size, self.weight),
+                soft=soft.settings(batch.size),
+                windows=ranked.settings(batch.size, self.weight),
             )
             return terms._asdict()
         return {
@@ -93,18 +92,4 @@ class BCLSLoss(RetrievalLoss):
         }
 
 
-def bcls_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    alpha: float = 0.2,
-    beta: float = 0.1,
-    gamma: float = 50.0,
-    margin: float = 0.2,
-    weight: float = 1.0,
-    lse: LogSumExp = "sum",
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`BCLSLoss` as a function."""
-    return BCLSLoss(alpha, beta, gamma, margin, weight, lse, reduction)(similarity, relevance, image_ids=image_ids)
+bcls_loss = as_function(BCLSLoss, "bcls_loss")

@@ -1,4 +1,4 @@
-"""Semantic adaptive margin: a triplet loss whose margin follows the labels."""
+"""Semantic adaptive margin (SAM): a triplet loss whose margin depends on the labels."""
 
 from typing import Literal
 
@@ -6,37 +6,36 @@ import torch
 from torch import Tensor, nn
 
 from bcls._core.errors import check_choice, check_number
-from bcls.kernels.settings import SAME
-from bcls.losses._base import Reduction, RetrievalLoss, check_part, reduce, terms_of, total
-from bcls.losses._batch import Batch
-from bcls.losses.triplet_hard import TripletHardLoss
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, reduce, terms_of, total
+from bcls.losses.triplet import TripletHardLoss
+from bcls.losses.windows import SAME
 
 Sampling = Literal["soft", "hard", "random"]
 
 
 class SAMLoss(RetrievalLoss):
-    r"""Semantic adaptive margin beside a binary loss.
+    r"""Semantic adaptive margin, added to a binary loss.
 
     .. math::
         \mathcal{L} = \mathcal{L}_{binary} + w \sum_i [s(V_i, T_n) - s(V_i, T_i) + a_i]_+ + w \sum_i [s(V_n, T_i)
             - s(V_i, T_i) + a_i]_+, \quad a_i = \min(1, (\phi_{ii} - \phi_{in}) / t)
 
-    with one negative n for each anchor and direction and :math:`\phi` the relevance on its own scale. A negative that
-    is more relevant than the match gets a negative margin, as the formula says.
+    with one negative n for each anchor and direction, and the relevance :math:`\phi` on its own scale. A negative that
+    is more relevant than the matching caption gets a negative margin.
 
     Args:
-        temperature: :math:`t`, what a difference of relevance is divided by; 10 suits CIDEr.
-        sampling: Which negative: ``"hard"`` the most similar one, ``"soft"`` the least similar one, ``"random"`` any,
-            drawn from torch's generator. (In the authors' code the first two names stand for each other.)
+        temperature: :math:`t`, divisor of differences in relevance; 10 suits CIDEr.
+        sampling: Choice of the negative: ``"hard"`` the most similar one, ``"soft"`` the least similar one,
+            ``"random"`` any, drawn from the generator of torch. (The code of the authors swaps the first two names.)
         weight: :math:`w`.
-        binary: The loss it is added to, which sees the pairs and no degrees; :class:`TripletHardLoss` by default.
+        binary: The loss it is added to, which gets no degrees of relevance; :class:`TripletHardLoss` by default.
         reduction: ``"sum"`` as in the equation, ``"mean"`` divides it by B.
 
     Inputs:
         As :class:`KendallLoss`, but ``relevance`` may have any scale. Since 1 has no meaning on such a scale, two
-        captions count as duplicates where each image finds them equally relevant.
+        captions count as duplicates if they are equally relevant to both images.
 
-    Relations: with constant margin and the hardest negative it would be :class:`TripletHardLoss`.
+    Relations: :class:`TripletHardLoss` is the same with a constant margin and the hardest negative.
 
     Raises:
         ValueError: If an argument or an input is wrong, or ``relevance`` is missing.
@@ -75,7 +74,7 @@ class SAMLoss(RetrievalLoss):
         """See :meth:`RetrievalLoss.compute`."""
         labels = batch.labels
         duplicates = _equal(labels, labels.diagonal()[:, None]) & _equal(labels.T, labels.diagonal()[None, :])
-        # On the binary losses' scale: 1 says "the same caption", 0 says nothing.
+        # On the scale of the binary losses: 1 for the same caption, 0 otherwise.
         binary = batch._replace(relevance=duplicates.to(labels.dtype), lowest=0.0)
         value = _margins(batch.similarity, labels, binary.negatives, self.temperature, self.sampling)
         return {
@@ -84,23 +83,11 @@ class SAMLoss(RetrievalLoss):
         }
 
 
-def sam_loss(
-    similarity: Tensor,
-    relevance: Tensor | None = None,
-    *,
-    image_ids: Tensor | None = None,
-    temperature: float = 10.0,
-    sampling: Sampling = "soft",
-    weight: float = 5.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """:class:`SAMLoss` as a function."""
-    loss = SAMLoss(temperature, sampling, weight, reduction=reduction)
-    return loss(similarity, relevance, image_ids=image_ids)
+sam_loss = as_function(SAMLoss, "sam_loss")
 
 
 def _equal(left: Tensor, right: Tensor) -> Tensor:
-    """Equal up to rounding on any scale; two zeros are no sign of sameness."""
+    """Equal up to rounding, on any scale; two zeros do not count as equal."""
     return (left - right).abs() < SAME * torch.maximum(left.abs(), right.abs())
 
 

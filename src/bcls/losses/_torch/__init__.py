@@ -1,0 +1,1 @@
+"""The losses in plain torch, on every device."""

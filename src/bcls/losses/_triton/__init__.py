@@ -1,0 +1,1 @@
+"""The losses as Triton kernels, for NVIDIA GPUs; imported only where Triton runs."""

@@ -1,0 +1,105 @@
+"""The losses of a small matrix: one launch for values and gradient, since a launch costs more than its computation.
+
+Memory shared by the programs: in float32 the values of the anchors ``(2, 2 B)``, binary and continuous, row anchors
+before column anchors, and the bounds of the labels ``(2, B)``; in int64 the keys ``(2 B, 2, W)`` and the first bad
+cells ``(2, B)``.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bcls.losses._triton.anchors import anchor_hinges
+from bcls.losses._triton.launch import arrivals, launch, signature
+from bcls.losses.passes import forbid_double_backward
+from bcls.losses.validation import report_on
+from bcls.losses.windows import LossSettings, Windows, window_tensors
+
+#: What fits into the registers of a program: scores of an anchor, and windows.
+LARGEST, MOST_WINDOWS = 4096, 256
+#: Candidates whose keys are raised without comparing them with the current keys first.
+_AT_ONCE = 256
+
+
+def is_small(size: int, windows: Windows | None) -> bool:
+    """Whether this kernel can process a matrix of this size."""
+    return 0 < size <= LARGEST and (windows is None or windows.count <= MOST_WINDOWS)
+
+
+def small_loss(
+    similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
+) -> tuple[Tensor, Tensor]:
+    """Binary and continuous term of a small ``(B, B)`` matrix."""
+    if similarity.requires_grad and torch.is_grad_enabled():
+        halves: tuple[Tensor, Tensor] = _SmallLoss.apply(similarity, relevance, image_ids, settings)  # type: ignore[no-untyped-call]
+        return halves
+    return _launch(similarity, relevance, image_ids, settings)
+
+
+class _SmallLoss(torch.autograd.Function):
+    """The gradient is computed together with the values, for an upstream gradient of 1; backward is one product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
+    ) -> tuple[Tensor, Tensor]:
+        slopes = torch.zeros(similarity.shape, device=similarity.device)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(similarity, relevance, image_ids, slopes)
+        ctx.settings = settings
+        return _launch(similarity, relevance, image_ids, settings, slopes)
+
+    @staticmethod
+    def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor | None, ...]:
+        similarity, relevance, image_ids, slopes = ctx.saved_tensors
+        soft, windows = ctx.settings
+        upstream = continuous if soft is None else binary
+        if soft is None or windows is None or binary is continuous:  # the sum of both terms passes on the same tensor
+            gradient = torch.zeros_like(slopes) if upstream is None else slopes * upstream
+        else:
+            gradient = torch.zeros_like(slopes)
+            settings = LossSettings(None if binary is None else soft, None if continuous is None else windows)
+            _launch(similarity.detach(), relevance, image_ids, settings, gradient, (binary, continuous))
+        if similarity.dtype != torch.float32:
+            gradient = gradient.to(similarity.dtype)
+        parts = (part for part in (similarity, binary, continuous) if part is not None)
+        return forbid_double_backward(gradient, *parts), None, None, None
+
+
+def _launch(
+    similarity: Tensor,
+    relevance: Tensor | None,
+    image_ids: Tensor | None,
+    settings: LossSettings,
+    slopes: Tensor | None = None,
+    upstream: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> tuple[Tensor, Tensor]:
+    """Values of the terms; their gradient is added to ``slopes``, times the upstream gradients if they are given."""
+    (soft, windows), size, device = settings, similarity.shape[0], similarity.device
+    count = 0 if windows is None else windows.count
+    work = torch.empty(6 * size, device=device)
+    keys = torch.empty(4 * size * count + 2 * size, dtype=torch.int64, device=device)
+    # Two tensors instead of two views of one, so that a caller may change them in place.
+    binary, continuous = torch.empty((), device=device), torch.empty((), device=device)
+    edges, margins, weights = (None, None, None) if windows is None else window_tensors(windows, device)
+    block = max(16, 1 << (size - 1).bit_length())
+    report = report_on(device)
+    tensors = (
+        similarity, relevance, image_ids, edges, margins, weights, keys, work, binary, continuous, arrivals(device),
+        report, slopes, *upstream,
+    )  # fmt: skip
+    whole = (size, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()), count)
+    # Floats even for integers: Triton compiles other code for integers, which the key does not distinguish.
+    scales = (1.0, 0.0, 1.0) if soft is None else (soft.sharpness, float(soft.margin), float(soft.scale))
+    constants = (
+        relevance is not None, image_ids is not None, soft is not None, soft is not None and soft.average,
+        windows is not None and not windows.thresholds, windows is not None and bool(windows.thresholds),
+        windows is not None and windows.exclude_same, windows is not None and windows.valid_only,
+        _AT_ONCE, block, 1 << max(0, count - 1).bit_length(),
+    )  # fmt: skip
+    given = (similarity, relevance, image_ids, *upstream)  # the other tensors are always allocated here
+    key = ("anchors", device, *map(signature, given), report is None, slopes is None, whole, constants)
+    arguments = (*tensors, *whole, *scales, 1.0 if windows is None else float(windows.scale), *constants)
+    launch(anchor_hinges, 2 * size, arguments, key, warps=max(1, min(16, block // 256)))
+    return binary, continuous

@@ -1,0 +1,292 @@
+"""Base class of the losses: one call, named terms, one reduction; and the checked input of a loss."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bcls._core.errors import check_choice, check_number, fail
+from bcls.losses.backends import defers_checks, engine_for
+from bcls.losses.validation import at_least_float32, check_tensor, check_values, is_integer, raise_reported
+from bcls.losses.windows import SAME
+
+Reduction = Literal["mean", "sum"]
+
+
+class Batch(NamedTuple):
+    """Checked input of a loss: square, finite, floating point of at least 32 bits."""
+
+    similarity: Tensor
+    relevance: Tensor | None
+    image_ids: Tensor | None
+    lowest: float  #: a lower bound of the labels; -1 if values are not read
+    raw: bool = False  #: whether values still have to be checked and labels to be clamped
+
+    @property
+    def size(self) -> int:
+        """Number of images and captions, B."""
+        return self.similarity.shape[0]
+
+    @property
+    def labels(self) -> Tensor:
+        """The relevance, for losses that require it."""
+        if self.relevance is None:
+            fail(
+                "relevance",
+                "a (B, B) matrix of labels",
+                None,
+                "this loss learns from continuous labels: compute them with bcls.labels.relevance, "
+                "or use a triplet loss",
+            )
+        return self.relevance
+
+    @property
+    def same_image(self) -> Tensor:
+        """(B, B) bool: the diagonal, and pairs with equal ``image_ids``; never negatives, whatever the label."""
+        own = torch.eye(self.size, dtype=torch.bool, device=self.similarity.device)
+        if self.image_ids is None:
+            return own
+        return own | (self.image_ids[:, None] == self.image_ids[None, :])
+
+    @property
+    def negatives(self) -> Tensor:
+        """(B, B) bool: negatives of the binary losses, pairs with ``r < 1`` that are not of the same image."""
+        if self.relevance is None:
+            return ~self.same_image
+        return ~self.same_image & (self.relevance < 1 - SAME)
+
+
+class RetrievalLoss(nn.Module):
+    """Base class of all losses: ``loss(similarity, relevance=None, *, image_ids=None)`` returns a scalar.
+
+    A subclass implements :meth:`compute`, which gets checked input and returns named terms.
+
+    On a CPU NaN, infinity and labels out of range raise an error immediately. On a CUDA device with Triton the loss
+    does not wait for the device: the error is raised by the next call of any loss or by
+    :func:`bcls.losses.check_now`. Inside ``torch.compile`` and ``torch.func.vmap`` only shapes are checked.
+
+    Args:
+        reduction: ``"sum"`` as in the equations of the paper, ``"mean"`` divides by B.
+
+    Example:
+        >>> class SquaredError(RetrievalLoss):
+        ...     def compute(self, batch):
+        ...         return {"error": reduce(((batch.similarity - batch.labels) ** 2).sum(), batch.size, self.reduction)}
+        >>> SquaredError()(torch.zeros(2, 2), torch.eye(2))
+        tensor(1.)
+    """
+
+    #: Whether ``relevance`` must lie in [-1, 1].
+    bounded = True
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        check_choice("reduction", reduction, ("mean", "sum"))
+        self.reduction: Reduction = reduction
+
+    def extra_repr(self) -> str:
+        """The settings, for ``print(loss)``."""
+        settings = {key: value for key, value in vars(self).items() if key[0] != "_" and key != "training"}
+        return ", ".join(f"{key}={value!r}" for key, value in settings.items())
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """Named terms of the loss, reduced and weighted, for checked input."""
+        raise NotImplementedError
+
+    def fuses(self, batch: Batch) -> bool:
+        """Whether :meth:`compute` uses a fused kernel for this batch that checks the values itself."""
+        return False
+
+    def terms(
+        self, similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Named scalars that sum to the loss, for logging."""
+        batch = check_batch(similarity, relevance, image_ids, bounded=self.bounded)
+        # A subclass that overrides `compute` but inherits `fuses` does not check the values.
+        if batch.raw and not (_owner(type(self), "compute") is _owner(type(self), "fuses") and self.fuses(batch)):
+            batch = check_later(batch, bounded=self.bounded)
+        return self.compute(batch)
+
+    if TYPE_CHECKING:  # the signature of `forward`, which nn.Module hides
+
+        def __call__(
+            self, similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None
+        ) -> Tensor:
+            """See :meth:`forward`."""
+
+    def forward(
+        self, similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None
+    ) -> Tensor:
+        """The loss, a differentiable scalar."""
+        return total(self.terms(similarity, relevance, image_ids=image_ids))
+
+
+def as_function(kind: type[RetrievalLoss], name: str) -> Callable[..., Tensor]:
+    """The functional form of a loss class, with its arguments as keyword arguments.
+
+    Args:
+        kind: The class of the loss.
+        name: Name of the function.
+
+    Example:
+        >>> from bcls.losses import triplet_loss
+        >>> triplet_loss(torch.tensor([[0.9, 0.8], [0.1, 0.5]]), margin=0.2, reduction="sum")
+        tensor(0.6000)
+    """
+
+    def function(
+        similarity: Tensor, relevance: Tensor | None = None, *, image_ids: Tensor | None = None, **settings: Any
+    ) -> Tensor:
+        return kind(**settings)(similarity, relevance, image_ids=image_ids)
+
+    inputs = list(inspect.signature(function).parameters.values())[:-1]
+    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in inspect.signature(kind).parameters.values()]
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = kind.__module__
+    function.__doc__ = f":class:`{kind.__name__}` as a function."
+    function.__signature__ = inspect.Signature([*inputs, *settings], return_annotation=Tensor)  # type: ignore[attr-defined]
+    return function
+
+
+def _owner(kind: type, name: str) -> type:
+    """The class that defines a method."""
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
+def reduce(total: Tensor, size: int, reduction: Reduction) -> Tensor:
+    """Apply a reduction: ``"sum"`` is the equation of the paper, ``"mean"`` divides it by B."""
+    return total if reduction == "sum" else total / size
+
+
+def total(terms: dict[str, Tensor]) -> Tensor:
+    """Sum of named terms."""
+    first, *others = terms.values()
+    for term in others:
+        first = first + term
+    return first
+
+
+def check_part(argument: str, part: object, reduction: Reduction, *, bounded: bool = True) -> nn.Module:
+    """Check a part of a composed loss: a module with the same reduction and the same scale of ``relevance``."""
+    if not isinstance(part, nn.Module):
+        fail(argument, "a loss, an nn.Module", repr(part), "create one with bcls.losses.from_name")
+    if isinstance(part, RetrievalLoss) and part.reduction != reduction:
+        hint = "use the same reduction for the part and the whole"
+        fail(argument, f'a loss with reduction="{reduction}", as the whole', f'"{part.reduction}"', hint)
+    if isinstance(part, RetrievalLoss) and part.bounded != bounded:
+        expected = f"a loss with `relevance` {'in [-1, 1]' if bounded else 'of any scale'}, as the whole"
+        fail(argument, expected, type(part).__name__, "SAM uses another scale than the other losses: use it alone")
+    return part
+
+
+def terms_of(loss: nn.Module, batch: Batch, name: str) -> dict[str, Tensor]:
+    """Terms of a part of a composed loss; a module that is no :class:`RetrievalLoss` gives one term."""
+    if isinstance(loss, RetrievalLoss):
+        return loss.compute(batch)
+    return {name: loss(batch.similarity, batch.relevance, image_ids=batch.image_ids)}
+
+
+def numbers_like(tensor: Tensor, values: Sequence[float]) -> Tensor:
+    """A vector of a tensor's type, created on its device: a CUDA graph cannot record a copy from the host."""
+    return torch.stack([tensor.new_full((), value) for value in values]) if values else tensor.new_zeros(0)
+
+
+def number_or_parameter(
+    argument: str, value: float | nn.Parameter, hint: str, *, above: float = -float("inf")
+) -> float | nn.Parameter:
+    """Check a number; a scalar parameter is returned as it is, since the optimizer changes it."""
+    if isinstance(value, nn.Parameter):
+        if value.numel() != 1:
+            fail(argument, "a number or an nn.Parameter with one element", f"shape {tuple(value.shape)}", hint)
+        return value
+    if hasattr(value, "requires_grad"):
+        fail(argument, "a number or an nn.Parameter", "a plain tensor", "wrap it in nn.Parameter to learn it")
+    return check_number(argument, value, hint, above=above)
+
+
+def check_batch(
+    similarity: Tensor, relevance: Tensor | None = None, image_ids: Tensor | None = None, *, bounded: bool = True
+) -> Batch:
+    """Check shapes, devices and values, and convert numbers to at least float32.
+
+    Values are not read inside ``torch.compile`` and ``torch.func.vmap``, where that is impossible, nor on a CUDA
+    device with Triton, where it would wait: the batch is then raw, see :func:`check_later`.
+
+    Args:
+        similarity: ``(B, B)`` float; rows are images, columns are captions.
+        relevance: ``(B, B)`` float, or None.
+        image_ids: ``(B,)`` integers, or None.
+        bounded: Whether ``relevance`` must lie in [-1, 1].
+
+    Raises:
+        ValueError: If a shape, dtype, device or value is wrong, here or on the device in an earlier call.
+    """
+    _check_matrix("similarity", similarity)
+    if similarity.shape[0] != similarity.shape[1] or similarity.shape[0] == 0:
+        fail(
+            "similarity",
+            "a square matrix (B, B), one row for each image, one column for each caption, pairs on the diagonal",
+            f"shape {tuple(similarity.shape)}",
+            "repeat the row of an image for each of its captions in the batch, and pass image_ids",
+        )
+    ids = None if image_ids is None else _check_ids(image_ids, similarity)
+    if relevance is not None:
+        relevance = _check_relevance(relevance, similarity)
+    if defers_checks(similarity):
+        raise_reported(similarity.device)
+        return Batch(at_least_float32(similarity), relevance, ids, -1.0, raw=True)
+    lowest = check_values(similarity, relevance, bounded=bounded)
+    return Batch(at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids, lowest)
+
+
+def check_later(batch: Batch, *, bounded: bool) -> Batch:
+    """A raw batch with its labels clamped; the device checks its values, and the next call raises any error."""
+    engine_for(batch.similarity.device).check_values(batch.similarity.detach(), batch.relevance, bounded=bounded)
+    return batch._replace(relevance=_clamped(batch.relevance, bounded=bounded), raw=False)
+
+
+def _clamped(relevance: Tensor | None, *, bounded: bool) -> Tensor | None:
+    return relevance.clamp(-1, 1) if relevance is not None and bounded else relevance
+
+
+def _check_matrix(argument: str, matrix: Tensor) -> None:
+    check_tensor(argument, matrix)
+    if matrix.ndim != 2 or not matrix.is_floating_point():
+        fail(
+            argument,
+            "a matrix (B, B) of floating point numbers",
+            f"shape {tuple(matrix.shape)} of {matrix.dtype}",
+            "rows are images, columns are captions",
+        )
+
+
+def _check_relevance(relevance: Tensor, similarity: Tensor) -> Tensor:
+    _check_matrix("relevance", relevance)
+    if relevance.shape != similarity.shape:
+        fail(
+            "relevance",
+            f"the shape of `similarity`, {tuple(similarity.shape)}",
+            f"{tuple(relevance.shape)}",
+            "compute the labels from the captions of this batch, in the same order",
+        )
+    if relevance.device != similarity.device:
+        fail("relevance", f"a tensor on {similarity.device}", f"one on {relevance.device}", "move it with .to(...)")
+    # Labels get no gradient, and half precision is too coarse to separate windows.
+    return at_least_float32(relevance.detach())
+
+
+def _check_ids(image_ids: Tensor, similarity: Tensor) -> Tensor:
+    try:
+        ids = torch.as_tensor(image_ids, device=similarity.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        fail("image_ids", f"{similarity.shape[0]} integers", repr(image_ids), f"torch reports: {error}")
+    if ids.shape != similarity.shape[:1] or not is_integer(ids):
+        fail(
+            "image_ids",
+            f"{similarity.shape[0]} integers, one for each row",
+            f"shape {tuple(ids.shape)} of {ids.dtype}",
+            "number the images of the dataset and pass the numbers of this batch",
+        )
+    return ids

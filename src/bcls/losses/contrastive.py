@@ -1,0 +1,109 @@
+"""Contrastive losses for comparison: InfoNCE (CLIP) and the pairwise sigmoid loss (SigLIP)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, number_or_parameter, reduce
+
+
+class InfoNCELoss(RetrievalLoss):
+    r"""Symmetric cross entropy over the batch, the loss of CLIP.
+
+    .. math::
+        \mathcal{L} = -\frac{1}{2} \sum_i \log \frac{e^{s_{ii} / t}}{\sum_{j \in N_i \cup \{i\}} e^{s_{ij} / t}}
+                      -\frac{1}{2} \sum_i \log \frac{e^{s_{ii} / t}}{\sum_{j \in N_i \cup \{i\}} e^{s_{ji} / t}}
+
+    Pairs of the same image and duplicate captions are not negatives and are excluded from the denominators.
+
+    Args:
+        temperature: :math:`t`; a number, or an ``nn.Parameter`` to learn it.
+        reduction: ``"mean"`` divides the sum by B, which is CLIP's loss.
+
+    Inputs:
+        As :class:`TripletLoss`; cosines for the usual temperatures.
+
+    Relations: a softmax instead of the hinge of :class:`TripletSoftLoss`, which has the same log-sum-exp with
+    gamma = 1 / temperature. Add :class:`KendallWindowLoss` with ``from_name("infonce+kendall-sw-hs")``.
+
+    Raises:
+        ValueError: If an argument or an input is wrong.
+
+    Example:
+        >>> import torch
+        >>> InfoNCELoss(temperature=0.05)(torch.eye(4)) < 1e-6
+        tensor(True)
+
+    Reference: CLIP (Radford et al., 2021).
+    """
+
+    def __init__(self, temperature: float | nn.Parameter = 0.05, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.temperature = number_or_parameter("temperature", temperature, "0.05 suits cosines", above=0)
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """See :meth:`RetrievalLoss.compute`."""
+        return {"infonce": reduce(_cross_entropies(batch, self.temperature), batch.size, self.reduction)}
+
+
+infonce_loss = as_function(InfoNCELoss, "infonce_loss")
+
+
+def _cross_entropies(batch: Batch, temperature: float | nn.Parameter) -> Tensor:
+    logits = batch.similarity / temperature
+    own = logits.diagonal()
+    counted = batch.negatives | torch.eye(batch.size, dtype=torch.bool, device=logits.device)
+    # Finite, since log-sum-exp over -inf has a NaN gradient; the matching pair is always counted, so no row is empty.
+    logits = logits.masked_fill(~counted, torch.finfo(logits.dtype).min)
+    return (logits.logsumexp(1) - own).sum() / 2 + (logits.logsumexp(0) - own).sum() / 2
+
+
+class SigmoidLoss(RetrievalLoss):
+    r"""Binary classification of each pair, the loss of SigLIP.
+
+    .. math::
+        \mathcal{L} = -\sum_i \log \sigma(a \, s_{ii} + b) - \sum_i \sum_{j \in N_i} \log \sigma(-a \, s_{ij} - b)
+
+    Pairs of the same image and duplicate captions are neither positive nor negative and are left out.
+
+    Args:
+        scale: :math:`a`; a number, or an ``nn.Parameter`` to learn it.
+        bias: :math:`b`; likewise. The defaults are the initial values of SigLIP.
+        reduction: ``"mean"`` divides the sum by B, which is SigLIP's loss.
+
+    Inputs:
+        As :class:`TripletLoss`; cosines for the usual scale and bias.
+
+    Relations: unlike in :class:`InfoNCELoss`, the candidates of an anchor do not compete.
+
+    Raises:
+        ValueError: If an argument or an input is wrong.
+
+    Example:
+        >>> import torch
+        >>> SigmoidLoss()(torch.zeros(1, 1))  # log(1 + e^10)
+        tensor(10.0000)
+
+    Reference: SigLIP (Zhai et al., 2023).
+    """
+
+    def __init__(
+        self, scale: float | nn.Parameter = 10.0, bias: float | nn.Parameter = -10.0, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.scale = number_or_parameter("scale", scale, "SigLIP starts at 10", above=0)
+        self.bias = number_or_parameter("bias", bias, "SigLIP starts at -10")
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """See :meth:`RetrievalLoss.compute`."""
+        return {"sigmoid": reduce(_classification(batch, self.scale, self.bias), batch.size, self.reduction)}
+
+
+sigmoid_loss = as_function(SigmoidLoss, "sigmoid_loss")
+
+
+def _classification(batch: Batch, scale: float | nn.Parameter, bias: float | nn.Parameter) -> Tensor:
+    logits = scale * batch.similarity + bias
+    # Not softplus, which torch replaces by a linear function above 20.
+    wrong = torch.where(batch.negatives, functional.logsigmoid(-logits), 0.0).sum()
+    return -wrong - functional.logsigmoid(logits.diagonal()).sum()

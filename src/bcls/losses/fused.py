@@ -1,0 +1,149 @@
+"""Soft-negative and window losses of a similarity matrix in few passes, with O(B W) memory besides the matrix.
+
+The forward pass reads the two matrices once for both directions and keeps the hardest pair of each anchor and window
+and one log-sum-exp per anchor. The backward pass writes the gradient once and adds the few cells of the hard pairs.
+With Triton, batches up to 4,096 need one launch for both; larger ones need one more launch to check the values.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bcls._core.errors import fail
+from bcls.losses.backends import PRECISIONS, engine_for
+from bcls.losses.passes import AnchorResults, Tile, forbid_double_backward, gather_sums, new_keys, on_other_gpu
+from bcls.losses.validation import check_tensor
+from bcls.losses.windows import LossSettings, SoftNegatives, Windows
+
+
+class Terms(NamedTuple):
+    """The terms of the loss, float32 scalars; 0 for a term that was not requested."""
+
+    binary: Tensor
+    continuous: Tensor
+
+
+def matrix_loss(
+    similarity: Tensor,
+    relevance: Tensor | None = None,
+    *,
+    image_ids: Tensor | None = None,
+    soft: SoftNegatives | None = None,
+    windows: Windows | None = None,
+) -> Terms:
+    """Soft negatives and hard pairs of windows of a ``(B, B)`` matrix; rows are images.
+
+    The losses of :mod:`bcls.losses` call this function on CUDA devices. It does not wait for the device: if kernels
+    find NaN, infinity or labels out of range, the next call or :func:`bcls.losses.check_now` raises the error. Plain
+    torch, used if Triton is not available, raises it immediately. There is no second derivative.
+
+    Args:
+        similarity: ``(B, B)`` float32, bfloat16 or float16, any strides.
+        relevance: ``(B, B)`` labels in [-1, 1]; optional without ``windows``.
+        image_ids: ``(B,)`` integers; pairs with equal ids are never negatives of the binary term.
+        soft: Settings of the binary term, or None to omit it.
+        windows: Settings of the continuous term, or None to omit it.
+
+    Raises:
+        ValueError: If shapes, types, devices or values are wrong, or an earlier call had bad values.
+
+    Example:
+        >>> from bcls.losses.windows import sliding_windows
+        >>> scores = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
+        >>> labels = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
+        >>> matrix_loss(scores, labels, windows=sliding_windows()).continuous
+        tensor(0.0333)
+    """
+    check_tensor("similarity", similarity)
+    square = similarity.ndim == 2 and similarity.shape[0] == similarity.shape[1] > 0
+    if not square or similarity.dtype not in PRECISIONS:
+        got = f"shape {tuple(similarity.shape)} of {similarity.dtype}"
+        hint = "the classes of bcls.losses accept float64"
+        fail("similarity", "a (B, B) matrix of float32, bfloat16 or float16", got, hint)
+    if windows is not None and relevance is None:
+        fail("relevance", "a (B, B) matrix of labels", None, "the windows are defined over the labels")
+    for argument, tensor, shape in (
+        ("relevance", relevance, similarity.shape),
+        ("image_ids", image_ids, similarity.shape[:1]),
+    ):
+        if tensor is None:
+            continue
+        check_tensor(argument, tensor)
+        if tensor.shape != shape or tensor.device != similarity.device:
+            got = f"shape {tuple(tensor.shape)} on {tensor.device}"
+            fail(argument, f"shape {tuple(shape)} on {similarity.device}", got, "pass the labels of this batch")
+    if relevance is not None and relevance.dtype != torch.float64:
+        relevance = relevance.float()  # half precision is too coarse to separate windows
+    if on_other_gpu(similarity):
+        with torch.cuda.device_of(similarity):  # type: ignore[no-untyped-call]
+            return matrix_loss(similarity, relevance, image_ids=image_ids, soft=soft, windows=windows)
+    inputs = similarity, relevance, image_ids, LossSettings(soft, windows)
+    engine = engine_for(similarity.device)
+    terms = engine.one_launch(*inputs)
+    if terms is None:
+        engine.check_values(similarity.detach(), relevance)
+        terms = _MatrixLoss.apply(*inputs)  # type: ignore[no-untyped-call]
+    return Terms(*terms)
+
+
+class _MatrixLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
+    ) -> tuple[Tensor, Tensor]:
+        engine, size = engine_for(similarity.device), similarity.shape[0]
+        keys = new_keys(size, size, settings.windows, similarity.device)
+        step = min(engine.step(size, made=False), size)
+        sums = []
+        for first in range(0, size, step):
+            tile = _tile(similarity, relevance, image_ids, first, step)
+            part = keys if keys is None or step == size else keys._replace(rows=keys.rows[:, first : first + step])
+            sums.append(engine.mine(tile, part, settings))
+        own = similarity.diagonal()
+        results = engine.finish(keys, gather_sums(sums), (own, own), settings)
+        ctx.save_for_backward(similarity, relevance, image_ids, *results)
+        ctx.settings = engine, settings, step
+        ctx.set_materialize_grads(False)
+        binary, continuous = results.values.sum(1).unbind()
+        return binary, continuous
+
+    @staticmethod
+    def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor, None, None, None]:
+        with torch.no_grad():
+            gradient = _gradient(ctx.saved_tensors, ctx.settings, binary, continuous)
+        parts = (part for part in (ctx.saved_tensors[0], binary, continuous) if part is not None)
+        return forbid_double_backward(gradient, *parts), None, None, None
+
+
+def _gradient(
+    saved: tuple[Any, ...], settings: tuple[Any, ...], binary: Tensor | None, continuous: Tensor | None
+) -> Tensor:
+    """The gradient; a term whose upstream gradient is None has no part in it."""
+    similarity, relevance, image_ids, *parts = saved
+    engine, (soft, windows), step = settings
+    results, size = AnchorResults(*parts), similarity.shape[0]
+    if soft is None or binary is None:
+        gradient = torch.zeros(size, size, device=similarity.device)
+    else:
+        rows, columns = results.levels[:size], results.levels[size:]
+        slopes = [
+            engine.slope(
+                _tile(similarity, relevance, image_ids, first, step),
+                (rows[first : first + step], columns),
+                binary,
+                soft,
+            )
+            for first in range(0, size, step)
+        ]
+        gradient = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
+    if windows is not None and continuous is not None:
+        engine.scatter(gradient, results, continuous, windows)
+    return gradient.to(similarity.dtype)
+
+
+def _tile(similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, first: int, step: int) -> Tile:
+    if step == similarity.shape[0]:
+        return Tile(similarity, relevance, image_ids, 0)
+    rows = slice(first, first + step)
+    return Tile(similarity[rows], None if relevance is None else relevance[rows], image_ids, first)

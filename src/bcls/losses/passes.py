@@ -1,0 +1,170 @@
+"""Data exchanged between the forward and backward pass, and the interface of a backend.
+
+A key is an integer that sorts like a score and carries its position: ``code << 32 | LATEST - position``. The code is
+the bits of the float32, with the magnitude of a negative number inverted. A greater key is a greater score and, among
+equal scores, the earlier position, so the result does not depend on the order of the work. Positives are stored with
+the code inverted: their greatest key is the least similar one.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from bcls.losses.windows import LossSettings, SoftNegatives, Windows, window_tensors
+
+#: Key of an empty bin.
+LEAST = torch.iinfo(torch.int64).min
+LATEST = 0x7FFFFFFF
+#: Rows of the soft sums: greatest exponent, sum of powers of 2 relative to it, number of negatives.
+PLANES = 3
+
+
+class Tile(NamedTuple):
+    """Some rows of the batch with all its columns."""
+
+    similarity: Tensor  #: (n, B)
+    relevance: Tensor | None  #: (n, B)
+    image_ids: Tensor | None  #: (B,), of the whole batch
+    first: int  #: index of the first row in the whole batch
+
+
+class Keys(NamedTuple):
+    """Greatest keys by bin: of negatives at the first window they count in, of positives at the last one."""
+
+    rows: Tensor  #: (2, A, W) int64, negatives and positives of the row anchors
+    columns: Tensor  #: (2, W, B) int64, of the column anchors
+
+
+class SoftSums(NamedTuple):
+    """Sums over negatives, in parts that still have to be merged."""
+
+    rows: Tensor  #: (3, parts, A)
+    columns: Tensor  #: (3, parts, B)
+
+
+class AnchorResults(NamedTuple):
+    """Loss of each anchor and what its gradient needs; row anchors first, then column anchors."""
+
+    values: Tensor  #: (2, A + B) float32, binary and continuous
+    levels: Tensor  #: (A + B,) base-2 log-sum-exp of each anchor; infinity if its hinge is inactive
+    picks: Tensor  #: (2, A + B, W) int32, positions of the hard negatives and positives; -1 if the hinge is inactive
+    shares: Tensor  #: (A + B,) factor of the windows of each anchor
+
+
+class Engine(Protocol):
+    """A backend: the passes of the window and soft-negative losses, and the dense Kendall loss."""
+
+    def check_values(self, similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
+        """Raise an error for NaN, infinity and labels out of range, now or in the next call of a loss."""
+
+    def one_launch(
+        self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
+    ) -> tuple[Tensor, Tensor] | None:
+        """Binary and continuous term of a small matrix from one kernel, which checks the values itself; or None."""
+
+    def step(self, columns: int, *, made: bool) -> int:
+        """Rows of a tile with this many columns; ``made``: tiles are computed one by one, not cut from a matrix."""
+
+    def mine(self, tile: Tile, keys: Keys | None, settings: LossSettings) -> SoftSums | None:
+        """Raise the keys to those of a tile (``keys.rows`` are the rows of the tile) and return its soft sums."""
+
+    def finish(
+        self, keys: Keys | None, sums: SoftSums | None, own: tuple[Tensor, Tensor], settings: LossSettings
+    ) -> AnchorResults:
+        """Hinges of all anchors; ``own`` are the scores of matching pairs, by row and by column."""
+
+    def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
+        """Gradient of the binary term at a tile, ``(n, B)`` float32."""
+
+    def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
+        """Add the gradient of the continuous term to a whole ``(B, B)`` float32 matrix."""
+
+    def dense_kendall(
+        self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
+    ) -> Tensor:
+        """Sum of hinges over all pairs of candidates, both directions (L_K); differentiable."""
+
+
+def new_keys(rows: int, columns: int, windows: Windows | None, device: torch.device) -> Keys | None:
+    """Empty keys, in one block of memory."""
+    if windows is None:
+        return None
+    split = 2 * windows.count * rows
+    flat = torch.full((split + 2 * windows.count * columns,), LEAST, dtype=torch.int64, device=device)
+    return Keys(flat[:split].view(2, rows, windows.count), flat[split:].view(2, windows.count, columns))
+
+
+def merge(parts: Tensor) -> Tensor:
+    """Merge the parts of soft sums, ``(3, parts, A)``, into one, ``(3, 1, A)``."""
+    top = parts[0].amax(0)
+    base = top.masked_fill(top == -torch.inf, 0)
+    return torch.stack((top, (parts[1] * (parts[0] - base).exp2()).sum(0), parts[2].sum(0)))[:, None]
+
+
+def gather_sums(sums: list[SoftSums | None]) -> SoftSums | None:
+    """The soft sums of all tiles: rows are concatenated, columns are parts."""
+    given = [part for part in sums if part is not None]
+    if len(given) <= 1:
+        return given[0] if given else None
+    return SoftSums(
+        torch.cat([merge(part.rows) for part in given], 2), torch.cat([merge(part.columns) for part in given], 1)
+    )
+
+
+def gradient_entries(
+    results: AnchorResults, windows: Windows, anchors: int, first: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Non-zero cells of the gradient of the continuous term; a cell may occur several times.
+
+    Args:
+        results: Of ``anchors`` row anchors and all column anchors.
+        windows: Settings.
+        anchors: Number of rows, n.
+        first: Index of the first row in the whole batch.
+
+    Returns:
+        Rows within the block, columns, coefficients, each ``(E,)``.
+    """
+    _, _, weights = window_tensors(windows, results.shares.device)
+    sign, anchor, window = (results.picks >= 0).nonzero(as_tuple=True)
+    place = results.picks[sign, anchor, window].long()
+    coefficients = results.shares[anchor] * weights[window] * (1 - 2 * sign)
+    by_row = anchor < anchors
+    rows = anchor.where(by_row, place - first)
+    columns = place.where(by_row, anchor - anchors)
+    here = (rows >= 0) & (rows < anchors)
+    return rows[here], columns[here], coefficients[here]
+
+
+class _NoDoubleBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:
+        ctx.sources = len(sources)
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Tensor:
+        raise RuntimeError(
+            "the fused and streaming losses have no second derivative; "
+            "use a loss on a matrix inside bcls.losses.without_kernels()"
+        )
+
+
+def forbid_double_backward(gradient: Tensor, *sources: Tensor) -> Tensor:
+    """Return a gradient whose own derivative with respect to ``sources`` raises an error instead of being 0.
+
+    ``once_differentiable`` of torch raises only if the upstream gradient requires one, and not for a scalar.
+
+    Raises:
+        RuntimeError: Not here, but in the second backward pass.
+    """
+    if not torch.is_grad_enabled():
+        return gradient
+    guarded: Tensor = _NoDoubleBackward.apply(gradient, *sources)  # type: ignore[no-untyped-call]
+    return guarded
+
+
+def on_other_gpu(tensor: Tensor) -> bool:
+    """Whether a tensor is on another GPU than the current one, where Triton would launch its kernels."""
+    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()

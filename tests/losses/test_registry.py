@@ -1,0 +1,254 @@
+"""Losses by name, registration, sums, terms and parts."""
+
+import inspect
+import sys
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from bcls import losses
+from bcls.losses import (
+    LOSSES,
+    BCLSLoss,
+    InfoNCELoss,
+    KendallWindowLoss,
+    RetrievalLoss,
+    SAMLoss,
+    SigmoidLoss,
+    SumLoss,
+    TripletLoss,
+    from_name,
+    register_loss,
+    sam,
+)
+from tests.losses.factories import batch
+
+#: Arguments other than the defaults, each of which changes the loss.
+CHANGED = {
+    "triplet": {"margin": 0.3},
+    "triplet-hn": {"margin": 0.3},
+    "triplet-sn": {"margin": 0.3, "gamma": 20.0, "lse": "mean"},
+    "kendall": {"alpha": 0.1, "margin": 0.1, "normalize": "active"},
+    "kendall-sw-hs": {"alpha": 0.1, "beta": 0.05, "window_norm": "valid"},
+    "bcls": {"alpha": 0.1, "beta": 0.05, "gamma": 20.0, "margin": 0.3, "weight": 2.0, "lse": "mean"},
+    "ladder": {"thresholds": (0.2,), "margins": (0.3, 0.05), "weights": (0.5,)},
+    "ladder-adaptive": {"levels": (3, 3), "margin": 0.3, "rung_margin": 0.1, "weight": 0.5},
+    "sam": {"temperature": 2.0, "sampling": "hard", "weight": 2.0},
+    "infonce": {"temperature": 0.5},
+    "sigmoid": {"scale": 3.0, "bias": -1.0},
+}
+
+
+class Plain(nn.Module):
+    """A loss that is no RetrievalLoss."""
+
+    def forward(self, similarity, relevance=None, *, image_ids=None):
+        return ((similarity - relevance) ** 2).mean()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_terms_sum_to_the_loss(name):
+    similarity, relevance = batch(12)
+    loss = from_name(name)
+    terms = loss.terms(similarity, relevance, image_ids=torch.arange(12))
+    torch.testing.assert_close(sum(terms.values()), loss(similarity, relevance, image_ids=torch.arange(12)))
+
+
+def function_of(name):
+    """The function beside the class of a registered loss."""
+    make = LOSSES[name]
+    kind = make.func if isinstance(make, partial) else make
+    found = [
+        function
+        for _, function in inspect.getmembers(sys.modules[kind.__module__], inspect.isfunction)
+        if (function.__doc__ or "").startswith(f":class:`{kind.__name__}` as a function")
+    ]
+    assert len(found) == 1
+    return kind, found[0]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_functions_equal_modules(name):
+    _, function = function_of(name)
+    if isinstance(LOSSES[name], partial):
+        function = partial(function, **LOSSES[name].keywords)
+    similarity, relevance = batch(12)
+    ids = torch.arange(12) // 2
+    changed = {**CHANGED.get(name, {}), "reduction": "sum"}
+    expected = from_name(name, **changed)(similarity, relevance, image_ids=ids)
+    assert function(similarity, relevance, image_ids=ids, **changed) == expected
+    # Every argument reaches the loss.
+    for argument in CHANGED.get(name, {}):
+        kept = {key: value for key, value in changed.items() if key != argument}
+        assert function(similarity, relevance, image_ids=ids, **kept) != expected
+
+
+def test_sums_by_name():
+    similarity, relevance = batch(12)
+    loss = from_name(
+        "infonce + bcls", weights=(1.0, 3.0), reduction="sum", **{"infonce.temperature": 0.5, "bcls.alpha": 0.1}
+    )
+    terms = loss.terms(similarity, relevance)
+    assert set(terms) == {"infonce", "bcls.binary", "bcls.continuous"}
+    expected = InfoNCELoss(0.5, "sum")(similarity) + 3 * BCLSLoss(0.1, reduction="sum")(similarity, relevance)
+    torch.testing.assert_close(loss(similarity, relevance), expected)
+
+
+def test_a_single_name_takes_addressed_arguments_too():
+    assert from_name("infonce", **{"infonce.temperature": 0.5}).temperature == 0.5
+
+
+def test_parts_of_ones_own():
+    similarity, relevance = batch(6)
+    loss = BCLSLoss(binary=InfoNCELoss(), continuous=Plain(), weight=2.0)
+    terms = loss.terms(similarity, relevance)
+    assert terms["binary"] == InfoNCELoss()(similarity, relevance)
+    assert terms["continuous"] == 2 * Plain()(similarity, relevance)
+    both = SumLoss({"mine": Plain(), "order": KendallWindowLoss()})
+    assert set(both.terms(similarity, relevance)) == {"mine", "order"}
+    only = SumLoss({"mine": Plain()})
+    assert only(similarity, relevance) == Plain()(similarity, relevance)
+
+
+def test_learned_temperature_scale_and_bias():
+    similarity, relevance = batch(6)
+    infonce = InfoNCELoss(nn.Parameter(torch.tensor(0.1)))
+    sigmoid = SigmoidLoss(nn.Parameter(torch.tensor(10.0)), nn.Parameter(torch.tensor(-10.0)))
+    for loss in (infonce, sigmoid):
+        loss(similarity, relevance).backward()
+        assert all(parameter.grad is not None and parameter.grad != 0 for parameter in loss.parameters())
+    assert len(list(infonce.parameters())) == 1
+    assert len(list(sigmoid.parameters())) == 2
+
+
+def test_sam_random_draws_from_torchs_generator():
+    similarity, relevance = batch(30)
+    loss = SAMLoss(sampling="random", temperature=1.0)
+    torch.manual_seed(1)
+    first = loss(similarity, relevance)
+    torch.manual_seed(1)
+    assert loss(similarity, relevance) == first
+    assert loss(similarity, relevance) != first
+
+
+def test_sam_random_never_draws_a_positive():
+    """Only one negative an anchor is left: whatever is drawn, the loss equals the mined ones."""
+    similarity, relevance = batch(4)
+    ids = torch.tensor([0, 0, 0, 1])
+    values = {float(SAMLoss(sampling="random")(similarity, relevance, image_ids=ids)) for _ in range(20)}
+    # Captions 0 to 2 have one negative each; image and caption 3 have three.
+    assert len(values) <= 9
+
+
+def test_compute_must_be_written():
+    with pytest.raises(NotImplementedError):
+        losses.RetrievalLoss()(torch.eye(2))
+
+
+def test_settings_show_in_the_representation():
+    assert repr(KendallWindowLoss(beta=0)) == (
+        "KendallWindowLoss(reduction='mean', alpha=0.2, beta=0.0, mining='hard', window_norm='all')"
+    )
+    shown = repr(from_name("infonce+bcls", weights=(1, 2), reduction="sum"))
+    assert "names=['infonce', 'bcls'], weights=[1.0, 2.0]" in shown
+    assert "reduction='sum'" in shown.splitlines()[1]
+    assert "gamma=50.0" in shown
+
+
+def test_sam_hands_its_binary_part_the_pairs_alone():
+    """Used to pass on the lowest CIDEr as the lowest label, so that windows were skipped."""
+    generator = torch.Generator().manual_seed(0)
+    similarity = torch.randn(6, 6, generator=generator)
+    phi = (torch.rand(6, 6, generator=generator) + 0.5).fill_diagonal_(3)
+    terms = SAMLoss(binary=KendallWindowLoss()).terms(similarity, phi)
+    torch.testing.assert_close(terms["binary"], KendallWindowLoss()(similarity, torch.eye(6)))
+
+
+def test_sam_margin_may_be_negative():
+    similarity = torch.zeros(2, 2, dtype=torch.float64)
+    phi = torch.tensor([[2.0, 5.0], [1.0, 3.0]], dtype=torch.float64)  # caption 1 fits image 0 better than its own
+    terms = SAMLoss(temperature=10.0, weight=1.0, reduction="sum").terms(similarity - 0.1 * torch.eye(2), phi)
+    # Hinges of 0.1 + margin: (2 - 5) / 10, (3 - 1) / 10 by image; (2 - 1) / 10, (3 - 5) / 10 by caption.
+    assert float(terms["continuous"]) == pytest.approx(0.0 + 0.3 + 0.2 + 0.0)
+
+
+def test_sam_takes_no_zeros_for_duplicates():
+    similarity = torch.randn(3, 3)
+    assert SAMLoss().terms(similarity, torch.zeros(3, 3))["binary"] == from_name("triplet-hn")(similarity)
+
+
+def test_sam_draws_for_each_row_anew():
+    torch.manual_seed(0)
+    chosen = sam._choose(torch.zeros(50, 50), ~torch.eye(50, dtype=torch.bool), "random")
+    assert len(set(chosen.tolist())) > 10
+    assert not (chosen == torch.arange(50)).any()
+
+
+def test_the_function_keeps_alpha_and_margin_apart():
+    similarity, relevance = batch(12)
+    given = {"alpha": 0.1, "margin": 0.3}
+    value = losses.kendall_loss(similarity, relevance, **given)
+    torch.testing.assert_close(value, losses.KendallLoss(**given)(similarity, relevance))
+    assert value != losses.kendall_loss(similarity, relevance, alpha=0.3, margin=0.1)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_functions_have_the_defaults_of_their_modules_and_are_exported(name):
+    module, pure = function_of(name)
+    assert {module.__name__, pure.__name__} <= set(losses.__all__)
+    function = {key: one.default for key, one in inspect.signature(pure).parameters.items()}
+    expected = {key: one.default for key, one in inspect.signature(module).parameters.items()}
+    assert {key: value for key, value in function.items() if key in expected} == {
+        key: value for key, value in expected.items() if key in function
+    }
+    assert set(function) - set(expected) == {"similarity", "relevance", "image_ids"}
+
+
+class Squared(RetrievalLoss):
+    """A loss of a user."""
+
+    def __init__(self, power=2.0, reduction="mean"):
+        super().__init__(reduction)
+        self.power = power
+
+    def compute(self, batch):
+        value = ((batch.similarity - batch.labels).abs() ** self.power).sum()
+        return {"squared": losses.reduce(value, batch.size, self.reduction)}
+
+
+def test_a_registered_loss_is_built_by_name(monkeypatch):
+    monkeypatch.setattr("bcls.losses.registry.LOSSES", dict(LOSSES))
+    register_loss("squared", Squared)
+    register_loss("squared", Squared)  # again, as when a module is imported twice
+    similarity, relevance = batch(4)
+    assert from_name("squared", power=1.0).power == 1.0
+    both = from_name("squared+infonce", **{"squared.power": 3.0})
+    assert set(both.terms(similarity, relevance)) == {"squared", "infonce"}
+    with pytest.raises(ValueError, match=r"`pwoer`: .* loss 'squared'.* did you mean 'power'"):
+        from_name("squared", pwoer=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "says"),
+    [
+        ("a+b", Squared, r"`name`: expected a name without '\+' and '\.', got 'a\+b'"),
+        ("a.b", Squared, "`name`"),
+        ("", Squared, "`name`"),
+        (3, Squared, "`name`"),
+        ("mine", 3, "`loss`: expected a subclass of RetrievalLoss, got 3"),
+        ("triplet", Squared, "`name`: expected a name that is not registered yet, got 'triplet'"),
+    ],
+)
+def test_bad_registrations_are_named(name, loss, says):
+    with pytest.raises(ValueError, match=says):
+        register_loss(name, loss)
+    assert LOSSES["triplet"] is TripletLoss
+
+
+def test_a_sum_of_losses_on_another_scale():
+    similarity, relevance = batch(6)
+    loss = SumLoss({"sam": SAMLoss()})
+    assert not loss.bounded
+    assert loss(similarity, relevance * 10) == SAMLoss()(similarity, relevance * 10)

@@ -1,0 +1,62 @@
+"""A batch spread over processes has the loss and the gradients of the whole batch."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+
+from bcls.losses.streaming import streaming_loss
+from bcls.losses.windows import SoftNegatives, sliding_windows
+from tests.losses.factories import embeddings, ids_of
+
+#: Rows of each rank; the smaller group is the first ranks of the larger one, so that one start serves both.
+SHARES = {2: (11, 18), 4: (9, 1, 12, 7)}
+SIZE = 29
+
+
+def loss_of(images, texts, captions, ids, group=None):
+    settings = {"soft": SoftNegatives(average=True, scale=1 / SIZE), "windows": sliding_windows(scale=1 / SIZE)}
+    terms = streaming_loss(images, texts, captions, image_ids=ids, group=group, step=5, **settings)
+    return terms.binary + terms.continuous
+
+
+def whole_batch(with_ids):
+    images, texts, captions = embeddings(SIZE)
+    return images, texts, captions, ids_of(SIZE) if with_ids else None
+
+
+def result(parts, group=None):
+    images, texts, captions, ids = parts
+    images, texts = images.clone().requires_grad_(), texts.clone().requires_grad_()
+    value = loss_of(images, texts, captions, ids, group)
+    (3 * value).backward()
+    return value.detach(), images.grad, texts.grad
+
+
+def work(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=4)
+    for ranks, group in ((2, dist.new_group([0, 1])), (4, dist.group.WORLD)):
+        for with_ids in (False, True):
+            if rank < ranks:
+                mine = [part if part is None else part.split(SHARES[ranks])[rank] for part in whole_batch(with_ids)]
+                torch.save(result(mine, group), f"{folder}/{ranks}-{with_ids}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks")
+    processes.spawn(work, (str(path),), nprocs=4)
+    return path
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_ranks_equal_one_process(folder, ranks, with_ids):
+    value, by_image, by_text = result(whole_batch(with_ids))
+    parts = [torch.load(folder / f"{ranks}-{with_ids}-{rank}.pt", weights_only=True) for rank in range(ranks)]
+    for part in parts:
+        torch.testing.assert_close(part[0], value)
+    torch.testing.assert_close(torch.cat([part[1] for part in parts]), by_image)
+    torch.testing.assert_close(torch.cat([part[2] for part in parts]), by_text)
