@@ -15,7 +15,7 @@ from bcls.cli.arguments import parse, places
 from bcls.data.check import CheckSettings, check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
-from bcls.features.arrays import FeatureSettings
+from bcls.features.extraction import FeatureSettings
 
 
 def extract_features(words: list[str]) -> int:
