@@ -266,9 +266,7 @@ def _check_settings(settings: FeatureSettings) -> None:
         hint = "0.5 is usual; 1 keeps the whole image"
         fail("smallest_crop", "a fraction above 0 and at most 1", settings.smallest_crop, hint)
     if settings.views and VIEWS[settings.view] > 1:
-        got = (
-            f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
-        )
+        got = f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
         fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
 
 
