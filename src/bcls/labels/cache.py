@@ -129,12 +129,15 @@ def open_rows(folder: Path, count: int) -> NDArray[np.float16]:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Hashes of the files of an encoder."""
+    """Hashes of the files of an encoder.
+
+    Attributes:
+        weights: sha256 of the names and contents of the weight files.
+        settings: sha256 of all other files: modules, pooling, maximum length, vocabulary.
+    """
 
     weights: str
-    """sha256 of the names and contents of the weight files."""
     settings: str
-    """sha256 of all other files: modules, pooling, maximum length, vocabulary."""
 
 
 def fingerprint(encoder: str | Path) -> Fingerprint:

@@ -74,16 +74,15 @@ def relevance(
     own = None if caption_image is None else check_images("caption_image", caption_image, columns, images)
 
     rows = rows[np.argsort(owner, kind="stable")]
+    starts = np.cumsum(counts) - counts
     if aggregate == "mean":  # the mean of the cosines is the dot product with the mean of the unit rows
-        sizes = _like(reference, counts[:, None])
-        rows, counts = _combine(rows.__getitem__, counts, operator.add) / sizes, np.ones_like(counts)
+        rows = _combine(lambda n, _: rows[n], starts, counts, operator.add) / _like(reference, counts[:, None])
+        starts, counts = np.arange(images), np.ones_like(counts)
     result: Any = np.empty((images, columns), np.float32) if xp is np else rows.new_empty((images, columns))
     step = max(1, _BLOCK // images)
     for start in range(0, columns, step):
         block = _unit_rows(xp, "captions", _like(reference, captions[start : start + step]), start)
-        # One matrix product for the n-th rows of all images at a time: one product with all rows would need as many
-        # times more memory as an image has captions.
-        result[:, start : start + step] = _combine(lambda n, y=block: rows[n] @ y.T, counts, xp.maximum)
+        result[:, start : start + step] = _combine(lambda n, _, y=block: rows[n] @ y.T, starts, counts, xp.maximum)
     xp.clip(result, -1.0, 1.0, out=result)
     if own is not None:
         result[own, np.arange(columns)] = 1.0
@@ -126,22 +125,21 @@ def pair_relevance(
     check_choice("aggregate", aggregate, AGGREGATES)
     order = np.argsort(image_of_caption, kind="stable")
     owners = image_of_caption[order]
-    start = np.searchsorted(owners, images, side="left")
-    count = np.searchsorted(owners, images, side="right") - start
+    starts = np.searchsorted(owners, images, side="left")
+    counts = np.searchsorted(owners, images, side="right") - starts
     if aggregate == "paired":
-        count = np.minimum(count, 1)
+        counts = np.ones_like(counts)
     result = np.empty(len(images), dtype=np.float32)
     for first in range(0, len(images), _PAIRS):
         block = slice(first, first + _PAIRS)
-        # The n-th references of all pairs at a time: images have few captions, and pairs are many.
-        best = np.full(len(images[block]), -np.inf if aggregate != "mean" else 0.0, dtype=np.float32)
-        for turn in range(int(count[block].max(initial=0))):
-            has = count[block] > turn
-            rows = order[start[block][has] + turn]
-            cosine = np.einsum("pd,pd->p", vectors[rows], vectors[captions[block][has]])
-            best[has] = best[has] + cosine if aggregate == "mean" else np.maximum(best[has], cosine)
-        result[block] = best / np.maximum(count[block], 1) if aggregate == "mean" else best
-    if aggregate != "mean":  # the cosine of a caption with itself is 1, up to rounding
+
+        def cosines(rows: NDArray[np.int64], pairs: Any, chosen: Any = captions[block]) -> Any:
+            return np.einsum("pd,pd->p", vectors[order[rows]], vectors[chosen[pairs]])
+
+        result[block] = _combine(cosines, starts[block], counts[block], np.add if aggregate == "mean" else np.maximum)
+    if aggregate == "mean":
+        result /= counts
+    else:  # the cosine of a caption with itself is 1, up to rounding
         result[image_of_caption[captions] == images] = 1.0
     return result.clip(-1, 1)
 
@@ -252,12 +250,23 @@ def _count(owner: NDArray[np.int64], aggregate: str) -> NDArray[np.int64]:
 
 
 def _combine(
-    pick: Callable[[NDArray[np.int64]], Any], counts: NDArray[np.int64], operation: Callable[[Any, Any], Any]
+    values: Callable[[NDArray[np.int64], Any], Any],
+    starts: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    operation: Callable[[Any, Any], Any],
 ) -> Any:
-    """Combine the rows of each image, which are sorted by image; ``pick`` computes values of given rows."""
-    starts = np.cumsum(counts) - counts
-    result = pick(starts)
+    """Combine values of the rows ``starts[i] .. starts[i] + counts[i] - 1`` for each i.
+
+    The n-th rows of all i are processed at a time: counts are small, and the i are many.
+
+    Args:
+        values: Computes the values of given rows; the second argument selects the i that they belong to.
+        starts: First row of each i.
+        counts: Number of rows of each i, at least 1.
+        operation: Combines two arrays of values.
+    """
+    result = values(starts, slice(None))
     for turn in range(1, int(counts.max())):
-        images = np.flatnonzero(counts > turn)
-        result[images] = operation(result[images], pick(starts[images] + turn))
+        chosen = np.flatnonzero(counts > turn)
+        result[chosen] = operation(result[chosen], values(starts[chosen] + turn, chosen))
     return result
