@@ -6,19 +6,19 @@ import pytest
 
 from bcls.cli import data as features
 from bcls.data.dataset import open_dataset
-from tests.features.made import draw, tiny
+from tests.features.factories import draw_dataset, tiny_backbone
 
 pytest.importorskip("transformers")
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return draw(tmp_path / "data")
+    return draw_dataset(tmp_path / "data")
 
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory):
-    return tiny(tmp_path_factory.mktemp("cli") / "tiny")
+    return tiny_backbone(tmp_path_factory.mktemp("cli") / "tiny")
 
 
 def test_extracts_and_says_where(folder, backbone, capsys):

@@ -12,8 +12,8 @@ from bcls.data.dataset import open_dataset
 from bcls.data.records import Caption, ImageRecord
 from bcls.data.vocabulary import Vocabulary
 from bcls.data.write import Content, write_dataset
-from bcls.features.arrays import SplitFile
-from bcls.labels.cache import open_rows, read_manifest, write_rows
+from bcls.features.array_cache import ArrayCache
+from bcls.labels.cache import ROWS, open_rows, read_manifest, write_cache
 from bcls.losses import TripletLoss
 from bcls.models.folder import load_folder, save_folder
 from bcls.search.calibration import Calibration
@@ -177,7 +177,10 @@ class Labels:
     manifest = {"format": 1, "captions": 12}  # noqa: RUF012
 
     def write(self):
-        write_rows(self.folder, self.manifest, 12, 3, lambda left: ((n, self.rows[3 * n : 3 * n + 3]) for n in left))
+        cache = ArrayCache(self.folder / ROWS, 12, 3, self.manifest, restart=True)
+        for number in cache.remaining:
+            cache.write(number, self.rows[3 * number : 3 * number + 3])
+        write_cache(cache, self.manifest)
 
     def is_whole(self):
         if read_manifest(self.folder) is None:
@@ -195,12 +198,10 @@ class Regions:
     rows = np.arange(64, dtype=np.float16).reshape(8, 8)
 
     def write(self):
-        made_now = SplitFile(self.folder, "train", self.rows.shape, {"images": "0"})
-        for block in range(4):
-            if block not in made_now.done:
-                made_now.write(block, 2 * block, self.rows[2 * block : 2 * block + 2], [])
-        made_now.finish()
-        made_now.forget()
+        cache = ArrayCache(self.folder / "train.npy", 8, 2, {"images": "0"})
+        for number in cache.remaining:
+            cache.write(number, self.rows[2 * number : 2 * number + 2])
+        cache.finish(lambda: None)
 
     def is_whole(self):
         if not (self.folder / "train.npy").exists():

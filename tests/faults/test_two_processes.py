@@ -4,18 +4,17 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from bcls._core.locks import sole_writer
+from bcls._core.locks import lock_folder, sole_writer
 from bcls.data.write import _alone as importing
-from bcls.features.arrays import alone as extracting
-from bcls.labels.cache import alone as embedding
 from bcls.training.run_folder import locked
 from tests.faults.faulty import child
 from tests.faults.records import tried
 
-LOCKS = {"run folder": locked, "index": sole_writer, "import of a dataset": importing, "features": extracting}
+LOCKS = {"run folder": locked, "index": sole_writer, "import of a dataset": importing, "features": lock_folder}
 
 
 @contextmanager
@@ -47,10 +46,10 @@ def test_the_second_waits_for_embeddings(tmp_path):
     done = threading.Event()
 
     def second():
-        with embedding(tmp_path):
+        with lock_folder(tmp_path, wait=True):
             done.set()
 
-    with held_elsewhere(embedding, tmp_path) as pid:
+    with held_elsewhere(partial(lock_folder, wait=True), tmp_path) as pid:
         waiting = threading.Thread(target=second)
         waiting.start()
         assert not done.wait(0.3)

@@ -1,11 +1,12 @@
 import pytest
 
-from tests.features.made import draw, tiny
+from tests.features.factories import draw_dataset, tiny_backbone
 
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory):
-    return tiny(tmp_path_factory.mktemp("tiny"))
+    """Folder of a tiny backbone."""
+    return tiny_backbone(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
@@ -15,4 +16,5 @@ def small_blocks(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    return draw(tmp_path / "data")
+    """A dataset folder with 16 images for training and 4 for testing."""
+    return draw_dataset(tmp_path / "data")

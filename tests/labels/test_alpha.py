@@ -17,7 +17,7 @@ from bcls.labels.encoders import load_text_encoder
 
 @given(owners=st.lists(st.integers(0, 4), min_size=2, max_size=14), seed=st.integers(0, 2**31))
 @settings(max_examples=50, deadline=None)
-def test_equals_the_plain_loop(owners, seed):
+def test_spread_equals_a_plain_loop(owners, seed):
     vectors = np.random.default_rng(seed).normal(size=(len(owners), 5)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     by_image = {}
@@ -42,7 +42,7 @@ def test_equals_the_plain_loop(owners, seed):
     assert spread.histogram[min(39, int((max(pooled) + 1) / 0.05 + 1e-9))] > 0
 
 
-def test_any_object_with_captions_will_do():
+def test_any_object_with_captions_is_accepted():
     scenes = make_scenes(6)
     vectors = load_text_encoder("wordllama").encode(scenes.texts)
     assert suggest_alpha(scenes, "wordllama") == caption_spread(vectors, scenes.image_of_caption)
@@ -56,16 +56,16 @@ def test_command(tmp_path, capsys):
         lines += [f"{image}.png,{text},train" for text in (f"a dog number {image}", "a puppy runs")]
     (tmp_path / "captions.csv").write_text("\n".join(lines) + "\n")
     out = str(tmp_path / "data")
-    words = ["data", "import", "folder", str(tmp_path / "photos"), "--captions", str(tmp_path / "captions.csv")]
-    assert cli.main([*words, "--out", out]) == 0
+    arguments = ["data", "import", "folder", str(tmp_path / "photos"), "--captions", str(tmp_path / "captions.csv")]
+    assert cli.main([*arguments, "--out", out]) == 0
     capsys.readouterr()
     assert cli.main(["labels", "alpha", out, "--encoder", "wordllama", "--json"]) == 0
     spread = json.loads(capsys.readouterr().out)
     assert (spread["images"], spread["pairs"]) == (3, 3)
     assert cli.main(["labels", "alpha", out, "--encoder", "wordllama"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"alpha {spread['alpha']:.3f}: ")
-    assert "####" in told
+    output = capsys.readouterr().out
+    assert output.startswith(f"alpha {spread['alpha']:.3f}: ")
+    assert "####" in output
     drawing = tmp_path / "alpha.png"
     assert cli.main(["labels", "alpha", out, "--encoder", "wordllama", "--plot", str(drawing)]) == 0
     assert Image.open(drawing).format == "PNG"

@@ -1,19 +1,21 @@
-"""Embeddings kept in a dataset's folder: complete or not there, for these captions and this encoder only."""
+"""Cached embeddings of captions: resume, refusals, fingerprints of encoders."""
 
 import json
 import multiprocessing
+import shutil
+import sys
 
 import numpy as np
 import pytest
 
+from bcls._core.extras import MissingExtraError
 from bcls.cli import main as cli
 from bcls.data.dataset import open_dataset
 from bcls.data.records import Caption, ImageRecord
 from bcls.data.write import Content, write_dataset
 from bcls.labels import cache
-from bcls.labels import cache as _store
-from bcls.labels.cache import cache_folder, cached_embeddings
-from bcls.labels.encoders import Fingerprint, fingerprint, load_text_encoder
+from bcls.labels.cache import Fingerprint, cache_folder, cached_embeddings, fingerprint
+from bcls.labels.encoders import load_text_encoder
 from bcls.labels.relevance import relevance
 from tests.stops import stops_at
 
@@ -43,7 +45,7 @@ def counted(monkeypatch):
     return seen
 
 
-def test_rows_are_the_encoders_in_float16_and_made_once(dataset, monkeypatch):
+def test_rows_are_computed_once_and_stored_as_float16(dataset, monkeypatch):
     seen = counted(monkeypatch)
     rows = cached_embeddings(dataset, "wordllama")
     assert isinstance(rows, np.memmap)
@@ -59,7 +61,7 @@ def test_rows_are_the_encoders_in_float16_and_made_once(dataset, monkeypatch):
     np.testing.assert_allclose(labels, relevance(plain, plain, dataset.image_of_caption), atol=2e-3)
 
 
-def test_splits_take_their_rows(dataset, tmp_path):
+def test_splits_get_their_rows(dataset, tmp_path):
     whole = np.array(cached_embeddings(dataset, "wordllama"))
     for name in ("train", "test"):
         part = dataset.split(name)
@@ -69,7 +71,7 @@ def test_splits_take_their_rows(dataset, tmp_path):
     assert isinstance(cached_embeddings(together, "wordllama"), np.memmap)
 
 
-def test_a_stop_loses_one_block_at_most(dataset, monkeypatch):
+def test_interruption_loses_at_most_one_block(dataset, monkeypatch):
     seen = counted(monkeypatch)
     plain = cache._embed_block
 
@@ -92,8 +94,8 @@ def test_a_stop_loses_one_block_at_most(dataset, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "embeddings.npy", "manifest.json"]
 
 
-def test_a_stop_before_the_manifest_loses_nothing(dataset, monkeypatch):
-    plain = _store.write_whole
+def test_interruption_before_the_manifest_loses_nothing(dataset, monkeypatch):
+    plain = cache.write_whole
 
     def stops(path, content):
         if path.name == "manifest.json":
@@ -101,7 +103,7 @@ def test_a_stop_before_the_manifest_loses_nothing(dataset, monkeypatch):
         plain(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_store, "write_whole", stops)
+        patch.setattr(cache, "write_whole", stops)
         with pytest.raises(KeyboardInterrupt):
             cached_embeddings(dataset, "wordllama")
     seen = counted(monkeypatch)
@@ -110,7 +112,7 @@ def test_a_stop_before_the_manifest_loses_nothing(dataset, monkeypatch):
     np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(TEXTS).astype(np.float16))
 
 
-def test_a_stop_before_the_captions_changed_is_not_gone_on_with(dataset, monkeypatch):
+def test_unfinished_embeddings_of_other_captions_are_discarded(dataset, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(cache, "_embed_block", stops_at(3, cache._embed_block))
         with pytest.raises(KeyboardInterrupt):
@@ -122,14 +124,13 @@ def test_a_stop_before_the_captions_changed_is_not_gone_on_with(dataset, monkeyp
     np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(changed.texts).astype(np.float16))
 
 
-def test_other_captions_are_refused_with_the_command(dataset):
+def test_other_captions_raise_with_the_command_to_run(dataset):
     cached_embeddings(dataset, "wordllama")
     file = dataset.folder / "captions.jsonl"
     file.write_text(file.read_text().replace("caption number 0", "another one"))
     changed = open_dataset(dataset.folder)
-    with pytest.raises(
-        ValueError, match=r"got those of other captions; `bcls labels embed .* --encoder wordllama --overwrite`"
-    ):
+    message = r"expected embeddings with captions_sha256 .*; replace .* `bcls labels embed .* wordllama --overwrite`"
+    with pytest.raises(ValueError, match=message):
         cached_embeddings(changed, "wordllama")
     rows = cached_embeddings(changed, "wordllama", overwrite=True)
     np.testing.assert_array_equal(rows, load_text_encoder("wordllama").encode(changed.texts).astype(np.float16))
@@ -137,22 +138,47 @@ def test_other_captions_are_refused_with_the_command(dataset):
         cached_embeddings(dataset, "wordllama")
 
 
-def test_other_weights_settings_or_precision_are_refused(dataset, monkeypatch):
+def test_other_weights_settings_or_precision_raise(dataset, monkeypatch):
     cached_embeddings(dataset, "wordllama")
     known = fingerprint("wordllama")
     with monkeypatch.context() as patch:
         patch.setattr(cache, "fingerprint", lambda name: Fingerprint("0" * 64, known.settings))
-        with pytest.raises(ValueError, match="got those of other weights;"):
+        with pytest.raises(ValueError, match="expected embeddings with weights '0000"):
             cached_embeddings(dataset, "wordllama")
         patch.setattr(cache, "fingerprint", lambda name: Fingerprint(known.weights, "0" * 64))
-        with pytest.raises(ValueError, match="got those of an encoder with other settings;"):
+        with pytest.raises(ValueError, match="expected embeddings with settings '0000"):
             cached_embeddings(dataset, "wordllama")
-    with pytest.raises(ValueError, match=r"another precision; `bcls .* --precision bfloat16 --overwrite`"):
+    with pytest.raises(ValueError, match=r"precision 'bfloat16', got 'float32'; .* --precision bfloat16 --overwrite`"):
         cached_embeddings(dataset, "wordllama", precision="bfloat16")
 
 
+def test_complete_embeddings_do_not_need_the_package_of_the_encoder(dataset, monkeypatch):
+    rows = np.array(cached_embeddings(dataset, "wordllama"))
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    np.testing.assert_array_equal(cached_embeddings(dataset, "wordllama"), rows)
+    file = dataset.folder / "captions.jsonl"
+    file.write_text(file.read_text().replace("caption number 0", "another one"))
+    with pytest.raises(ValueError, match="expected embeddings with captions_sha256"):
+        cached_embeddings(open_dataset(dataset.folder), "wordllama")
+    shutil.rmtree(dataset.folder / "labels")
+    with pytest.raises(MissingExtraError, match="the text encoder 'wordllama' needs wordllama"):
+        cached_embeddings(dataset, "wordllama")
+    assert not (dataset.folder / "labels").exists()
+
+
+def test_settings_are_checked_before_anything_is_read(dataset, monkeypatch):
+    monkeypatch.setattr(cache, "_captions_of", None)
+    for options, named in (
+        ({"engine": "spark"}, "engine"),
+        ({"workers": 0}, "workers"),
+        ({"precision": "int8"}, "precision"),
+    ):
+        with pytest.raises(ValueError, match=f"^`{named}`: expected"):
+            cached_embeddings(dataset, "wordllama", **options)
+
+
 @pytest.mark.parametrize("lost", ["manifest.json", "embeddings.npy"])
-def test_half_a_cache_is_none(dataset, lost, monkeypatch):
+def test_incomplete_cache_is_computed_again(dataset, lost, monkeypatch):
     cached_embeddings(dataset, "wordllama")
     (cache_folder(dataset.folder, "wordllama") / lost).unlink()
     seen = counted(monkeypatch)
@@ -160,7 +186,7 @@ def test_half_a_cache_is_none(dataset, lost, monkeypatch):
     assert seen == TEXTS
 
 
-def test_the_manifest_says_what_it_is_made_of(dataset):
+def test_manifest_records_the_inputs(dataset):
     cached_embeddings(dataset, "wordllama")
     manifest = json.loads((dataset.folder / "labels" / "wordllama" / "manifest.json").read_text())
     assert (manifest["encoder"], manifest["captions"], manifest["dtype"]) == ("wordllama", 10, "float16")
@@ -168,7 +194,7 @@ def test_the_manifest_says_what_it_is_made_of(dataset):
     assert {"bcls", "torch", "wordllama"} <= manifest["versions"].keys()
 
 
-def test_vectors_that_are_none_are_refused(dataset, monkeypatch):
+def test_vectors_that_are_not_finite_raise(dataset, monkeypatch):
     class Broken:
         def encode(self, texts):
             return np.full((len(texts), 4), np.nan, dtype=np.float32)
@@ -209,22 +235,48 @@ def test_names_of_folders(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/", "../"])
-def test_names_that_are_no_folder_of_their_own(tmp_path, name):
-    with pytest.raises(ValueError, match="`encoder`: expected a name that a folder can have"):
+def test_names_that_cannot_be_folders_raise(tmp_path, name):
+    with pytest.raises(ValueError, match="`encoder`: expected a name that can be a folder name"):
         cache_folder(tmp_path, name)
 
 
 def test_command(dataset, capsys):
-    words = ["labels", "embed", str(dataset.folder), "--encoder", "wordllama"]
-    assert cli.main([*words, "--json"]) == 0
+    arguments = ["labels", "embed", str(dataset.folder), "--encoder", "wordllama"]
+    assert cli.main([*arguments, "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["captions"], done["dimension"], done["precision"]) == (10, 256, "float32")
-    assert cli.main(words) == 0
+    assert cli.main(arguments) == 0
     assert capsys.readouterr().out.startswith("10 embeddings of 256 numbers are in ")
     file = dataset.folder / "captions.jsonl"
     file.write_text(file.read_text().replace("caption number 0", "another one"))
-    assert cli.main(words) == 2
-    told = capsys.readouterr().err
-    assert "--overwrite" in told
-    assert cli.main([*words, "--overwrite"]) == 0
+    assert cli.main(arguments) == 2
+    message = capsys.readouterr().err
+    assert "--overwrite" in message
+    assert cli.main([*arguments, "--overwrite"]) == 0
     assert cli.main(["labels", "embed"]) == 2
+
+
+def test_fingerprints_distinguish_models(tmp_path):
+    folder, copy = tmp_path / "model", tmp_path / "copy"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "tokenizer_config.json").write_text("{}")
+    shutil.copytree(folder, copy)
+    first = fingerprint(f"clip:{folder}")
+    assert fingerprint(f"clip:{copy}") == first
+    (copy / "README.md").write_text("other words")
+    assert fingerprint(str(copy)) == first
+    settings = copy / "tokenizer_config.json"
+    settings.write_text(settings.read_text() + "\n")
+    assert fingerprint(str(copy)).weights == first.weights
+    assert fingerprint(str(copy)).settings != first.settings
+    with (copy / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    assert fingerprint(str(copy)).weights != first.weights
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match="`encoder`: expected weights in"):
+        fingerprint(str(empty))
+    with pytest.raises(ValueError, match=r"`encoder`: expected 'minilm', 'wordllama', a folder .* got 'mini'"):
+        fingerprint("mini")

@@ -13,7 +13,7 @@ from scipy import stats
 from bcls.cli import main as cli
 from bcls.labels import caption_metrics as _java
 from bcls.labels.caption_metrics import cider_d, load_pair_scorer, ptb_tokens
-from bcls.labels.quality import judged_cxc
+from bcls.labels.quality import load_cxc
 
 pytest.importorskip("pycocoevalcap.cider.cider", reason='needs pip install "bcls[caption-metrics]"')
 
@@ -33,17 +33,17 @@ SENTENCES = st.lists(st.sampled_from(["a", "dog", "runs", "fast", "in", "the", "
 
 @given(words=st.lists(SENTENCES, min_size=4, max_size=12), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
-def test_cider_equals_the_published_code_where_each_image_is_asked_once(words, seed):
+def test_cider_equals_the_published_code(words, seed):
     from pycocoevalcap.cider.cider import Cider
 
     owners = np.arange(len(words)) // 2
     images = np.arange(owners.max() + 1)
     captions = np.random.default_rng(seed).integers(0, len(words), size=len(images))
     gold = {image: [" ".join(words[row]) for row in np.flatnonzero(owners == image)] for image in images.tolist()}
-    said = {image: [" ".join(words[caption])] for image, caption in zip(images.tolist(), captions, strict=True)}
+    candidates = {image: [" ".join(words[caption])] for image, caption in zip(images.tolist(), captions, strict=True)}
     if not any(sentence for group in gold.values() for line in group for sentence in line):
         return  # the published code takes no corpus without a word
-    _, expected = Cider().compute_score(gold, said)
+    _, expected = Cider().compute_score(gold, candidates)
     np.testing.assert_allclose(cider_d(words, owners, images, captions), expected, atol=1e-9)
 
 
@@ -57,7 +57,7 @@ def test_cider_of_a_pair_does_not_depend_on_the_others():
 
 
 @needs_java
-def test_words_are_those_of_the_published_code():
+def test_tokens_equal_those_of_the_published_code():
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
     texts = [*TEXTS, "", "a caf\u00e9 (with tables) - isn't it?", "two\nlines", "..."]
@@ -79,15 +79,15 @@ def test_meteor_equals_the_published_code():
     )
     words = ptb_tokens("meteor", [*TEXTS, "..."])
     gold = {k: [words[row] for row in np.flatnonzero(np.append(OWNERS, 2) == image)] for k, image in enumerate(images)}
-    said = {k: [words[caption]] for k, caption in enumerate(captions)}
-    np.testing.assert_allclose(found, Meteor().compute_score(gold, said)[1])
+    candidates = {k: [words[caption]] for k, caption in enumerate(captions)}
+    np.testing.assert_allclose(found, Meteor().compute_score(gold, candidates)[1])
     assert reports == [(5, 5)]
     # Its own caption is among the references.
     assert found[1] == pytest.approx(1.0)
     assert found[3] == pytest.approx(1.0)
 
 
-def test_what_is_missing_is_named(monkeypatch, capsys):
+def test_missing_programs_are_named(monkeypatch, capsys):
     with pytest.raises(ValueError, match="`name`: expected one of 'cider', 'meteor', 'spice', got 'meteo'; did you"):
         load_pair_scorer("meteo")
     monkeypatch.setattr(_java.shutil, "which", lambda name: None)
@@ -100,28 +100,28 @@ def test_what_is_missing_is_named(monkeypatch, capsys):
 
 
 @needs_java
-def test_spice_says_which_file_it_needs(tmp_path, monkeypatch):
+def test_spice_names_the_missing_file(tmp_path, monkeypatch):
     monkeypatch.setattr("bcls.labels.caption_metrics.metrics_folder", lambda metric: tmp_path)
     with pytest.raises(
-        ValueError, match=r"`spice`: expected Stanford CoreNLP in .*3.6.0.jar, got no such file; put it"
+        ValueError, match=r"`spice`: expected Stanford CoreNLP in .*3.6.0.jar, got no such file; copy it"
     ):
         load_pair_scorer("spice")
 
 
 @needs_java
 @pytest.mark.skipif("BCLS_DATA" not in os.environ, reason="BCLS_DATA does not name the folder of the datasets")
-def test_cider_has_the_papers_figure():
+def test_cider_on_cxc_equals_the_paper():
     folder = Path(os.environ["BCLS_DATA"])
-    judged = judged_cxc(folder / "cxc" / "sits_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
-    scores = load_pair_scorer("cider").pair_scores(
-        judged.texts, judged.image_of_caption, judged.images, judged.captions
-    )
-    assert stats.pearsonr(scores, judged.ratings).statistic == pytest.approx(0.738, abs=0.001)
+    rated = load_cxc(folder / "cxc" / "sits_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    scores = load_pair_scorer("cider").pair_scores(rated.texts, rated.image_of_caption, rated.images, rated.captions)
+    assert stats.pearsonr(scores, rated.ratings).statistic == pytest.approx(0.738, abs=0.001)
 
 
 @needs_java
-def test_the_tokeniser_has_to_answer(monkeypatch, tmp_path):
+def test_failing_tokenizer_raises(monkeypatch, tmp_path):
     monkeypatch.setattr(_java, "metrics_folder", lambda metric: tmp_path)
-    with pytest.raises(ValueError, match="`cider`: expected the tokeniser's words of every text, got 0 lines for 6"):
+    with pytest.raises(
+        ValueError, match="`cider`: expected one line of the tokenizer for every text, got 0 lines"
+    ):
         ptb_tokens("cider", TEXTS)
     assert cli.main(["labels", "quality", "--flickr8k", str(tmp_path), "--encoder", "cider"]) == 2

@@ -13,7 +13,7 @@ from scipy import stats
 
 from bcls.cli import main as cli
 from bcls.labels.encoders import load_text_encoder
-from bcls.labels.quality import _interval, judged_cxc, judged_flickr8k, judged_sts, label_quality, pair_labels
+from bcls.labels.quality import _interval, label_quality, load_cxc, load_flickr8k, load_sts, pair_labels
 from bcls.labels.relevance import pair_relevance, relevance
 
 TEXTS = ["a dog runs", "a brown dog runs fast", "two trains", "a train in a station", "a man eats", "lunch for a man"]
@@ -58,7 +58,7 @@ def test_paired_takes_the_caption_itself_or_the_first():
 
 
 def test_rows_of_the_table(files):
-    judged = judged_cxc(files / "sits.csv.gz", files / "captions.json")
+    judged = load_cxc(files / "sits.csv.gz", files / "captions.json")
     labelled = pair_labels([judged], "wordllama", ["max", "mean"])
     rows = [row for aggregate, one, labels in labelled for row in label_quality("wordllama", aggregate, one, labels)]
     assert [(row.encoder, row.aggregate, row.subset, row.pairs) for row in rows] == [
@@ -158,7 +158,7 @@ def test_judgements_have_to_be_given(words, says, capsys):
 
 
 def test_numbers_of_the_files_become_places(files):
-    judged = judged_cxc(files / "sits.csv.gz", files / "captions.json")
+    judged = load_cxc(files / "sits.csv.gz", files / "captions.json")
     assert judged.images[:3].tolist() == [0, 1, 2]
     assert [judged.texts[row] for row in judged.captions[::3]] == TEXTS
     assert judged.own.sum() == 6
@@ -168,7 +168,7 @@ def test_pairs_of_captions(files, capsys):
     pairs = [(0, 1, 4.0), (0, 2, 0.5), (3, 2, 3.0), (4, 5, 3.5), (1, 1, 5.0)]
     lines = [f"COCO_val2014:sentid:{100 + a},COCO_val2014:sentid:{100 + b},{score},x" for a, b, score in pairs]
     (files / "sts.csv").write_text("caption1,caption2,agg_score,sampling_method\n" + "\n".join(lines) + "\n")
-    judged = judged_sts(files / "sts.csv", files / "captions.json")
+    judged = load_sts(files / "sts.csv", files / "captions.json")
     assert judged.groups.tolist() == [7, 7, 8, 9, 7]
     ((aggregate, _, labels),) = pair_labels([judged], "wordllama", ["max", "mean"])
     vectors = load_text_encoder("wordllama").encode(TEXTS)
@@ -194,7 +194,7 @@ def flickr8k(tmp_path):
 
 
 def test_flickr8k_in_the_protocol_of_clipscore(flickr8k, capsys):
-    expert, crowd = judged_flickr8k(flickr8k)
+    expert, crowd = load_flickr8k(flickr8k)
     assert expert.images.tolist() == [0, 0, 0, 1, 1, 1]
     assert [expert.texts[row] for row in expert.captions[::3]] == [TEXTS[3], TEXTS[4]]
     assert not expert.own.any()
@@ -214,7 +214,7 @@ def test_annotations_of_another_release_are_refused(flickr8k):
     with (flickr8k / "ExpertAnnotations.txt").open("a") as file:
         file.write("z.jpg\ta.jpg#0\t1\t1\t1\n")
     with pytest.raises(ValueError, match=r"ExpertAnnotations.txt`: expected photos .* got 1 others, such as 'z.jpg'"):
-        judged_flickr8k(flickr8k)
+        load_flickr8k(flickr8k)
 
 
 needs_data = pytest.mark.skipif(
@@ -225,6 +225,6 @@ needs_data = pytest.mark.skipif(
 @needs_data
 def test_wordllama_against_the_published_judgements():
     folder = Path(os.environ["BCLS_DATA"])
-    judged = judged_sts(folder / "cxc" / "sts_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    judged = load_sts(folder / "cxc" / "sts_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
     ((_, _, labels),) = pair_labels([judged], "wordllama", ["max"])
     assert stats.pearsonr(labels, judged.ratings).statistic == pytest.approx(0.733, abs=0.002)

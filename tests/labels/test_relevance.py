@@ -53,7 +53,7 @@ def test_paired_is_the_cosine_of_the_one_caption():
     labels = relevance(reference, captions, owner, aggregate="paired")
     np.testing.assert_allclose(labels, by_loops(reference, captions, owner), atol=1e-6)
     assert (labels == relevance(reference, captions, owner)).all()
-    with pytest.raises(ValueError, match=r"exactly one reference row an image .*paired.* got 2 for image 1"):
+    with pytest.raises(ValueError, match=r"exactly one reference row per image .*paired.* got 2 for image 1"):
         relevance(reference, captions, [0, 1, 1, 2], aggregate="paired")
 
 
@@ -111,8 +111,11 @@ BAD[2, 1] = np.inf
     [
         ({"reference": [[1.0, 0.0]]}, "`reference`: expected a matrix .* got list"),
         ({"reference": np.zeros((0, 4)), "reference_image": np.zeros(0, dtype=int)}, "`reference`: expected at least"),
-        ({"reference": ZERO}, "`reference`: .* got a zero vector in row 1; an empty caption, most likely"),
-        ({"captions": ZERO}, "`captions`: .* got a zero vector in row 1; an empty caption, most likely"),
+        (
+            {"reference": ZERO},
+            "`reference`: .* got a zero vector in row 1; remove that caption",
+        ),
+        ({"captions": ZERO}, "`captions`: .* got a zero vector in row 1; remove that caption"),
         ({"reference": BAD}, "`reference`: expected finite numbers, got NaN or infinity in row 2"),
         ({"captions": torch.tensor(BAD * np.nan)}, "`captions`: expected finite numbers, got NaN or infinity in row 0"),
         ({"captions": np.ones(4)}, r"`captions`.*shape \(4,\)"),

@@ -14,7 +14,7 @@ from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.check import CheckSettings, check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
-from bcls.features.arrays import FeatureSettings
+from bcls.features.extraction import FeatureSettings
 
 
 @dataclass(frozen=True)

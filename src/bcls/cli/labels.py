@@ -159,7 +159,7 @@ def _rows(settings: QualitySettings, encoders: list[str], aggregates: list[str])
 
 
 def _judged(settings: QualitySettings) -> list[Any]:
-    from bcls.labels.quality import judged_cxc, judged_flickr8k, judged_sts
+    from bcls.labels.quality import load_cxc, load_flickr8k, load_sts
 
     if not (settings.cxc or settings.sts or settings.flickr8k):
         fail(
@@ -177,11 +177,11 @@ def _judged(settings: QualitySettings) -> list[Any]:
         fail("--images", "photos of one dataset", "--cxc and --flickr8k", "run them one after the other")
     judged = []
     if settings.cxc:
-        judged.append(judged_cxc(Path(settings.cxc), Path(str(settings.captions)), photos))
+        judged.append(load_cxc(Path(settings.cxc), Path(str(settings.captions)), photos))
     if settings.sts:
-        judged.append(judged_sts(Path(settings.sts), Path(str(settings.captions))))
+        judged.append(load_sts(Path(settings.sts), Path(str(settings.captions))))
     if settings.flickr8k:
-        judged += judged_flickr8k(Path(settings.flickr8k), photos)
+        judged += load_flickr8k(Path(settings.flickr8k), photos)
     return judged
 
 

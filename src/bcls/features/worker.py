@@ -1,4 +1,4 @@
-"""Pictures to features: reads and computes several batches side by side."""
+"""Feature worker: reads images and runs the backbone on several batches at a time."""
 
 import threading
 from collections.abc import Sequence
@@ -12,30 +12,31 @@ import torch
 from bcls._core.errors import fail
 from bcls.data.dataset import Dataset
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.regions import VIEWS, RandomViews, View, pool_regions
+from bcls.features.regions import VIEWS, Regions, View, image_views, pool_regions
 
-#: Crops that go through the network at a time. On a processor more only leave its caches, a GPU is idle with fewer.
+#: Crops in a batch. On a CPU larger batches leave the caches, on a GPU smaller ones leave it idle.
 _BATCH = {"cpu": 16, "cuda": 128}
 
 Rows = npt.NDArray[np.float16]
 
 
-class PictureWorker:
-    """Computes the features of blocks of pictures; see :class:`bcls.features.Ahead`.
+class FeatureWorker:
+    """Computes the features of blocks of images; see :class:`bcls.features.jobs.Prefetcher`.
 
-    Every lane is a thread that reads a batch of pictures and then runs the network on it, with a single torch thread:
-    while one lane reads, another computes; nothing waits for the slowest of several torch threads; and the result does
-    not depend on how many processors there are. On a GPU the lanes take turns.
+    Each lane is a thread that reads a batch of images and then runs the network on it with a single torch thread. While
+    one lane reads, another computes, no lane waits for the slowest of several torch threads, and the result does not
+    depend on the number of CPU cores. On a GPU one lane computes at a time.
 
     Args:
         backbone: The network.
-        dataset: Where the pictures are.
-        view: What the network sees of a picture.
+        dataset: The dataset with the images.
+        view: Which crops of an image the network sees.
         regions: Rows and columns of regions, or ``None`` for one vector.
-        device: Where the network runs.
-        precision: Its type.
-        lanes: How many batches are worked on at a time.
-        views: Random views that are looked at in the same way as the picture itself.
+        device: Device of the network.
+        precision: Data type of the network.
+        lanes: Number of batches processed at a time.
+        views: Number of random crops of each image, which get rows of their own.
+        smallest_crop: Smallest area of a random crop, as a fraction of the image.
     """
 
     def __init__(
@@ -43,58 +44,58 @@ class PictureWorker:
         backbone: Backbone,
         dataset: Dataset,
         view: View,
-        regions: tuple[int, int] | None,
+        regions: Regions,
         device: str,
         precision: torch.dtype,
         lanes: int,
-        views: RandomViews,
+        views: int = 0,
+        smallest_crop: float = 0.5,
     ) -> None:
         self._backbone = backbone.to(device, precision).eval()
         self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
-        self._views = views
-        self._turn = threading.Semaphore(lanes if device == "cpu" else 1)
+        self._views, self._smallest_crop = views, smallest_crop
+        self._compute_slots = threading.Semaphore(lanes if device == "cpu" else 1)
         self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(1,))
-        self._begun: dict[tuple[str, ...], list[Future[Rows]]] = {}
+        self._started: dict[tuple[str, ...], list[Future[Rows]]] = {}
 
-    def ahead(self, block: Sequence[str]) -> None:
-        """Begin with a block."""
+    def prefetch(self, block: Sequence[str]) -> None:
+        """Start computing a block in the background."""
         ids = tuple(block)
         step = max(1, _BATCH[self._device.partition(":")[0]] // VIEWS[self._view])
-        if ids not in self._begun:
-            parts = [ids[start : start + step] for start in range(0, len(ids), step)]
-            self._begun[ids] = [self._pool.submit(self._rows, part) for part in parts]
+        if ids not in self._started:
+            batches = [ids[start : start + step] for start in range(0, len(ids), step)]
+            self._started[ids] = [self._pool.submit(self._rows, batch) for batch in batches]
 
     def __call__(self, block: Sequence[str]) -> Rows:
-        """Features of the pictures with these ids, a row for each view of each; NaN for what cannot be read."""
-        self.ahead(block)
-        return np.concatenate([part.result() for part in self._begun.pop(tuple(block))])
+        """Return the features of the images with these ids, one row for each view; NaN if an image is unreadable."""
+        self.prefetch(block)
+        return np.concatenate([batch.result() for batch in self._started.pop(tuple(block))])
 
     def close(self) -> None:
-        """Drop what was begun."""
+        """Cancel blocks that were started."""
         self._pool.shutdown(cancel_futures=True)
 
     def _rows(self, ids: Sequence[str]) -> Rows:
-        pictures = [self._read(image_id) for image_id in ids]
-        readable = [number for number, picture in enumerate(pictures) if picture is not None]
+        images = [self._read(image_id) for image_id in ids]
+        readable = [number for number, image in enumerate(images) if image is not None]
         shape: tuple[int, ...] = (self._backbone.channels,)
         if self._regions is not None:
             shape = (self._regions[0] * self._regions[1], *shape)
-        rows = np.full((len(ids), self._views.rows, *shape), np.nan, dtype=np.float16)
+        rows = np.full((len(ids), 1 + self._views, *shape), np.nan, dtype=np.float16)
         if readable:
-            # One view of all pictures at a time: whole pictures then share a batch with the same others as without
-            # views, and have the same bytes.
-            for view in range(self._views.rows):
-                pixels = torch.cat([pictures[number][view] for number in readable])
+            # One view of all images at a time: the batches of whole images are then the same as without random crops,
+            # and so are their bytes.
+            for view in range(1 + self._views):
+                pixels = torch.cat([images[number][view] for number in readable])
                 rows[readable, view] = self._compute(pixels, len(readable))
             finite = np.isfinite(rows[readable]).reshape(len(readable), -1).all(1)
             if not finite.all():
-                image_id = ids[readable[int(np.argmin(finite))]]
-                got = f"others for the picture {image_id!r}"
+                got = f"NaN or infinity for image {ids[readable[int(np.argmin(finite))]]!r}"
                 fail("precision", "features that are finite in float16", got, "use float32, or another backbone")
         return rows.reshape(-1, *shape)
 
     def _compute(self, pixels: torch.Tensor, images: int) -> Rows:
-        with self._turn, torch.inference_mode():
+        with self._compute_slots, torch.inference_mode():
             grid = self._backbone(pixels.to(self._device)).float()
             values = grid.mean((2, 3)) if self._regions is None else pool_regions(grid, self._regions)
             values = values.unflatten(0, (images, -1)).mean(1)
@@ -102,24 +103,27 @@ class PictureWorker:
 
     def _read(self, image_id: str) -> Any:
         try:
-            pictures = self._views.of(self._dataset.read_image(image_id), image_id)
-            return [self._backbone.views(one, self._view) for one in pictures]
+            image = self._dataset.read_image(image_id)
+            views = image_views(image, image_id, self._views, self._smallest_crop)
+            return [self._backbone.views(one, self._view) for one in views]
         except (ValueError, OSError):
-            return None  # the main process reads it once more, to say why
+            return None  # the main process reads the image again to report the reason
 
 
-def start_worker(name: str, weights: str, **options: Any) -> PictureWorker:
-    """Load a backbone where the work is done, and see that it is the same as everywhere.
+def start_worker(backbone: Backbone | str, weights: str, **options: Any) -> FeatureWorker:
+    """Build a worker in the process that runs it.
 
     Args:
-        name: Name of the backbone.
-        weights: The hash that its weights must have.
-        options: The other arguments of :class:`PictureWorker`.
+        backbone: The network. A worker in another process gets the name and loads the weights itself, which is faster
+            than sending them.
+        weights: Hash that the weights must have.
+        options: Further arguments of :class:`FeatureWorker`.
 
     Raises:
-        ValueError: The weights are others.
+        ValueError: The weights are different.
     """
-    backbone = load_backbone(name)
-    if backbone.weights != weights:
-        fail("backbone", f"{name!r} with weights {weights}", backbone.weights, "install the same weights everywhere")
-    return PictureWorker(backbone, **options)
+    network = load_backbone(backbone) if isinstance(backbone, str) else backbone
+    if network.weights != weights:
+        expected = f"{network.name!r} with weights {weights}"
+        fail("backbone", expected, network.weights, "install the same weights on all machines")
+    return FeatureWorker(network, **options)

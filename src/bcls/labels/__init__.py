@@ -1,4 +1,4 @@
-"""Continuous labels: how relevant every caption is to every image, from the captions alone.
+"""Relevance labels: how relevant every caption is to every image, computed from the captions.
 
 >>> from bcls.labels import load_text_encoder, relevance
 >>> encoder = load_text_encoder("minilm")
@@ -12,6 +12,6 @@ array([[1., 1., 0.],
 from bcls.labels.alpha import CaptionSpread, suggest_alpha
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.encoders import TextEncoder, load_text_encoder
-from bcls.labels.relevance import relevance
+from bcls.labels.relevance import relevance  # replaces the attribute of the submodule with the same name
 
 __all__ = ["CaptionSpread", "TextEncoder", "cached_embeddings", "load_text_encoder", "relevance", "suggest_alpha"]

@@ -1,7 +1,4 @@
-"""How wide a window should be: the spread of similarities between captions of one image.
-
-The similarities between captions of one image as a picture, on the terminal or in a file.
-"""
+"""Suggested relaxation alpha: the spread of similarities between captions of one image."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +12,12 @@ from bcls._core.extras import require
 from bcls._core.progress import progress
 from bcls.labels.encoders import load_text_encoder
 
-#: Intervals of the histogram from -1 to 1.
-BINS = 40
+#: Edges of the 40 equal intervals of the histogram.
+_EDGES = np.linspace(-1, 1, 41)
 
 
 class Captioned(Protocol):
-    """Anything with captions of images: :class:`bcls.data.Dataset`, the drawn scenes, or your own."""
+    """Anything with captions of images: :class:`bcls.data.Dataset`, synthetic scenes, or a class of your own."""
 
     @property
     def texts(self) -> list[str]:
@@ -29,43 +26,48 @@ class Captioned(Protocol):
 
     @property
     def image_of_caption(self) -> NDArray[np.int64]:
-        """Whose caption each is."""
+        """The image of each caption."""
         ...
 
 
 @dataclass(frozen=True)
 class CaptionSpread:
-    """Similarities between captions of one image, over all images."""
+    """Similarities between captions of one image, over all images.
+
+    Attributes:
+        alpha: Pooled standard deviation over all pairs of captions of one image, the paper's choice of alpha.
+        per_image: Mean over images of the standard deviation within an image. It is smaller than ``alpha``, because
+            images differ in how similar their captions are.
+        mean: Mean similarity.
+        quantiles: Similarity at 5, 25, 50, 75 and 95 percent of the pairs.
+        images: Images with two captions or more; the others have no pairs.
+        pairs: Pairs of captions.
+        histogram: Pairs in each of 40 equal intervals of similarity from -1 to 1; the last one includes 1.
+    """
 
     alpha: float
-    """Pooled standard deviation over all pairs of captions of one image, the paper's choice of alpha."""
     per_image: float
-    """Mean over images of the standard deviation within one; smaller, for images differ in how alike theirs are."""
     mean: float
-    """Mean similarity."""
     quantiles: tuple[float, ...]
-    """Similarity at 5, 25, 50, 75 and 95 percent of the pairs."""
     images: int
-    """Images with two captions or more; the others say nothing."""
     pairs: int
-    """Pairs of captions."""
     histogram: tuple[int, ...]
-    """Pairs in each of 40 equal intervals of similarity from -1 to 1; the upper end is in the last."""
 
 
 def suggest_alpha(dataset: Captioned, encoder: str = "minilm") -> CaptionSpread:
-    """Relaxation alpha for a dataset: how far labels of one meaning lie apart.
+    """Suggest the relaxation alpha for a dataset: the spread of labels between captions of one image.
 
     Args:
-        dataset: Captions and whose they are; use the training split.
-        encoder: Name for :func:`bcls.labels.load_text_encoder`; the one that makes the labels.
+        dataset: Captions and their images; use the training split.
+        encoder: Name for :func:`bcls.labels.load_text_encoder`; the one that computes the labels.
 
     Returns:
-        The statistic with its surroundings; ``alpha`` goes into :class:`bcls.losses.KendallWindowLoss`.
+        The statistics; ``alpha`` is an argument of :class:`bcls.losses.KendallWindowLoss`.
 
     Raises:
-        ValueError: If no image has two captions.
+        ValueError: No image has two captions.
     """
+    _count_captions(dataset.image_of_caption)  # reports a dataset without pairs before the encoder runs
     model = load_text_encoder(encoder)
     with progress(f"captions by {encoder}", len(set(dataset.texts))) as step:
         vectors = model.encode(dataset.texts, lambda done, _: step(done))
@@ -73,7 +75,7 @@ def suggest_alpha(dataset: Captioned, encoder: str = "minilm") -> CaptionSpread:
 
 
 def caption_spread(vectors: NDArray[np.float32], image_of_caption: NDArray[np.int64]) -> CaptionSpread:
-    r"""Spread of the cosines between captions of one image.
+    r"""Compute the spread of the cosines between captions of one image.
 
     .. math::
         \alpha = \mathrm{std} \{ \cos(x_k, x_l) : k < l, \mathrm{image}(k) = \mathrm{image}(l) \}
@@ -83,44 +85,45 @@ def caption_spread(vectors: NDArray[np.float32], image_of_caption: NDArray[np.in
         image_of_caption: ``(C,)`` integers.
 
     Raises:
-        ValueError: If no image has two captions.
+        ValueError: No image has two captions.
 
     Example:
         >>> vectors = np.array([[1, 0], [0.6, 0.8], [1, 0], [1, 0], [0, 1]], dtype=np.float32)
         >>> caption_spread(vectors, np.array([0, 0, 1, 1, 2])).alpha  # cosines 0.6 and 1
         0.2
     """
+    counts = _count_captions(image_of_caption)
     order = np.argsort(image_of_caption, kind="stable")
-    _, counts = np.unique(image_of_caption, return_counts=True)
     starts = np.cumsum(counts) - counts
     cosines, deviations = [], []
-    for count in np.unique(counts[counts > 1]):  # images with as many captions, together
+    for count in np.unique(counts[counts > 1]):  # all images with the same number of captions at a time
         rows = order[starts[counts == count][:, None] + np.arange(count)]
         all_pairs = np.einsum("ikd,ild->ikl", vectors[rows], vectors[rows], dtype=np.float64)
         upper = all_pairs[:, *np.triu_indices(count, k=1)]
         cosines.append(upper.ravel())
         deviations.append(upper.std(axis=1))
-    if not cosines:
-        fail("dataset", "images with two captions or more", f"{len(counts)} images with one", "keep the paper's 0.2")
     every = np.concatenate(cosines)
-    quantiles = tuple(float(value) for value in np.quantile(every, (0.05, 0.25, 0.5, 0.75, 0.95)))
     return CaptionSpread(
         alpha=round(float(every.std()), 6),
         per_image=float(np.concatenate(deviations).mean()),
         mean=float(every.mean()),
-        quantiles=quantiles,
+        quantiles=tuple(np.quantile(every, (0.05, 0.25, 0.5, 0.75, 0.95)).tolist()),
         images=int((counts > 1).sum()),
         pairs=len(every),
-        # Rounding may put the cosine of equal captions a little above 1.
-        histogram=tuple(int(count) for count in np.histogram(every.clip(-1, 1), bins=BINS, range=(-1, 1))[0]),
+        # Rounding may give equal captions a cosine slightly above 1.
+        histogram=tuple(np.histogram(every.clip(-1, 1), bins=_EDGES)[0].tolist()),
     )
 
 
-_WIDTH = 50
+def _count_captions(image_of_caption: NDArray[np.int64]) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = np.unique(image_of_caption, return_counts=True)[1]
+    if not (counts > 1).any():
+        fail("dataset", "images with two captions or more", f"{len(counts)} images with one", "use the paper's 0.2")
+    return counts
 
 
 def text_histogram(spread: CaptionSpread) -> str:
-    """Draw the histogram with a line for each interval from the lowest to the highest that has pairs.
+    """Format the histogram as text, one line for each interval from the first to the last that is not empty.
 
     Example:
         >>> spread = CaptionSpread(0.2, 0.0, 0.8, (), 2, 3, (0,) * 36 + (1, 0, 0, 2))
@@ -132,37 +135,34 @@ def text_histogram(spread: CaptionSpread) -> str:
     """
     counts = np.array(spread.histogram)
     filled = np.flatnonzero(counts)
-    edges = np.linspace(-1, 1, BINS + 1)
     lines = []
-    for place in range(filled[0], filled[-1] + 1):
-        bar = "#" * round(_WIDTH * counts[place] / counts.max())
-        share = 100 * counts[place] / counts.sum()
-        lines.append(f"{edges[place]:+.2f} to {edges[place + 1]:+.2f} {bar} {share:.1f} %")
+    for number in range(filled[0], filled[-1] + 1):
+        bar = "#" * round(50 * counts[number] / counts.max())
+        percent = 100 * counts[number] / counts.sum()
+        lines.append(f"{_EDGES[number]:+.2f} to {_EDGES[number + 1]:+.2f} {bar} {percent:.1f} %")
     return "\n".join(lines)
 
 
 def plot_histogram(spread: CaptionSpread, path: Path, title: str) -> None:
-    """Draw the histogram with the mean and one alpha to either side.
+    """Plot the histogram with the mean and one alpha to either side.
 
     Args:
-        spread: What :func:`bcls.labels.suggest_alpha` gave.
+        spread: The result of :func:`bcls.labels.suggest_alpha`.
         path: File to write, such as ``alpha.png`` or ``alpha.svg``.
-        title: Name of the dataset.
+        title: Title, such as the name of the dataset.
 
     Raises:
-        MissingExtraError: If matplotlib is not installed.
+        MissingExtraError: matplotlib is not installed.
     """
-    require("matplotlib", "plots", "drawing the similarities")
+    require("matplotlib", "plots", "the plot of similarities")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    edges = np.linspace(-1, 1, BINS + 1)
-    axes.stairs(100 * np.array(spread.histogram) / spread.pairs, edges, fill=True, alpha=0.6)
+    axes.stairs(100 * np.array(spread.histogram) / spread.pairs, _EDGES, fill=True, alpha=0.6)
     axes.axvline(spread.mean, color="black", label=f"mean {spread.mean:.2f}")
-    axes.axvspan(
-        spread.mean - spread.alpha, spread.mean + spread.alpha, alpha=0.15, label=f"± alpha {spread.alpha:.3f}"
-    )
+    low, high = spread.mean - spread.alpha, spread.mean + spread.alpha
+    axes.axvspan(low, high, alpha=0.15, label=f"± alpha {spread.alpha:.3f}")
     axes.set(xlabel="similarity of two captions of one image", ylabel="% of pairs", title=title)
     axes.legend()
     figure.savefig(path)

@@ -1,9 +1,4 @@
-"""Pairs of an image and a caption that people judged, with the captions that labels are made from.
-
-Labels of judged pairs by every kind of encoder and metric.
-
-How well labels agree with people: the paper's Table II, and more judgements than it has.
-"""
+"""Quality of labels: their correlation with human judgements of image-caption pairs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
+from bcls._core.errors import check_choice, fail
 from bcls._core.progress import progress
 from bcls.data.dataset import Library
 from bcls.data.images import decode
@@ -26,111 +21,251 @@ from bcls.data.records import ImageRecord
 from bcls.data.text_files import read_json
 from bcls.labels.caption_metrics import SCORERS, load_pair_scorer
 from bcls.labels.encoders import ClipEncoder, load_text_encoder
-from bcls.labels.relevance import pair_relevance
+from bcls.labels.relevance import AGGREGATES, pair_relevance
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Ids = NDArray[np.int64]
+Labels = NDArray[np.float64]
+
+#: Aggregate of a metric, which combines the captions of an image in its own way.
+REFERENCES = "references"
+#: Aggregate of a score that is computed from the photo instead of its captions.
+IMAGE = "image"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Judged pairs; images and captions are counted from 0."""
+class RatedPairs:
+    """Pairs of an image and a caption with human ratings; images and captions are numbered from 0.
+
+    Attributes:
+        data: ``"cxc-sits"``, ``"cxc-sts"``, ``"flickr8k-expert"`` or ``"flickr8k-crowdflower"``.
+        texts: C captions.
+        image_of_caption: ``(C,)``, the image of each caption; for pairs of captions the caption itself.
+        images: ``(P,)``, the image of each pair.
+        captions: ``(P,)``, the caption of each pair.
+        ratings: ``(P,)``, the human ratings.
+        groups: ``(P,)``, the groups that a bootstrap resamples.
+        photo: Reads the photo of an image.
+    """
 
     data: str
-    """``"cxc-sits"``, ``"cxc-sts"``, ``"flickr8k-expert"`` or ``"flickr8k-crowdflower"``."""
     texts: list[str]
-    """C captions."""
     image_of_caption: Ids
-    """``(C,)``, whose caption each is; for pairs of captions each stands for itself."""
     images: Ids
-    """``(P,)``, the image of each pair."""
     captions: Ids
-    """``(P,)``, the caption of each pair."""
     ratings: NDArray[np.float64]
-    """``(P,)``, what people said."""
     groups: Ids
-    """``(P,)``, rows that belong together: what a bootstrap draws."""
     photo: "Callable[[int], Image] | None" = None
-    """Reads the photo of an image."""
 
     @property
     def own(self) -> NDArray[np.bool_]:
-        """``(P,)``, whether the caption is the image's own."""
-        whose: NDArray[np.bool_] = self.image_of_caption[self.captions] == self.images
-        return whose
+        """``(P,)``, whether the caption is one of the image's own."""
+        own: NDArray[np.bool_] = self.image_of_caption[self.captions] == self.images
+        return own
 
 
-def judged_cxc(cxc: Path, captions: Path, photos: Path | None = None) -> Judged:
-    """CxC's image-caption pairs.
+def load_cxc(cxc: Path, captions: Path, photos: Path | None = None) -> RatedPairs:
+    """Load the image-caption pairs of Crisscrossed Captions (CxC).
 
     Args:
         cxc: ``sits_*.csv``, plain or ``.gz``.
         captions: A JSON list of ``{"caption_id", "image_id", "caption"}``, plain or ``.gz``, with every caption of
-            every judged image.
+            every rated image.
         photos: Folder, zip or tar with COCO's photos.
 
     Raises:
-        ValueError: If a file is not what it should be, or they do not belong together.
+        ValueError: A file is damaged, or the files do not match.
     """
     pairs = read_cxc(cxc, "sits")
     texts, caption_ids, image_ids = _coco_captions(captions)
     known, image_of_caption = np.unique(image_ids, return_inverse=True)
-    images, rows = _places(known, pairs.second, captions), _places(caption_ids, pairs.first, captions)
-    photo = None if photos is None else _coco_photos(known, photos)
-    return Judged("cxc-sits", texts, image_of_caption, images, rows, pairs.score, images, photo)
+    images, rows = _positions(known, pairs.second, captions), _positions(caption_ids, pairs.first, captions)
+    photo = None
+    if photos is not None:
+        records = [ImageRecord(str(one), "test") for one in known.tolist()]
+        files = [(f"COCO_val2014_{one:012d}.jpg", f"{one:012d}.jpg") for one in known.tolist()]
+        found, sources, _ = find_pictures(records, files, photos)
+        photo = partial(_read_photo, Library(sources, found), found)
+    return RatedPairs("cxc-sits", texts, image_of_caption, images, rows, pairs.score, images, photo)
 
 
-def judged_sts(sts: Path, captions: Path) -> Judged:
-    """CxC's pairs of captions: the first takes the place of an image with that one caption.
+def load_sts(sts: Path, captions: Path) -> RatedPairs:
+    """Load the caption-caption pairs of CxC; the first caption is treated as an image with only that caption.
 
     Args:
         sts: ``sts_*.csv``, plain or ``.gz``.
-        captions: As for :func:`judged_cxc`.
+        captions: As for :func:`load_cxc`.
 
     Raises:
-        ValueError: If a file is not what it should be, or they do not belong together.
+        ValueError: A file is damaged, or the files do not match.
     """
     pairs = read_cxc(sts, "sts")
     texts, caption_ids, image_ids = _coco_captions(captions)
-    first, second = (_places(caption_ids, ids, captions) for ids in (pairs.first, pairs.second))
-    return Judged("cxc-sts", texts, np.arange(len(texts)), first, second, pairs.score, image_ids[first])
+    first, second = (_positions(caption_ids, ids, captions) for ids in (pairs.first, pairs.second))
+    return RatedPairs("cxc-sts", texts, np.arange(len(texts)), first, second, pairs.score, image_ids[first])
 
 
-def judged_flickr8k(folder: Path, photos: Path | None = None) -> list[Judged]:
-    """Flickr8k's judgements by experts and by CrowdFlower, in CLIPScore's protocol.
+def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
+    """Load Flickr8k's expert and CrowdFlower ratings, in CLIPScore's protocol.
 
     Args:
         folder: With ``ExpertAnnotations.txt``, ``CrowdFlowerAnnotations.txt`` and ``dataset_flickr8k.json``.
         photos: Folder, zip or tar with the photos.
 
     Raises:
-        ValueError: If a file is not what it should be, or they do not belong together.
+        ValueError: A file is damaged, or the files do not match.
     """
     settings = ImportSettings(out="", images=None if photos is None else str(photos))
     content = read_karpathy(folder / "dataset_flickr8k.json", settings)
-    number = {image.image_id: place for place, image in enumerate(content.images)}
-    image_of_caption = np.array([number[caption.image_id] for caption in content.captions], dtype=np.int64)
-    place: dict[str, int] = {}
-    seen = [0] * len(number)
+    image_number = {image.image_id: number for number, image in enumerate(content.images)}
+    image_of_caption = np.array([image_number[caption.image_id] for caption in content.captions], dtype=np.int64)
+    caption_row: dict[str, int] = {}
+    captions_of = [0] * len(image_number)
     for row, image in enumerate(image_of_caption.tolist()):
-        place[f"{content.captions[row].image_id}#{seen[image]}"] = row
-        seen[image] += 1
+        caption_row[f"{content.captions[row].image_id}#{captions_of[image]}"] = row
+        captions_of[image] += 1
     texts = [caption.text for caption in content.captions]
-    photo = None if photos is None else partial(_photo, Library(content.sources, content.images), content.images)
-    judged = []
+    photo = None if photos is None else partial(_read_photo, Library(content.sources, content.images), content.images)
+    loaded = []
     for name, file, read in (
-        ("expert", "ExpertAnnotations.txt", flickr8k_expert),
-        ("crowdflower", "CrowdFlowerAnnotations.txt", flickr8k_crowdflower),
+        ("expert", folder / "ExpertAnnotations.txt", flickr8k_expert),
+        ("crowdflower", folder / "CrowdFlowerAnnotations.txt", flickr8k_crowdflower),
     ):
-        ratings = read(folder / file)
-        _all_known(folder / file, "photos", ratings.photos, number)
-        _all_known(folder / file, "captions", ratings.caption_ids, place)
-        images = np.array([number[photo] for photo in ratings.photos.tolist()], dtype=np.int64)
-        rows = np.array([place[caption] for caption in ratings.caption_ids.tolist()], dtype=np.int64)
-        judged.append(Judged(f"flickr8k-{name}", texts, image_of_caption, images, rows, ratings.ratings, images, photo))
-    return judged
+        ratings = read(file)
+        images = _numbers(file, "photos", ratings.photos, image_number)
+        rows = _numbers(file, "captions", ratings.caption_ids, caption_row)
+        data = f"flickr8k-{name}"
+        loaded.append(RatedPairs(data, texts, image_of_caption, images, rows, ratings.ratings, images, photo))
+    return loaded
+
+
+def pair_labels(
+    rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]
+) -> Iterator[tuple[str, RatedPairs, Labels]]:
+    """Compute the labels of rated pairs with one encoder or metric.
+
+    Args:
+        rated: The pairs. The captions of all of them are encoded together, each distinct one once.
+        name: A name for :func:`bcls.labels.load_text_encoder` or :func:`bcls.labels.caption_metrics.load_pair_scorer`.
+        aggregates: ``"max"``, ``"mean"``, ``"paired"``; ignored for a metric, and for images with one caption.
+
+    Yields:
+        The aggregate, the pairs and their labels ``(P,)``.
+
+    Raises:
+        ValueError: There is no such encoder, metric or aggregate, or a program that a metric needs is missing.
+    """
+    for aggregate in aggregates:
+        check_choice("aggregate", aggregate, AGGREGATES)
+    return _scored(rated, name) if name in SCORERS else _encoded(rated, name, aggregates)
+
+
+def _scored(rated: Sequence[RatedPairs], name: str) -> Iterator[tuple[str, RatedPairs, Labels]]:
+    scorer = load_pair_scorer(name)
+    for one in rated:
+        with progress(f"{one.data} by {name}", len(one.images)) as step:
+            scores = scorer.pair_scores(
+                one.texts, one.image_of_caption, one.images, one.captions, lambda done, _: step(done)
+            )
+        yield REFERENCES, one, scores
+
+
+def _encoded(
+    rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]
+) -> Iterator[tuple[str, RatedPairs, Labels]]:
+    encoder = load_text_encoder(name)
+    needed = [np.union1d(np.flatnonzero(np.isin(one.image_of_caption, one.images)), one.captions) for one in rated]
+    texts = [one.texts[row] for rows, one in zip(needed, rated, strict=True) for row in rows]
+    with progress(f"captions by {name}", len(set(texts))) as step:
+        encoded = encoder.encode(texts, lambda done, _: step(done))
+    parts = np.split(encoded, np.cumsum([len(rows) for rows in needed])[:-1])
+    for rows, part, one in zip(needed, parts, rated, strict=True):
+        vectors = np.zeros((len(one.texts), encoded.shape[1]), dtype=np.float32)
+        vectors[rows] = part
+        several = len(np.unique(one.image_of_caption)) < len(one.texts)
+        for aggregate in aggregates if several else ("max",):
+            labels = pair_relevance(vectors, one.image_of_caption, one.images, one.captions, aggregate)
+            yield aggregate if several else "cosine", one, labels.astype(np.float64)
+        if one.photo is not None and isinstance(encoder, ClipEncoder):
+            yield IMAGE, one, _photo_cosines(encoder, one, one.photo, vectors)
+
+
+def _photo_cosines(
+    encoder: ClipEncoder, rated: RatedPairs, photo: "Callable[[int], Image]", vectors: NDArray[np.float32]
+) -> Labels:
+    """Cosine of photo and caption, the paper's row for CLIP."""
+    shown, row_of_pair = np.unique(rated.images, return_inverse=True)
+    with progress(f"photos by {encoder.name}", len(shown)) as step:
+        photos = encoder.encode_photos((photo(int(one)) for one in shown), lambda done, _: step(done))
+    cosines: Labels = np.einsum("pd,pd->p", photos[row_of_pair], vectors[rated.captions], dtype=np.float64)
+    return cosines
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Correlation of one kind of labels with human ratings.
+
+    Attributes:
+        data: Name of the ratings, such as ``"cxc-sits"``.
+        encoder: Name of the text encoder or metric.
+        aggregate: How the captions of an image were combined; ``"references"`` for a metric, ``"image"`` for the photo.
+        subset: ``"all"`` pairs, or ``"others"``, without the images' own captions.
+        pairs: Number of pairs.
+        pearson: Pearson correlation with the mean rating.
+        spearman: Spearman rank correlation.
+        low: Lower end of the 95 % interval of the Pearson correlation, by resampling images.
+        high: Upper end.
+    """
+
+    data: str
+    encoder: str
+    aggregate: str
+    subset: str
+    pairs: int
+    pearson: float
+    spearman: float
+    low: float
+    high: float
+
+
+def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Labels) -> Iterator[Quality]:
+    """Correlate labels with ratings: of all pairs, then without the images' own captions if there are any.
+
+    Args:
+        encoder: Name of the encoder, for the result.
+        aggregate: The aggregate, for the result.
+        rated: The pairs and their ratings.
+        labels: ``(P,)`` labels of the pairs.
+    """
+    from scipy import stats
+
+    subsets = {"all": np.ones_like(rated.own)}
+    if rated.own.any() and np.count_nonzero(~rated.own) > 1:
+        subsets["others"] = ~rated.own
+    for subset, chosen in subsets.items():
+        x, y = labels[chosen], rated.ratings[chosen]
+        pearson, spearman = float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
+        low, high = _interval(x, y, rated.groups[chosen])
+        yield Quality(rated.data, encoder, aggregate, subset, len(x), pearson, spearman, low, high)
+
+
+def _interval(labels: Labels, ratings: NDArray[np.float64], groups: Ids, resamples: int = 1000) -> tuple[float, float]:
+    """95 % bootstrap interval of the Pearson correlation; groups are resampled, each with all its pairs.
+
+    A correlation needs only six sums, and the sums of a resample are those of its groups added up.
+    """
+    _, group = np.unique(groups, return_inverse=True)
+    columns = (np.ones_like(labels), labels, ratings, labels**2, ratings**2, labels * ratings)
+    sums = np.stack([np.bincount(group, weights=column) for column in columns], axis=1)  # (groups, 6)
+    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
+    count, x, y, xx, yy, xy = (draws @ sums).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        drawn = (xy - x * y / count) / np.sqrt((xx - x**2 / count) * (yy - y**2 / count))
+    # A resample in which all labels or ratings are equal has no correlation.
+    low, high = np.percentile(kept, (2.5, 97.5)) if len(kept := drawn[np.isfinite(drawn)]) else (np.nan, np.nan)
+    return float(low), float(high)
 
 
 def _coco_captions(path: Path) -> tuple[list[str], Ids, Ids]:
@@ -146,176 +281,26 @@ def _coco_captions(path: Path) -> tuple[list[str], Ids, Ids]:
         fail("--captions", expected, f"{path}: {type(error).__name__}: {error}", "see `bcls labels quality --help`")
 
 
-def _places(known: Ids, wanted: Ids, path: Path) -> Ids:
-    """Place of each wanted id among the known ones, with a count of those that are not there."""
+def _positions(known: Ids, wanted: Ids, path: Path) -> Ids:
+    """Find the position of each wanted id among the known ones."""
     order = np.argsort(known, kind="stable")
-    found = np.searchsorted(known[order], wanted).clip(max=max(0, len(order) - 1))
-    places: Ids = order[found] if len(order) else np.zeros(len(wanted), dtype=np.int64)
-    lost = known[places] != wanted if len(order) else np.ones(len(wanted), dtype=bool)
-    if lost.any():
-        fail(
-            "--captions",
-            "every judged caption, and the captions of every judged image",
-            f"{int(lost.sum())} of {len(lost)} pairs without, in {path}",
-            "give the captions of the same split as the judgements",
-        )
-    return places
+    found = np.searchsorted(known, wanted, sorter=order)
+    positions: Ids = np.append(order, -1)[found]
+    missing = np.append(known, -1)[positions] != wanted
+    if missing.any():
+        expected = "every rated caption, and the captions of every rated image"
+        got = f"{int(missing.sum())} of {len(missing)} pairs without, in {path}"
+        fail("--captions", expected, got, "use the captions of the same split as the ratings")
+    return positions
 
 
-def _all_known(path: Path, what: str, names: NDArray[np.str_], known: dict[str, int]) -> None:
-    lost = sorted(set(names.tolist()) - known.keys())
-    if lost:
-        expected = f"{what} of dataset_flickr8k.json"
-        fail(str(path), expected, f"{len(lost)} others, such as {lost[0]!r}", "give the files of one release")
+def _numbers(path: Path, what: str, names: NDArray[np.str_], known: dict[str, int]) -> Ids:
+    unknown = sorted(set(names.tolist()) - known.keys())
+    if unknown:
+        got = f"{len(unknown)} others, such as {unknown[0]!r}"
+        fail(str(path), f"{what} of dataset_flickr8k.json", got, "use the files of one release")
+    return np.array([known[name] for name in names.tolist()], dtype=np.int64)
 
 
-def _coco_photos(image_ids: Ids, photos: Path) -> "Callable[[int], Image]":
-    records = [ImageRecord(str(one), "test") for one in image_ids.tolist()]
-    wanted = [(f"COCO_val2014_{one:012d}.jpg", f"{one:012d}.jpg") for one in image_ids.tolist()]
-    images, sources, _ = find_pictures(records, wanted, photos)
-    return partial(_photo, Library(sources, images), images)
-
-
-def _photo(library: Library, images: tuple[ImageRecord, ...], number: int) -> "Image":
+def _read_photo(library: Library, images: tuple[ImageRecord, ...], number: int) -> "Image":
     return decode(library.read(images[number]), library.file_of(images[number]))
-
-
-#: Aggregate of a metric, which puts an image's captions together in its own way.
-REFERENCES = "references"
-#: Aggregate of a score from the photo, not from its captions.
-IMAGE = "image"
-
-
-def pair_labels(
-    judged: Sequence[Judged], name: str, aggregates: Sequence[str]
-) -> Iterator[tuple[str, Judged, NDArray[np.float64]]]:
-    """Labels of the pairs by one encoder or metric.
-
-    Args:
-        judged: The pairs. The captions that they need are encoded together, each different one once.
-        name: A name for :func:`bcls.labels.load_text_encoder` or :func:`bcls.labels.caption_metrics.load_pair_scorer`.
-        aggregates: ``"max"``, ``"mean"``, ``"paired"``; of no matter to a metric, or where an image has one caption.
-
-    Yields:
-        The aggregate, the pairs and their labels ``(P,)``.
-
-    Raises:
-        ValueError: If there is no such encoder or metric, or a program that it needs is missing.
-    """
-    if name in SCORERS:
-        scorer = load_pair_scorer(name)
-        for one in judged:
-            with progress(f"{one.data} by {name}", len(one.images)) as step:
-                scores = scorer.pair_scores(
-                    one.texts, one.image_of_caption, one.images, one.captions, lambda done, _: step(done)
-                )
-            yield REFERENCES, one, scores
-        return
-    encoder = load_text_encoder(name)
-    needed = [np.isin(one.image_of_caption, one.images) for one in judged]
-    for used, one in zip(needed, judged, strict=True):
-        used[one.captions] = True
-    texts = [one.texts[row] for used, one in zip(needed, judged, strict=True) for row in np.flatnonzero(used)]
-    with progress(f"captions by {name}", len(set(texts))) as step:
-        vectors = encoder.encode(texts, lambda done, _: step(done))
-    start = 0
-    for used, one in zip(needed, judged, strict=True):
-        rows = np.zeros((len(one.texts), vectors.shape[1]), dtype=np.float32)
-        stop = start + int(np.count_nonzero(used))
-        rows[used] = vectors[start:stop]
-        start = stop
-        several = len(np.unique(one.image_of_caption)) < len(one.texts)
-        for aggregate in aggregates if several else ("max",):
-            labels = pair_relevance(rows, one.image_of_caption, one.images, one.captions, aggregate)
-            yield aggregate if several else "cosine", one, labels.astype(np.float64)
-        if one.photo is not None and isinstance(encoder, ClipEncoder):
-            yield IMAGE, one, _against_photos(encoder, one, one.photo, rows)
-
-
-def _against_photos(
-    encoder: ClipEncoder, judged: Judged, photo: "Callable[[int], Image]", rows: NDArray[np.float32]
-) -> NDArray[np.float64]:
-    """Cosine of photo and caption, the paper's row for CLIP."""
-    shown, place = np.unique(judged.images, return_inverse=True)
-    with progress(f"photos by {encoder.name}", len(shown)) as step:
-        photos = encoder.encode_photos((photo(int(one)) for one in shown), lambda done, _: step(done))
-    cosines: NDArray[np.float64] = np.einsum("pd,pd->p", photos[place], rows[judged.captions], dtype=np.float64)
-    return cosines
-
-
-_RESAMPLES = 1000
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Agreement of one kind of labels with people."""
-
-    data: str
-    """Whose judgements, such as ``"cxc-sits"``."""
-    encoder: str
-    """Name of the text encoder or metric."""
-    aggregate: str
-    """How the captions of an image were put together; ``"references"`` by the metric, ``"image"`` from the photo."""
-    subset: str
-    """``"all"`` pairs, or the ``"others"``, without the images' own captions."""
-    pairs: int
-    """How many pairs."""
-    pearson: float
-    """Pearson's correlation with the mean judgement."""
-    spearman: float
-    """Spearman's rank correlation."""
-    low: float
-    """Lower end of the 95 % interval of Pearson's, by resampling images."""
-    high: float
-    """Upper end."""
-
-
-def label_quality(encoder: str, aggregate: str, judged: Judged, labels: NDArray[np.float64]) -> Iterator[Quality]:
-    """Agreement of labels with people: over all pairs, and where images' own captions are among them without these.
-
-    Args:
-        encoder: Who made the labels, for the row.
-        aggregate: How, for the row.
-        judged: The pairs and what people said.
-        labels: ``(P,)`` labels of the pairs.
-    """
-    own = judged.own
-    yield _row(encoder, aggregate, "all", judged, labels, np.ones_like(own))
-    if own.any() and np.count_nonzero(~own) > 1:
-        yield _row(encoder, aggregate, "others", judged, labels, ~own)
-
-
-def _row(
-    encoder: str,
-    aggregate: str,
-    subset: str,
-    judged: Judged,
-    labels: NDArray[np.float64],
-    chosen: NDArray[np.bool_],
-) -> Quality:
-    from scipy import stats
-
-    mine, people = labels[chosen], judged.ratings[chosen]
-    low, high = _interval(mine, people, judged.groups[chosen])
-    pearson = float(stats.pearsonr(mine, people).statistic)
-    spearman = float(stats.spearmanr(mine, people).statistic)
-    return Quality(judged.data, encoder, aggregate, subset, len(mine), pearson, spearman, low, high)
-
-
-def _interval(
-    labels: NDArray[np.float64], scores: NDArray[np.float64], images: NDArray[np.int64]
-) -> tuple[float, float]:
-    """95 % bootstrap interval of Pearson's correlation; images are drawn, each with all its pairs.
-
-    Correlation needs only six sums, and a draw of images adds up the sums of its images.
-    """
-    _, group = np.unique(images, return_inverse=True)
-    columns = (np.ones_like(labels), labels, scores, labels**2, scores**2, labels * scores)
-    sums = np.stack([np.bincount(group, weights=column) for column in columns], axis=1)  # (images, 6)
-    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=_RESAMPLES)
-    count, x, y, xx, yy, xy = (draws @ sums).T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        drawn = (xy - x * y / count) / np.sqrt((xx - x**2 / count) * (yy - y**2 / count))
-    # A draw whose pairs are all alike has no correlation.
-    low, high = np.percentile(kept, (2.5, 97.5)) if len(kept := drawn[np.isfinite(drawn)]) else (np.nan, np.nan)
-    return float(low), float(high)

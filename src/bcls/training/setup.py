@@ -15,8 +15,7 @@ from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from bcls._core.errors import check_choice, fail
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
-from bcls.labels.cache import cached_embeddings
-from bcls.labels.encoders import fingerprint
+from bcls.labels.cache import cached_embeddings, fingerprint
 from bcls.losses import RetrievalLoss
 from bcls.models.base import RetrievalModel
 from bcls.models.config import build, model_config

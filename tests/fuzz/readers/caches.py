@@ -1,12 +1,12 @@
-"""What is kept beside a dataset: embeddings of captions, and features in the making."""
+"""Embeddings of captions and unfinished features in a dataset folder."""
 
 import json
-from functools import cache
 
 import numpy as np
 
-from bcls.features.arrays import SplitFile, finished_splits
-from bcls.labels.cache import open_rows, read_manifest, write_rows
+from bcls.features.array_cache import ArrayCache
+from bcls.features.extraction import finished_splits
+from bcls.labels.cache import open_rows, read_manifest, write_cache
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put
@@ -19,7 +19,7 @@ _FEATURES = {
     "settings": {"backbone": "a"},
     "splits": {"train": {"images": "0", "zero_rows": []}},
 }
-_DEPENDS = {"images": "0", "shape": [4, 2]}
+_SETTINGS = {"images": "0", "shape": [4, 2]}
 
 
 def read_label_manifest(content, folder):
@@ -33,12 +33,15 @@ def read_label_rows(content, folder):
     open_rows(folder, 3)
 
 
-def take_up_labels(content, folder):
-    """Whatever the notes of a broken-off run say, the next one ends with the right rows."""
+def resume_labels(content, folder):
+    """Whatever the journal of an interrupted run contains, the next one completes."""
     rows = np.arange(6, dtype=np.float16).reshape(3, 2)
-    put(folder, "embeddings.part.npy", npy(rows * 0))
-    put(folder, "progress.json", content)
-    write_rows(folder, _MANIFEST, 3, 1, lambda left: iter([(number, rows[number : number + 1]) for number in left]))
+    put(folder, ".embeddings.part", npy(rows * 0))
+    put(folder, ".embeddings.blocks", content)
+    cache = ArrayCache(folder / "embeddings.npy", 3, 1, _MANIFEST, restart=True)
+    for number in cache.remaining:
+        cache.write(number, rows[number : number + 1])
+    write_cache(cache, _MANIFEST)
 
 
 def read_features(content, folder):
@@ -47,27 +50,23 @@ def read_features(content, folder):
     return [one["zero_rows"] for one in found.values()]
 
 
-def take_up_features(content, folder):
+def resume_features(content, folder):
     put(folder, ".train.part", npy(np.zeros((4, 2), np.float16)))
     put(folder, ".train.blocks", content)
-    made = SplitFile(folder, "train", (4, 2), _DEPENDS)
-    made.write(0, 0, np.ones((2, 2), np.float16), [])
+    cache = ArrayCache(folder / "train.npy", 4, 2, _SETTINGS)
+    cache.write(0, np.ones((2, 2), np.float16))
 
 
-@cache
-def progress():
-    return [json.dumps({"manifest": _MANIFEST, "done": [0, 2]}).encode()]
-
-
-def blocks():
-    lines = [_DEPENDS, {"block": 0, "zero": []}, {"block": 1, "zero": ["a"]}]
+def journal(settings, *blocks):
+    """A valid journal with some finished blocks."""
+    lines = [settings, *({"block": number, "zero": zero} for number, zero in blocks)]
     return ["".join(json.dumps(line) + "\n" for line in lines).encode()]
 
 
 READERS = (
     Reader("label manifest", lambda: [json.dumps(_MANIFEST).encode()], read_label_manifest, damage_json),
     Reader("label rows", lambda: [npy(np.ones((3, 2), np.float16))], read_label_rows, damage_npy),
-    Reader("label progress", progress, take_up_labels, damage_json),
+    Reader("label blocks", lambda: journal(_MANIFEST, (0, []), (2, [])), resume_labels, damage_json),
     Reader("feature manifest", lambda: [json.dumps(_FEATURES).encode()], read_features, damage_json),
-    Reader("feature blocks", blocks, take_up_features, damage_json),
+    Reader("feature blocks", lambda: journal(_SETTINGS, (0, []), (1, ["a"])), resume_features, damage_json),
 )

@@ -5,7 +5,7 @@ import json
 
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.vocabulary import SPECIALS, Vocabulary
-from bcls.labels.quality import judged_cxc
+from bcls.labels.quality import load_cxc
 from bcls.search.source import read_sidecar
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
@@ -28,7 +28,7 @@ def read_vocabulary(content, folder):
 
 
 def read_captions(content, folder):
-    judged_cxc(put(folder, "sits.csv", _CXC), put(folder, "captions.json", content))
+    load_cxc(put(folder, "sits.csv", _CXC), put(folder, "captions.json", content))
 
 
 def captions():

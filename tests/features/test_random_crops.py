@@ -1,38 +1,26 @@
-"""Random views: the same whoever asks, in rows behind the whole picture's, under a name that tells them."""
+"""Extraction with random crops."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from bcls.data.check import check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.data.images import random_view
-from bcls.features.arrays import FeatureSettings
 from bcls.features.backbones import load_backbone
-from bcls.features.extraction import extract
-from bcls.features.regions import RandomViews
-from tests.features.made import broken_off, digests
+from bcls.features.extraction import FeatureSettings, extract
+from bcls.features.regions import image_views
+from tests.features.factories import digests, interrupted_extraction
 from tests.reference.features import features as reference
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
-def test_views_depend_on_the_id_and_their_number_alone():
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8))
-    views = RandomViews(4, 0.5).of(picture, "dög 1")
-    assert views[0] is picture
-    assert [one.tobytes() for one in RandomViews(2, 0.5).of(picture, "dög 1")] == [one.tobytes() for one in views[:3]]
-    others = RandomViews(4, 0.5).of(picture, "dög 2")
-    assert len({one.tobytes() for one in (*views, *others)}) == 9
-    assert [one.size for one in RandomViews(0, 0.5).of(picture, "dög 1")] == [(80, 60)]
-
-
 @pytest.mark.parametrize(("view", "regions", "grid"), [("whole", "4", 2), ("whole", "global", None)])
-def test_rows_are_the_reference(folder, backbone, view, regions, grid, monkeypatch):
+def test_rows_equal_the_reference(folder, backbone, view, regions, grid, monkeypatch):
     shown = []
     monkeypatch.setattr(
         "bcls.features.regions.random_view", lambda *given: shown.append(given[1:]) or random_view(*given)
@@ -48,14 +36,14 @@ def test_rows_are_the_reference(folder, backbone, view, regions, grid, monkeypat
     network = load_backbone(backbone)
     for number in (0, 4, 5, 15, 16, 19):
         image_id = dataset.image_ids[number]
-        pictures = RandomViews(2, 0.3).of(dataset.read_image(image_id), image_id)
-        for place, picture in enumerate(pictures):
+        images = image_views(dataset.read_image(image_id), image_id, 2, 0.3)
+        for place, image in enumerate(images):
             row = torch.tensor(found.take([number], place)[0]).float()
-            torch.testing.assert_close(row, reference(network, picture, view, grid), atol=2e-3, rtol=2e-3)
+            torch.testing.assert_close(row, reference(network, image, view, grid), atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize(("view", "regions"), [("whole", "2x2"), ("centre", "global")])
-def test_whole_pictures_are_those_without_views(folder, backbone, view, regions):
+def test_rows_of_images_equal_those_without_crops(folder, backbone, view, regions):
     plain = extract(open_dataset(folder), FeatureSettings(backbone, regions, view, name="plain"))
     several = extract(open_dataset(folder), FeatureSettings(backbone, regions, view, views=2, name="several"))
     for split in ("train", "test"):
@@ -66,7 +54,7 @@ def test_whole_pictures_are_those_without_views(folder, backbone, view, regions)
     assert dataset.features("plain").take(range(20)).tobytes() == dataset.features("several").take(range(20)).tobytes()
 
 
-def test_manifests_tell_the_views(folder, backbone):
+def test_manifests_record_the_number_of_crops(folder, backbone):
     done = extract(open_dataset(folder), FeatureSettings(backbone, "global", "centre", views=3))
     assert done.name.endswith("-global-centre-views3")
     entry = json.loads((folder / "manifest.json").read_text())["features"][done.name]
@@ -79,10 +67,10 @@ def test_manifests_tell_the_views(folder, backbone):
     assert not {"views", "smallest_crop"} & json.loads((plain.folder / "manifest.json").read_text())["settings"].keys()
 
 
-def test_goes_on_with_the_same_bytes_in_any_order(folder, backbone, monkeypatch):
+def test_resume_and_other_orders_give_the_same_bytes(folder, backbone, monkeypatch):
     whole = extract(open_dataset(folder), FeatureSettings(backbone, "4", views=2, name="whole")).folder
     settings = FeatureSettings(backbone, "4", views=2, name="parts")
-    broken_off(folder, settings, monkeypatch)
+    interrupted_extraction(folder, settings, monkeypatch)
     extract(open_dataset(folder), settings)
     assert digests(folder / "features" / "parts") == digests(whole)
     for split in ("test", "train"):
@@ -101,9 +89,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("before", "now", "message"), CHANGES)
-def test_other_views_under_a_started_name_are_refused(folder, backbone, monkeypatch, before, now, message):
+def test_other_numbers_of_crops_under_the_same_name_raise(folder, backbone, monkeypatch, before, now, message):
     same = {"backbone": backbone, "regions": "4", "name": "mine"}
-    broken_off(folder, FeatureSettings(**same, **before), monkeypatch)
+    interrupted_extraction(folder, FeatureSettings(**same, **before), monkeypatch)
     with pytest.raises(ValueError, match=message):
         extract(open_dataset(folder), FeatureSettings(**same, **now))
     extract(open_dataset(folder), FeatureSettings(**same, **before))
@@ -111,7 +99,7 @@ def test_other_views_under_a_started_name_are_refused(folder, backbone, monkeypa
         extract(open_dataset(folder), FeatureSettings(**same, **now))
 
 
-def test_an_entry_that_was_lost_is_made_again(folder, backbone):
+def test_lost_entry_in_the_dataset_manifest_is_restored(folder, backbone):
     settings = FeatureSettings(backbone, "4", views=1, name="mine")
     extract(open_dataset(folder), settings)
     entered = (folder / "manifest.json").read_text()
@@ -120,9 +108,9 @@ def test_an_entry_that_was_lost_is_made_again(folder, backbone):
     assert json.loads((folder / "manifest.json").read_text()) == json.loads(entered)
 
 
-def test_all_rows_of_an_unreadable_picture_are_zero(folder, backbone):
+def test_all_rows_of_an_unreadable_image_are_zero(folder, backbone):
     bad = open_dataset(folder).image_ids[6]
-    (folder / "images" / f"{bad}.png").write_bytes(b"no picture")
+    (folder / "images" / f"{bad}.png").write_bytes(b"no image")
     settings = FeatureSettings(backbone, "4", views=2, name="mine")
     assert list(extract(open_dataset(folder), settings).unreadable) == [bad]
     check_dataset(folder)
@@ -138,12 +126,12 @@ def test_all_rows_of_an_unreadable_picture_are_zero(folder, backbone):
     [
         ({"views": -1}, "`views`: expected a whole number not below 0"),
         ({"views": 2, "view": "ten-crop"}, "`views`: expected 0, or another view, got 2 with the view ten-crop"),
-        ({"views": 2, "smallest_crop": 0.0}, "`smallest_crop`: expected a share above 0, up to 1, got 0.0"),
+        ({"views": 2, "smallest_crop": 0.0}, "`smallest_crop`: expected a fraction above 0 and at most 1, got 0.0"),
         ({"views": 2, "smallest_crop": 1.5}, "`smallest_crop`: expected"),
         ({"views": 2, "smallest_crop": float("nan")}, "`smallest_crop`: expected"),
     ],
 )
-def test_wrong_settings_write_nothing(folder, backbone, change, message):
+def test_invalid_settings_raise_and_write_nothing(folder, backbone, change, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         extract(open_dataset(folder), FeatureSettings(**{"backbone": backbone, "regions": "4", **change}))
     assert not (folder / "features").exists()

@@ -1,4 +1,4 @@
-"""The engine ``ray`` gives what the local one gives; one Ray serves all tests here."""
+"""Blocks of work on Ray; all tests share one cluster."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bcls.features.jobs import run_blocks
-from tests.jobs import workers
+from tests.features import workers
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("ray.data")
@@ -33,31 +33,31 @@ def test_same_bytes_as_local(count):
     assert spread == local
 
 
-def test_workers_are_other_processes_with_the_threads_asked_for():
+def test_workers_are_other_processes_with_the_given_threads():
     results = [result for _, result in run_blocks([1, 2], workers.start_threads, engine="ray", threads=3)]
     assert {int(one[0]) for one in results} == {3}
     assert os.getpid() not in {int(one[1]) for one in results}
 
 
-def test_what_a_worker_raises_is_raised_here():
+def test_errors_of_a_worker_are_raised_here():
     with pytest.raises(ValueError, match=r"^`block`: expected words, got 1; pass words$"):
         list(run_blocks([1], workers.start_refuse, engine="ray"))
     with pytest.raises(FileNotFoundError, match="no such model"):
         list(run_blocks([1], workers.start_broken, engine="ray"))
 
 
-def test_a_worker_that_dies_is_told():
+def test_dead_worker_raises():
     with pytest.raises(
-        ValueError, match=r"`workers`: expected that they live, got one that died \(its process ended\)"
+        ValueError, match=r"`workers`: expected workers that stay alive, got one that died \(its process ended\)"
     ):
         list(run_blocks([1], workers.start_die, engine="ray"))
 
 
-def test_starts_and_stops_its_own_ray_quietly():
+def test_own_cluster_is_started_and_stopped_without_output():
     code = (
         "import functools, numpy as np, ray\n"
         "from bcls.features.jobs import run_blocks\n"
-        "from tests.jobs.workers import Draw\n"
+        "from tests.features.workers import Draw\n"
         "rows = dict(run_blocks([['a'], ['b', 'c']], functools.partial(Draw, 4), engine='ray', threads=1))\n"
         "print(rows[0].shape, rows[1].shape, ray.is_initialized())\n"
     )
@@ -66,7 +66,7 @@ def test_starts_and_stops_its_own_ray_quietly():
     assert run.stderr == ""
 
 
-def test_no_cluster_at_the_address():
+def test_unreachable_address_raises():
     code = (
         "from bcls.features.jobs import run_blocks\n"
         "try:\n"

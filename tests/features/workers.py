@@ -7,7 +7,7 @@ import torch
 
 
 class Draw:
-    """Draws a row for each word; knows how many torch threads it has."""
+    """Draws a random row for each word of a block, seeded by its length."""
 
     def __init__(self, width):
         self.width = width

@@ -1,3 +1,5 @@
+"""Extraction of features: values, files, resume, refusals."""
+
 import json
 from importlib import metadata
 
@@ -5,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from bcls._core.locks import lock_folder
 from bcls.data.check import check_dataset
 from bcls.data.dataset import open_dataset
-from bcls.features.arrays import FeatureSettings, _device
 from bcls.features.backbones import load_backbone
-from bcls.features.extraction import extract
-from tests.features.made import broken_off, digests, tiny
+from bcls.features.extraction import FeatureSettings, _device, extract
+from tests.features.factories import digests, draw_dataset, interrupted_extraction, tiny_backbone
 from tests.reference.features import features as reference
 
 pytest.importorskip("transformers")
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
     ("view", "regions", "rows"),
     [("whole", "4", 2), ("whole", "global", None), ("ten-crop", "2x2", 2), ("six-crop", "global", None)],
 )
-def test_rows_are_the_reference(folder, backbone, view, regions, rows):
+def test_rows_equal_the_reference(folder, backbone, view, regions, rows):
     done = extract(open_dataset(folder), FeatureSettings(backbone, regions, view, name="mine"))
     shape = (16,) if rows is None else (4, 16)
     assert done.shapes == {"train": (16, *shape), "test": (4, *shape)}
@@ -37,7 +39,7 @@ def test_rows_are_the_reference(folder, backbone, view, regions, rows):
         torch.testing.assert_close(torch.tensor(found[number]).float(), expected, atol=2e-3, rtol=2e-3)
 
 
-def test_manifest_tells_what_made_them(folder, backbone):
+def test_manifest_records_settings_and_software(folder, backbone):
     before = json.loads((folder / "manifest.json").read_text())
     done = extract(open_dataset(folder), FeatureSettings(backbone, "global", "centre"))
     assert done.name == f"{backbone.rpartition('/')[2]}-global-centre"
@@ -54,7 +56,7 @@ def test_manifest_tells_what_made_them(folder, backbone):
     assert after == before
 
 
-def test_a_finished_one_says_so(folder, backbone):
+def test_finished_splits_are_reported_and_kept(folder, backbone):
     settings = FeatureSettings(backbone, "4", name="mine")
     first = extract(open_dataset(folder), settings)
     kept = digests(first.folder)
@@ -64,7 +66,7 @@ def test_a_finished_one_says_so(folder, backbone):
     assert digests(again.folder) == kept
 
 
-def test_splits_one_after_the_other_give_the_same(folder, backbone):
+def test_single_splits_give_the_same_files(folder, backbone):
     whole = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="whole")).folder
     for split in ("test", "train"):
         done = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="parts", split=split))
@@ -73,27 +75,27 @@ def test_splits_one_after_the_other_give_the_same(folder, backbone):
 
 
 @pytest.mark.parametrize("change", [{"regions": "16"}, {"view": "centre"}, {"precision": "bfloat16"}])
-def test_other_settings_under_a_finished_name_are_refused(folder, backbone, change):
+def test_other_settings_for_finished_features_raise(folder, backbone, change):
     settings = {"backbone": backbone, "regions": "4", "name": "mine"}
     extract(open_dataset(folder), FeatureSettings(**settings))
     with pytest.raises(ValueError, match=rf"`{next(iter(change))}`: expected .* as in the finished features 'mine'"):
         extract(open_dataset(folder), FeatureSettings(**{**settings, **change}))
 
 
-def test_goes_on_with_the_same_bytes(folder, backbone, monkeypatch):
+def test_resume_gives_the_same_bytes(folder, backbone, monkeypatch):
     whole = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="whole")).folder
     settings = FeatureSettings(backbone, "4", name="parts")
-    broken_off(folder, settings, monkeypatch)
+    interrupted_extraction(folder, settings, monkeypatch)
     parts = folder / "features" / "parts"
     assert not (parts / "manifest.json").exists()
     assert "parts" not in open_dataset(folder).feature_names
     with (parts / ".train.blocks").open("ab") as file:
         file.write(b'{"block": 2, "ze')  # a line that was cut off
     computed = []
-    from bcls.features.worker import PictureWorker
+    from bcls.features.worker import FeatureWorker
 
-    call = PictureWorker.__call__
-    monkeypatch.setattr(PictureWorker, "__call__", lambda self, ids: computed.append(len(ids)) or call(self, ids))
+    call = FeatureWorker.__call__
+    monkeypatch.setattr(FeatureWorker, "__call__", lambda self, ids: computed.append(len(ids)) or call(self, ids))
     extract(open_dataset(folder), settings)
     assert computed == [5, 1, 4]
     for split in ("train", "test"):
@@ -102,17 +104,19 @@ def test_goes_on_with_the_same_bytes(folder, backbone, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [{"regions": "16"}, {"view": "ten-crop"}, {"precision": "float16"}])
-def test_other_settings_than_the_broken_off_are_refused(folder, backbone, monkeypatch, change):
+def test_other_settings_for_unfinished_features_raise(folder, backbone, monkeypatch, change):
     settings = {"backbone": backbone, "regions": "4", "name": "mine"}
-    broken_off(folder, FeatureSettings(**settings), monkeypatch)
-    with pytest.raises(ValueError, match=rf"`{next(iter(change))}`: expected .* as in the extraction that was broken"):
+    interrupted_extraction(folder, FeatureSettings(**settings), monkeypatch)
+    with pytest.raises(ValueError, match=rf"`{next(iter(change))}`: expected .* as in the unfinished computation"):
         extract(open_dataset(folder), FeatureSettings(**{**settings, **change}))
 
 
-def test_killed_between_the_name_and_the_record(folder, backbone, monkeypatch):
+def test_kill_between_renaming_and_recording_is_resumed(folder, backbone, monkeypatch):
     settings = FeatureSettings(backbone, "4", name="mine", split="test")
     with monkeypatch.context() as patch:
-        patch.setattr("bcls.features.extraction.record_split", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "bcls.features.extraction._SplitWork._record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             extract(open_dataset(folder), settings)
     assert (folder / "features" / "mine" / "test.npy").exists()
@@ -120,7 +124,7 @@ def test_killed_between_the_name_and_the_record(folder, backbone, monkeypatch):
     assert open_dataset(folder).split("test").features("mine").shape == (4, 4, 16)
 
 
-def test_unreadable_pictures_keep_the_split_unfinished_until_quarantined(folder, backbone, tmp_path):
+def test_split_with_unreadable_images_is_unfinished_until_they_are_quarantined(folder, backbone, tmp_path):
     dataset = open_dataset(folder)
     bad = dataset.image_ids[6]
     picture = folder / "images" / f"{bad}.png"
@@ -142,24 +146,24 @@ def test_unreadable_pictures_keep_the_split_unfinished_until_quarantined(folder,
     assert extract(open_dataset(folder), settings).zero_rows == (bad,)
 
 
-def test_readable_pictures_in_quarantine_have_features(folder, backbone):
+def test_readable_images_in_quarantine_have_features(folder, backbone):
     image = open_dataset(folder).image_ids[0]
     (folder / "quarantine.json").write_text(json.dumps({"images": {image: "a leak"}, "captions": {}}))
     extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
     assert open_dataset(folder).features("mine")[0].any()
 
 
-def test_all_pictures_gone_is_one_error(folder, backbone):
+def test_missing_images_raise_one_error(folder, backbone):
     for picture in (folder / "images").iterdir():
         picture.rename(folder / picture.name)
-    with pytest.raises(ValueError, match="`dataset`: expected pictures that can be read, got none of 5"):
+    with pytest.raises(ValueError, match="`dataset`: expected images that can be read, got none of 5"):
         extract(open_dataset(folder), FeatureSettings(backbone, "4"))
 
 
-def test_features_that_are_not_finite_are_refused(folder, tmp_path):
+def test_features_that_are_not_finite_raise(folder, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    path = tiny(tmp_path / "wild")
+    path = tiny_backbone(tmp_path / "wild")
     state = load_file(f"{path}/model.safetensors")
     state["layernorm.weight"] *= 1e6
     save_file(state, f"{path}/model.safetensors", metadata={"format": "pt"})
@@ -167,34 +171,35 @@ def test_features_that_are_not_finite_are_refused(folder, tmp_path):
         extract(open_dataset(folder), FeatureSettings(path, "4"))
 
 
-def test_parts_of_a_split_are_refused(folder, backbone):
+def test_incomplete_splits_raise(folder, backbone):
     image = open_dataset(folder).image_ids[0]
     (folder / "quarantine.json").write_text(json.dumps({"images": {image: "a leak"}, "captions": {}}))
     with pytest.raises(ValueError, match="`dataset`: expected all 16 images of split 'train', got 15"):
         extract(open_dataset(folder).without_quarantined(), FeatureSettings(backbone, "4"))
 
 
-def test_a_changed_dataset_is_noticed(folder, backbone):
+def test_changed_images_raise(folder, backbone):
     extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
     lines = (folder / "captions.jsonl").read_text().splitlines()
     (folder / "captions.jsonl").write_text("\n".join([*lines[5:80], *lines[:5], *lines[80:]]) + "\n")
-    with pytest.raises(ValueError, match="expected features of the images that split 'train' has now"):
+    with pytest.raises(ValueError, match="expected features of the current images of split 'train'"):
         extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
 
 
-def test_names_of_imported_features_are_kept(folder, backbone):
+def test_names_of_imported_features_raise(folder, backbone):
     np.save(folder / "other.npy", np.ones((16, 3), np.float32))
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["features"] = {"butd": {"train": {"path": "other.npy"}}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="`name`: expected a name of its own"):
+    with pytest.raises(ValueError, match="`name`: expected an unused name"):
         extract(open_dataset(folder), FeatureSettings(backbone, "4", name="butd"))
 
 
-def test_two_at_a_time_are_refused(folder, backbone):
-    from bcls.features.arrays import alone
-
-    with alone(folder / "features" / "mine"), pytest.raises(ValueError, match="no other process makes now"):
+def test_second_extraction_at_a_time_raises(folder, backbone):
+    with (
+        lock_folder(folder / "features" / "mine"),
+        pytest.raises(ValueError, match="features that no other process is writing"),
+    ):
         extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
 
 
@@ -216,13 +221,13 @@ def test_two_at_a_time_are_refused(folder, backbone):
         ({"backbone": "efficientnet"}, "backbone"),
     ],
 )
-def test_wrong_settings_write_nothing(folder, backbone, change, named):
+def test_invalid_settings_raise_and_write_nothing(folder, backbone, change, named):
     with pytest.raises(ValueError, match=f"^`{named}`: expected"):
         extract(open_dataset(folder), FeatureSettings(**{"backbone": backbone, "regions": "4", **change}))
     assert not (folder / "features").exists()
 
 
-def test_number_of_threads_does_not_show(folder, backbone):
+def test_result_does_not_depend_on_the_number_of_threads(folder, backbone):
     made = []
     before = torch.get_num_threads()
     try:
@@ -236,10 +241,18 @@ def test_number_of_threads_does_not_show(folder, backbone):
     assert made[0] == made[1]
 
 
-def test_a_gpu_that_is_not_there(monkeypatch):
+def test_unavailable_devices_raise(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert [_device(name) for name in ("auto", "cuda", "cuda:0", "cpu")] == ["cuda", "cuda", "cuda:0", "cpu"]
     for name in ("cuda:abc", "cuda:99", "cuda:", "mps"):
         with pytest.raises(ValueError, match="`device`"):
             _device(name)
+
+
+def test_ray_needs_an_absolute_folder(tmp_path, monkeypatch):
+    draw_dataset(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    settings = FeatureSettings(tiny_backbone(tmp_path / "tiny"), "4", engine="ray")
+    with pytest.raises(ValueError, match="`dataset`: expected an absolute folder with the engine 'ray'"):
+        extract(open_dataset("data"), settings)

@@ -1,0 +1,130 @@
+"""Image preprocessing settings of transformers models: size, normalization and resize filter."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+from PIL import Image
+
+from bcls._core.errors import check_number, check_numbers, fail
+from bcls.data.text_files import read_json
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_HINT = "copy the files of the model again"
+
+
+class Processing(NamedTuple):
+    """Size of the input image and normalization of its colours, on the scale 0..255."""
+
+    side: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resample: Image.Resampling
+
+
+class Colours(NamedTuple):
+    """Normalization of a pixel value from 0 to 255: ``(value * factor - mean) / std``."""
+
+    factor: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def read_processing(path: Path | None, image_size: object) -> Processing:
+    """Read ``preprocessor_config.json``.
+
+    Args:
+        path: The file, or a ``processor_config.json`` with the same settings under ``image_processor``. Without a file,
+            the side is ``image_size`` (224 if that is ``None``), mean and deviation are ImageNet's, and the filter is
+            bicubic.
+        image_size: The size in the model's own config.
+
+    Raises:
+        ValueError: The file is damaged, the input is not square, or the normalization is not supported.
+    """
+    where = str(path or "config.json")
+    content = read_json(path) if path else {}
+    settings = content.get("image_processor", content) if isinstance(content, dict) else content
+    if not isinstance(settings, dict):
+        fail(where, "a JSON object with settings", type(settings).__name__, _HINT)
+    size = settings.get("size", image_size)
+    if settings.get("do_center_crop", "crop_size" in settings):
+        size = settings.get("crop_size") or size
+    colours = read_colours(where, settings, _IMAGENET_MEAN, _IMAGENET_STD)
+    return Processing(
+        square_side(where, 224 if size is None else size),
+        # transformers multiplies pixels by the factor first, a backbone normalizes the pixels themselves.
+        tuple(value / colours.factor for value in colours.mean),
+        tuple(value / colours.factor for value in colours.std),
+        read_filter(where, settings),
+    )
+
+
+def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float], std: Sequence[float]) -> Colours:
+    """Read the normalization of an image processor.
+
+    Args:
+        where: The file, for error messages.
+        settings: Settings of the processor.
+        mean: Default mean of red, green and blue.
+        std: Default deviation.
+
+    Raises:
+        ValueError: The normalization is not supported, or a value is not a number.
+    """
+    if settings.get("rescale_offset"):
+        fail(where, "pixels scaled by a factor only", "rescale_offset", "use another model; this one is not supported")
+    factor = 1.0
+    if settings.get("do_rescale", True):
+        factor = check_number(f"{where}: rescale_factor", settings.get("rescale_factor", 1 / 255), _HINT, above=0)
+    if not settings.get("do_normalize", True):
+        return Colours(factor, (0.0,) * 3, (1.0,) * 3)
+    mean = check_numbers(f"{where}: image_mean", settings.get("image_mean", mean), _HINT, count=3)
+    std = check_numbers(f"{where}: image_std", settings.get("image_std", std), _HINT, count=3)
+    for value in std:
+        check_number(f"{where}: image_std", value, _HINT, above=0)
+    return Colours(factor, tuple(mean), tuple(std))
+
+
+def read_filter(where: str, settings: Mapping[str, Any]) -> Image.Resampling:
+    """Read the resize filter of an image processor; bicubic by default."""
+    number = settings.get("resample", Image.Resampling.BICUBIC)
+    try:
+        return Image.Resampling(number)
+    except ValueError:
+        fail(f"{where}: resample", "the number of one of Pillow's filters", repr(number), _HINT)
+
+
+def read_size(where: str, size: object) -> tuple[int, int | None]:
+    """Parse a size as transformers writes it into height and width; the width of ``shortest_edge`` is ``None``.
+
+    Args:
+        where: The setting, for error messages.
+        size: One number, a pair, or a mapping with ``height`` and ``width`` or with ``shortest_edge``.
+
+    Raises:
+        ValueError: The size has another form.
+    """
+    short = size.get("shortest_edge") if isinstance(size, Mapping) else None
+    if _is_side(short):
+        return short, None
+    sides: object = size
+    if isinstance(size, Mapping):
+        sides = size.get("height"), size.get("width")
+    elif isinstance(size, int):
+        sides = size, size
+    if not isinstance(sides, list | tuple) or len(sides) != 2 or not all(map(_is_side, sides)):
+        fail(where, "a size in pixels", repr(size), _HINT)
+    return sides[0], sides[1]
+
+
+def square_side(where: str, size: object) -> int:
+    """Return the side of a square size; see :func:`read_size`."""
+    height, width = read_size(where, size)
+    if width not in (None, height):
+        fail(where, "the size of a square", repr(size), "use a model for square images")
+    return height
+
+
+def _is_side(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
