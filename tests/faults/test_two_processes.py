@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from bcls._core.locks import sole_writer
-from bcls.data.write import _alone as importing
+from bcls.data.write import _lock as importing
 from bcls.features.arrays import alone as extracting
 from bcls.labels.cache import alone as embedding
 from bcls.training.run_folder import locked

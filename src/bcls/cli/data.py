@@ -115,12 +115,12 @@ def _stats(words: list[str]) -> int:
     about = "Counts a dataset: captions an image, words a caption, sizes of pictures."
     (folder,), flags = places("data", words, ("DIR",), "data stats DIR")
     settings = parse("data stats DIR", about, StatsSettings, flags)
-    from bcls.data.stats import count, plot
+    from bcls.data.stats import compute_stats, plot_stats
 
     dataset = open_dataset(folder)
-    stats = count(dataset, sizes=settings.sizes)
+    stats = compute_stats(dataset, sizes=settings.sizes)
     if settings.plot is not None:
-        plot(stats, Path(settings.plot), dataset.name)
+        plot_stats(stats, Path(settings.plot), dataset.name)
     if settings.json:
         print(json.dumps({"name": dataset.name, "splits": [one.as_json() for one in stats]}))
     else:

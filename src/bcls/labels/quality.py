@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from bcls._core.errors import fail
 from bcls._core.progress import progress
-from bcls.data.dataset import Library
+from bcls.data.dataset import ImageReader
 from bcls.data.images import decode
-from bcls.data.importers.karpathy import read as read_karpathy
-from bcls.data.importers.pictures import find_pictures
-from bcls.data.importers.settings import ImportSettings
+from bcls.data.importers.captions import read_karpathy
+from bcls.data.importers.common import ImportSettings, find_images
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.records import ImageRecord
 from bcls.data.text_files import read_json
@@ -118,7 +117,7 @@ def judged_flickr8k(folder: Path, photos: Path | None = None) -> list[Judged]:
         place[f"{content.captions[row].image_id}#{seen[image]}"] = row
         seen[image] += 1
     texts = [caption.text for caption in content.captions]
-    photo = None if photos is None else partial(_photo, Library(content.sources, content.images), content.images)
+    photo = None if photos is None else partial(_photo, ImageReader(content.sources, content.images), content.images)
     judged = []
     for name, file, read in (
         ("expert", "ExpertAnnotations.txt", flickr8k_expert),
@@ -172,11 +171,11 @@ def _all_known(path: Path, what: str, names: NDArray[np.str_], known: dict[str, 
 def _coco_photos(image_ids: Ids, photos: Path) -> "Callable[[int], Image]":
     records = [ImageRecord(str(one), "test") for one in image_ids.tolist()]
     wanted = [(f"COCO_val2014_{one:012d}.jpg", f"{one:012d}.jpg") for one in image_ids.tolist()]
-    images, sources, _ = find_pictures(records, wanted, photos)
-    return partial(_photo, Library(sources, images), images)
+    images, sources, _ = find_images(records, wanted, photos)
+    return partial(_photo, ImageReader(sources, images), images)
 
 
-def _photo(library: Library, images: tuple[ImageRecord, ...], number: int) -> "Image":
+def _photo(library: ImageReader, images: tuple[ImageRecord, ...], number: int) -> "Image":
     return decode(library.read(images[number]), library.file_of(images[number]))
 
 
