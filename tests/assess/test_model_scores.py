@@ -14,7 +14,7 @@ from bcls.models.config import build
 from bcls.models.folder import load
 from bcls.training.start import train
 from tests.assess.made import make_data as make_data_without_features
-from tests.data.made import make_dataset
+from tests.data.factories import make_dataset
 from tests.training.made import WIDTH, WORDS, make_data, settings
 
 VOCABULARY = Vocabulary.build([" ".join(WORDS)], threshold=1)

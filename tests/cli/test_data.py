@@ -7,7 +7,7 @@ import pytest
 
 from bcls.cli import data
 from bcls.cli import main as cli
-from tests.data.made import REAL, make_dataset, make_pictures, needs_real
+from tests.data.factories import REAL, make_dataset, make_images, needs_real
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def run(monkeypatch, capsys):
 
 @pytest.fixture
 def source(tmp_path):
-    make_pictures(tmp_path / "mine", ["a.webp", "b.webp"])
+    make_images(tmp_path / "mine", ["a.webp", "b.webp"])
     (tmp_path / "mine" / "captions.csv").write_text("image,caption,split\na.jpg,one,train\nb.jpg,two,test\n")
     return tmp_path / "mine"
 
@@ -47,7 +47,7 @@ def test_import_check_stats(run, source, tmp_path):
     code, said, notes = run("import", "folder", source, "--out", out)
     assert code == 0
     assert "train" in said
-    assert notes == "note: 2 images have another file ending than in the captions (.webp for .jpg)\n"
+    assert notes == "note: 2 images have another file extension than in the captions (.webp for .jpg)\n"
     code, said, _ = run("check", out)
     assert code == 0
     assert "no problems" in said
@@ -67,7 +67,7 @@ def test_json_alone_on_standard_output(run, source, tmp_path):
     code, said, _ = run("check", out, "--json", "--workers", "1")
     report = json.loads(said)
     assert code == 1
-    assert report["counts"] == {"damaged-image": 1, "wrong-ending": 1}  # the others are PNG files named .webp
+    assert report["counts"] == {"damaged-image": 1, "wrong-extension": 1}  # the others are PNG files named .webp
     assert report["quarantined"] == {"images": 1, "captions": 0}
     damaged = next(one for one in report["findings"] if one["kind"] == "damaged-image")
     assert (damaged["subject"], damaged["problem"]) == ("a.jpg", True)
@@ -104,7 +104,7 @@ def test_problems_and_notes(run, tmp_path):
         (("import", "folder", "x"), "out"),
         (("import", "folder", "x", "--out", "y", "--imgaes", "z"), "--imgaes"),
         (("import", "karpathy", "nothing.json", "--out", "y"), "nothing.json: No such file"),
-        (("import", "karpathy", "nothing.json", "--out", "y", "--captions", "x"), "not with karpathy"),
+        (("import", "karpathy", "nothing.json", "--out", "y", "--captions", "x"), "no value for a karpathy source"),
         (("check", "nothing"), "nothing: no such dataset folder"),
         (("check",), "arguments are required: DIR"),
         (("stats", ".", "--plot"), "plot"),
@@ -139,7 +139,7 @@ def test_the_fixed_call(run, tmp_path):
     pictures = ("--images", folder / "images_224.zip")
     code, out, err = run("import", "karpathy", folder / "dataset_flickr8k.json", *pictures, "--out", tmp_path / "d")
     assert code == 0
-    assert err.count("note: 8000 images have another file ending") == 1
+    assert err.count("note: 8000 images have another file extension") == 1
     assert "6,000" in out
 
 

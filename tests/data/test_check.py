@@ -12,7 +12,7 @@ from bcls.data.check import CheckSettings, check_dataset, difference_hash, near_
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
 from bcls.data.records import FeatureFile, ImageFiles, Manifest, write_manifest
-from tests.data.made import REAL, caption_rows, make_dataset, make_pictures, needs_real, picture, write_lines
+from tests.data.factories import REAL, caption_rows, image_bytes, make_dataset, make_images, needs_real, write_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 
@@ -49,8 +49,8 @@ class TestPictures:
         [
             (b"", "an empty file"),
             (b"hello", "5 bytes of something else"),
-            (picture(1, (300, 300), "JPEG")[:2000], "damaged"),
-            (picture(1, (300, 300), "PNG")[:500], "damaged"),
+            (image_bytes(1, (300, 300), "JPEG")[:2000], "damaged"),
+            (image_bytes(1, (300, 300), "PNG")[:500], "damaged"),
         ],
     )
     def test_damaged_ones_go_into_quarantine(self, folder, content, detail):
@@ -70,19 +70,19 @@ class TestPictures:
         assert "i2" in report.quarantine.images
 
     def test_bombs(self, folder):
-        self.put(folder, picture(1, (40, 40)))
+        self.put(folder, image_bytes(1, (40, 40)))
         kinds, report = found(folder, max_pixels=1000)
         assert kinds == {"damaged-image": ["i1"]}
         assert "at most 1000 pixels, got 40 x 40" in report.quarantine.images["i1"]
 
     def test_oddities_are_notes(self, folder):
-        self.put(folder, picture(1, file_format="JPEG", mode="CMYK"))
-        frames = [Image.open(io.BytesIO(picture(seed))) for seed in (2, 9)]
+        self.put(folder, image_bytes(1, file_format="JPEG", mode="CMYK"))
+        frames = [Image.open(io.BytesIO(image_bytes(seed))) for seed in (2, 9)]
         frames[0].save(folder / "images" / "i2.png", save_all=True, append_images=frames[1:])
         depth = np.linspace(0, 65535, 400, dtype=np.uint16).reshape(20, 20)
         Image.fromarray(depth).save(folder / "images" / "i3.png")
         kinds, report = found(folder)
-        assert kinds == {"wrong-ending": ["i1"], "animated": ["i2"]}
+        assert kinds == {"wrong-extension": ["i1"], "animated": ["i2"]}
         assert report.is_clean
         assert report.quarantine.images == {}
 
@@ -113,15 +113,15 @@ class TestPictures:
         assert not (folder / "quarantine.json").exists()
 
     def test_pictures_that_are_all_missing_are_one_error(self, folder, tmp_path):
-        make_pictures(tmp_path / "others", ["other.png"])
-        with pytest.raises(ValueError, match=r"`--images`: expected pictures of the 4 images .* got none of them"):
+        make_images(tmp_path / "others", ["other.png"])
+        with pytest.raises(ValueError, match=r"`--images`: expected images of the 4 records .* got none of them"):
             check_dataset(folder, CheckSettings(images=str(tmp_path / "others")))
         assert not (folder / "quarantine.json").exists()
 
     def test_archives_that_moved_to_another_folder(self, tmp_path):
         rows = caption_rows(4, 1)
         folder = make_dataset(tmp_path / "made", rows=rows)
-        tars = [make_pictures(tmp_path / "old" / f"{n}", [f"{k}.png" for k in range(n + 1)], "tar") for n in range(4)]
+        tars = [make_images(tmp_path / "old" / f"{n}", [f"{k}.png" for k in range(n + 1)], "tar") for n in range(4)]
         images = [{**row, "file": f"{n}.png", "source": n} for n, row in enumerate(rows)]
         write_lines(folder / "images.jsonl", images)
         write_manifest(folder, Manifest("made", images=tuple(ImageFiles(str(path)) for path in tars)))
@@ -133,45 +133,45 @@ class TestPictures:
 
     def test_no_pictures_at_all(self, folder):
         shutil.rmtree(folder / "images")
-        assert found(folder)[0] == {"not-checked": ["pictures"]}
+        assert found(folder)[0] == {"not-checked": ["images"]}
 
 
 class TestLeaks:
     def test_the_same_file_in_two_splits(self, folder):
         shutil.copy(folder / "images" / "i3.png", folder / "images" / "i0.png")
         kinds, report = found(folder)
-        assert kinds == {"same-picture": ["i0"]}
-        assert report.quarantine.images == {"i0": "same-picture: in train, the same file as i3 in test"}
+        assert kinds == {"duplicate-image": ["i0"]}
+        assert report.quarantine.images == {"i0": "duplicate-image: in train, same file as i3 in test"}
 
     def test_every_copy_outside_the_best_split_goes(self, tmp_path):
         folder = make_dataset(tmp_path / "made", rows=caption_rows(5, splits=("train", "train", "val", "test", "test")))
         for name in ("i0", "i1", "i2", "i4"):
             shutil.copy(folder / "images" / "i3.png", folder / "images" / f"{name}.png")
         kinds, report = found(folder)
-        assert kinds == {"same-picture": ["i0", "i1", "i2"], "repeated-picture": ["i4"]}
-        assert report.quarantine.images["i1"] == "same-picture: in train, the same file as i3 in test"
-        assert report.quarantine.images["i2"] == "same-picture: in val, the same file as i3 in test"
+        assert kinds == {"duplicate-image": ["i0", "i1", "i2"], "repeated-image": ["i4"]}
+        assert report.quarantine.images["i1"] == "duplicate-image: in train, same file as i3 in test"
+        assert report.quarantine.images["i2"] == "duplicate-image: in val, same file as i3 in test"
 
     def test_splits_of_a_kind_lose_to_one_of_them(self, tmp_path):
         folder = make_dataset(tmp_path / "made", rows=caption_rows(4, splits=("val", "dev", "dev", "val")))
         for one, other in (("i0", "i1"), ("i2", "i3")):
             shutil.copy(folder / "images" / f"{one}.png", folder / "images" / f"{other}.png")
-        assert found(folder)[0] == {"same-picture": ["i1", "i2"]}
+        assert found(folder)[0] == {"duplicate-image": ["i1", "i2"]}
 
     def test_the_same_file_in_one_split(self, folder):
         shutil.copy(folder / "images" / "i1.png", folder / "images" / "i0.png")
         kinds, report = found(folder)
-        assert kinds == {"repeated-picture": ["i1"]}
+        assert kinds == {"repeated-image": ["i1"]}
         assert report.is_clean
 
     def test_copies_that_were_saved_again(self, folder):
-        original = Image.open(io.BytesIO(picture(5, (320, 240))))
+        original = Image.open(io.BytesIO(image_bytes(5, (320, 240))))
         original.save(folder / "images" / "i3.png")
         original.resize((200, 150)).save(folder / "images" / "i2.png", "JPEG", quality=50)
         kinds, report = found(folder)
-        assert kinds["near-picture"] == ["i2"]
-        assert report.quarantine.images["i2"].startswith("near-picture: in val, looks like i3 in test")
-        assert "near-picture" not in found(folder, near=-1)[0]
+        assert kinds["near-duplicate-image"] == ["i2"]
+        assert report.quarantine.images["i2"].startswith("near-duplicate-image: in val, looks like i3 in test")
+        assert "near-duplicate-image" not in found(folder, near=-1)[0]
 
     def test_flat_pictures_have_nothing_to_compare(self, folder):
         for name, colour in (("i0", "red"), ("i3", "blue")):
@@ -208,8 +208,8 @@ class TestTexts:
     def test_empty_repeated_shared_and_long(self, tmp_path):
         rows = caption_rows()
         rows[0]["text"] = " . "
-        rows[3]["text"] = "Picture  1, take 0."
-        rows[4]["text"] = "picture 1, take 0"
+        rows[3]["text"] = "Image  1, take 0."
+        rows[4]["text"] = "image 1, take 0"
         rows[5]["text"] = "word " * 300
         kinds, report = found(make_dataset(tmp_path / "made", rows=rows))
         assert kinds == {
@@ -225,7 +225,7 @@ class TestTexts:
             {"image_id": f"i{n}", "split": split} for n, split in enumerate(["train", "train", "val", "test", "test"])
         ]
         write_lines(folder / "images.jsonl", images)
-        (folder / "images" / "i4.png").write_bytes(picture(9))
+        (folder / "images" / "i4.png").write_bytes(image_bytes(9))
         kinds, report = found(folder)
         assert kinds == {"image-without-captions": ["i4"]}
         assert list(report.quarantine.images) == ["i4"]
@@ -304,13 +304,13 @@ class TestFeatures:
 class TestFiles:
     def test_changed_files(self, tmp_path):
         source = tmp_path / "mine"
-        archive = make_pictures(tmp_path / "photos", ["a.png"], "zip")
+        archive = make_images(tmp_path / "photos", ["a.png"], "zip")
         source.mkdir()
         (source / "captions.csv").write_text("image,caption\na.png,one\n")
         run_import("folder", source, ImportSettings(str(tmp_path / "out"), images=str(archive)))
         assert found(tmp_path / "out")[0] == {}
         moved = shutil.copy(archive, tmp_path / "moved.zip")
-        make_pictures(tmp_path / "photos", ["a.png", "b.png"], "zip")
+        make_images(tmp_path / "photos", ["a.png", "b.png"], "zip")
         assert found(tmp_path / "out", images=str(moved))[0] == {}
         captions = tmp_path / "out" / "captions.jsonl"
         captions.write_text(captions.read_text().replace("one", "two"))
@@ -327,7 +327,7 @@ class TestFiles:
 
     @pytest.mark.parametrize("settings", [{"workers": -1}, {"max_pixels": 0}, {"near": -2}, {"near": 9}])
     def test_settings(self, folder, settings):
-        with pytest.raises(ValueError, match=next(iter(settings))):
+        with pytest.raises(ValueError, match=next(iter(settings)).replace("_", "-")):
             check_dataset(folder, CheckSettings(**settings))
 
 
@@ -339,4 +339,4 @@ def test_flickr8k(tmp_path):
     run_import("karpathy", source / "dataset_flickr8k.json.gz", settings)
     report = check_dataset(tmp_path / "out")
     assert report.is_clean
-    assert report.counts() == {"repeated-picture": 1, "repeated-caption": 19, "shared-caption": 105}
+    assert report.counts() == {"repeated-image": 1, "repeated-caption": 19, "shared-caption": 105}

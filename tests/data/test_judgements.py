@@ -27,8 +27,8 @@ def test_tables_are_read_plain_and_compressed(tmp_path):
         (TABLE + "x1,y2,\n", "line 4`: expected two names"),
         (TABLE + "x1,y,3\n", "line 4`: expected two names"),
         (TABLE + "x1\n", "line 4`: expected two names"),
-        (TABLE.partition("\n")[0], "table.csv`: expected at least two judgements, .* got 0"),
-        (TABLE[: TABLE.rindex("COCO_val2014:sentid:12")], "table.csv`: expected at least two judgements, .* got 1"),
+        (TABLE.partition("\n")[0], "table.csv`: expected at least two judgements, got 0"),
+        (TABLE[: TABLE.rindex("COCO_val2014:sentid:12")], "table.csv`: expected at least two judgements, got 1"),
     ],
 )
 def test_other_files_are_refused_with_the_line(tmp_path, text, message):
@@ -44,7 +44,7 @@ def test_a_table_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "sts_test.csv"
     path.write_text(TABLE, encoding="utf-8")
     assert len(read_cxc(path, "sts").score) == 2
-    with pytest.raises(ValueError, match=r"the columns caption,image,agg_score, got caption1,.*give CxC's sits"):
+    with pytest.raises(ValueError, match=r"the columns caption,image,agg_score, got caption1,.*pass sits"):
         read_cxc(path, "sits")
     with pytest.raises(ValueError, match="`kind`: expected one of 'sits', 'sts', 'sis'"):
         read_cxc(path, "stss")
@@ -66,7 +66,7 @@ def test_rows_of_small_files(tmp_path):
     assert rows.caption_ids.tolist() == ["b.jpg#1", "b.jpg#3"]
     assert rows.ratings.tolist() == [1 / 3, 0.0]
     path.write_text(CROWD[: CROWD.rindex("c.jpg")], encoding="utf-8")
-    with pytest.raises(ValueError, match=r"Annotations.txt`: expected at least two judgements, .* got 1"):
+    with pytest.raises(ValueError, match=r"Annotations.txt`: expected at least two judgements, got 1"):
         flickr8k_crowdflower(str(path))
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from bcls.data.dataset import open_dataset
 from bcls.data.records import Manifest
-from bcls.data.stats import count, plot, print_splits, print_stats
-from tests.data.made import make_dataset
+from bcls.data.stats import compute_stats, plot_stats, print_splits, print_stats
+from tests.data.factories import make_dataset
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def data(tmp_path):
 
 
 def test_numbers(data, capsys):
-    stats = count(data)
+    stats = compute_stats(data)
     assert [one.split for one in stats] == ["train", "val", "test"]
     row = stats[0].as_json()
     assert (row["images"], row["captions"]) == (2, 4)
@@ -25,7 +25,7 @@ def test_numbers(data, capsys):
 
 
 def test_names_with_brackets_are_names(data, capsys):
-    stats = [replace(one, split=f"{one.split}[/b]") for one in count(data)]
+    stats = [replace(one, split=f"{one.split}[/b]") for one in compute_stats(data)]
     print_stats("x[/b]", stats)
     print_splits(Manifest("y[/i]", {"train[/i]": (1, 2)}))
     told = capsys.readouterr().out
@@ -35,11 +35,11 @@ def test_names_with_brackets_are_names(data, capsys):
 def test_pictures_that_cannot_be_read_are_passed_over(data):
     (data.folder / "images" / "i0.png").write_bytes(b"")
     (data.folder / "images" / "i1.png").write_bytes(b"no picture")
-    assert count(data)[0].as_json()["width"] is None
-    assert count(data, sizes=False)[2].as_json()["width"] is None
+    assert compute_stats(data)[0].as_json()["width"] is None
+    assert compute_stats(data, sizes=False)[2].as_json()["width"] is None
 
 
 def test_a_drawing(data, tmp_path):
     pytest.importorskip("matplotlib", reason='needs pip install "bcls[plots]"')
-    plot(count(data), tmp_path / "stats.svg", "made")
+    plot_stats(compute_stats(data), tmp_path / "stats.svg", "made")
     assert (tmp_path / "stats.svg").read_text().rstrip().endswith("</svg>")

@@ -6,7 +6,7 @@ import pytest
 from bcls.data.dataset import open_dataset
 from bcls.data.records import Caption, FeatureFile, ImageRecord
 from bcls.data.write import Content, write_dataset
-from tests.data.made import make_pictures, picture
+from tests.data.factories import image_bytes, make_images
 
 ODD = [
     "tab\there",
@@ -38,19 +38,19 @@ class TestWriting:
     @pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
     @pytest.mark.parametrize("copy", [False, True])
     def test_images_stay_or_are_copied(self, tmp_path, kind, copy):
-        source = make_pictures(tmp_path / "source" / "pictures", ["i0.png", "i1.png", "other.png"], kind)
+        source = make_images(tmp_path / "source" / "pictures", ["i0.png", "i1.png", "other.png"], kind)
         write_dataset(tmp_path / "out", content(sources=(source,)), copy=copy)
         data = open_dataset(tmp_path / "out")
-        assert data.read_bytes("i1") == picture(1)
+        assert data.read_bytes("i1") == image_bytes(1)
         expected = str(source) if not copy else "images" if kind == "folder" else f"images.{kind}"
         assert data.manifest.images[0].path == expected
         assert not list((tmp_path / "out").rglob("other.png"))
         if copy:
             (tmp_path / "out").rename(tmp_path / "moved")
-            assert open_dataset(tmp_path / "moved").read_bytes("i0") == picture(0)
+            assert open_dataset(tmp_path / "moved").read_bytes("i0") == image_bytes(0)
         else:
             (tmp_path / "source").rename(tmp_path / "moved")
-            with pytest.raises(FileNotFoundError, match="the images are gone; if they moved"):
+            with pytest.raises(FileNotFoundError, match="the images are missing; if they have moved"):
                 open_dataset(tmp_path / "out").read_bytes("i0")
 
     def test_an_unfinished_folder_is_no_dataset_and_may_be_taken_up(self, tmp_path, monkeypatch):
@@ -58,13 +58,13 @@ class TestWriting:
             broken.setattr("bcls.data.write.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 write_dataset(tmp_path / "out", content())
-        with pytest.raises(ValueError, match="again if an import was broken off"):
+        with pytest.raises(ValueError, match="again if an import was interrupted"):
             open_dataset(tmp_path / "out")
         write_dataset(tmp_path / "out", content())
         assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
             "captions.jsonl", "images.jsonl", "manifest.json"
         ]  # fmt: skip
-        with pytest.raises(ValueError, match="`out`: expected a new folder"):
+        with pytest.raises(ValueError, match="`--out`: expected a new folder"):
             write_dataset(tmp_path / "out", content())
 
     def test_a_folder_with_other_files_is_left_alone(self, tmp_path):
@@ -74,7 +74,7 @@ class TestWriting:
         assert (tmp_path / "captions.jsonl").read_text() == "mine"
 
     def test_names_that_lead_outside_are_not_copied(self, tmp_path):
-        source = make_pictures(tmp_path / "a" / "source", ["i0.png", "../evil.png"])
+        source = make_images(tmp_path / "a" / "source", ["i0.png", "../evil.png"])
         evil = Content("x", (ImageRecord("i", "train", "../evil.png"),), (Caption("c", "i", "x", "train"),), (source,))
         with pytest.raises(ValueError, match="names inside the archive"):
             write_dataset(tmp_path / "out", evil, copy=True)
@@ -104,11 +104,11 @@ class TestWriting:
 
         monkeypatch.setattr(os, "fsync", note)
         monkeypatch.setattr("bcls.data.write.write_manifest", stop)
-        source = make_pictures(tmp_path / "source", ["i0.png", "i1.png"])
+        source = make_images(tmp_path / "source", ["i0.png", "i1.png"])
         with pytest.raises(KeyboardInterrupt):
             write_dataset(tmp_path / "copied", content(sources=(source,)), copy=True)
         with pytest.raises(KeyboardInterrupt):
-            write_dataset(tmp_path / "packed", content(pictures=[("i0.png", b"x"), ("i1.png", b"y")]))
+            write_dataset(tmp_path / "packed", content(image_bytes=[("i0.png", b"x"), ("i1.png", b"y")]))
         for name in ("copied/images", "copied/images/i0.png", "copied/images/i1.png", "packed/images.zip", "packed"):
             assert str(tmp_path / name) in synced
 
@@ -118,7 +118,7 @@ class TestWriting:
         assert not (tmp_path / "out").exists()
 
     def test_half_of_a_surrogate_pair(self, tmp_path):
-        with pytest.raises(ValueError, match="`captions`: expected valid Unicode"):
+        with pytest.raises(ValueError, match="`source`: expected 'text' in valid Unicode"):
             write_dataset(tmp_path / "out", content(["fine", "\ud83d"]))
         assert not (tmp_path / "out").exists()
 

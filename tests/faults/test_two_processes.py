@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from bcls._core.locks import lock_folder, sole_writer
-from bcls.data.write import _alone as importing
+from bcls.data.write import _lock as importing
 from bcls.training.run_folder import locked
 from tests.faults.faulty import child
 from tests.faults.records import tried

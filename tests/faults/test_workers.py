@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bcls.data.synthetic import make_scenes
-from bcls.data.synthetic.render import render_all
+from bcls.data.synthetic.dataset import render_all
 from bcls.search.engine import Row, open_engine
 from tests.faults.records import tried
 
@@ -42,7 +42,7 @@ def test_a_process_that_draws_is_killed():
     killer = threading.Thread(target=kill_a_child, args=(stop,))
     killer.start()
     try:
-        with pytest.raises(OSError, match="a process that draws was killed; is the memory full"):
+        with pytest.raises(OSError, match="a drawing process was killed"):
             render_all(scenes, size=32, workers=2)
     finally:
         stop.set()
@@ -60,7 +60,7 @@ def test_a_process_that_is_killed_while_it_is_given_work(monkeypatch):
         monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
 
     given(OSError("handle is closed"))
-    with pytest.raises(OSError, match="a process that draws was killed; is the memory full"):
+    with pytest.raises(OSError, match="a drawing process was killed"):
         render_all(scenes, size=32, workers=2)
     given(OSError(errno.EAGAIN, "no more processes"))
     with pytest.raises(OSError, match="no more processes"):

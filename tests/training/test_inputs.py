@@ -11,7 +11,7 @@ from bcls.models.padded import Padded
 from bcls.training import images as sources
 from bcls.training.images import PictureImages, feature_images
 from bcls.training.loader import Feed, Texts
-from tests.data.made import make_dataset
+from tests.data.factories import make_dataset
 from tests.training.made import make_data
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from bcls.features.backbones import Backbone, load_backbone
 from bcls.training.config import TrainConfig
 from bcls.training.setup import set_up
 from bcls.training.start import train
-from tests.data.made import make_dataset
+from tests.data.factories import make_dataset
 from tests.training.made import make_data, settings
 
 pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')

@@ -127,12 +127,12 @@ def _check(arguments: Sequence[str]) -> int:
 def _stats(arguments: Sequence[str]) -> int:
     about = "Counts a dataset: captions an image, words a caption, sizes of pictures."
     settings = parse("data stats", about, StatsSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.stats import count, plot
+    from bcls.data.stats import compute_stats, plot_stats
 
     dataset = open_dataset(settings.folder)
-    stats = count(dataset, sizes=settings.sizes)
+    stats = compute_stats(dataset, sizes=settings.sizes)
     if settings.plot is not None:
-        plot(stats, Path(settings.plot), dataset.name)
+        plot_stats(stats, Path(settings.plot), dataset.name)
     if settings.json:
         print(json.dumps({"name": dataset.name, "splits": [one.as_json() for one in stats]}))
     else:

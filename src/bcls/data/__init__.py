@@ -1,4 +1,4 @@
-"""Datasets of images and captions: on disk, imported from other layouts, and as words for recurrent models."""
+"""Datasets of images and captions: dataset folders, importers, human judgements, vocabularies."""
 
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Features

@@ -1,7 +1,4 @@
-"""Finds and reads the picture of each image, wherever the manifest says pictures are.
-
-A dataset of images and captions in a folder.
-"""
+"""A dataset of images and captions, read from its folder."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +22,7 @@ from bcls.data.records import (
     Caption,
     ImageRecord,
     Manifest,
+    check_splits,
     images_of,
     read_captions,
     read_images,
@@ -33,96 +31,60 @@ from bcls.data.records import (
 )
 
 
-class Library:
-    """Picture files of a dataset. Stores are opened when first needed; threads may share it.
+def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> "Dataset":
+    """Open a dataset folder. Captions are read at once; images and features are opened on first use.
 
     Args:
-        paths: The folders and archives, in the order that ``source`` of an image counts.
-        images: All images. Those without a ``file`` are looked up by their id.
-        moved: Where they are now, if they have moved; see :func:`places`.
+        folder: A folder with a ``manifest.json``, as written by ``bcls data import``.
+        images: New location of the images if they have moved since the import.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        ValueError: The folder is not a complete dataset; the message names the file and line and what to do.
+        OSError: A file cannot be read.
     """
-
-    def __init__(
-        self, paths: tuple[Path, ...], images: tuple[ImageRecord, ...], moved: str | Path | None = None
-    ) -> None:
-        self._state = paths, images, moved
-        self._paths = paths if moved is None else places(paths, Path(moved))
-        self._lock = ForkLock()
-        self._stores: dict[int, ImageStore] = {}
-        self._found: dict[int, dict[str, str | None]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Library, self._state
-
-    def read(self, image: ImageRecord) -> bytes:
-        """Bytes of an image's file."""
-        return self._store(image.source).read(self.file_of(image))
-
-    def file_of(self, image: ImageRecord) -> str:
-        """Name of an image's file in its store."""
-        if image.file is not None:
-            return image.file
-        store = self._store(image.source)
-        with self._lock:
-            if image.source not in self._found:
-                # Together with the images that have a file, so that none of theirs is taken.
-                here = [one for one in self._state[1] if one.source == image.source]
-                match = match_names([one.file or one.image_id for one in here], store.names())
-                found = zip(here, match.files, strict=True)
-                self._found[image.source] = {one.image_id: file for one, file in found if one.file is None}
-            file = self._found[image.source][image.image_id]
-        if file is None:
-            raise FileNotFoundError(2, f"no file for image {image.image_id!r}", str(store.path))
-        return file
-
-    def _store(self, source: int) -> ImageStore:
-        with self._lock:
-            if source not in self._stores:
-                if source >= len(self._paths):
-                    expected = "a folder, zip or tar of images" if not self._paths else f"source {source} of the images"
-                    fail(
-                        "manifest.json",
-                        expected,
-                        "none",
-                        "import the dataset with --images, or open it with images=...",
-                    )
-                try:
-                    self._stores[source] = open_store(self._paths[source])
-                except FileNotFoundError as error:
-                    hint = "the images are gone; if they moved, open the dataset with images=..."
-                    raise FileNotFoundError(2, hint, error.filename) from error
-            return self._stores[source]
-
-
-def places(paths: tuple[Path, ...], moved: Path) -> tuple[Path, ...]:
-    """Where folders and archives are now that were at ``paths``.
-
-    Args:
-        paths: Where they were.
-        moved: The folder that the archives now lie in, or else one place that holds all of their pictures.
-    """
-    if any((moved / path.name).is_file() for path in paths):
-        return tuple(moved / path.name for path in paths)
-    return (moved,) * max(1, len(paths))
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    captions = read_captions(folder)
+    listed = read_images(folder)
+    records = images_of(captions) if listed is None else listed
+    check_splits(str(folder / CAPTIONS), records, captions)
+    seen: Counter[str] = Counter()
+    positions = {}
+    for record in records:
+        positions[record.image_id] = record.split, seen[record.split]
+        seen[record.split] += 1
+    sources = tuple(folder / one.path for one in manifest.images)
+    reader = ImageReader(sources if images is None else relocate(sources, Path(images)), records)
+    dataset = Dataset(folder, manifest, records, captions, reader, positions)
+    for split, stated in manifest.splits.items():
+        counted = dataset.splits.get(split, (0, 0))
+        if counted != stated:
+            expected = shortened("{} images and {} captions in {!r}".format(*stated, split))
+            fail(str(folder), expected, "{} and {}".format(*counted), "import the dataset again")
+    return dataset
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and captions, all of a folder's or some of them; made by :func:`open_dataset`.
+    """Images and captions, all of a folder or a part of them; created by :func:`open_dataset`.
 
     Attributes:
-        folder: Where it lies.
-        manifest: What its manifest says.
-        images: The images, in the order that rows of a similarity matrix have.
-        captions: The captions, in the order that its columns have.
+        folder: Folder of the dataset.
+        manifest: Contents of its manifest.
+        images: The images, in the order of the rows of a similarity matrix.
+        captions: The captions, in the order of its columns.
     """
 
     folder: Path
     manifest: Manifest
     images: tuple[ImageRecord, ...]
     captions: tuple[Caption, ...]
-    _library: Library = field(repr=False, compare=False)
-    _places: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
+    _reader: "ImageReader" = field(repr=False, compare=False)
+    #: Split of each image of the folder, and its number in that split.
+    _positions: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -141,7 +103,7 @@ class Dataset:
 
     @cached_property
     def image_of_caption(self) -> npt.NDArray[np.int64]:
-        """``(C,)``: for each caption the number of its image, as in :attr:`image_ids`."""
+        """``(C,)``: index of each caption's image in :attr:`image_ids`."""
         number = {image: index for index, image in enumerate(self.image_ids)}
         return np.array([number[caption.image_id] for caption in self.captions], dtype=np.int64)
 
@@ -153,16 +115,21 @@ class Dataset:
 
     @cached_property
     def split_sizes(self) -> dict[str, int]:
-        """Number of images that each split has on disk, also where this is only a part of it."""
-        return dict(Counter(split for split, _ in self._places.values()))
+        """Number of images of each split on disk, even if this is only a part of the dataset."""
+        return dict(Counter(split for split, _ in self._positions.values()))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names that :meth:`features` knows."""
+        """Names accepted by :meth:`features`."""
         return tuple(self.manifest.features)
 
+    @property
+    def image_sources(self) -> tuple[Path, ...]:
+        """Folders and archives that the images are read from."""
+        return self._reader.sources
+
     def split(self, name: str) -> "Dataset":
-        """The images and captions of one split.
+        """Return the images and captions of one split.
 
         Raises:
             ValueError: There is no such split.
@@ -171,59 +138,59 @@ class Dataset:
         return self._keep(lambda image: image.split == name)
 
     def of_images(self, image_ids: Iterable[str]) -> "Dataset":
-        """Some of the images, in the dataset's order, with their captions."""
+        """Return some of the images, in the dataset's order, with their captions."""
         wanted = set(image_ids)
         return self._keep(lambda image: image.image_id in wanted)
 
     def without_quarantined(self) -> "Dataset":
-        """The dataset without what ``bcls data check`` found bad; all of it where no check was run.
+        """Return the dataset without the images and captions that ``bcls data check`` put into quarantine.
 
-        An image that thereby has no captions left goes as well.
+        An image without remaining captions is removed as well. If no check was run, nothing is removed.
         """
         bad = read_quarantine(self.folder)
         good = tuple(one for one in self.captions if one.caption_id not in bad.captions)
-        bare = {one.image_id for one in self.captions} - {one.image_id for one in good}
-        gone = bare.union(bad.images)
-        return replace(self, captions=good)._keep(lambda image: image.image_id not in gone)
+        uncaptioned = {one.image_id for one in self.captions} - {one.image_id for one in good}
+        removed = uncaptioned.union(bad.images)
+        return replace(self, captions=good)._keep(lambda image: image.image_id not in removed)
 
     def read_image(self, image_id: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-        """Read a picture, in mode RGB. Several threads may do so at once.
+        """Read an image in mode RGB. This method is thread-safe.
 
         Args:
-            image_id: Its id.
-            max_pixels: Pictures with more pixels are refused.
+            image_id: Id of the image.
+            max_pixels: Larger images raise an error.
 
         Raises:
             ValueError: There is no such image, or its file is damaged.
-            FileNotFoundError: Its file is not there.
+            FileNotFoundError: Its file does not exist.
         """
         return decode(self.read_bytes(image_id), self.file_of(image_id), max_pixels=max_pixels)
 
     def read_bytes(self, image_id: str) -> bytes:
-        """Read a picture's file as it is."""
-        return self._library.read(self._record(image_id))
+        """Read the file of an image without decoding it."""
+        return self._reader.read(self._record(image_id))
 
     def file_of(self, image_id: str) -> str:
-        """Name of a picture's file, inside the folder or archive that holds it."""
-        return self._library.file_of(self._record(image_id))
+        """Return the name of an image's file in its folder or archive."""
+        return self._reader.file_of(self._record(image_id))
 
     def features(self, name: str) -> Features:
-        """Features of the images, mapped into memory; row ``i`` is that of image ``i``.
+        """Open features of the images as memory maps; row ``i`` belongs to image ``i``.
 
         Args:
-            name: Which, of :attr:`feature_names`.
+            name: One of :attr:`feature_names`.
 
         Raises:
-            ValueError: There are none of that name for these images, or their number disagrees with the images.
+            ValueError: These images have no features of that name, or the number of rows does not match.
         """
         if name not in self.feature_names:
-            there = ", ".join(repr(one) for one in self.feature_names) or "none"
+            known = ", ".join(repr(one) for one in self.feature_names) or "none"
             near = get_close_matches(name, self.feature_names, 1)
-            make = f"make them with `bcls data features {self.folder} --name {name}`"
-            remedy = f"did you mean {near[0]!r}? Or {make}" if near else make
-            fail("features", f"the name of features of {self.folder} ({there})", repr(name), remedy)
-        places = [self._places[image] for image in self.image_ids]
-        return open_features(self.folder, name, dict(self.manifest.features[name]), self.split_sizes, places)
+            hint = f"did you mean {near[0]!r}? Otherwise extract" if near else "extract"
+            hint += f" them with `bcls data features {self.folder} --name {name} --backbone BACKBONE --regions REGIONS`"
+            fail("features", f"the name of features of {self.folder} ({known})", repr(name), hint)
+        positions = [self._positions[image] for image in self.image_ids]
+        return open_features(self.folder, name, self.manifest.features[name], self.split_sizes, positions)
 
     @cached_property
     def _records(self) -> dict[str, ImageRecord]:
@@ -240,51 +207,65 @@ class Dataset:
         return replace(self, images=images, captions=tuple(one for one in self.captions if one.image_id in kept))
 
 
-def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> Dataset:
-    """Open a dataset folder. Captions are read; pictures and features are opened when asked for.
+class ImageReader:
+    """Reads the image files of a dataset. Folders and archives are opened on first use; thread-safe.
 
     Args:
-        folder: A folder with a ``manifest.json``, as ``bcls data import`` writes it.
-        images: Where the pictures are now, if they have moved since the import.
-
-    Returns:
-        The dataset.
-
-    Raises:
-        ValueError: The folder is not a complete dataset; the message names the file and line and what to do.
-        OSError: A file cannot be read.
+        sources: Folders and archives; ``source`` of an image is an index into them.
+        images: All images. The files of those without ``file`` are found by the image id.
     """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    captions = read_captions(folder)
-    listed = read_images(folder)
-    records = images_of(captions) if listed is None else listed
-    _check_captions(folder, captions, records)
-    seen: Counter[str] = Counter()
-    places = {}
-    for record in records:
-        places[record.image_id] = record.split, seen[record.split]
-        seen[record.split] += 1
-    library = Library(tuple(folder / one.path for one in manifest.images), records, images)
-    dataset = Dataset(folder, manifest, records, captions, library, places)
-    for split, stated in manifest.splits.items():
-        if dataset.splits.get(split, (0, 0)) != stated:
-            got = "{} and {}".format(*dataset.splits.get(split, (0, 0)))
-            expected = shortened("{} images and {} captions in {!r}".format(*stated, split))
-            fail(str(folder), expected, got, "import the dataset again")
-    return dataset
+
+    def __init__(self, sources: tuple[Path, ...], images: tuple[ImageRecord, ...]) -> None:
+        self.sources = sources
+        self._images = images
+        self._lock = ForkLock()
+        self._stores: dict[int, ImageStore] = {}
+        self._matched: dict[int, dict[str, str | None]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageReader, (self.sources, self._images)
+
+    def read(self, image: ImageRecord) -> bytes:
+        """Return the bytes of an image's file."""
+        return self._store(image.source).read(self.file_of(image))
+
+    def file_of(self, image: ImageRecord) -> str:
+        """Return the name of an image's file in its source."""
+        if image.file is not None:
+            return image.file
+        store = self._store(image.source)
+        with self._lock:
+            if image.source not in self._matched:
+                # Images with a known file take part, so that their files are not matched to other images.
+                here = [one for one in self._images if one.source == image.source]
+                files = match_names([one.file or one.image_id for one in here], store.names()).files
+                self._matched[image.source] = {one.image_id: file for one, file in zip(here, files, strict=True)}
+            file = self._matched[image.source][image.image_id]
+        if file is None:
+            raise FileNotFoundError(2, f"no file for image {image.image_id!r}", str(store.path))
+        return file
+
+    def _store(self, source: int) -> ImageStore:
+        with self._lock:
+            if source not in self._stores:
+                if source >= len(self.sources):
+                    hint = "import the dataset with --images, or open it with images=..."
+                    fail("manifest.json", f"image source {source}", f"{len(self.sources)} sources", hint)
+                try:
+                    self._stores[source] = open_store(self.sources[source])
+                except FileNotFoundError as error:
+                    hint = "the images are missing; if they have moved, open the dataset with images=..."
+                    raise FileNotFoundError(2, hint, error.filename) from error
+            return self._stores[source]
 
 
-def _check_captions(folder: Path, captions: tuple[Caption, ...], images: tuple[ImageRecord, ...]) -> None:
-    splits = {image.image_id: image.split for image in images}
-    for caption in captions:
-        split = splits.get(caption.image_id)
-        if split != caption.split:
-            got = "no such image" if split is None else f"an image of split {split!r}"
-            where = f"{folder / CAPTIONS}, caption {caption.caption_id[:60]!r}"
-            fail(
-                where,
-                f"its image {caption.image_id[:60]!r} in split {caption.split[:60]!r}",
-                got,
-                "mend captions.jsonl or images.jsonl",
-            )
+def relocate(sources: tuple[Path, ...], moved: Path) -> tuple[Path, ...]:
+    """Return the new paths of folders and archives that have moved.
+
+    Args:
+        sources: The old paths.
+        moved: The folder that now contains the archives, or else a single source with all images.
+    """
+    if any((moved / path.name).is_file() for path in sources):
+        return tuple(moved / path.name for path in sources)
+    return (moved,) * max(1, len(sources))

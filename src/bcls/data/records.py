@@ -1,28 +1,34 @@
-"""Images and captions as records, and the two files that hold them.
+"""Records of images and captions, and the files of a dataset folder that contain them.
 
-``manifest.json``: what a dataset folder holds. It is written last, so a folder that has one is complete.
-
-``quarantine.json``: images and captions that training should skip, each with the reason.
+``captions.jsonl`` and ``images.jsonl`` have one record per line. ``manifest.json`` describes the contents of the
+folder; it is written last, so a folder with a manifest is complete. ``quarantine.json`` lists images and captions that
+training skips, with the reasons.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, TypeVar
 
 from bcls._core.errors import check_whole, fail, reason_of
 from bcls._core.extras import require
 from bcls._core.files import write_whole
-from bcls.data.text_files import is_unicode, read_json, read_json_lines
+from bcls.data.text_files import get_field, is_unicode, read_json, read_json_lines
 
 CAPTIONS = "captions.jsonl"
 PARQUET = "captions.parquet"
 IMAGES = "images.jsonl"
+MANIFEST_FILE = "manifest.json"
+QUARANTINE_FILE = "quarantine.json"
+FORMAT = "bcls-dataset"
+VERSION = 1
+_FIX_LINE = "fix that line"
+_FIX_MANIFEST = "see the dataset page of the documentation, or import the dataset again"
 
 
 class ImageRecord(NamedTuple):
-    """An image: its id, its split, its file's name in the ``source``-th place that the manifest names."""
+    """An image: id, split, and the name of its file in source number ``source`` of the manifest's ``images``."""
 
     image_id: str
     split: str
@@ -31,7 +37,7 @@ class ImageRecord(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A caption: ids of itself and of its image, its text and its split."""
+    """A caption: its id, the id of its image, its text and its split."""
 
     caption_id: str
     image_id: str
@@ -39,141 +45,114 @@ class Caption(NamedTuple):
     split: str
 
 
+_Record = TypeVar("_Record", Caption, ImageRecord)
+
+
 def read_captions(folder: Path) -> tuple[Caption, ...]:
-    """Read ``captions.jsonl``, or ``captions.parquet`` where only that is there.
+    """Read ``captions.jsonl``, or ``captions.parquet`` if only that exists.
 
     Raises:
-        ValueError: A line is not a caption, or two have one id; the message names file and line.
+        ValueError: A line is not a caption, or two captions have the same id; the message names file and line.
     """
     path = folder / CAPTIONS
-    rows: Iterator[tuple[int, Mapping[str, Any]]]
+    rows: Iterable[tuple[int, dict[str, Any]]] = ()
     if not path.exists() and (folder / PARQUET).exists():
         path = folder / PARQUET
-        rows = _parquet_rows(path)
+        rows = enumerate(_read_parquet(path), start=1)
     else:
         rows = read_json_lines(path)
-    captions = []
-    lines: dict[str, int] = {}
-    for number, row in rows:
-        where = f"{path}, line {number}"
-        text = row.get("text")
-        if not isinstance(text, str):
-            _wrong(where, "text", "a string", row)
-        if not is_unicode(text):
-            _wrong(where, "text", "valid Unicode", row)
-        caption = Caption(_id(where, "caption_id", row), _id(where, "image_id", row), text, _split(where, row))
-        first = lines.setdefault(caption.caption_id, number)
-        if first != number:
-            fail(where, "a caption_id of its own", f"{caption.caption_id!r} as in line {first}", "give it another id")
-        captions.append(caption)
-    return tuple(captions)
+    return tuple(_parse(path, rows, _caption))
 
 
 def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
-    """Read ``images.jsonl``; ``None`` where there is none.
+    """Read ``images.jsonl``; return ``None`` if the file does not exist.
 
     Raises:
-        ValueError: A line is not an image, or two have one id; the message names file and line.
+        ValueError: A line is not an image, or two images have the same id; the message names file and line.
     """
     path = folder / IMAGES
-    if not path.exists():
-        return None
-    images = []
-    lines: dict[str, int] = {}
-    for number, row in read_json_lines(path):
-        where = f"{path}, line {number}"
-        file, source = row.get("file"), row.get("source", 0)
-        if file is not None and not isinstance(file, str):
-            _wrong(where, "file", "a string", row)
-        if not isinstance(source, int) or source < 0:
-            _wrong(where, "source", "a whole number from 0 up", row)
-        image = ImageRecord(_id(where, "image_id", row), _split(where, row), file, source)
-        first = lines.setdefault(image.image_id, number)
-        if first != number:
-            fail(where, "an image_id of its own", f"{image.image_id!r} as in line {first}", "give it another id")
-        images.append(image)
-    return tuple(images)
+    return tuple(_parse(path, read_json_lines(path), _image)) if path.exists() else None
 
 
 def images_of(captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
-    """The images that captions belong to, in the order of their first captions.
-
-    Raises:
-        ValueError: Captions of one image are in two splits.
-    """
+    """Return a record for each image of the captions, in the order of their first captions."""
     splits: dict[str, str] = {}
     for caption in captions:
-        if splits.setdefault(caption.image_id, caption.split) != caption.split:
-            got = f"{caption.caption_id!r} in {caption.split!r} and others in {splits[caption.image_id]!r}"
-            fail(
-                f"captions of image {caption.image_id!r}",
-                "one split",
-                got,
-                "put all captions of an image into one split",
-            )
+        splits.setdefault(caption.image_id, caption.split)
     return tuple(ImageRecord(image, split) for image, split in splits.items())
 
 
+def check_splits(where: str, images: Iterable[ImageRecord], captions: Iterable[Caption]) -> None:
+    """Check that the image of every caption exists and is in the caption's split.
+
+    Raises:
+        ValueError: It is not; the message names the caption.
+    """
+    splits = {image.image_id: image.split for image in images}
+    for one in captions:
+        split = splits.get(one.image_id)
+        if split != one.split:
+            expected = f"image {one.image_id[:60]!r} of caption {one.caption_id[:60]!r} in split {one.split[:60]!r}"
+            got = "no such image" if split is None else f"an image of split {split[:60]!r}"
+            fail(where, expected, got, "put all captions of an image into the split of the image")
+
+
 def write_records(folder: Path, images: Iterable[ImageRecord], captions: Iterable[Caption]) -> None:
-    """Write ``images.jsonl`` and ``captions.jsonl``."""
-    _write(folder / IMAGES, (_image_row(image) for image in images))
-    _write(folder / CAPTIONS, (caption._asdict() for caption in captions))
+    """Write ``images.jsonl`` and ``captions.jsonl``. Fields of images that have their default are left out."""
+    defaults = ImageRecord._field_defaults
+    image_rows = (
+        {key: value for key, value in image._asdict().items() if key not in defaults or value != defaults[key]}
+        for image in images
+    )
+    for name, rows in ((IMAGES, image_rows), (CAPTIONS, (caption._asdict() for caption in captions))):
+        write_whole(folder / name, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def _image_row(image: ImageRecord) -> dict[str, Any]:
-    row: dict[str, Any] = {"image_id": image.image_id, "split": image.split}
-    if image.file is not None:
-        row["file"] = image.file
-    if image.source:
-        row["source"] = image.source
-    return row
+def _parse(
+    path: Path, rows: Iterable[tuple[int, dict[str, Any]]], parse: Callable[[str, dict[str, Any]], _Record]
+) -> Iterator[_Record]:
+    lines: dict[str, int] = {}
+    for number, row in rows:
+        where = f"{path}, line {number}"
+        record = parse(where, row)
+        first = lines.setdefault(record[0], number)
+        if first != number:
+            fail(where, f"a unique {record._fields[0]}", f"{record[0]!r} as in line {first}", "choose another id")
+        yield record
 
 
-def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+def _caption(where: str, row: dict[str, Any]) -> Caption:
+    return Caption(
+        str(get_field(where, row, "caption_id", str, int, hint=_FIX_LINE)),
+        str(get_field(where, row, "image_id", str, int, hint=_FIX_LINE)),
+        get_field(where, row, "text", str, hint=_FIX_LINE, empty=True),
+        get_field(where, row, "split", str, hint=_FIX_LINE),
+    )
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _image(where: str, row: dict[str, Any]) -> ImageRecord:
+    file = None if row.get("file") is None else get_field(where, row, "file", str, hint=_FIX_LINE, empty=True)
+    source = row.get("source", 0)
+    if not isinstance(source, int) or source < 0:
+        fail(where, "'source' to be an integer of at least 0", repr(source)[:60], _FIX_LINE)
+    image_id = str(get_field(where, row, "image_id", str, int, hint=_FIX_LINE))
+    return ImageRecord(image_id, get_field(where, row, "split", str, hint=_FIX_LINE), file, source)
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
     parquet = require("pyarrow.parquet", "arrow", f"reading {path.name}")
     arrow = require("pyarrow", "arrow", f"reading {path.name}")
     try:
         with parquet.ParquetFile(path) as file:
-            rows = file.read().to_pylist()
+            rows: list[dict[str, Any]] = file.read().to_pylist()
+            return rows
     except (arrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
-        fail(str(path), "a whole parquet file", f"a damaged one ({reason_of(error)})", "make or copy it again")
-    return enumerate(rows, start=1)
-
-
-def _id(where: str, key: str, row: Mapping[str, Any]) -> str:
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        _wrong(where, key, "a string or whole number", row)
-    if not is_unicode(str(value)):
-        _wrong(where, key, "valid Unicode", row)
-    return str(value)
-
-
-def _split(where: str, row: Mapping[str, Any]) -> str:
-    value = row.get("split")
-    if not isinstance(value, str) or not value or not is_unicode(value):
-        _wrong(where, "split", "a name such as 'train'", row)
-    return value
-
-
-def _wrong(where: str, key: str, expected: str, row: Mapping[str, Any]) -> NoReturn:
-    got = repr(row[key])[:60] if key in row else f"only {', '.join(row)[:200] or 'nothing'}"
-    fail(where, f"{key!r} to be {expected}", got, "mend that line")
-
-
-FILE = "manifest.json"
-FORMAT = "bcls-dataset"
-VERSION = 1
-_REMEDY = "see the dataset page of the documentation, or import the dataset again"
+        fail(str(path), "a complete parquet file", f"a damaged one ({reason_of(error)})", "create or copy it again")
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """A folder, zip or tar with pictures; ``bytes`` and ``sha256`` of an archive where they are known."""
+    """A folder, zip or tar with images; ``bytes`` and ``sha256`` of an archive if they are known."""
 
     path: str
     bytes: int | None = None
@@ -187,8 +166,8 @@ class ImageFiles:
 class FeatureFile:
     """An ``.npy`` file with features of a split: row ``i * every`` belongs to the split's image ``i``.
 
-    ``counts`` is an ``.npy`` file with the number of real regions of each row, where it differs between images. The
-    first ``views`` of an image's ``every`` rows are its views: the whole picture, then random ones.
+    ``counts`` is an ``.npy`` file with the number of valid regions of each row, if it differs between images. The first
+    ``views`` of an image's ``every`` rows are its views: the whole image, then random crops.
     """
 
     path: str
@@ -202,7 +181,7 @@ class FeatureFile:
         if self.counts is not None:
             _check_path("counts", self.counts)
         if check_whole("views", self.views, least=1) > self.every:
-            fail("views", f"at most {self.every}, the rows of an image that `every` tells", self.views, _REMEDY)
+            fail("views", f"at most `every`, which is {self.every}", self.views, _FIX_MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -211,9 +190,9 @@ class Manifest:
 
     Attributes:
         name: Name of the dataset.
-        splits: Numbers of images and captions of each split, where they are stated.
-        images: Where the pictures are, in the order that ``source`` in ``images.jsonl`` counts.
-        features: Feature files by the features' name and the split.
+        splits: Numbers of images and captions of each split, if they are recorded.
+        images: Folders and archives with the images; ``source`` in ``images.jsonl`` is an index into them.
+        features: Feature files by the name of the features and the split.
         sha256: Checksums of files in the folder.
     """
 
@@ -227,27 +206,29 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a dataset folder.
 
-    Only ``format`` and ``version`` have to be there, so that a manifest is quickly made by hand. Where it does not say
-    where the pictures are, they are looked for in ``images``, ``images.zip`` and ``images.tar``.
+    Only ``format`` and ``version`` are required, so that a manifest is easily written by hand. If it does not list
+    ``images``, they are expected in ``images``, ``images.zip`` or ``images.tar``.
 
     Raises:
-        ValueError: There is no manifest, so the folder is no dataset or was never finished; or it is not valid.
+        ValueError: There is no manifest, so the folder is not a dataset or its import was interrupted; or it is not
+            valid.
     """
-    path = folder / FILE
+    path = folder / MANIFEST_FILE
     if not folder.exists():
         raise FileNotFoundError(2, "no such dataset folder", str(folder))
     if not path.exists():
-        fail(str(folder), f"a dataset with a {FILE}", "none", "import it first, again if an import was broken off")
+        fail(str(folder), f"a dataset with a {MANIFEST_FILE}", "none", "import it, again if an import was interrupted")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", _REMEDY)
+        fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", _FIX_MANIFEST)
     if content.get("version") != VERSION:
         fail(str(path), f'"version": {VERSION}', repr(content.get("version")), "use the release of bcls that wrote it")
+    usual = [{"path": name} for name in ("images", "images.zip", "images.tar") if (folder / name).exists()]
     try:
         return Manifest(
             str(content.get("name", folder.resolve().name)),
             {str(split): (int(n["images"]), int(n["captions"])) for split, n in content.get("splits", {}).items()},
-            _image_files(folder, content),
+            tuple(ImageFiles(**one) for one in content.get("images", usual[:1])),
             {
                 str(name): {str(split): FeatureFile(**file) for split, file in files.items()}
                 for name, files in content.get("features", {}).items()
@@ -255,73 +236,61 @@ def read_manifest(folder: Path) -> Manifest:
             {str(file): str(digest) for file, digest in content.get("sha256", {}).items()},
         )
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        fail(str(path), "fields as bcls writes them", f"a wrong one ({str(error)[:200]})", _REMEDY)
+        fail(str(path), "fields as bcls writes them", f"an invalid one ({str(error)[:200]})", _FIX_MANIFEST)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest; every other file must be in place before."""
+    """Write the manifest. All other files must have been written before."""
     content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "name": manifest.name,
         "splits": {split: {"images": n, "captions": c} for split, (n, c) in manifest.splits.items()},
-        "images": [_without_none(vars(one)) for one in manifest.images],
+        "images": [_entry(one) for one in manifest.images],
         "features": {
-            name: {split: _feature_entry(file) for split, file in files.items()}
-            for name, files in manifest.features.items()
+            name: {split: _entry(file) for split, file in files.items()} for name, files in manifest.features.items()
         },
         "sha256": dict(manifest.sha256),
     }
-    write_whole(folder / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    _write_json(folder / MANIFEST_FILE, content)
 
 
 def add_features(folder: Path, name: str, split: str, file: FeatureFile) -> None:
-    """Enter a feature file of a split; whatever else stands in the manifest is kept."""
+    """Add the feature file of a split to the manifest and keep everything else in it."""
     read_manifest(folder)
-    content = read_json(folder / FILE)
-    entry = _feature_entry(file)
+    content = read_json(folder / MANIFEST_FILE)
     files = content.setdefault("features", {}).setdefault(name, {})
-    if files.get(split) != entry:
-        files[split] = entry
-        write_whole(folder / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    if files.get(split) != _entry(file):
+        files[split] = _entry(file)
+        _write_json(folder / MANIFEST_FILE, content)
 
 
-def _image_files(folder: Path, content: Mapping[str, Any]) -> tuple[ImageFiles, ...]:
-    if "images" in content:
-        return tuple(ImageFiles(**one) for one in content["images"])
-    usual = [name for name in ("images", "images.zip", "images.tar") if (folder / name).exists()]
-    return tuple(ImageFiles(name) for name in usual[:1])
-
-
-def _check_path(name: str, path: object) -> None:
-    if not isinstance(path, str) or not path or "\0" in path or not is_unicode(path):
-        fail(name, "the path of a file or folder", repr(path)[:60], _REMEDY)
-
-
-def _feature_entry(file: FeatureFile) -> dict[str, Any]:
-    entry = _without_none(vars(file))
-    if file.views == 1:  # so that releases that know no views read the manifest as well
+def _entry(file: ImageFiles | FeatureFile) -> dict[str, Any]:
+    entry = {key: value for key, value in vars(file).items() if value is not None}
+    if entry.get("views") == 1:  # releases without views read the manifest as well
         del entry["views"]
     return entry
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-QUARANTINE_FILE = "quarantine.json"
+def _check_path(name: str, path: object) -> None:
+    if not isinstance(path, str) or not path or "\0" in path or not is_unicode(path):
+        fail(name, "the path of a file or folder", repr(path)[:60], _FIX_MANIFEST)
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Ids of bad images and captions, each with the reason."""
+    """Ids of images and captions to skip, each with the reason."""
 
     images: Mapping[str, str] = field(default_factory=dict)
     captions: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_quarantine(folder: Path) -> Quarantine:
-    """Read a dataset's quarantine; an empty one where no check has written any.
+    """Read the quarantine of a dataset; it is empty if no check has been run.
 
     Raises:
         ValueError: The file is not what ``bcls data check`` writes.
@@ -330,14 +299,13 @@ def read_quarantine(folder: Path) -> Quarantine:
     if not path.exists():
         return Quarantine()
     content = read_json(path)
-    parts = [content.get(part) if isinstance(content, dict) else None for part in ("images", "captions")]
-    images, captions = parts
-    if not isinstance(images, dict) or not isinstance(captions, dict):
-        fail(str(path), '"images" and "captions" with ids and reasons', "something else", "run `bcls data check` again")
-    return Quarantine(images, captions)
+    parts: Sequence[Any] = [content.get(one) if isinstance(content, dict) else None for one in ("images", "captions")]
+    if not all(isinstance(part, dict) for part in parts):
+        hint = f"run `bcls data check {folder}` again"
+        fail(str(path), '"images" and "captions" with ids and reasons', "something else", hint)
+    return Quarantine(*parts)
 
 
 def write_quarantine(folder: Path, quarantine: Quarantine) -> None:
-    """Write a dataset's quarantine, in place of an older one."""
-    content = {"images": dict(quarantine.images), "captions": dict(quarantine.captions)}
-    write_whole(folder / QUARANTINE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    """Write the quarantine of a dataset and replace an older one."""
+    _write_json(folder / QUARANTINE_FILE, {"images": dict(quarantine.images), "captions": dict(quarantine.captions)})

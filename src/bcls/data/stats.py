@@ -1,13 +1,11 @@
-"""Counts of a dataset: captions, their lengths, sizes of pictures.
-
-Tables for the terminal.
-"""
+"""Statistics of a dataset: captions per image, words per caption, image sizes; as JSON, table and plot."""
 
 import io
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,32 +15,29 @@ from bcls.data.dataset import Dataset
 from bcls.data.images import FORMATS
 from bcls.data.records import Manifest
 
-if TYPE_CHECKING:
-    pass
-
-Numbers = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Stats:
-    """Numbers of one split.
+class SplitStats:
+    """Statistics of one split.
 
     Attributes:
         split: Its name.
-        captions: Captions of each image.
-        words: Words of each caption, as spaces part them.
-        widths: Width of each picture that could be read, in pixels.
-        heights: Its height.
+        captions: Number of captions of each image.
+        words: Number of words of each caption, separated by spaces.
+        widths: Width of each readable image in pixels.
+        heights: Height of each readable image in pixels.
     """
 
     split: str
-    captions: Numbers
-    words: Numbers
-    widths: Numbers
-    heights: Numbers
+    captions: Counts
+    words: Counts
+    widths: Counts
+    heights: Counts
 
     def as_json(self) -> dict[str, Any]:
-        """Counts and summaries, in types that JSON knows."""
+        """Return counts and summaries as JSON types."""
         return {
             "split": self.split,
             "images": len(self.captions),
@@ -54,31 +49,31 @@ class Stats:
         }
 
 
-def count(dataset: Dataset, *, sizes: bool = True) -> list[Stats]:
-    """Count each split of a dataset.
+def compute_stats(dataset: Dataset, *, sizes: bool = True) -> list[SplitStats]:
+    """Compute the statistics of each split of a dataset.
 
     Args:
         dataset: The dataset.
-        sizes: Read the sizes of the pictures as well; those that cannot be read are passed over.
+        sizes: Read the sizes of the images as well; unreadable images are skipped.
     """
-    counted = []
+    stats = []
     for split in dataset.splits:
         part = dataset.split(split)
         captions = Counter(caption.image_id for caption in part.captions)
-        pictures = sizes and bool(dataset.manifest.images)
-        read = [size for image in part.image_ids if (size := _size(part, image))] if pictures else []
-        shape = np.array(read, dtype=np.int64).reshape(-1, 2)
-        each = np.array([captions[image] for image in part.image_ids], dtype=np.int64)
+        with_sizes = sizes and dataset.manifest.images
+        shapes = [size for image in part.image_ids if (size := _size(part, image))] if with_sizes else []
+        shape = np.array(shapes, dtype=np.int64).reshape(-1, 2)
+        per_image = np.array([captions[image] for image in part.image_ids], dtype=np.int64)
         words = np.array([len(text.split()) for text in part.texts], dtype=np.int64)
-        counted.append(Stats(split, each, words, shape[:, 0], shape[:, 1]))
-    return counted
+        stats.append(SplitStats(split, per_image, words, shape[:, 0], shape[:, 1]))
+    return stats
 
 
-def plot(stats: list[Stats], path: Path, title: str) -> None:
-    """Draw captions an image, words a caption and sizes of pictures.
+def plot_stats(stats: list[SplitStats], path: Path, title: str) -> None:
+    """Plot captions per image, words per caption and image sizes.
 
     Args:
-        stats: What :func:`count` gave.
+        stats: Result of :func:`compute_stats`.
         path: File to write, such as ``stats.png`` or ``stats.svg``.
         title: Name of the dataset.
 
@@ -87,21 +82,51 @@ def plot(stats: list[Stats], path: Path, title: str) -> None:
     """
     from bcls._core.extras import require
 
-    require("matplotlib", "plots", "drawing the numbers of a dataset")
+    require("matplotlib", "plots", "plotting the statistics of a dataset")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.5), layout="constrained")
-    each, words, sizes = figure.subplots(1, 3)
+    captions, words, sizes = figure.subplots(1, 3)
     for one in stats:
-        each.hist(one.captions, bins=np.arange(one.captions.max(initial=1) + 2) - 0.5, alpha=0.5, label=one.split)
+        captions.hist(one.captions, bins=np.arange(one.captions.max(initial=1) + 2) - 0.5, alpha=0.5, label=one.split)
         words.hist(one.words, bins=np.arange(0, 52, 2), alpha=0.5, density=True, label=one.split)
         sizes.scatter(one.widths, one.heights, s=4, alpha=0.3, label=one.split)
-    each.set(xlabel="captions an image", ylabel="images")
-    words.set(xlabel="words a caption", ylabel="share of captions")
-    sizes.set(xlabel="width", ylabel="height of the picture")
-    each.legend()
+    captions.set(xlabel="captions per image", ylabel="images")
+    words.set(xlabel="words per caption", ylabel="share of captions")
+    sizes.set(xlabel="image width", ylabel="image height")
+    captions.legend()
     figure.suptitle(title)
     figure.savefig(path)
+
+
+def print_splits(manifest: Manifest) -> None:
+    """Print the numbers of images and captions of each split."""
+    rows = [(split, f"{images:,}", f"{captions:,}") for split, (images, captions) in manifest.splits.items()]
+    _print_table(manifest.name, ("images", "captions"), rows)
+
+
+def print_stats(name: str, stats: list[SplitStats]) -> None:
+    """Print the statistics of each split; distributions as their 5th, 50th and 95th percentile."""
+    summaries = ("captions_per_image", "words_per_caption", "width", "height")
+    rows = []
+    for row in (one.as_json() for one in stats):
+        percentiles = ("{p5:g} / {median:g} / {p95:g}".format(**row[key]) if row[key] else "" for key in summaries)
+        rows.append((row["split"], f"{row['images']:,}", f"{row['captions']:,}", *percentiles))
+    columns = ("images", "captions", *(key.replace("_", " ") for key in summaries))
+    _print_table(name, columns, rows, "5th / 50th / 95th percentile")
+
+
+def _print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]], caption: str | None = None) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("split", title=escape(title), caption=caption)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    Console().print(table)
 
 
 def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
@@ -112,7 +137,7 @@ def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
         return None
 
 
-def _summary(values: Numbers) -> dict[str, float] | None:
+def _summary(values: Counts) -> dict[str, float] | None:
     if not len(values):
         return None
     low, middle, high = np.percentile(values, [5, 50, 95])
@@ -124,42 +149,3 @@ def _summary(values: Numbers) -> dict[str, float] | None:
         "p95": float(high),
         "max": int(values.max()),
     }
-
-
-def print_splits(manifest: Manifest) -> None:
-    """Print the numbers of images and captions of each split."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("split", title=escape(manifest.name))
-    for column in ("images", "captions"):
-        table.add_column(column, justify="right")
-    for split, (images, captions) in manifest.splits.items():
-        table.add_row(escape(split), f"{images:,}", f"{captions:,}")
-    Console().print(table)
-
-
-def print_stats(name: str, stats: "list[Stats]") -> None:
-    """Print the numbers of each split, as ``low / median / high``: the 5th, 50th and 95th percentile."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("split", title=escape(name), caption="5th / 50th / 95th percentile")
-    columns = ("captions_per_image", "words_per_caption", "width", "height")
-    for column in (
-        "images",
-        "captions",
-        *(column.replace("_per_", " an " if "image" in column else " a ") for column in columns),
-    ):
-        table.add_column(column, justify="right")
-    for one in stats:
-        row = one.as_json()
-        cells = [_cell(row[column]) for column in columns]
-        table.add_row(escape(one.split), f"{row['images']:,}", f"{row['captions']:,}", *cells)
-    Console().print(table)
-
-
-def _cell(summary: dict[str, float] | None) -> str:
-    return "" if summary is None else " / ".join(f"{summary[key]:g}" for key in ("p5", "median", "p95"))

@@ -1,4 +1,4 @@
-"""Text files as they come: plain or gzip, with errors that name the file and the line."""
+"""Reading of text, JSON and JSONL files, plain or gzip, with errors that name the file and the line."""
 
 import gzip
 import json
@@ -7,31 +7,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bcls._core.errors import fail
+from bcls._core.errors import fail, reason_of
 
-#: A text file that unpacks to more than this is refused: it is a mistake or a trap.
+#: Largest size of an unpacked text file in bytes. Larger ones are a mistake or a decompression bomb.
 MAX_BYTES = 8 * 2**30
-_GZIP = b"\x1f\x8b"
 _CHUNK = 2**20
+_TYPE_NAMES = {str: "a Unicode string", int: "an integer", list: "a list"}
 
 
 def find_file(path: Path) -> Path:
-    """The file itself, or its gzip twin where only ``PATH.gz`` is there."""
-    twin = path.with_name(path.name + ".gz")
-    return twin if not path.exists() and twin.exists() else path
+    """Return ``path``, or ``PATH.gz`` if only the compressed file exists."""
+    compressed = path.with_name(path.name + ".gz")
+    return compressed if not path.exists() and compressed.exists() else path
 
 
 def read_bytes(path: Path) -> bytes:
-    """Contents of a file, unpacked where it is gzip; ``PATH.gz`` is read where only that exists.
+    """Read a file and decompress it if it is gzip; ``PATH.gz`` is read if only that exists.
 
     Raises:
-        ValueError: The file is a broken gzip file, or unpacks to more than :data:`MAX_BYTES`.
+        ValueError: The gzip file is damaged, or unpacks to more than :data:`MAX_BYTES`.
     """
     path = find_file(path)
     with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-    if not packed:
-        return path.read_bytes()
+        if file.read(2) != b"\x1f\x8b":
+            return path.read_bytes()
     parts = []
     size = 0
     try:
@@ -40,91 +39,121 @@ def read_bytes(path: Path) -> bytes:
                 parts.append(part)
                 size += len(part)
                 if size > MAX_BYTES:
-                    fail(str(path), f"at most {MAX_BYTES} bytes unpacked", "more", "check where the file comes from")
+                    fail(str(path), f"at most {MAX_BYTES} bytes unpacked", "more", "check the origin of the file")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        fail(str(path), "a whole gzip file", f"a broken one ({error})", "copy or download it again")
+        fail(str(path), "a complete gzip file", f"a damaged one ({error})", "copy or download it again")
     return b"".join(parts)
 
 
 def read_text(path: Path, encoding: str | None = None) -> str:
-    r"""Text of a file, plain or gzip, without a byte order mark.
+    r"""Read a text file, plain or gzip, without a byte order mark.
 
     Args:
-        path: The file; ``PATH.gz`` is read where only that exists.
-        encoding: What the user says it is in, by ``--encoding``; UTF-8 where there is no such choice.
+        path: The file; ``PATH.gz`` is read if only that exists.
+        encoding: Value of ``--encoding``. ``None`` means UTF-8, for files that have no such option.
 
     Raises:
         ValueError: The text is not in ``encoding``; the message names the line.
     """
     content = read_bytes(path)
-    asked = encoding or "utf-8"
-    name = "utf-8-sig" if asked.lower().replace("_", "-") in {"utf-8", "utf8"} else asked
+    used = encoding or "utf-8"
     try:
-        return content.decode(name)
+        return content.decode("utf-8-sig" if used.lower().replace("_", "-") in {"utf-8", "utf8"} else used)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        got = f"the byte 0x{content[error.start]:02x}"
-        remedy = "convert the file" if encoding is None else "convert the file, or name its encoding with --encoding"
-        fail(f"{path}, line {line}", f"{asked} text", got, remedy)
+        hint = "convert the file" if encoding is None else "convert the file, or set its encoding with --encoding"
+        fail(f"{path}, line {line}", f"{used} text", f"the byte 0x{content[error.start]:02x}", hint)
     except LookupError:
-        fail("encoding", "the name of a text encoding", repr(encoding), "use utf-8, latin-1 or cp1252, say")
+        fail("--encoding", "the name of a text encoding", repr(encoding), "use utf-8, latin-1 or cp1252, for example")
 
 
 def read_lines(path: Path, encoding: str | None = None) -> list[str]:
-    r"""Lines of a file; only ``\n`` and ``\r\n`` end one, since captions may hold other separators."""
+    r"""Read the lines of a file. Only ``\n`` and ``\r\n`` end a line, since captions may contain other separators."""
     lines = [line.removesuffix("\r") for line in read_text(path, encoding).split("\n")]
-    if lines and not lines[-1]:
-        lines.pop()
-    return lines
+    return lines if lines[-1] else lines[:-1]
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file, plain or gzip.
+    """Read a JSON file, plain or gzip.
 
     Raises:
         ValueError: The file is not JSON; the message names the line.
     """
-    text = read_text(path)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        where = f"{path}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
-        fail(where, "JSON", json_trouble(error), "make or download the file again")
+    return parse_json(read_text(path), str(path))
 
 
 def read_json_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and contents of each line of a JSONL file; empty lines are passed over.
+    """Yield the line number and the object of each non-empty line of a JSONL file.
 
     Raises:
         ValueError: A line is not a JSON object; the message names it.
     """
     for number, line in enumerate(read_lines(path, encoding), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            fail(f"{path}, line {number}", "a JSON object", json_trouble(error), "write one object a line")
-        if not isinstance(value, dict):
-            fail(f"{path}, line {number}", "a JSON object", type(value).__name__, "write one object a line")
-        yield number, value
+        if line.strip():
+            value = parse_json(line, str(path), number)
+            if not isinstance(value, dict):
+                got = type(value).__name__
+                fail(f"{path}, line {number}", "a JSON object", got, "write one object per line")
+            yield number, value
 
 
-def json_trouble(error: Exception) -> str:
-    """What ``json.loads`` does not like about a text, in a few words.
+def parse_json(text: str, file: str, line: int | None = None) -> Any:
+    """Parse JSON text.
+
+    Args:
+        text: The text.
+        file: Name of the file, for error messages.
+        line: Line of the file that ``text`` is; ``None`` if it is the whole file.
+
+    Raises:
+        ValueError: The text is not JSON.
 
     Example:
-        >>> json_trouble(RecursionError())
-        'brackets nested too deep'
+        >>> parse_json('{"a": 1}', "a.json")
+        {'a': 1}
     """
-    if isinstance(error, json.JSONDecodeError):
-        return error.msg
-    # Python converts no number of thousands of digits: the time would grow with their square.
-    return "brackets nested too deep" if isinstance(error, RecursionError) else "a number of too many digits"
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        fail(f"{file}, line {line or error.lineno}", "JSON", error.msg, "fix that line or create the file again")
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, deeply nested brackets
+        fail(f"{file}, line {line}" if line else file, "JSON", reason_of(error), "create the file again")
+
+
+def get_field(where: str, row: object, key: str, *types: type, hint: str, empty: bool = False) -> Any:
+    """Return a value of a parsed JSON object after checking its type.
+
+    Args:
+        where: Location of the object, for error messages.
+        row: The object.
+        key: Name of the field.
+        types: Accepted types: ``str``, ``int`` or ``list``.
+        hint: End of the error message.
+        empty: Accept an empty string.
+
+    Raises:
+        ValueError: The field is missing, has another type, or is not valid Unicode.
+
+    Example:
+        >>> get_field("a.jsonl, line 1", {"text": "A dog."}, "text", str, hint="fix that line")
+        'A dog.'
+    """
+    value = row.get(key) if isinstance(row, dict) else None
+    is_valid = (value or empty) and is_unicode(value) if isinstance(value, str) else True
+    # Types are compared exactly, since a bool is an int.
+    if type(value) not in types or not is_valid:
+        expected = " or ".join(_TYPE_NAMES[one] for one in types)
+        if not empty:
+            expected = expected.replace("a Unicode string", "a non-empty Unicode string")
+        got = repr(value)[:60]
+        if isinstance(row, dict) and key not in row:
+            got = f"only the fields {', '.join(map(str, row))[:200]}"
+        fail(where, f"{key!r} to be {expected}", got, hint)
+    return value
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written down: JSON can hold half of a surrogate pair, which is no character."""
+    """Return whether a string can be encoded: JSON can contain half of a surrogate pair, which cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

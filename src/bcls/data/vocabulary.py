@@ -1,15 +1,14 @@
-"""Words of captions after the conventions of the Penn Treebank, as the published vocabularies were made.
+"""Tokenization of captions, and vocabularies in the JSON format of SCAN, SGRAF and related projects.
 
-The conventions: punctuation stands alone, except for commas and colons before a digit and periods inside a word; the
-period that ends a sentence stands alone, that of an abbreviation does not; opening double quotes become two backticks,
-closing ones two apostrophes; ``don't`` is ``do n't``, ``dog's`` is ``dog 's``, ``cannot`` is ``can not``. That is what
-NLTK's ``word_tokenize`` does. Where its releases differ, this follows those that made the published vocabularies: two
-periods do not stand alone (``game..``), and neither does the quote of ``'stop``.
+The tokens follow the conventions of the Penn Treebank, with which the published vocabularies were built: punctuation is
+a token of its own, except for commas and colons before a digit and periods inside a word; the period that ends a
+sentence is separated, that of an abbreviation is not; opening double quotes become two backticks, closing ones two
+apostrophes; ``don't`` becomes ``do n't``, ``dog's`` ``dog 's``, ``cannot`` ``can not``. NLTK's ``word_tokenize`` does
+the same. Where its releases differ, this module follows those that built the published vocabularies: two periods are
+not separated (``game..``), and neither is the quote of ``'stop``.
 
-Everything is decided within a stretch of text between two spaces, and by whether a sentence ends there. So the work is
-done once for each different stretch, and captions repeat most of theirs.
-
-Words and their numbers, in the JSON format that SCAN, SGRAF and their followers share.
+All rules apply to a chunk of text between two spaces, and depend only on whether a sentence ends there. The tokens of a
+chunk are therefore cached, since captions repeat most of theirs.
 """
 
 import json
@@ -29,11 +28,11 @@ from bcls._core.files import write_whole
 from bcls.data.text_files import read_json
 
 _CLOSERS = "[\\])}>\"'»”’]"
-#: A stretch of closing brackets and quotes; a double quote after a space opens, though.
+#: A chunk of closing brackets and quotes; a double quote after a space is an opening one.
 _ONLY_CLOSERS = re.compile(f"(?!\"|''){_CLOSERS}+")
-#: A period that may end a sentence, with the brackets and quotes that close after it.
+#: A period that may end a sentence, with the closing brackets and quotes after it.
 _PERIOD = re.compile(rf"(?<=[^.])\.({_CLOSERS}*) *$")
-#: Abbreviations of English that keep their period; those with periods inside need not be listed.
+#: English abbreviations that keep their period; those with periods inside are recognised without a list.
 _LISTED = (
     "adm ala ariz aug ave bros calif co col colo conn corp ct dec dr feb fla fri ft ga gen gov ill inc jan jr kan ky "
     "lt ltd maj mass messrs mg minn mr mrs ms nev nov oct okla ore prof rep reps sen sens sept st tenn tex tues va vs "
@@ -48,7 +47,7 @@ def _compile(*rules: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]
     return tuple((re.compile(pattern, re.IGNORECASE), replacement) for pattern, replacement in rules)
 
 
-#: Pattern and replacement, in order. Stretches are padded with a space on both sides.
+#: Patterns and replacements, in order. Chunks are padded with a space on both sides.
 _OPENING = _compile(
     (r"[«“‘„]|`+", r" \g<0> "),
     (r"(?<=[ (\[{<])(?:\"|'')", " `` "),
@@ -64,7 +63,7 @@ _REST = _compile(
     # Closing quotes.
     (r"[»”’]", r" \g<0> "),
     (r"''|\"", " '' "),
-    # Shortened words.
+    # Contractions.
     (r"(?<=[^' ])(?:'[smd]|') ", r" \g<0>"),
     (r"(?<=[^' ])(?:'ll|'re|'ve|n't) ", r" \g<0>"),
     (r"\b(can)(not)\b", r" \1 \2 "),
@@ -75,12 +74,12 @@ _REST = _compile(
     (r"\b(more)('n)\b", r" \1 \2 "),
     (r"(?<= )('t)(is|was)\b", r" \1 \2 "),
 )
-#: Words without punctuation that are two tokens.
+#: Words without punctuation that become two tokens.
 _MERGED = re.compile("cannot|gimme|lemme|gonna|wanna|gotta", re.IGNORECASE)
 
 
 def tokenize(text: str) -> list[str]:
-    """Split a caption into words and punctuation. Upper and lower case stay; vocabularies want ``text.lower()``.
+    """Split a caption into words and punctuation. The case is kept; vocabularies need ``text.lower()``.
 
     Args:
         text: The caption.
@@ -94,37 +93,37 @@ def tokenize(text: str) -> list[str]:
         >>> tokenize('a sign says "no dogs". dr. smith reads it.')
         ['a', 'sign', 'says', '``', 'no', 'dogs', "''", '.', 'dr.', 'smith', 'reads', 'it', '.']
     """
-    stretches = text.split()
-    last = len(stretches) - 1
-    while last > 0 and _ONLY_CLOSERS.fullmatch(stretches[last]):
+    chunks = text.split()
+    last = len(chunks) - 1
+    while last > 0 and _ONLY_CLOSERS.fullmatch(chunks[last]):
         last -= 1
     tokens: list[str] = []
-    for place, stretch in enumerate(stretches):
-        tokens += _parts(stretch, place >= last)
+    for place, chunk in enumerate(chunks):
+        tokens += _parts(chunk, place >= last)
     return tokens
 
 
 @lru_cache(maxsize=1 << 16)
-def _parts(stretch: str, is_last: bool) -> tuple[str, ...]:
-    if stretch.isalnum() and not _MERGED.fullmatch(stretch):
-        return (stretch,)
-    padded = f" {stretch} "
+def _parts(chunk: str, is_last: bool) -> tuple[str, ...]:
+    if chunk.isalnum() and not _MERGED.fullmatch(chunk):
+        return (chunk,)
+    padded = f" {chunk} "
     for pattern, replacement in _OPENING:
         padded = pattern.sub(replacement, padded)
-    if is_last or _ends_sentence(stretch):
+    if is_last or _ends_sentence(chunk):
         padded = _PERIOD.sub(r" . \1 ", padded)
     for pattern, replacement in _REST:
         padded = pattern.sub(replacement, padded)
     return tuple(padded.split())
 
 
-def _ends_sentence(stretch: str) -> bool:
-    """Whether a period at the end of a stretch inside the text ends a sentence, and is no abbreviation's."""
-    match = _PERIOD.search(stretch)
+def _ends_sentence(chunk: str) -> bool:
+    """Return whether the period at the end of a chunk inside the text ends a sentence and no abbreviation."""
+    match = _PERIOD.search(chunk)
     if match is None:
         return False
-    word = stretch[: match.start()].lstrip("\"'`([{<").lower()
-    # A single letter is an initial. After a number, a sentence that begins in lower case is none.
+    word = chunk[: match.start()].lstrip("\"'`([{<").lower()
+    # A single letter is an initial, and a period after a number does not end a sentence.
     is_short = len(word) == 1 and word.isalpha()
     return not (
         is_short
@@ -136,12 +135,12 @@ def _ends_sentence(stretch: str) -> bool:
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
-_SCHEMA = 'it should look like {"word2idx": {"<pad>": 0, ...}, "idx2word": {"0": "<pad>", ...}, "idx": ...}'
+_SCHEMA = 'the format is {"word2idx": {"<pad>": 0, ...}, "idx2word": {"0": "<pad>", ...}, "idx": ...}'
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words that a recurrent model knows; a word's number is its place.
+    """The words that a recurrent model knows; the number of a word is its position.
 
     Attributes:
         words: The words. The first four are ``<pad>``, ``<start>``, ``<end>`` and ``<unk>``.
@@ -163,7 +162,7 @@ class Vocabulary:
             fail("words", f"{', '.join(SPECIALS)} first", ", ".join(self.words[:4]), "see `Vocabulary.build`")
         if len(self.numbers) != len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
-            fail("words", "each word once", f"{twice!r} twice", "take one of them out")
+            fail("words", "unique words", f"{twice!r} twice", "remove one of them")
 
     def __len__(self) -> int:
         return len(self.words)
@@ -175,11 +174,11 @@ class Vocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[str], *, threshold: int = 4) -> "Vocabulary":
-        """Collect the words of captions, in the order of their first appearance.
+        """Build a vocabulary from captions, with the words in the order of their first appearance.
 
         Args:
-            captions: Texts of the training split. Words of other splits would tell a model about them.
-            threshold: How often a word must appear.
+            captions: Texts of the training split. Words of other splits would leak information.
+            threshold: Minimum number of occurrences of a word.
 
         Raises:
             ValueError: ``threshold`` is below 1.
@@ -193,10 +192,10 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocabulary":
-        """Read a vocabulary file, plain or gzip, ours or a published one such as ``f30k_precomp_vocab.json``.
+        """Read a vocabulary file, plain or gzip, such as the published ``f30k_precomp_vocab.json``.
 
         Raises:
-            ValueError: The file has another layout, or its numbers have gaps; the message says what is wrong.
+            ValueError: The file has another format, or its numbers have gaps.
         """
         path = Path(path)
         content = read_json(path)
@@ -206,15 +205,14 @@ class Vocabulary:
         words = sorted(numbers, key=lambda word: numbers[word] if isinstance(numbers[word], int) else -1)
         wrong = next((word for number, word in enumerate(words) if numbers[word] != number), None)
         if wrong is not None:
-            fail(
-                str(path), "the numbers 0, 1, 2 and so on", f"{wrong[:60]!r} with {repr(numbers[wrong])[:60]}", _SCHEMA
-            )
+            got = f"{wrong[:60]!r} with {repr(numbers[wrong])[:60]}"
+            fail(str(path), "the numbers 0, 1, 2 and so on", got, _SCHEMA)
         if tuple(words[:4]) != SPECIALS:
             fail(str(path), f"{', '.join(SPECIALS)} with the numbers 0 to 3", ", ".join(words[:4])[:200], _SCHEMA)
         return cls(tuple(words))
 
     def write(self, path: str | Path) -> None:
-        """Write the vocabulary, in the format that the published ones have."""
+        """Write the vocabulary in the format of the published ones."""
         content = {
             "word2idx": self.numbers,
             "idx2word": {str(number): word for number, word in enumerate(self.words)},
@@ -223,15 +221,15 @@ class Vocabulary:
         write_whole(Path(path), json.dumps(content, ensure_ascii=False))
 
     def encode(self, caption: str) -> list[int]:
-        """Numbers of a caption's words in lower case, between ``<start>`` and ``<end>``; ``<unk>`` for other words."""
+        """Return the numbers of the lower-case words between ``<start>`` and ``<end>``; unknown words as ``<unk>``."""
         numbers = self.numbers
         return [START, *(numbers.get(word, UNKNOWN) for word in tokenize(caption.lower())), END]
 
     def encode_all(self, captions: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Numbers of several captions, filled up with ``<pad>``.
+        """Return the numbers of several captions, padded with ``<pad>``.
 
         Returns:
-            ``(C, L)`` numbers, where L is the length of the longest, and ``(C,)`` lengths.
+            ``(C, L)`` numbers, where L is the largest length, and ``(C,)`` lengths.
         """
         encoded = [self.encode(caption) for caption in captions]
         lengths = np.array([len(one) for one in encoded], dtype=np.int64)
@@ -241,7 +239,7 @@ class Vocabulary:
         return numbers, lengths
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The words of a caption, without ``<pad>``, ``<start>`` and ``<end>``.
+        """Return the words of a caption, without ``<pad>``, ``<start>`` and ``<end>``.
 
         Raises:
             ValueError: A number is not in the vocabulary.
@@ -249,17 +247,13 @@ class Vocabulary:
         words = []
         for number in numbers:
             if not 0 <= number < len(self.words):
-                fail(
-                    "numbers",
-                    f"numbers from 0 to {len(self.words) - 1}",
-                    number,
-                    "use the vocabulary that encoded them",
-                )
+                expected = f"numbers from 0 to {len(self.words) - 1}"
+                fail("numbers", expected, number, "use the vocabulary that encoded them")
             if number not in {PAD, START, END}:
                 words.append(self.words[number])
         return " ".join(words)
 
     def unknown_share(self, captions: Iterable[str]) -> float:
-        """Share of the captions' tokens that the vocabulary does not know."""
+        """Return the share of the captions' tokens that are not in the vocabulary."""
         tokens = [word for caption in captions for word in tokenize(caption.lower())]
         return sum(word not in self.numbers for word in tokens) / len(tokens) if tokens else 0.0

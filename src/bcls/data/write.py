@@ -1,8 +1,9 @@
-"""Writes a dataset folder: records, pictures where asked for, and the manifest last."""
+"""Writing of a dataset folder: records, optionally copied images and features, and the manifest last."""
 
 import os
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,37 +13,38 @@ from bcls._core.errors import fail
 from bcls._core.extras import sha256_of
 from bcls._core.files import sync_folder, take
 from bcls._core.progress import progress
-from bcls.data.image_files import check_member, open_store
+from bcls.data.image_files import check_member
 from bcls.data.records import (
     CAPTIONS,
-    FILE,
     IMAGES,
+    MANIFEST_FILE,
     Caption,
     FeatureFile,
     ImageFiles,
     ImageRecord,
     Manifest,
+    check_splits,
     write_manifest,
     write_records,
 )
 from bcls.data.text_files import is_unicode
 
-#: Lies in the folder while a dataset is written, so that another import may take up what a broken-off one left.
+#: Lock file that exists while a dataset is written. A folder with it may be overwritten by another import.
 _UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
 class Content:
-    """What an importer found.
+    """Contents of a dataset, as returned by an importer.
 
     Attributes:
         name: Name of the dataset.
         images: Its images, in order.
         captions: Its captions, in order.
-        sources: Folders and archives that the images' files are in.
+        sources: Folders and archives with the files of the images.
         features: Feature files by name and split, with absolute paths.
-        pictures: Names and bytes of pictures that lie in no file yet; they are written to ``images.zip``.
-        notes: What the user should be told.
+        image_bytes: File names and contents of images that are in no file yet; they are written to ``images.zip``.
+        notes: Messages for the user.
     """
 
     name: str
@@ -50,7 +52,7 @@ class Content:
     captions: tuple[Caption, ...]
     sources: tuple[Path, ...] = ()
     features: Mapping[str, Mapping[str, FeatureFile]] = field(default_factory=dict)
-    pictures: Iterable[tuple[str, bytes]] | None = None
+    image_bytes: Iterable[tuple[str, bytes]] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -58,200 +60,152 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
     """Write a dataset folder.
 
     Args:
-        folder: Where to; new or empty. What a broken-off import left there is replaced.
+        folder: A new or empty folder. Files of an interrupted import are replaced.
         content: The dataset.
-        copy: Copy pictures and features into the folder. Without it they stay where they are, and the manifest says
-            where that is. Archives stay archives either way.
+        copy: Copy images and features into the folder. Otherwise they stay in place, and the manifest contains their
+            paths. Archives remain archives in both cases.
 
     Returns:
-        The manifest, which was written last.
+        The manifest, which is written last.
 
     Raises:
-        ValueError: The folder is not empty, or there is nothing to write.
-        OSError: Something cannot be written.
+        ValueError: The folder is not empty, or there are no captions.
+        OSError: A file cannot be written.
     """
     folder = Path(folder)
     check_free(folder)
     if not content.captions:
-        fail("source", "at least one caption", "none", "check that the captions are in the file")
+        fail("source", "at least one caption", "none", "check that the file contains captions")
     check_records(content)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        return _write(folder, content, copy=copy)
+    with _lock(folder):
+        write_records(folder, content.images, content.captions)
+        images = tuple(_place_source(folder, number, content, copy) for number in range(len(content.sources)))
+        if content.image_bytes is not None:
+            images = (_pack(folder / "images.zip", content.image_bytes, len(content.images)),)
+        captions = Counter(caption.split for caption in content.captions)
+        counts = Counter(image.split for image in content.images)
+        manifest = Manifest(
+            content.name,
+            {split: (count, captions[split]) for split, count in counts.items()},
+            images,
+            {
+                name: {split: _place_features(folder, name, file, copy) for split, file in files.items()}
+                for name, files in content.features.items()
+            },
+            {name: sha256_of(folder / name) for name in (CAPTIONS, IMAGES)},
+        )
+        _sync(folder)
+        write_manifest(folder, manifest)
+        (folder / _UNFINISHED).unlink()
+    return manifest
+
+
+def check_free(folder: Path) -> None:
+    """Check that a dataset can be written to a folder: it is new, empty, or left by an interrupted import.
+
+    Raises:
+        ValueError: The folder contains a dataset or other files.
+    """
+    if (folder / MANIFEST_FILE).exists():
+        fail("--out", "a new folder", f"{folder} with a dataset in it", "choose another folder or remove that dataset")
+    if folder.is_dir() and not (folder / _UNFINISHED).exists() and any(folder.iterdir()):
+        fail("--out", "a new or empty folder", f"{folder} with files in it", "choose another folder")
+
+
+def check_records(content: Content) -> None:
+    """Check that images and captions can be written: ids are present and unique, texts valid, splits consistent.
+
+    Raises:
+        ValueError: They are not; the message names the first one.
+    """
+    if not is_unicode(content.name):
+        fail("source", "a name in valid Unicode", ascii(content.name)[:80], "set the name of the dataset with --name")
+    for what, records in (("image", content.images), ("caption", content.captions)):
+        seen = set()
+        for record in records:
+            for key, value in zip(record._fields, record, strict=True):
+                if isinstance(value, str) and not is_unicode(value):
+                    hint = "fix the source: it contains half of a surrogate pair"
+                    fail("source", f"{key!r} in valid Unicode", ascii(value[:80]), hint)
+            if not record[0] or not record.split:
+                got = f"{record[0]!r} in split {record.split!r}"
+                fail("source", f"an id and a split for every {what}", got, "fix the source")
+            if record[0] in seen:
+                fail("source", f"a unique id for every {what}", f"{record[0]!r} twice", "fix the source")
+            seen.add(record[0])
+    check_splits("source", content.images, content.captions)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process write; the system lets go of the lock when it ends, however it ends."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to the folder. The system releases the lock when the process ends."""
     with (folder / _UNFINISHED).open("a+", encoding="utf-8") as file:
         owner = take(file)
         if owner is not None:
             got = f"{folder}, in use by {owner}"
-            fail("out", "a folder that no other import writes to", got, "wait for it, or choose another")
-        # Another import may have been finished between the first look and the lock.
-        if (folder / FILE).exists():
+            fail("--out", "a folder that no other import writes to", got, "wait for it, or choose another folder")
+        # Another import may have finished between the first check and the lock.
+        if (folder / MANIFEST_FILE).exists():
             (folder / _UNFINISHED).unlink(missing_ok=True)
             check_free(folder)
         yield
 
 
-def _write(folder: Path, content: Content, *, copy: bool) -> Manifest:
-    write_records(folder, content.images, content.captions)
-    images = tuple(_place_images(folder, number, content, copy) for number in range(len(content.sources)))
-    if content.pictures is not None:
-        images = (_pack(folder, content.pictures, len(content.images)),)
-    manifest = Manifest(
-        content.name,
-        _count(content),
-        images,
-        {
-            name: {split: _place_features(folder, name, file, copy) for split, file in files.items()}
-            for name, files in content.features.items()
-        },
-        {name: sha256_of(folder / name) for name in (CAPTIONS, IMAGES)},
-    )
-    _sync(folder)
-    write_manifest(folder, manifest)
-    (folder / _UNFINISHED).unlink()
-    return manifest
-
-
-def check_free(folder: Path) -> None:
-    """Refuse a folder that holds something, before any work is done; what a broken-off import left may be replaced.
-
-    Raises:
-        ValueError: It is not empty.
-    """
-    if (folder / FILE).exists():
-        fail("out", "a new folder", f"{folder} with a dataset in it", "choose another, or remove that one first")
-    if folder.is_dir() and not (folder / _UNFINISHED).exists() and any(folder.iterdir()):
-        fail("out", "a new or empty folder", f"{folder} with files in it", "choose another")
-
-
-def check_records(content: Content) -> None:
-    """Refuse images and captions that cannot be written: without an id, with one twice, in two splits, or no text.
-
-    Raises:
-        ValueError: There are such; the message names the first.
-    """
-    _check_unicode(content)
-    splits: dict[str, str] = {}
-    for image in content.images:
-        if not image.image_id or not image.split:
-            got = f"{image.image_id!r} in split {image.split!r}"
-            fail("source", "an id and a split for every image", got, "mend the source: one of the two is empty")
-        if image.image_id in splits:
-            fail("source", "each image once", f"{image.image_id!r} twice", "give the images ids of their own")
-        splits[image.image_id] = image.split
-    seen = set()
-    for caption in content.captions:
-        if not caption.caption_id:
-            fail("source", "an id for every caption", f"none for {caption.text[:60]!r}", "mend the source")
-        if caption.caption_id in seen:
-            fail(
-                "source", "each caption id once", f"{caption.caption_id!r} twice", "give the captions ids of their own"
-            )
-        seen.add(caption.caption_id)
-        if splits.get(caption.image_id) != caption.split:
-            got = f"{caption.image_id!r} in {splits.get(caption.image_id, 'none')!r}"
-            fail("source", f"caption {caption.caption_id!r} and its image in one split", got, "mend the source")
-
-
-def _check_unicode(content: Content) -> None:
-    if not is_unicode(content.name):
-        fail("source", "a name in valid Unicode", ascii(content.name)[:80], "name the dataset with --name")
-    for text in (text for one in (*content.images, *content.captions) for text in one if isinstance(text, str)):
-        if not is_unicode(text):
-            fail("captions", "valid Unicode", ascii(text[:80]), "half of a surrogate pair: mend the source file")
-
-
-def _count(content: Content) -> dict[str, tuple[int, int]]:
-    counts = {image.split: [0, 0] for image in content.images}
-    for image in content.images:
-        counts[image.split][0] += 1
-    for caption in content.captions:
-        counts[caption.split][1] += 1
-    return {split: (images, captions) for split, (images, captions) in counts.items()}
-
-
-def _place_images(folder: Path, number: int, content: Content, copy: bool) -> ImageFiles:
+def _place_source(folder: Path, number: int, content: Content, copy: bool) -> ImageFiles:
     source = content.sources[number]
-    if source.is_dir():
-        if not copy:
-            return ImageFiles(_reference(folder, source))
-        _copy_pictures(folder, number, content)
-        return ImageFiles(_images_folder(number))
-    if not copy:
-        return ImageFiles(_reference(folder, source), source.stat().st_size, sha256_of(source))
-    name = source.name if len(content.sources) > 1 else f"images{source.suffix}"
-    _copy_file(source, folder / name)
-    return ImageFiles(name, source.stat().st_size, sha256_of(folder / name))
-
-
-def _copy_pictures(folder: Path, number: int, content: Content) -> None:
-    store = open_store(content.sources[number])
-    files = [image.file for image in content.images if image.file is not None and image.source == number]
-    with progress("copying images", len(files)) as step:
-        for done, file in enumerate(files, start=1):
-            to = folder / _images_folder(number) / check_member(str(store.path), file)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            _copy_file(store.path / file, to)
-            step(done)
-
-
-def _images_folder(number: int) -> str:
-    return f"images{number or ''}"
-
-
-def _pack(folder: Path, pictures: Iterable[tuple[str, bytes]], total: int) -> ImageFiles:
-    path = folder / "images.zip"
-    temporary = folder / ".images.zip.tmp"
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive, progress("packing images", total) as step:
-            for done, (name, picture) in enumerate(pictures, start=1):
-                archive.writestr(name, picture)
+    path = _reference(folder, source)
+    if copy and source.is_dir():
+        path = f"images{number or ''}"
+        files = [image.file for image in content.images if image.file is not None and image.source == number]
+        with progress("copying images", len(files)) as step:
+            for done, file in enumerate(files, start=1):
+                _copy(source / file, folder / path / check_member(str(source), file))
                 step(done)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return ImageFiles(path.name, path.stat().st_size, sha256_of(path))
+    elif copy:
+        path = source.name if len(content.sources) > 1 else f"images{source.suffix}"
+        _copy(source, folder / path)
+    return ImageFiles(path) if source.is_dir() else _archive(folder, path)
+
+
+def _pack(path: Path, image_bytes: Iterable[tuple[str, bytes]], total: int) -> ImageFiles:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive, progress("packing images", total) as step:
+        for done, (name, content) in enumerate(image_bytes, start=1):
+            archive.writestr(name, content)
+            step(done)
+    return _archive(path.parent, path.name)
+
+
+def _archive(folder: Path, path: str) -> ImageFiles:
+    return ImageFiles(path, (folder / path).stat().st_size, sha256_of(folder / path))
 
 
 def _place_features(folder: Path, name: str, file: FeatureFile, copy: bool) -> FeatureFile:
-    path = _place_feature_file(folder, name, Path(file.path), copy)
-    counts = None if file.counts is None else _place_feature_file(folder, name, Path(file.counts), copy)
-    return replace(file, path=path, counts=counts)
+    def place(path: str) -> str:
+        target = folder / "features" / name / Path(path).name if copy else Path(path)
+        if copy:
+            _copy(Path(path), target)
+        return _reference(folder, target)
+
+    return replace(file, path=place(file.path), counts=None if file.counts is None else place(file.counts))
 
 
-def _place_feature_file(folder: Path, name: str, source: Path, copy: bool) -> str:
-    if not copy:
-        return _reference(folder, source)
-    to = Path("features") / name / source.name
-    (folder / to).parent.mkdir(parents=True, exist_ok=True)
-    _copy_file(source, folder / to)
-    return to.as_posix()
+def _copy(source: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, to)
 
 
-def _copy_file(source: Path, to: Path) -> None:
-    temporary = to.with_name(f".{to.name}.{os.getpid()}.tmp")
-    try:
-        shutil.copyfile(source, temporary)
-        temporary.replace(to)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _reference(folder: Path, path: Path) -> str:
+    """Return the path relative to the folder if it lies inside, so that the folder can be moved; else absolute."""
+    path, folder = path.resolve(), folder.resolve()
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
 
 
 def _sync(folder: Path) -> None:
-    """See that everything in a folder is on the disk; all at once, which is faster than one file after another."""
+    """Flush all files of a folder to disk; at the end, which is faster than after every file."""
     for path in (*folder.rglob("*"), folder):
         if path.is_dir():
             sync_folder(path)
         else:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-
-
-def _reference(folder: Path, path: Path) -> str:
-    """The path relative to the folder where it lies inside, so that the folder can be moved; else absolute."""
-    path, folder = path.resolve(), folder.resolve()
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)

@@ -124,7 +124,7 @@ def write(folder: Path, scenes: SceneDataset, pixels: npt.NDArray[np.uint8], siz
             files[split] = FeatureFile(str(Path(beside) / f"{split}.npy"))
             np.save(files[split].path, part.transpose(0, 3, 1, 2))
         pictures = zip((f"{one}.png" for one in ids), _png(pixels), strict=True)
-        content = Content("scenes", images, tuple(captions), features={PIXELS: files}, pictures=pictures)
+        content = Content("scenes", images, tuple(captions), features={PIXELS: files}, image_bytes=pictures)
         write_dataset(folder, content, copy=True)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bcls._core.errors import fail
 from bcls.data.judgements import HumanRatings, flickr8k_crowdflower, flickr8k_expert
-from bcls.data.records import FILE, ImageFiles, Manifest, write_manifest
+from bcls.data.records import MANIFEST_FILE, ImageFiles, Manifest, write_manifest
 from bcls.data.synthetic import make_scenes, save
 from bcls.evaluation.evaluator import Options, evaluate
 from bcls.evaluation.kendall import kendall
@@ -284,7 +284,7 @@ def draw_scenes(folder: str | Path, images: int, *, seed: int = 0) -> None:
         seed: Of the scenes.
     """
     folder = Path(folder)
-    if (folder / FILE).exists():
+    if (folder / MANIFEST_FILE).exists():
         return
     train, val = images * 7 // 10, images * 3 // 20
     splits = ["train"] * train + ["val"] * val + ["test"] * (images - train - val)

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from bcls._core.errors import check_choice, fail
 from bcls._core.progress import progress
-from bcls.data.dataset import Library
+from bcls.data.dataset import ImageReader
 from bcls.data.images import decode
-from bcls.data.importers.karpathy import read as read_karpathy
-from bcls.data.importers.pictures import find_pictures
-from bcls.data.importers.settings import ImportSettings
+from bcls.data.importers.captions import read_karpathy
+from bcls.data.importers.common import ImportSettings, find_images
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.records import ImageRecord
 from bcls.data.text_files import read_json
@@ -86,8 +85,8 @@ def load_cxc(cxc: Path, captions: Path, photos: Path | None = None) -> RatedPair
     if photos is not None:
         records = [ImageRecord(str(one), "test") for one in known.tolist()]
         files = [(f"COCO_val2014_{one:012d}.jpg", f"{one:012d}.jpg") for one in known.tolist()]
-        found, sources, _ = find_pictures(records, files, photos)
-        photo = partial(_read_photo, Library(sources, found), found)
+        found, sources, _ = find_images(records, files, photos)
+        photo = partial(_read_photo, ImageReader(sources, found), found)
     return RatedPairs("cxc-sits", texts, image_of_caption, images, rows, pairs.score, images, photo)
 
 
@@ -127,7 +126,8 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
         caption_row[f"{content.captions[row].image_id}#{captions_of[image]}"] = row
         captions_of[image] += 1
     texts = [caption.text for caption in content.captions]
-    photo = None if photos is None else partial(_read_photo, Library(content.sources, content.images), content.images)
+    reader = ImageReader(content.sources, content.images)
+    photo = None if photos is None else partial(_read_photo, reader, content.images)
     loaded = []
     for name, file, read in (
         ("expert", folder / "ExpertAnnotations.txt", flickr8k_expert),
@@ -302,5 +302,5 @@ def _numbers(path: Path, what: str, names: NDArray[np.str_], known: dict[str, in
     return np.array([known[name] for name in names.tolist()], dtype=np.int64)
 
 
-def _read_photo(library: Library, images: tuple[ImageRecord, ...], number: int) -> "Image":
+def _read_photo(library: ImageReader, images: tuple[ImageRecord, ...], number: int) -> "Image":
     return decode(library.read(images[number]), library.file_of(images[number]))

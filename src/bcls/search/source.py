@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bcls._core.errors import fail
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.image_files import ImageStore, open_store
-from bcls.data.records import FILE, FORMAT
+from bcls.data.records import FORMAT, MANIFEST_FILE
 from bcls.data.text_files import read_json
 
 #: A file of more bytes is no caption.
@@ -133,8 +133,8 @@ def open_source(path: Path, features: str | None = None, *, captions: bool = Tru
     path = path.absolute()
     if not path.exists():
         raise FileNotFoundError(2, "no such folder, zip, tar or dataset of photos", str(path))
-    if path.is_dir() and (path / FILE).is_file():
-        content = read_json(path / FILE)
+    if path.is_dir() and (path / MANIFEST_FILE).is_file():
+        content = read_json(path / MANIFEST_FILE)
         if isinstance(content, dict) and content.get("format") == FORMAT:
             return DatasetSource(open_dataset(path), features, captions=captions)
     if features is not None:

@@ -5,7 +5,7 @@ import tarfile
 import zipfile
 
 from bcls.data.image_files import open_store
-from tests.data.made import add_to_tar, picture
+from tests.data.factories import add_to_tar, image_bytes
 from tests.fuzz.damage import or_plain
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import imported, put
@@ -23,7 +23,7 @@ _NAMES = (
     "8.txt",
     "x" * 300 + ".png",
 )
-_SMALL = picture(size=(4, 4))
+_SMALL = image_bytes(size=(4, 4))
 
 
 def zips():

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from bcls.data.dataset import open_dataset
-from tests.data.made import caption_rows, picture, write_lines
+from tests.data.factories import caption_rows, image_bytes, write_lines
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put
@@ -41,7 +41,7 @@ def read(name, content, folder):
             np.save(place / f"{split}.npy", np.ones((count, 3, 2), np.float32))
             np.save(place / f"{split}_counts.npy", np.full(count, 2))
         for number in range(4):
-            put(place / "images", f"i{number}.png", picture(size=(4, 4)))
+            put(place / "images", f"i{number}.png", image_bytes(size=(4, 4)))
     if name == "captions.parquet":
         (place / "captions.jsonl").unlink(missing_ok=True)
     put(place, name, content)

@@ -8,7 +8,7 @@ from bcls.data.images import decode
 from bcls.search.catalog import read_notes
 from bcls.web.asked import picture as sent_picture
 from bcls.web.problem import ProblemError
-from tests.data.made import picture
+from tests.data.factories import image_bytes
 from tests.fuzz.engine import Reader
 
 #: Small, so that a header that lies is refused long before memory runs out.
@@ -19,17 +19,17 @@ def pictures():
     exif = Image.Exif()
     exif[0x0112], exif[0x0132] = 6, "2024:05:17 18:30:00"
     exif.get_ifd(0x8825).update({1: "N", 2: (48.0, 51.0, 24.0), 3: "E", 4: (2.0, 21.0, 3.0)})
-    made = [picture(size=(16, 12), file_format=kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")]
+    made = [image_bytes(size=(16, 12), file_format=kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")]
     made += [
-        picture(size=(16, 12), file_format="JPEG", exif=exif),
-        picture(size=(16, 12), file_format="PNG", exif=exif),
+        image_bytes(size=(16, 12), file_format="JPEG", exif=exif),
+        image_bytes(size=(16, 12), file_format="PNG", exif=exif),
     ]
     made += [
-        picture(size=(16, 12), file_format="TIFF", compression=one)
+        image_bytes(size=(16, 12), file_format="TIFF", compression=one)
         for one in ("tiff_lzw", "jpeg", "tiff_adobe_deflate")
     ]
-    made += [picture(size=(16, 12), file_format="PNG", mode=mode) for mode in ("P", "1", "L", "RGBA", "I;16")]
-    made.append(picture(size=(16, 12), file_format="JPEG", mode="CMYK", progressive=True))
+    made += [image_bytes(size=(16, 12), file_format="PNG", mode=mode) for mode in ("P", "1", "L", "RGBA", "I;16")]
+    made.append(image_bytes(size=(16, 12), file_format="JPEG", mode="CMYK", progressive=True))
     frames = io.BytesIO()
     first, *rest = (Image.new("RGB", (9, 9), colour) for colour in ("red", "green", "blue"))
     first.save(frames, "GIF", save_all=True, append_images=rest)

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 
 from bcls.data.importers import ImportSettings, run_import
-from tests.data.made import make_dataset, picture
-from tests.data.test_import_others import tsv_line
+from tests.data.factories import image_bytes, make_dataset
+from tests.data.importers.test_regions import tsv_line
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import imported, put
@@ -39,7 +39,7 @@ def arrow():
         ]
     )
     rows = [
-        {"image": {"bytes": picture(size=(4, 4)), "path": f"{n}.png"}, "caption": ["A dog.", "A cat."]}
+        {"image": {"bytes": image_bytes(size=(4, 4)), "path": f"{n}.png"}, "caption": ["A dog.", "A cat."]}
         for n in range(3)
     ]
     buffer = io.BytesIO()

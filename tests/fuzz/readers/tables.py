@@ -3,7 +3,7 @@
 import json
 from functools import partial
 
-from tests.data.made import picture
+from tests.data.factories import image_bytes
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import imported, put
@@ -15,7 +15,7 @@ def read(ending, content, folder):
     source = folder / "photos"
     for name in _NAMES:
         if not (source / name).exists():
-            put(source, name, picture(size=(8, 8)))
+            put(source, name, image_bytes(size=(8, 8)))
     return imported("folder", source, folder, captions=str(put(folder, f"captions.{ending}", content)))
 
 

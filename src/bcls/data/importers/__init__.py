@@ -1,6 +1,124 @@
-"""Reads other layouts of images and captions into a dataset folder."""
+"""Importers: read other formats of images and captions into a dataset folder."""
 
-from bcls.data.importers.run import KINDS, Imported, run_import
-from bcls.data.importers.settings import ImportSettings
+import hashlib
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bcls._core.errors import check_choice, check_number, fail
+from bcls.data.importers.archives import read_huggingface, read_webdataset
+from bcls.data.importers.captions import read_coco, read_folder, read_karpathy
+from bcls.data.importers.common import ImportSettings
+from bcls.data.importers.regions import import_regions, read_scan
+from bcls.data.records import Manifest, read_manifest
+from bcls.data.write import Content, check_free, check_records, write_dataset
 
 __all__ = ["KINDS", "ImportSettings", "Imported", "run_import"]
+
+
+class Importer(NamedTuple):
+    """A format: the function that reads it, a description, and its settings besides ``out`` and ``json``."""
+
+    read: Callable[[Path, ImportSettings], Content] | None
+    description: str
+    settings: str
+
+
+#: Importers by the name of the format. ``butd`` adds features to an existing dataset instead of creating one.
+KINDS: dict[str, Importer] = {
+    "folder": Importer(
+        read_folder,
+        "images and a CSV, TSV or JSONL file of captions",
+        "name images captions split held_out image_column caption_column encoding copy",
+    ),
+    "karpathy": Importer(
+        read_karpathy, "dataset_*.json with Karpathy's splits, images by --images", "name images restval copy"
+    ),
+    "coco": Importer(
+        read_coco, "captions_*.json of MS-COCO, a file or a folder of them", "name images split held_out copy"
+    ),
+    "scan": Importer(read_scan, "a *_precomp folder with captions, ids and region features", "name encoding copy"),
+    "butd": Importer(None, "bottom-up-attention .tsv files: adds region features to the dataset at --out", ""),
+    "webdataset": Importer(
+        read_webdataset, "tar files with images and .txt or .json captions", "name split held_out copy"
+    ),
+    "huggingface": Importer(
+        read_huggingface,
+        "a folder that `datasets` saved with save_to_disk",
+        "name held_out image_column caption_column copy",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Result of an import: the manifest, and messages for the user."""
+
+    manifest: Manifest
+    notes: tuple[str, ...]
+
+
+def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Imported:
+    """Import a source into a dataset folder.
+
+    Args:
+        kind: One of :data:`KINDS`.
+        source: The file or folder.
+        settings: Output folder and options.
+
+    Returns:
+        The manifest and messages.
+
+    Raises:
+        ValueError: A setting does not apply to the format, or the source is invalid; the message names file and
+            position.
+        OSError: A file is missing, or cannot be read or written.
+    """
+    check_choice("kind", kind, KINDS)
+    importer = KINDS[kind]
+    used = {"out", "json", *importer.settings.split()}
+    for one in fields(ImportSettings):
+        value = getattr(settings, one.name)
+        if one.name not in used and one.default is not MISSING and value != one.default:
+            flag = f"--{one.name.replace('_', '-')}"
+            fail(flag, f"no value for a {kind} source", value, "leave it out")
+    out = Path(settings.out)
+    if importer.read is None:
+        notes = import_regions(Path(source), out)
+        return Imported(read_manifest(out), notes)
+    check_free(out)
+    content = importer.read(Path(source), settings)
+    if settings.held_out is not None:
+        check_records(content)  # ids must be valid before they are hashed
+        content = hold_out(content, settings.held_out)
+    return Imported(write_dataset(out, content, copy=settings.copy), content.notes)
+
+
+def hold_out(content: Content, share: float) -> Content:
+    """Move a share of the images to ``val``, and as many to ``test``, with their captions.
+
+    The selection depends on the ids of the images alone, so that every import gives the same splits.
+
+    Args:
+        content: An imported dataset with all images in ``train``.
+        share: Share of the images for each split, above 0 and below 0.5; each split gets at least one image.
+
+    Raises:
+        ValueError: There are splits already, or too few images for three of them.
+    """
+    if check_number("--held-out", share, "0.1 is usual", above=0) >= 0.5:
+        fail("--held-out", "a share below 0.5", share, "0.1 is usual")
+    splits = sorted({image.split for image in content.images})
+    if splits != ["train"]:
+        fail("--held-out", "a source without splits of its own", ", ".join(splits), "leave out --held-out")
+    if len(content.images) < 3:
+        fail("--held-out", "at least 3 images", len(content.images), "add images, or leave out --held-out")
+    order = sorted((image.image_id for image in content.images), key=lambda one: hashlib.sha256(one.encode()).digest())
+    count = min(max(1, round(share * len(order))), (len(order) - 1) // 2)
+    moved = dict.fromkeys(order[:count], "val") | dict.fromkeys(order[count : 2 * count], "test")
+    return replace(
+        content,
+        images=tuple(image._replace(split=moved.get(image.image_id, "train")) for image in content.images),
+        captions=tuple(one._replace(split=moved.get(one.image_id, "train")) for one in content.captions),
+    )

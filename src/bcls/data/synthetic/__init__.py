@@ -1,6 +1,6 @@
-"""Drawn scenes with captions and the true relevance of every caption to every picture.
+"""Drawn scenes with captions, and the true relevance of every caption to every scene.
 
-No download is needed: scenes are sampled, drawn and described from a seed. What "true relevance" means is defined in
+Nothing is downloaded: scenes are sampled, drawn and described from a seed. True relevance is defined in
 :mod:`bcls.data.synthetic.relevance`.
 
 Example:
@@ -11,12 +11,10 @@ Example:
     (3, 15)
 """
 
-from bcls.data.synthetic.dataset import SceneDataset, make_scenes
-from bcls.data.synthetic.facts import Caption, Facts, Mention, Relation
+from bcls.data.synthetic.captions import Caption, Facts, Mention, Relation
+from bcls.data.synthetic.dataset import SceneDataset, load, make_scenes, render, render_all, save
 from bcls.data.synthetic.relevance import true_relevance
-from bcls.data.synthetic.render import render, render_all
 from bcls.data.synthetic.scene import Scene, SceneObject
-from bcls.data.synthetic.store import load, save
 
 __all__ = [
     "Caption",

@@ -1,43 +1,131 @@
-"""Writes the captions of a scene: chooses which true facts to state, then how to say them."""
+"""Captions of scenes: the facts that they state, and their wording in English."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
-from bcls.data.synthetic.chance import pick, stream
-from bcls.data.synthetic.facts import Caption, Facts, Mention, Relation
-from bcls.data.synthetic.phrases import sentence
-from bcls.data.synthetic.relations import relations_that_hold
-from bcls.data.synthetic.scene import Scene, SceneObject
-from bcls.data.synthetic.vocabulary import CATEGORIES
+from bcls._core.errors import check_choice, fail
+from bcls.data.synthetic.scene import (
+    BACKGROUNDS,
+    CATEGORIES,
+    COLOURS,
+    MAX_OBJECTS,
+    RELATIONS,
+    SIZES,
+    Scene,
+    SceneObject,
+    pick,
+    relations_that_hold,
+    stream,
+)
+
+Rng = np.random.Generator
 
 CAPTIONS_PER_IMAGE = 5
-CAPTION_STREAM = 1
-
-# How many objects a caption speaks of, from none (the background alone) to three.
+_CAPTION_STREAM = 1
+# Probabilities of mentioning no object (the background alone), one, two or three.
 _MENTION_WEIGHTS = (0.06, 0.34, 0.42, 0.18)
 _COLOUR_STATED = 0.7
 _SIZE_STATED = 0.6
 _BACKGROUND_STATED = 0.5
 _RELATION_STATED = 0.7
+_OPENINGS = ("", "", "there is ", "a photo of ", "a picture of ", "we see ", "this image shows ")
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """An object that a caption mentions; ``None`` for a colour or size that is not stated."""
+
+    category: str
+    colour: str | None = None
+    size: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("category", self.category, CATEGORIES)
+        if self.colour is not None:
+            check_choice("colour", self.colour, COLOURS)
+        if self.size is not None:
+            check_choice("size", self.size, ("small", "large"))
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """The statement that ``mentions[first]`` has relation ``kind`` to ``mentions[second]``."""
+
+    first: int
+    kind: str
+    second: int
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, RELATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All facts that a caption states, as structure, so that they can be evaluated without parsing English.
+
+    Attributes:
+        mentions: The mentioned objects, at most four.
+        relations: Spatial relations between them.
+        background: The stated background, if any.
+
+    Example:
+        >>> Facts((Mention("dog"), Mention("tree")), (Relation(0, "left of", 1),)).background is None
+        True
+    """
+
+    mentions: tuple[Mention, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    background: str | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.mentions)
+        if count > MAX_OBJECTS:
+            fail("mentions", f"at most {MAX_OBJECTS} objects", count, "mention fewer")
+        if not count and self.background is None:
+            fail("mentions", "at least one fact", "no mentions and no background", "state one")
+        if self.background is not None:
+            check_choice("background", self.background, BACKGROUNDS)
+        for relation in self.relations:
+            ends = {relation.first, relation.second}
+            if len(ends) < 2 or not ends <= set(range(count)):
+                got = f"{relation.first} and {relation.second}"
+                fail("relations", f"indices of two of the {count} mentions", got, "use their positions in `mentions`")
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """A caption of an image.
+
+    Attributes:
+        text: The sentence.
+        image: Index of the image that it was written for.
+        facts: The facts that it states.
+    """
+
+    text: str
+    image: int
+    facts: Facts
 
 
 def write_captions(scene: Scene, seed: int, image: int) -> tuple[Caption, ...]:
-    """Return the captions of one scene, all different and all true of it.
+    """Write the captions of a scene, all different and all true.
 
     Args:
-        scene: What the picture shows.
-        seed: The seed of the whole dataset.
-        image: The image's index.
+        scene: The scene.
+        seed: Seed of the whole dataset.
+        image: Index of the image.
 
     Returns:
-        ``CAPTIONS_PER_IMAGE`` captions that depend on these arguments alone.
+        ``CAPTIONS_PER_IMAGE`` captions that depend on these arguments only.
 
     Example:
         >>> scene = Scene("snow", (SceneObject("dog", "black", "large", 0.5, 0.7),))
         >>> len({caption.text for caption in write_captions(scene, seed=0, image=0)})
         5
     """
-    rng = stream(seed, image, CAPTION_STREAM)
-    # A dictionary keeps the order and drops repeats; even a lone object can be worded in dozens of ways.
+    rng = stream(seed, image, _CAPTION_STREAM)
+    # Repeats are dropped; even a single object can be described in dozens of ways.
     captions: dict[str, Caption] = {}
     while len(captions) < CAPTIONS_PER_IMAGE:
         facts = _choose_facts(rng, scene)
@@ -46,40 +134,144 @@ def write_captions(scene: Scene, seed: int, image: int) -> tuple[Caption, ...]:
     return tuple(captions.values())
 
 
-def _choose_facts(rng: np.random.Generator, scene: Scene) -> Facts:
+def _choose_facts(rng: Rng, scene: Scene) -> Facts:
     count = pick(rng, (0, 1, 2, 3), _MENTION_WEIGHTS)
     if count == 0:
         return Facts(background=scene.background)
-    chosen = _choose_objects(rng, scene, count)
+    # Objects of different categories, since "a dog left of a dog" would be ambiguous.
+    by_category: dict[str, SceneObject] = {}
+    for index in rng.permutation(len(scene.objects)):
+        one = scene.objects[int(index)]
+        by_category.setdefault(one.category, one)
+    chosen = list(by_category.values())[:count]
     background = scene.background if rng.random() < _BACKGROUND_STATED else None
     mentions = tuple(_mention(rng, one) for one in chosen)
     relations: tuple[Relation, ...] = ()
     if len(chosen) > 1 and rng.random() < _RELATION_STATED:
-        relations = tuple(Relation(0, kind, 1) for kind in _choose_relation(rng, chosen[0], chosen[1]))
+        relations = _choose_relation(rng, chosen[0], chosen[1])
     return Facts(mentions, relations, background)
 
 
-def _choose_objects(rng: np.random.Generator, scene: Scene, count: int) -> list[SceneObject]:
-    """Pick up to ``count`` objects of different categories: "a dog left of a dog" would tell nobody which is which."""
-    chosen: dict[str, SceneObject] = {}
-    for place in rng.permutation(len(scene.objects)):
-        one = scene.objects[int(place)]
-        chosen.setdefault(one.category, one)
-    return list(chosen.values())[:count]
-
-
-def _mention(rng: np.random.Generator, one: SceneObject) -> Mention:
+def _mention(rng: Rng, one: SceneObject) -> Mention:
     colour = one.colour if rng.random() < _COLOUR_STATED else None
     size = one.size if one.size != "middle" and rng.random() < _SIZE_STATED else None
     return Mention(one.category, colour, size)
 
 
-def _choose_relation(rng: np.random.Generator, first: SceneObject, second: SceneObject) -> tuple[str, ...]:
-    """Pick at most one relation that a person would think of: along the axis on which the two are further apart."""
+def _choose_relation(rng: Rng, first: SceneObject, second: SceneObject) -> tuple[Relation, ...]:
+    """Choose at most one natural relation: along the axis on which the two objects are further apart."""
     natural: tuple[str, ...] = ("left of", "right of", "next to")
     if abs(first.y - second.y) > abs(first.x - second.x):
-        # A tower behind a house has the higher centre, yet nobody would call it above the house.
+        # A tower behind a house has the higher centre, but is not described as above the house.
         upper = first if first.y < second.y else second
         natural = ("above", "below") if CATEGORIES[upper.category].flies else ("next to",)
     true = [kind for kind in relations_that_hold(first, second) if kind in natural]
-    return (pick(rng, true),) if true else ()
+    return (Relation(0, pick(rng, true), 1),) if true else ()
+
+
+def sentence(rng: Rng, facts: Facts) -> str:
+    """Write one of the many sentences that state exactly these facts.
+
+    Args:
+        rng: Source of the choice of words.
+        facts: The facts; with more than two mentions, only the first two may be related.
+
+    Returns:
+        A sentence with a capital letter and a full stop.
+
+    Example:
+        >>> rng = np.random.default_rng(4)
+        >>> sentence(rng, Facts((Mention("dog", colour="orange"),), background="sea"))
+        '...orange...'
+    """
+    if not facts.mentions:
+        words = _describe_background(rng, facts)
+    elif len(facts.mentions) == 1:
+        words = _describe_one(rng, facts)
+    elif facts.relations:
+        words = _describe_related(rng, facts)
+    else:
+        words = _describe_several(rng, facts)
+    return words[0].upper() + words[1:] + "."
+
+
+def noun_phrase(rng: Rng, mention: Mention) -> str:
+    """Return an article, the stated size and colour, and a noun.
+
+    Example:
+        >>> noun_phrase(np.random.default_rng(0), Mention("fish", "orange"))
+        'an orange fish'
+    """
+    words = [_word(rng, CATEGORIES[mention.category].words)]
+    if mention.colour is not None:
+        words.insert(0, _word(rng, COLOURS[mention.colour]))
+    if mention.size is not None:
+        words.insert(0, _word(rng, SIZES[mention.size]))
+    return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
+
+
+def _word(rng: Rng, words: tuple[str, ...]) -> str:
+    # The plain word is the most frequent, so that captions of different scenes often have the same wording.
+    return pick(rng, words, [2.0] + [1.0] * (len(words) - 1))
+
+
+def _location(rng: Rng, facts: Facts, flies: bool = False) -> str:
+    """Return " in the meadow" or similar, or nothing if the background is not stated."""
+    if facts.background is None:
+        return ""
+    background = BACKGROUNDS[facts.background]
+    return " " + pick(rng, background.over if flies else background.where)
+
+
+def _describe_background(rng: Rng, facts: Facts) -> str:
+    noun = pick(rng, BACKGROUNDS[facts.background or ""].nouns)
+    return pick(rng, (f"a photo of {noun}", f"a view of {noun}", f"this image shows {noun}", f"a scene with {noun}"))
+
+
+def _describe_one(rng: Rng, facts: Facts) -> str:
+    mention = facts.mentions[0]
+    category = CATEGORIES[mention.category]
+    thing, verb = noun_phrase(rng, mention), pick(rng, category.verbs)
+    location = _location(rng, facts, category.flies)
+    forms = [f"{pick(rng, _OPENINGS)}{thing}{location}", f"{thing} can be seen{location}"]
+    if facts.background is not None:
+        noun = pick(rng, BACKGROUNDS[facts.background].nouns)
+        # Verbs need a location: "A ball lies." is not a complete caption.
+        forms += [
+            f"{thing} {verb}{location}",
+            f"{location.strip()}, {thing} {verb}",
+            f"{thing} with {noun} in the background",
+        ]
+    return pick(rng, forms)
+
+
+def _describe_several(rng: Rng, facts: Facts) -> str:
+    things = [noun_phrase(rng, mention) for mention in facts.mentions]
+    listed = ", ".join(things[:-1]) + " and " + things[-1]
+    joined = f"{things[0]} together with " + " and ".join(things[1:])
+    location = _location(rng, facts)
+    forms = [f"{pick(rng, _OPENINGS)}{listed}{location}", f"{joined}{location}", f"{listed} can be seen{location}"]
+    if location:
+        forms.append(f"{location.strip()}, there is {listed}")
+    return pick(rng, forms)
+
+
+def _describe_related(rng: Rng, facts: Facts) -> str:
+    relation = facts.relations[0]
+    first, second = facts.mentions[relation.first], facts.mentions[relation.second]
+    one, other = noun_phrase(rng, first), noun_phrase(rng, second)
+    before, back = (pick(rng, phrases) for phrases in RELATIONS[relation.kind])
+    verb = pick(rng, CATEGORIES[first.category].verbs)
+    location = _location(rng, facts)
+    forms = [
+        f"{pick(rng, _OPENINGS)}{one} {before} {other}{location}",
+        f"{one} {verb} {before} {other}{location}",
+        f"{one} is {before} {other}{location}",
+        f"{before} {other} there is {one}{location}",
+        f"{other}{location} with {one} {back}",
+    ]
+    if location:
+        forms.append(f"{location.strip()}, {one} {verb} {before} {other}")
+    words = pick(rng, forms)
+    rest = [noun_phrase(rng, mention) for mention in facts.mentions[2:]]
+    return words if not rest else f"{words}, and also " + " and ".join(rest)

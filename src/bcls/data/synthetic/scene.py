@@ -1,22 +1,204 @@
-"""The scene graph: what a picture shows and where, with nothing about how it is drawn or described."""
+"""Scenes: their vocabulary, the scene graph, spatial relations, and random sampling.
 
+Relations are computed from the centres of the drawn boxes. With ``dx = x_second − x_first`` and
+``dy = y_second − y_first`` (y grows downwards), both as fractions of the side of the image, "first R second" earns
+
+==========  ================================  ================================
+R           1 (holds)                         0.5 (partly)
+==========  ================================  ================================
+left of     dx ≥ 0.15                         0.05 ≤ dx < 0.15
+right of    −dx ≥ 0.15                        0.05 ≤ −dx < 0.15
+above       dy ≥ 0.2                          0.1 ≤ dy < 0.2
+below       −dy ≥ 0.2                         0.1 ≤ −dy < 0.2
+next to     dx² + dy² ≤ 0.4²                  0.4² < dx² + dy² ≤ 0.55²
+==========  ================================  ================================
+
+and 0 otherwise.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from bcls._core.errors import check_choice, check_whole
-from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS, SIZE_SHARE, SIZES
+import numpy as np
+import numpy.typing as npt
+
+from bcls._core.errors import check_choice, check_whole, fail
+
+Floats = npt.NDArray[np.float64]
+Item = TypeVar("Item")
 
 MAX_OBJECTS = 4
+_SCENE_STREAM = 0
+_COUNT_WEIGHTS = (0.15, 0.35, 0.32, 0.18)
+_TYPICAL_CATEGORY_WEIGHT = 8.0
+_TYPICAL_COLOUR_WEIGHT = 3.0
+_SIZE_WEIGHTS = (0.3, 0.4, 0.3)
+# Largest share of an object's box that the boxes of other objects may overlap.
+_MAX_OVERLAP = 0.25
+_TRIES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A category of objects.
+
+    In all tuples of words the first word is the plain one, and the others are synonyms.
+
+    Attributes:
+        group: The super-category.
+        words: Nouns.
+        verbs: Verbs that fit and state no fact.
+        colours: Typical colours, which are more frequent.
+        width: Width of the drawn box, relative to the size of the object.
+        height: Height of the drawn box, relative to the size of the object.
+        flies: Whether it is drawn in the upper half of the image.
+    """
+
+    group: str
+    words: tuple[str, ...]
+    verbs: tuple[str, ...]
+    colours: tuple[str, ...]
+    width: float = 1.0
+    height: float = 1.0
+    flies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """A kind of background.
+
+    Attributes:
+        where: Phrases for the location of an object.
+        over: Phrases for the location of a flying object.
+        nouns: Phrases for the background itself.
+        typical: Typical categories, which are more frequent.
+    """
+
+    where: tuple[str, ...]
+    over: tuple[str, ...]
+    nouns: tuple[str, ...]
+    typical: tuple[str, ...]
+
+
+_FUR = ("brown", "black", "white", "orange")
+_PARKED = ("is parked", "stands")
+
+CATEGORIES: dict[str, Category] = {
+    "dog": Category("animal", ("dog", "puppy", "hound"), ("stands", "waits"), _FUR, 1.15, 0.95),
+    "cat": Category("animal", ("cat", "kitten", "kitty"), ("sits", "rests"), _FUR, 0.9, 1.05),
+    "bird": Category("animal", ("bird", "songbird"), ("flies", "flutters"), ("blue", "red", "yellow"), 1.0, 0.8, True),
+    "fish": Category("animal", ("fish",), ("appears", "drifts"), ("orange", "blue"), 1.1, 0.7),
+    "car": Category("vehicle", ("car", "automobile"), _PARKED, ("red", "blue", "black"), 1.4, 0.7),
+    "bus": Category("vehicle", ("bus", "coach"), _PARKED, ("red", "yellow", "green"), 1.5, 0.85),
+    "boat": Category(
+        "vehicle", ("boat", "sailboat", "sailing boat"), ("floats", "drifts"), ("white", "blue"), 1.1, 1.1
+    ),
+    "tree": Category("plant", ("tree", "leafy tree"), ("grows", "stands"), ("green", "orange", "brown"), 1.0, 1.4),
+    "flower": Category("plant", ("flower", "blossom"), ("grows", "blooms"), ("red", "yellow", "purple"), 0.75, 1.1),
+    "mushroom": Category("plant", ("mushroom", "toadstool"), ("grows", "sprouts"), ("red", "brown"), 0.9, 0.9),
+    "ball": Category("toy", ("ball", "toy ball"), ("lies", "rests"), ("red", "blue", "yellow"), 0.8, 0.8),
+    "kite": Category("toy", ("kite", "paper kite"), ("flies", "soars"), ("purple", "red", "yellow"), 0.8, 1.15, True),
+    "balloon": Category("toy", ("balloon", "party balloon"), ("floats", "hovers"), ("red", "purple"), 0.7, 1.2, True),
+    "chair": Category("furniture", ("chair", "seat"), ("stands", "is placed"), ("brown", "white"), 0.75, 1.15),
+    "lamp": Category("furniture", ("lamp", "floor lamp"), ("stands", "is placed"), ("yellow", "white"), 0.65, 1.35),
+    "umbrella": Category("furniture", ("umbrella", "parasol"), ("stands", "stands open"), ("blue", "red"), 1.1, 1.15),
+    "house": Category("building", ("house", "cottage"), ("stands", "sits"), ("white", "yellow", "red"), 1.2, 1.15),
+    "tower": Category("building", ("tower", "castle tower"), ("rises", "stands"), ("white", "brown"), 0.75, 1.5),
+}
+
+COLOURS: dict[str, tuple[str, ...]] = {
+    "red": ("red", "crimson"),
+    "orange": ("orange",),
+    "yellow": ("yellow", "golden"),
+    "green": ("green",),
+    "blue": ("blue", "azure"),
+    "purple": ("purple", "violet"),
+    "brown": ("brown",),
+    "white": ("white",),
+    "black": ("black",),
+}
+
+# "middle" has no words: captions never state this size.
+SIZES: dict[str, tuple[str, ...]] = {
+    "small": ("small", "little", "tiny"),
+    "middle": (),
+    "large": ("large", "big", "huge"),
+}
+
+# Side of an object as a fraction of the side of the image; multiplied by width and height of the category.
+SIZE_SHARE: dict[str, float] = {"small": 0.19, "middle": 0.28, "large": 0.40}
+
+BACKGROUNDS: dict[str, Background] = {
+    "meadow": Background(
+        ("in a meadow", "on the grass", "in a grassy field"),
+        ("above a meadow", "over the grass"),
+        ("a meadow", "a grassy field", "open grassland"),
+        ("dog", "flower", "tree", "bird", "kite", "mushroom", "house"),
+    ),
+    "beach": Background(
+        ("on the beach", "on a sandy beach", "by the shore"),
+        ("above the beach", "over a sandy beach"),
+        ("a beach", "a sandy beach", "the shore"),
+        ("umbrella", "ball", "dog", "kite", "chair", "boat"),
+    ),
+    "snow": Background(
+        ("in the snow", "on snowy ground", "in a snowy landscape"),
+        ("above the snow", "over snowy ground"),
+        ("a snowy landscape", "a snowfield", "a winter landscape"),
+        ("tree", "house", "dog", "bird", "lamp"),
+    ),
+    "city": Background(
+        ("in a city at night", "in the dark city", "on a city street at night"),
+        ("above a city at night", "over the dark city"),
+        ("a city at night", "a night skyline", "a dark city street"),
+        ("car", "bus", "lamp", "cat", "tower", "balloon"),
+    ),
+    "room": Background(
+        ("in a room", "inside a room", "indoors"),
+        ("in a room", "inside a room", "indoors"),
+        ("a room", "an indoor room", "the inside of a home"),
+        ("chair", "lamp", "cat", "ball", "flower", "balloon"),
+    ),
+    "road": Background(
+        ("on the road", "along a road", "on a country road"),
+        ("above the road", "over a country road"),
+        ("a road", "a country road", "a street through the countryside"),
+        ("car", "bus", "tree", "house", "bird"),
+    ),
+    "sea": Background(
+        ("at sea", "on the water", "in the ocean"),
+        ("above the sea", "over the water"),
+        ("the open sea", "the ocean", "open water"),
+        ("boat", "fish", "bird", "ball"),
+    ),
+    "desert": Background(
+        ("in the desert", "in a dry desert", "among desert dunes"),
+        ("above the desert", "over the desert dunes"),
+        ("a desert", "a dry desert", "desert dunes"),
+        ("tower", "car", "bird", "umbrella", "kite"),
+    ),
+}
+
+# Phrases before the second object, and phrases that refer back to the object just named.
+RELATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "left of": (("to the left of", "left of", "on the left of"), ("on its left", "to its left")),
+    "right of": (("to the right of", "right of", "on the right of"), ("on its right", "to its right")),
+    "above": (("above", "over", "higher than"), ("above it", "over it")),
+    "below": (("below", "under", "beneath"), ("below it", "underneath it")),
+    "next to": (("next to", "beside", "near", "close to"), ("beside it", "close to it")),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class SceneObject:
-    """One drawn object.
+    """An object of a scene.
 
     Attributes:
         category: A key of ``CATEGORIES``.
         colour: A key of ``COLOURS``.
-        size: ``"small"``, ``"middle"`` or ``"large"``, for its category.
-        x: Horizontal centre of its box, 0 at the left edge of the picture and 1 at the right.
+        size: ``"small"``, ``"middle"`` or ``"large"``, relative to its category.
+        x: Horizontal centre of its box, 0 at the left edge of the image and 1 at the right.
         y: Vertical centre of its box, 0 at the top edge and 1 at the bottom.
         mirrored: Whether it faces left.
     """
@@ -34,29 +216,27 @@ class SceneObject:
         check_choice("size", self.size, SIZES)
         for name, value in (("x", self.x), ("y", self.y)):
             if not 0.0 <= value <= 1.0:
-                raise ValueError(
-                    f"`{name}` must lie in [0, 1], got {value!r}; give it as a share of the picture's side."
-                )
+                fail(name, "a number in [0, 1]", repr(value), "pass a fraction of the side of the image")
 
     @property
     def width(self) -> float:
-        """Width of the box as a share of the picture's side."""
+        """Width of the box as a fraction of the side of the image."""
         return SIZE_SHARE[self.size] * CATEGORIES[self.category].width
 
     @property
     def height(self) -> float:
-        """Height of the box as a share of the picture's side."""
+        """Height of the box as a fraction of the side of the image."""
         return SIZE_SHARE[self.size] * CATEGORIES[self.category].height
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A background with one to four objects.
+    """A scene graph: a background with one to four objects.
 
     Attributes:
         background: A key of ``BACKGROUNDS``.
         objects: The objects, in no particular order.
-        seed: Decides only the small accidents of drawing: grain, clouds, the exact shade.
+        seed: Seed of the random details of the drawing: noise, clouds, exact shades.
 
     Example:
         >>> scene = Scene("sea", (SceneObject("boat", "white", "large", 0.5, 0.6),))
@@ -71,7 +251,143 @@ class Scene:
     def __post_init__(self) -> None:
         check_choice("background", self.background, BACKGROUNDS)
         if not 1 <= len(self.objects) <= MAX_OBJECTS:
-            raise ValueError(
-                f"`objects` must hold 1 to {MAX_OBJECTS} objects, got {len(self.objects)}; split or fill the scene."
-            )
+            fail("objects", f"1 to {MAX_OBJECTS} objects", len(self.objects), "add or remove objects")
         check_whole("seed", self.seed, least=0)
+
+
+def sample_scene(seed: int, image: int) -> Scene:
+    """Sample the scene of an image.
+
+    Typical categories and colours are more frequent, so that scenes are similar in various degrees.
+
+    Args:
+        seed: Seed of the whole dataset.
+        image: Index of the image.
+
+    Returns:
+        A scene that depends on these two numbers only.
+
+    Example:
+        >>> sample_scene(0, 3) == sample_scene(0, 3)
+        True
+    """
+    rng = stream(seed, image, _SCENE_STREAM)
+    background = pick(rng, tuple(BACKGROUNDS))
+    count = pick(rng, (1, 2, 3, 4), _COUNT_WEIGHTS)
+    objects: list[SceneObject] = []
+    for _ in range(_TRIES):
+        candidate = _sample_object(rng, background)
+        if _fits(candidate, objects):
+            objects.append(candidate)
+        if len(objects) == count:
+            break
+    # A crowded scene may end with fewer objects than planned, but never without, as the first one always fits.
+    return Scene(background, tuple(objects), seed=int(rng.integers(2**32)))
+
+
+def _sample_object(rng: np.random.Generator, background: str) -> SceneObject:
+    typical = BACKGROUNDS[background].typical
+    weights = [_TYPICAL_CATEGORY_WEIGHT if name in typical else 1.0 for name in CATEGORIES]
+    name = pick(rng, tuple(CATEGORIES), weights)
+    category = CATEGORIES[name]
+    weights = [_TYPICAL_COLOUR_WEIGHT if colour in category.colours else 1.0 for colour in COLOURS]
+    colour = pick(rng, tuple(COLOURS), weights)
+    size = pick(rng, tuple(SIZES), _SIZE_WEIGHTS)
+    draft = SceneObject(name, colour, size, 0.5, 0.5)
+    x = _between(rng, draft.width / 2 + 0.02, 0.98 - draft.width / 2)
+    if category.flies:
+        top = draft.height / 2 + 0.02
+        y = _between(rng, top, max(top, 0.42))
+    else:
+        # Objects on the ground have their lower edge below the horizon.
+        bottom = _between(rng, 0.66, 0.97)
+        y = max(bottom - draft.height / 2, draft.height / 2 + 0.02)
+    return SceneObject(name, colour, size, round(x, 3), round(y, 3), mirrored=bool(rng.random() < 0.5))
+
+
+def _between(rng: np.random.Generator, low: float, high: float) -> float:
+    return low + (high - low) * float(rng.random())
+
+
+def _fits(candidate: SceneObject, placed: list[SceneObject]) -> bool:
+    """Return whether every object stays mostly visible with the candidate."""
+    objects = [*placed, candidate]
+    return all(
+        sum(_overlap(one, other) for other in objects if other is not one) <= _MAX_OVERLAP * one.width * one.height
+        for one in objects
+    )
+
+
+def _overlap(one: SceneObject, other: SceneObject) -> float:
+    wide = (one.width + other.width) / 2 - abs(one.x - other.x)
+    high = (one.height + other.height) / 2 - abs(one.y - other.y)
+    # If one box contains the other, the overlap is the smaller box.
+    wide = min(wide, one.width, other.width)
+    high = min(high, one.height, other.height)
+    return max(wide, 0.0) * max(high, 0.0)
+
+
+def relation_credits(kind: str, dx: Floats, dy: Floats) -> Floats:
+    """Return the credit of a relation for every pair of offsets, by the table above.
+
+    Args:
+        kind: A key of ``RELATIONS``.
+        dx: ``x_second − x_first``.
+        dy: ``y_second − y_first``, of the same shape.
+
+    Returns:
+        Values 0, 0.5 or 1 of that shape.
+    """
+    check_choice("kind", kind, RELATIONS)
+    if kind == "next to":
+        squared = dx * dx + dy * dy
+        holds, partly = squared <= 0.4**2, squared <= 0.55**2
+    else:
+        margin = {"left of": dx, "right of": -dx, "above": dy, "below": -dy}[kind]
+        horizontal = kind in ("left of", "right of")
+        holds = margin >= (0.15 if horizontal else 0.2)
+        partly = margin >= (0.05 if horizontal else 0.1)
+    # A relation that holds also holds partly, so the two halves add up to the credit.
+    return 0.5 * holds + 0.5 * partly
+
+
+def relations_that_hold(first: SceneObject, second: SceneObject) -> tuple[str, ...]:
+    """Return the relations of the first object to the second that fully hold.
+
+    Example:
+        >>> dog = SceneObject("dog", "brown", "middle", 0.2, 0.7)
+        >>> relations_that_hold(dog, SceneObject("tree", "green", "large", 0.5, 0.6))
+        ('left of', 'next to')
+    """
+    dx, dy = np.array(second.x - first.x), np.array(second.y - first.y)
+    return tuple(kind for kind in RELATIONS if relation_credits(kind, dx, dy) == 1.0)
+
+
+def stream(seed: int, image: int, purpose: int) -> np.random.Generator:
+    """Return the random generator for one image and one purpose.
+
+    Each image has its own, so that it does not depend on the number of images, their order or the process.
+
+    Example:
+        >>> bool(stream(0, 7, 1).random() == stream(0, 7, 1).random())
+        True
+    """
+    return np.random.default_rng([seed, image, purpose])
+
+
+def pick(rng: np.random.Generator, items: Sequence[Item], weights: Sequence[float] | None = None) -> Item:
+    """Return one of ``items`` with probabilities proportional to the weights (equal without weights).
+
+    Example:
+        >>> pick(stream(0, 0, 0), ["never", "always"], [0.0, 1.0])
+        'always'
+    """
+    if weights is None:
+        return items[int(rng.integers(len(items)))]
+    # Generator.choice does the same, ten times slower for so few items.
+    point = float(rng.random()) * sum(weights)
+    for item, weight in zip(items, weights, strict=True):
+        point -= weight
+        if point < 0.0:
+            return item
+    return items[-1]

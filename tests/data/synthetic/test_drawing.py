@@ -5,9 +5,8 @@ import pytest
 from PIL import Image
 
 from bcls.data.synthetic import Scene, SceneObject, make_scenes, render, render_all
-from bcls.data.synthetic.pen import PAINT
-from bcls.data.synthetic.render import SHAPES, draw_object
-from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS
+from bcls.data.synthetic.drawing import PAINT, SHAPES, draw_object
+from bcls.data.synthetic.scene import BACKGROUNDS, CATEGORIES, COLOURS
 
 BLANK = (1, 2, 3)
 
@@ -117,5 +116,5 @@ def test_bad_workers_are_refused(scenes, workers):
 
 
 def test_no_scenes_are_refused():
-    with pytest.raises(ValueError, match="`scenes` must not be empty"):
+    with pytest.raises(ValueError, match="`scenes`: expected at least one"):
         render_all([])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bcls.data.synthetic import Caption, Facts, Scene, SceneDataset, SceneObject, make_scenes
-from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS, SIZES
+from bcls.data.synthetic.scene import BACKGROUNDS, CATEGORIES, COLOURS, SIZES
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_impossible_objects_are_refused(named, change):
 def test_impossible_scenes_are_refused(data):
     one = SceneObject("dog", "red", "small", 0.5, 0.5)
     for objects in ((), (one,) * 5):
-        with pytest.raises(ValueError, match=r"`objects` must hold 1 to 4 objects, got"):
+        with pytest.raises(ValueError, match=r"`objects`: expected 1 to 4 objects, got"):
             Scene("sea", objects)
     with pytest.raises(ValueError, match="`background`: expected one of"):
         Scene("moon", (one,))
@@ -105,7 +105,7 @@ def test_impossible_scenes_are_refused(data):
 
 
 def test_captions_of_missing_images_are_refused(data):
-    with pytest.raises(ValueError, match=r"`captions` must belong to one of the 1 scenes, got one of image 1"):
+    with pytest.raises(ValueError, match=r"`captions`: expected captions of the 1 scenes, got one of image 1"):
         SceneDataset(data.scenes[:1], (Caption("A room.", 1, Facts(background="room")),))
 
 

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bcls.data.dataset import open_dataset
+from bcls.data.importers import ImportSettings, run_import
+
 REAL = Path(os.environ["BCLS_DATA"]) if os.environ.get("BCLS_DATA") else None
 needs_real = pytest.mark.skipif(REAL is None, reason="needs the real caption files: set BCLS_DATA to their folder")
 
 
-def picture(seed=0, size=(32, 24), file_format="PNG", mode="RGB", **options):
+def image_bytes(seed=0, size=(32, 24), file_format="PNG", mode="RGB", **options):
     """Bytes of a picture with smooth random content."""
     generator = np.random.default_rng(seed)
     coarse = Image.fromarray(generator.integers(0, 256, (4, 5, 3), dtype=np.uint8))
@@ -29,7 +32,7 @@ def caption_rows(images=4, each=2, splits=("train", "train", "val", "test")):
         {
             "image_id": f"i{n}",
             "caption_id": f"i{n}#{k}",
-            "text": f"picture {n}, take {k}",
+            "text": f"image {n}, take {k}",
             "split": splits[n % len(splits)],
         }
         for n in range(images)
@@ -41,9 +44,9 @@ def write_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def make_pictures(where, names, kind="folder"):
+def make_images(where, names, kind="folder"):
     """Pictures as a folder, a zip or a tar; returns its path."""
-    contents = {name: picture(seed) for seed, name in enumerate(names)}
+    contents = {name: image_bytes(seed) for seed, name in enumerate(names)}
     if kind == "folder":
         for name, content in contents.items():
             (where / name).parent.mkdir(parents=True, exist_ok=True)
@@ -75,8 +78,22 @@ def make_dataset(folder, kind="folder", rows=None, **manifest):
     rows = caption_rows() if rows is None else rows
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / "captions.jsonl", rows)
-    make_pictures(
+    make_images(
         folder / "images", [f"{name}.png" for name in dict.fromkeys(str(row["image_id"]) for row in rows)], kind
     )
     (folder / "manifest.json").write_text(json.dumps({"format": "bcls-dataset", "version": 1, **manifest}))
     return folder
+
+
+def import_dataset(kind, source, out, **settings):
+    """Import and open; the dataset and the notes."""
+    imported = run_import(kind, source, ImportSettings(str(out), **settings))
+    return open_dataset(out), imported.notes
+
+
+def import_error(kind, source, out, **settings):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        run_import(kind, source, ImportSettings(str(out), **settings))
+    assert "\n" not in str(caught.value)
+    assert not (out / "manifest.json").exists()
+    return str(caught.value)

@@ -92,7 +92,7 @@ def test_files_that_do_not_belong_together_are_refused(folder):
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("scenes.jsonl", "{", "line 2`: expected a JSON object"),
+        ("scenes.jsonl", "{", "line 2`: expected JSON"),
         ("scenes.jsonl", "{}", r"line 2`: expected fields as `save` writes them, got something else \(KeyError: 'back"),
         ("scenes.jsonl", '{"background": "beach", "objects": 3, "seed": 1, "facts": []}', "line 2`.*TypeError"),
         ("scenes.jsonl", '{"background": "moon", "objects": [], "seed": 1, "facts": []}', "line 2`.*ValueError"),

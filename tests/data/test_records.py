@@ -4,7 +4,7 @@ import pytest
 
 from bcls.data.dataset import open_dataset
 from bcls.data.records import FeatureFile, add_features, read_manifest, write_manifest
-from tests.data.made import make_dataset
+from tests.data.factories import make_dataset
 
 
 def test_features_are_added_and_the_rest_is_kept(tmp_path):

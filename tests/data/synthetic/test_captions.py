@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from bcls.data.synthetic import Facts, Mention, Relation, make_scenes
-from bcls.data.synthetic.render import draw_object
-from bcls.data.synthetic.vocabulary import BACKGROUNDS, CATEGORIES, COLOURS, RELATIONS, SIZES
+from bcls.data.synthetic.drawing import draw_object
+from bcls.data.synthetic.scene import BACKGROUNDS, CATEGORIES, COLOURS, RELATIONS, SIZES
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bcls.data.synthetic import Caption, Facts, Mention, Relation, Scene, SceneObject, make_scenes, true_relevance
-from tests.data.reference_relevance import reference_relevance
+from tests.data.synthetic.reference_relevance import reference_relevance
 
 
 def score(scene: Scene, *mentions: Mention, relations=(), background=None) -> float:
@@ -148,5 +148,5 @@ def test_what_a_caption_leaves_out_costs_nothing():
 @pytest.mark.parametrize("empty", ["scenes", "captions"])
 def test_empty_input_is_refused(data, empty):
     given = {"scenes": data.scenes, "captions": data.captions, empty: []}
-    with pytest.raises(ValueError, match=f"`{empty}` must not be empty"):
+    with pytest.raises(ValueError, match=f"`{empty}`: expected at least one"):
         true_relevance(**given)

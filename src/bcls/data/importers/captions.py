@@ -1,0 +1,239 @@
+"""Importers of caption files: Karpathy's splits, MS-COCO, and tables of captions for a folder of images."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bcls._core.errors import fail
+from bcls.data.importers.common import ImportSettings, find_column, find_images, source_name, split_from_name
+from bcls.data.records import Caption, ImageRecord
+from bcls.data.text_files import find_file, get_field, read_json, read_json_lines, read_text
+from bcls.data.write import Content
+
+_KARPATHY = 'the format is {"images": [{"filename", "split", "sentences": [{"raw"}]}]}'
+_COCO = 'the format is {"images": [{"id", "file_name"}], "annotations": [{"id", "image_id", "caption"}]}, or a list'
+_CAPTION_FILES = tuple(
+    f"{stem}.{extension}{packed}"
+    for stem in ("captions", "metadata", "results")
+    for extension in ("jsonl", "csv", "tsv", "txt")
+    for packed in ("", ".gz")
+)
+#: A line of Flickr8k.token.txt and similar files: file name, number of the caption, caption.
+_TOKEN_LINE = re.compile(r"(\S.*)#(\d+)\t(.*)")
+
+
+def read_karpathy(source: Path, settings: ImportSettings) -> Content:
+    """Read a ``dataset_*.json[.gz]`` with the splits of Karpathy and Fei-Fei (2015).
+
+    The id of an image is its COCO id if the file has one, else its file name. The id of a caption is its ``sentid``.
+
+    Args:
+        source: The JSON file.
+        settings: ``images`` is the folder, zip or tar with the images; ``restval`` the split for those images.
+
+    Raises:
+        ValueError: The file has another format; the message names the position.
+    """
+    content = read_json(source)
+    images: list[ImageRecord] = []
+    wanted: list[tuple[str]] = []
+    captions: list[Caption] = []
+    moved = 0
+    for number, entry in enumerate(get_field(str(source), content, "images", list, hint=_KARPATHY)):
+        where = f"{source}, images[{number}]"
+        split = get_field(where, entry, "split", str, hint=_KARPATHY)
+        if split == "restval" and settings.restval != "restval":
+            split = settings.restval
+            moved += 1
+        filename = get_field(where, entry, "filename", str, hint=_KARPATHY)
+        image_id = str(entry.get("cocoid", filename))
+        folder = entry.get("filepath")
+        images.append(ImageRecord(image_id, split))
+        wanted.append((f"{folder}/{filename}" if folder else filename,))
+        for index, sentence in enumerate(get_field(where, entry, "sentences", list, hint=_KARPATHY)):
+            text = get_field(f"{where}.sentences[{index}]", sentence, "raw", str, hint=_KARPATHY)
+            captions.append(Caption(str(sentence.get("sentid", f"{image_id}#{index}")), image_id, text, split))
+    found, sources, notes = find_images(images, wanted, settings.images)
+    if moved:
+        notes += (f"{moved} images of split 'restval' are in {settings.restval!r}",)
+    name = settings.name or str(content.get("dataset") or source.name.split(".")[0].removeprefix("dataset_"))
+    return Content(name, found, tuple(captions), sources, notes=notes)
+
+
+def read_coco(source: Path, settings: ImportSettings) -> Content:
+    """Read a captions file of MS-COCO, a plain list of captions, or all ``*captions*.json[.gz]`` files of a folder.
+
+    The split is ``settings.split``, else taken from the file name, such as ``captions_val2014.json``.
+
+    Args:
+        source: The file or folder.
+        settings: ``images`` is the folder, zip or tar with the images.
+
+    Raises:
+        ValueError: A file has another format; the message names the position.
+    """
+    files = [find_file(source)]
+    if source.is_dir():
+        files = sorted(path for path in source.iterdir() if re.fullmatch(r".*captions.*\.json(\.gz)?", path.name))
+        if not files:
+            fail(str(source), "captions_*.json files", "none", "pass the file itself")
+    captions: list[Caption] = []
+    names: dict[str, str] = {}
+    for path in files:
+        split = settings.split or split_from_name(path.name)
+        rows = read_json(path)
+        if not isinstance(rows, list):
+            for number, image in enumerate(get_field(str(path), rows, "images", list, hint=_COCO)):
+                key = str(get_field(f"{path}, images[{number}]", image, "id", str, int, hint=_COCO))
+                names[key] = str(image.get("file_name", ""))
+            rows = get_field(str(path), rows, "annotations", list, hint=_COCO)
+        for number, row in enumerate(rows):
+            where = f"{path}, caption {number}"
+            image_id = str(get_field(where, row, "image_id", str, int, hint=_COCO))
+            key = "caption_id" if "caption_id" in row else "id"
+            caption_id = str(get_field(where, row, key, str, int, hint=_COCO))
+            text = get_field(where, row, "caption", str, hint=_COCO, empty=True)
+            captions.append(Caption(caption_id, image_id, text, split))
+    splits = {caption.image_id: caption.split for caption in captions}
+    images = [ImageRecord(image, split) for image, split in splits.items()]
+    wanted = [_coco_names(image.image_id, names.get(image.image_id, "")) for image in images]
+    found, sources, notes = find_images(images, wanted, settings.images)
+    uncaptioned = len(names.keys() - splits.keys())
+    if uncaptioned:
+        notes += (f"{uncaptioned} images without captions are left out",)
+    return Content(settings.name or "coco", found, tuple(captions), sources, notes=notes)
+
+
+def _coco_names(image_id: str, file_name: str) -> tuple[str, ...]:
+    """Return the names that an image has in the official archives."""
+    usual: tuple[str, ...] = ()
+    if image_id.isdecimal() and len(image_id) <= 12:
+        number = f"{int(image_id):012d}.jpg"
+        usual = (f"COCO_val2014_{number}", f"COCO_train2014_{number}", number)
+    return (file_name, *usual) if file_name else (*usual, image_id)
+
+
+def read_folder(source: Path, settings: ImportSettings) -> Content:
+    """Read images and a table with any number of captions per image.
+
+    Args:
+        source: Folder with the images and the captions file, or a zip or tar with the images.
+        settings: ``captions`` and ``images`` locate the captions file and the images if they are not found in
+            ``source``; ``split`` is the split of rows without one, ``"train"`` by default.
+
+    Raises:
+        ValueError: There is no captions file, or a row is invalid; the message names the line.
+    """
+    splits: dict[str, str] = {}
+    captions = []
+    counts: dict[str, int] = {}
+    for row in read_table(_captions_file(source, settings), settings):
+        first = splits.setdefault(row.image, row.split)
+        if first != row.split:
+            got = f"{row.split!r} here and {first!r} above"
+            fail(row.where, f"one split for image {row.image!r}", got, "put all captions of an image into one split")
+        index = counts[row.image] = counts.get(row.image, -1) + 1
+        captions.append(Caption(row.caption_id or f"{row.image}#{index}", row.image, row.text, row.split))
+    images = [ImageRecord(image, split) for image, split in splits.items()]
+    usual = [source / name for name in ("images", "images.zip", "images.tar") if (source / name).exists()]
+    image_source = settings.images or (usual[0] if usual else source)
+    found, sources, notes = find_images(images, [(image,) for image in splits], image_source)
+    return Content(settings.name or source_name(source), found, tuple(captions), sources, notes=notes)
+
+
+def _captions_file(source: Path, settings: ImportSettings) -> Path:
+    if settings.captions is not None:
+        return find_file(Path(settings.captions))
+    if not source.exists():
+        raise FileNotFoundError(2, "no such folder", str(source))
+    found = [source / name for name in _CAPTION_FILES if (source / name).is_file()] if source.is_dir() else []
+    if len(found) != 1:
+        got = ", ".join(path.name for path in found) or "none"
+        fail(str(source), "one captions file, such as captions.csv", got, "set it with --captions FILE")
+    return found[0]
+
+
+class CaptionRow(NamedTuple):
+    """A caption with the name of its image, and the file and line it was read from."""
+
+    where: str
+    image: str
+    text: str
+    split: str
+    caption_id: str | None
+
+
+def read_table(path: Path, settings: ImportSettings) -> Iterator[CaptionRow]:
+    """Read a CSV, TSV or JSONL file of captions, plain or gzip.
+
+    Columns are found by their usual names, or set by ``image_column`` and ``caption_column``. Columns ``split`` and
+    ``caption_id`` are optional. A JSONL row may have a list of captions. Lines such as ``name.jpg#0<TAB>caption``, the
+    format of the Flickr datasets, need no header.
+
+    Raises:
+        ValueError: A column is missing, or a row has another number of columns; the message names the line.
+    """
+    extension = path.name.removesuffix(".gz").rpartition(".")[2].lower()
+    if extension == "jsonl":
+        for number, row in read_json_lines(path, settings.encoding):
+            where = f"{path}, line {number}"
+            image, caption = (find_column(where, row, settings, kind) for kind in ("image", "caption"))
+            texts = row[caption]
+            for text in texts if isinstance(texts, list) else [texts]:
+                numbered = isinstance(texts, list)  # one caption_id cannot name several captions
+                yield _row(where, {**row, caption: text}, image, caption, settings, numbered=numbered)
+        return
+    if extension not in {"csv", "tsv", "txt"}:
+        fail(str(path), "a .csv, .tsv, .txt or .jsonl file", f".{extension}", "convert the file, or correct its name")
+    text = read_text(path, settings.encoding)
+    first = text.partition("\n")[0].removesuffix("\r")
+    if _TOKEN_LINE.fullmatch(first):
+        yield from _token_rows(path, text, settings)
+    else:
+        yield from _csv_rows(path, text, "\t" if extension == "tsv" else max(",\t|;", key=first.count), settings)
+
+
+def _token_rows(path: Path, text: str, settings: ImportSettings) -> Iterator[CaptionRow]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            match = _TOKEN_LINE.fullmatch(line.removesuffix("\r"))
+            if match is None:
+                fail(where, "name#number, a tab, a caption", repr(line[:60]), "fix that line")
+            row = {"image": match[1], "caption": match[3], "caption_id": f"{match[1]}#{match[2]}"}
+            yield _row(where, row, "image", "caption", settings)
+
+
+def _csv_rows(path: Path, text: str, delimiter: str, settings: ImportSettings) -> Iterator[CaptionRow]:
+    # Not splitlines(), which also splits at separators inside of captions.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    try:
+        for cells in filter(None, reader):
+            where = f"{path}, line {reader.line_num}"
+            if not header:
+                header = [cell.strip() for cell in cells]
+                image, caption = (find_column(where, header, settings, kind) for kind in ("image", "caption"))
+                continue
+            if len(cells) != len(header):
+                hint = "put captions that contain the separator in quotes"
+                fail(where, f"{len(header)} columns", f"{len(cells)}", hint)
+            row = dict(zip(header, cells, strict=True))
+            row |= {image: row[image].strip(), caption: row[caption].strip()}
+            yield _row(where, row, image, caption, settings)
+    except csv.Error as error:
+        hint = "double the quotes inside of quoted text"
+        fail(f"{path}, line {reader.line_num}", "closed quotes", str(error), hint)
+
+
+def _row(
+    where: str, row: Mapping[str, Any], image: str, caption: str, settings: ImportSettings, *, numbered: bool = False
+) -> CaptionRow:
+    name = str(get_field(where, row, image, str, int, hint="fix that line"))
+    text = get_field(where, row, caption, str, hint="fix that line", empty=True)
+    split = get_field(where, row, "split", str, hint="fix that line", empty=True) if row.get("split") else ""
+    caption_id = "" if numbered or row.get("caption_id") is None else str(row["caption_id"]).strip()
+    return CaptionRow(where, name, text, split.strip() or settings.split or "train", caption_id or None)
