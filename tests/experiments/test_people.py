@@ -7,7 +7,7 @@ import pytest
 from bcls.data.dataset import open_dataset
 from bcls.evaluation.statistics import human_correlation
 from bcls.experiments.metrics import people_figures, read_judgements
-from tests.assess.made import make_data
+from tests.evaluation.factories import make_data
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ROOT / "configs" / "flickr8k" / "judged_choice.txt"

@@ -25,7 +25,7 @@ from bcls._core.errors import fail
 from bcls.data.judgements import HumanRatings, flickr8k_crowdflower, flickr8k_expert
 from bcls.data.records import FILE, ImageFiles, Manifest, write_manifest
 from bcls.data.synthetic import make_scenes, save
-from bcls.evaluation.evaluator import Options, evaluate
+from bcls.evaluation.evaluator import evaluate
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, query_ranks, recalls
 from bcls.evaluation.statistics import human_correlation
@@ -143,8 +143,7 @@ def split_figures(
     """
     encoder = None if labels == "none" else labels
     captions = None if encoder is None else shared.captions(split, encoder)
-    options = Options(labels=encoder, eccv=eccv)
-    figures = evaluate(split, on_device(similarity, device), options, captions=captions)
+    figures = evaluate(split, on_device(similarity, device), labels=encoder, eccv=eccv, captions=captions)
     for name, key in (("tau", "tau_a"), ("tau_b", "tau_b"), ("ndcg", "ndcg")):
         if f"i2t_{key}" in figures:
             figures[name] = (figures[f"i2t_{key}"] + figures[f"t2i_{key}"]) / 2
