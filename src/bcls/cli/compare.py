@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
             again = settings.html is not None and any(is_model(model) for model in models)
             if again:
                 np.save(Path(folder) / flag, matrix)
-                load = partial(np.load, Path(folder) / f"{flag}.npy", mmap_mode="r")
+                load = partial(np.load, Path(folder) / f"{flag}.npy", mmap_mode="r", allow_pickle=False)
             scores.append(load)
             del matrix
         figures = compare(split, *ranks, seed=settings.seed)

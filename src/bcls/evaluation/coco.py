@@ -225,7 +225,7 @@ def load_truth() -> Truth:
         for direction, ending in (("i2t", "image_to_caption"), ("t2i", "caption_to_image")):
             text = (folder / f"{file}_{ending}.json").read_text(encoding="utf-8")
             gold[name, direction] = {int(query): items for query, items in json.loads(text).items()}
-    return Truth.build(gold, np.load(folder / "coco_test_ids.npy"))
+    return Truth.build(gold, np.load(folder / "coco_test_ids.npy", allow_pickle=False))
 
 
 class Positions:
