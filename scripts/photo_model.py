@@ -20,10 +20,10 @@ from bcls._core.files import replace_folder, write_whole
 from bcls.data.dataset import Dataset
 from bcls.evaluation.recall import recalls
 from bcls.experiments import read_sweep
-from bcls.experiments.metrics import PARTS, people_figures, read_judgements, split_figures
+from bcls.experiments.metrics import PARTS, human_agreement, read_judgements, split_metrics
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import run_folder
-from bcls.experiments.run import Shared
+from bcls.experiments.run import SharedData
 from bcls.experiments.sweep import run_sweep
 from bcls.experiments.sweep_file import SweepSettings
 from bcls.models.combine import label_space_part, merge
@@ -49,9 +49,8 @@ def main() -> None:
     parser.add_argument("--graph", action="store_true", help="on a GPU: record steps")
     parser.add_argument("--final", action="store_true", help="test the model")
     given = parser.parse_args()
-    together = 3 if given.graph else 1
-    run_sweep(SWEEP, SweepSettings(given.data, given.out, together=together, graph=given.graph))
-    shared = Shared(given.data, Path(given.out) / "shared")
+    run_sweep(SWEEP, SweepSettings(given.data, given.out, graph=given.graph))
+    shared = SharedData(given.data, Path(given.out) / "shared")
     judgements = read_judgements(given.judgements, shared.dataset, CHOICE)
     heads = [load(run_folder(Path(given.out), run)) for run in plan_runs(read_sweep(SWEEP))]
     train = shared.dataset.split("train")
@@ -67,7 +66,7 @@ def main() -> None:
     for share in SHARES:
         merged = shared.lend(_merged(heads, part, share))
         found = recalls(_scores(merged, validation, validation.texts), validation.image_of_caption)
-        people = people_figures(judgements, lambda a, b, m=merged: _pairs(m, shared, a, b), ("choice",))
+        people = human_agreement(judgements, lambda a, b, m=merged: _pairs(m, shared, a, b), ("choice",))
         tried[share] = {"rsum": found["rsum"], **people}
         print(share, tried[share], flush=True)
     least = max(one["rsum"] for one in tried.values()) - SLACK
@@ -167,15 +166,15 @@ def _write(model: Any, folder: Path) -> None:
     print(f"{folder / WEIGHTS}: {size / 1e6:.1f} MB", flush=True)
 
 
-def _test(folder: Path, model: Any, shared: Shared, judgements: Any) -> dict[str, float]:
+def _test(folder: Path, model: Any, shared: SharedData, judgements: Any) -> dict[str, float]:
     """Figures of the test split and of all judged photos, with the rounded weights."""
     from safetensors.torch import load_file
 
     model.load_trained_state({name: value.float() for name, value in load_file(folder / WEIGHTS).items()})
     model = shared.lend(model)
     test = shared.dataset.split("test")
-    figures, _ = split_figures(test, _scores(model, test, test.texts), "minilm", shared)
-    return figures | people_figures(judgements, lambda a, b: _pairs(model, shared, a, b), PARTS)
+    figures, _ = split_metrics(test, _scores(model, test, test.texts), shared.captions(test, "minilm"))
+    return figures | human_agreement(judgements, lambda a, b: _pairs(model, shared, a, b), PARTS)
 
 
 def _scores(model: Any, images: Dataset, texts: Sequence[str]) -> "np.ndarray[Any, np.dtype[np.float32]]":
@@ -186,7 +185,7 @@ def _features(images: Dataset) -> torch.Tensor:
     return torch.from_numpy(images.features(FEATURES).take(range(len(images.images)))).float()
 
 
-def _pairs(model: Any, shared: Shared, photos: Sequence[str], texts: Sequence[str]) -> Any:
+def _pairs(model: Any, shared: SharedData, photos: Sequence[str], texts: Sequence[str]) -> Any:
     images = shared.dataset.of_images(photos)
     order = {image: row for row, image in enumerate(images.image_ids)}
     return _scores(model, images, texts)[[order[photo] for photo in photos]]

@@ -9,7 +9,7 @@ import pytest
 
 from bcls.cli import main as cli
 from bcls.evaluation.recall import recalls
-from tests.assess.made import make_data, make_scores
+from tests.evaluation.factories import make_data, make_scores
 
 OWNER = np.repeat(np.arange(6), 2)
 
@@ -57,7 +57,7 @@ def test_json_is_alone_on_standard_output_with_everything_on(run):
     found = json.loads(out)
     assert found["name"] == "mine"
     assert {"i2t_tau_a", "ndcg", "t2i_cs4", "rsum_low", "i2t_most6", "qbnorm_rsum"} <= set(found)
-    assert "captions by wordllama" in err
+    assert "encoding with wordllama" in err
 
 
 def test_a_table(run):
@@ -114,7 +114,7 @@ def test_captions_are_read_once_for_figures_and_page(run, tmp_path):
     flags = ("--labels", "wordllama", "--html", "page.html", "--folds", "2")
     code, _, err = run("evaluate", "--similarity", "a.npy", "--data", "data", *flags)
     assert code == 0
-    assert err.count("captions by wordllama ...") == 1
+    assert err.count("encoding with wordllama ...") == 1
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "from the captions by wordllama" in page
     assert "mean of 2 folds" in page
@@ -144,7 +144,7 @@ def test_compare(run):
     code, out, _ = run("compare", "--a", "a.npy", "b.npy", "--b", "b.npy", "--data", "data")
     assert code == 0
     assert "A: a.npy + b.npy, B: b.npy" in out
-    assert "captions that one alone puts right first" in out
+    assert "captions that only one model ranks correctly first" in out
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_run_is_named_in_front_of_the_flags(run, trained):
     found = json.loads(out)
     best = [line for line in read_metrics(trained / "run") if line["kind"] == "validation" and line["best"]][-1]
     assert (found["name"], found["rsum"]) == ("run", best["rsum"])
-    assert "encoding by run" in err
+    assert "scoring with run" in err
     assert json.loads(run("evaluate", "--similarity", trained / "run", *flags)[1]) == found
 
 
@@ -245,7 +245,7 @@ def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
     for side, model in (("a", "run"), ("b", "other")):
         alone = json.loads(run("evaluate", trained / model, *flags, "--json")[1])
         assert found[f"{side}_rsum"] == pytest.approx(alone["rsum"])
-        assert err.count(f"encoding by {model} ...") == 1
+        assert err.count(f"scoring with {model} ...") == 1
     assert "A run" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

@@ -87,10 +87,10 @@ def test_one_per_image():
     five = np.repeat(np.arange(20), 5)
     assert (one_per_image(five, 20) == np.arange(0, 100, 5)).all()
     with pytest.raises(
-        ValueError, match=r"`image_of_caption`: expected at least 1 captions an image, got image 1 with 0"
+        ValueError, match=r"`image_of_caption`: expected at least 1 captions per image, got image 1 with 0"
     ):
         one_per_image([0, 0, 2], 3)
-    with pytest.raises(ValueError, match=r"at least 2 captions an image, got image 1 with 1 \(2 such images\)"):
+    with pytest.raises(ValueError, match=r"at least 2 captions per image, got image 1 with 1 \(2 such images\)"):
         one_per_image([0, 0, 2, 1], 3, which=1)
     with pytest.raises(ValueError, match="`image_of_caption`"):
         one_per_image(3, 3)

@@ -77,9 +77,7 @@ def test_bad_arguments():
     table = as_table([1, 2, 3], [(0, 1, 4.0)])
     with pytest.raises(ValueError, match=r"`similarity`: expected shape \(3, 3\), got \(3, 4\)"):
         cxc_image_image(np.zeros((3, 4)), [1, 2, 3], table)
-    with pytest.raises(
-        ValueError, match="`image_ids`: expected the 2 ids that the table names, got 1 missing, such as 2"
-    ):
+    with pytest.raises(ValueError, match="`image_ids`: expected the 2 ids of the judgements, got 1 missing, such as 2"):
         cxc_image_image(np.zeros((2, 2)), [1, 3], table)
     with pytest.raises(ValueError, match="`caption_ids`: expected each id once, got 1 repeated"):
         cxc_text_text(np.zeros((3, 3)), [1, 2, 2], [0, 0, 1], table)

@@ -61,7 +61,7 @@ def test_both_directions_equal_the_path_for_arrays(monkeypatch, device, block, d
     expected = kendall(similarity, relevance)
     # As if the tensor lay on a GPU: `kendall` then counts through this path, and nothing else changes.
     monkeypatch.setitem(kendall.__globals__, "counts_on_device", counted)
-    monkeypatch.setattr(_inputs, "_COUNTED_THERE", (device,))
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", (device,))
     assert kendall(torch.from_numpy(similarity).to(device), relevance) == expected
     assert seen == [device]
 
@@ -79,7 +79,7 @@ def test_half_precision_views_and_gradients(device):
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1)])
 def test_one_item(monkeypatch, shape):
-    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
     scores = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     there = kendall(torch.from_numpy(scores), scores)
     np.testing.assert_equal(there, kendall(scores, scores))

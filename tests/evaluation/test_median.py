@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bcls.evaluation.recall import median_rank, query_ranks, recalls, recalls_of_ranks, shares_within
+from bcls.evaluation.recall import median_rank, query_ranks, recalls, recalls_from_ranks, shares_within
 
 
 def sorted_ranks(similarity, owner):
@@ -60,5 +60,5 @@ def test_the_median_is_rounded_down():
 
 def test_recalls_from_ranks_are_those_from_scores():
     similarity, owner = np.random.default_rng(0).random((6, 9)), [0, 0, 1, 2, 2, 2, 4, 5, 5]
-    assert recalls_of_ranks([query_ranks(similarity, owner)], (1, 3)) == recalls(similarity, owner, ks=(1, 3))
+    assert recalls_from_ranks([query_ranks(similarity, owner)], (1, 3)) == recalls(similarity, owner, ks=(1, 3))
     assert np.isnan(shares_within(np.array([0]), (1,))[1])

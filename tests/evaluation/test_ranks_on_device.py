@@ -26,12 +26,12 @@ def test_the_same_ranks_with_ties(data):
         torch.from_numpy(np.ascontiguousarray(scores.T)).T if data.draw(st.booleans()) else torch.from_numpy(scores)
     )
     plain = query_ranks(scores, owner), recalls(scores, owner), median_rank(scores, owner)
-    before = _inputs._COUNTED_THERE
+    before = _inputs._IN_PLACE_DEVICES
     try:
-        _inputs._COUNTED_THERE = ("cpu",)
+        _inputs._IN_PLACE_DEVICES = ("cpu",)
         there = query_ranks(tensor, owner), recalls(tensor, owner), median_rank(tensor, owner)
     finally:
-        _inputs._COUNTED_THERE = before
+        _inputs._IN_PLACE_DEVICES = before
     np.testing.assert_array_equal(plain[0].i2t, there[0].i2t)
     np.testing.assert_array_equal(plain[0].t2i, there[0].t2i)
     for one, other in zip(plain[1:], there[1:], strict=True):
@@ -44,7 +44,7 @@ def test_what_is_not_finite_is_refused_in_the_same_words(bad, monkeypatch):
     scores[2, 1] = bad
     with pytest.raises(ValueError, match="similarity") as plain:
         recalls(scores, np.arange(4))
-    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
     with pytest.raises(ValueError, match="similarity") as there:
         recalls(torch.from_numpy(scores), np.arange(4))
     assert str(there.value) == str(plain.value)
@@ -54,14 +54,14 @@ def test_folds_are_counted_in_parts(monkeypatch):
     scores = np.random.default_rng(0).standard_normal((6, 12)).astype(np.float32)
     owner = np.repeat(np.arange(6), 2)
     plain = recalls(scores, owner, folds=3)
-    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
     assert recalls(torch.from_numpy(scores), owner, folds=3) == plain
 
 
 def test_a_matrix_is_counted_in_one_go_up_to_the_size_that_fits(monkeypatch):
-    monkeypatch.setattr(_inputs, "_COUNTED_THERE", ("cpu",))
-    monkeypatch.setattr(_ranks_on_device, "_AT_ONCE", 12)
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
+    monkeypatch.setattr(_ranks_on_device, "_DEVICE_BLOCK", 12)
     whole = slice(None)
-    assert _ranks_on_device.counts_there(torch.zeros(3, 4), whole, whole)
-    assert not _ranks_on_device.counts_there(torch.zeros(3, 5), whole, whole)
-    assert not _ranks_on_device.counts_there(torch.zeros(3, 4), slice(0, 2), whole)
+    assert _ranks_on_device._counts_on_device(torch.zeros(3, 4), whole, whole)
+    assert not _ranks_on_device._counts_on_device(torch.zeros(3, 5), whole, whole)
+    assert not _ranks_on_device._counts_on_device(torch.zeros(3, 4), slice(0, 2), whole)

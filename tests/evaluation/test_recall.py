@@ -203,7 +203,7 @@ def test_targets_of_queries_with_and_without_gold_items():
     targets = best_targets(np.array([0.5, 0.7, 0.7, -1.0]), np.array([1, 1, 1, 3]), np.array([0, 8, 4, 2]), 4)
     assert targets.item.tolist() == [-1, 4, -1, 2]
     assert targets.score.tolist() == [np.inf, 0.7, np.inf, -1.0]
-    assert targets.asked().tolist() == [False, True, False, True]
+    assert targets.exists().tolist() == [False, True, False, True]
 
 
 def test_cores_where_the_system_does_not_say(monkeypatch):

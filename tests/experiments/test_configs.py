@@ -48,7 +48,7 @@ def test_a_file_says_how_to_run_it_and_names_files_that_are_there(path):
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_the_papers_rows_are_there(path):
     sweep, tables = read_sweep(path), read_paper(ROOT / "results" / "paper.json")
-    for row in sweep.rows:
+    for row in sweep.configurations:
         for table, method in row.paper.items():
             assert paper_figures(tables, table, method, sweep.columns)
 
@@ -57,5 +57,5 @@ def test_losses_that_are_compared_have_the_same_budget():
     for model in ("dual", "vsepp", "tuned"):
         sweep = read_sweep(ROOT / "configs" / "flickr8k" / "sweeps" / f"{model}.yaml")
         planned = plan_trials(sweep)
-        counts = {row.name: sum(run.row == row.name for run in planned) for row in sweep.rows}
+        counts = {row.name: sum(run.configuration == row.name for run in planned) for row in sweep.configurations}
         assert set(counts.values()) == {sweep.search.budget}

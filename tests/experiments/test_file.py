@@ -20,7 +20,7 @@ def test_rows_go_on_top_of_settings_on_top_of_a_preset(tmp_path):
         seeds=2,
     )
     sweep = read_sweep(file)
-    a, b = sweep.rows
+    a, b = sweep.configurations
     assert (a.settings["batch"], a.settings["lr"], a.settings["epochs"]) == (16, 5e-4, 2)
     assert (b.settings["batch"], b.settings["loss"], b.settings["epochs"]) == (16, {"name": "sam"}, 7)
     assert (sweep.name, sweep.seeds) == ("a", (1, 2))
@@ -28,12 +28,12 @@ def test_rows_go_on_top_of_settings_on_top_of_a_preset(tmp_path):
 
 def test_without_rows_the_file_is_one(tmp_path):
     sweep = read_sweep(write(tmp_path / "alone.yaml", grid={"loss.alpha": [0.1, 0.2]}))
-    assert [row.name for row in sweep.rows] == ["alone"]
+    assert [row.name for row in sweep.configurations] == ["alone"]
 
 
 def test_a_name_of_the_papers_row_is_meant_for_every_table(tmp_path):
     runs = {"A": {"paper": "SGR"}, "B": {"paper": {"V": "SGR"}}}
-    a, b = read_sweep(write(tmp_path / "a.yaml", paper=["III", "V"], runs=runs)).rows
+    a, b = read_sweep(write(tmp_path / "a.yaml", paper=["III", "V"], runs=runs)).configurations
     assert (a.paper, b.paper) == ({"III": "SGR", "V": "SGR"}, {"V": "SGR"})
 
 
@@ -52,9 +52,9 @@ def test_a_name_of_the_papers_row_is_meant_for_every_table(tmp_path):
         ({"base": "a\0b"}, "`base`: expected the name of a file"),
         ({"settings": {"lr": 10**400}}, "`lr`: expected a finite number"),
         ({"runs": {"A": {"seed": 3}}}, "`setting`"),
-        ({"runs": {"A": {"ensemble": ["B", "C"]}}}, "at least one row that is trained"),
+        ({"runs": {"A": {"ensemble": ["B", "C"]}}}, "at least one configuration that is trained"),
         ({"runs": {"A": {}, "B": {"ensemble": ["A", "C"]}}}, "`runs.B.ensemble`"),
-        ({"runs": {"A": {"ensemble": ["A"]}}}, "two rows or more"),
+        ({"runs": {"A": {"ensemble": ["A"]}}}, "two configurations or more"),
         ({"runs": {"A": {"space": {"lr": [1]}}}}, "it with `search`"),
         ({"runs": {"A": {"noise": -1}}}, "`runs.A.noise`"),
         ({"runs": ["A"]}, "`runs`: expected a mapping"),

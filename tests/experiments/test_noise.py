@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.experiments.metrics import NoisyLabels
-from bcls.training.batch_labels import BatchLabels
+from bcls.training.batch_labels import BatchLabels, NoisyLabels
 
 
 @pytest.fixture

@@ -1,17 +1,15 @@
 """One run, from its weights to its result."""
 
 import shutil
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from bcls.experiments import SweepSettings, read_results, run_sweep
 from bcls.experiments import run as one_run
-from bcls.experiments import run as train_run
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import run_folder, write_result
-from bcls.experiments.sweep import _free
+from bcls.experiments.sweep import _members_are_finished
 from bcls.experiments.sweep_file import read_sweep
 from bcls.training import loop
 from tests.experiments.made import data, write
@@ -65,7 +63,6 @@ def test_a_second_training_that_was_stopped_goes_on_and_is_not_tested_halfway(tm
     final = replace(settings, final=True)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "validate", stops_at(2, loop.validate))
-        patch.setattr(train_run, "SAVE_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(file, final)
     assert (checkpoints / "best").is_dir()
@@ -85,7 +82,6 @@ def test_an_ensemble_waits_for_a_member_that_is_trained_again(tmp_path):
     for run, result in ((first, {}), (second, {"again": True})):
         run_folder(tmp_path, run).mkdir(parents=True)
         write_result(tmp_path, run, {"validation": {"rsum": 1.0}, **result})
-    with ExitStack() as claims:
-        assert not _free(tmp_path, both, claims)
-        write_result(tmp_path, second, {"validation": {"rsum": 1.0}})
-        assert _free(tmp_path, both, claims)
+    assert not _members_are_finished(tmp_path, both)
+    write_result(tmp_path, second, {"validation": {"rsum": 1.0}})
+    assert _members_are_finished(tmp_path, both)

@@ -6,8 +6,8 @@ import pytest
 
 from bcls.data.dataset import open_dataset
 from bcls.evaluation.statistics import human_correlation
-from bcls.experiments.metrics import people_figures, read_judgements
-from tests.assess.made import make_data
+from bcls.experiments.metrics import human_agreement, read_judgements
+from tests.evaluation.factories import make_data
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ROOT / "configs" / "flickr8k" / "judged_choice.txt"
@@ -36,7 +36,7 @@ def scores(photos, texts):
 def test_figures_are_those_of_the_rows(made):
     folder, dataset = made
     judgements = read_judgements(folder, dataset, folder / "choice.txt")
-    figures = people_figures(judgements, scores)
+    figures = human_agreement(judgements, scores)
     text = dict(zip(judgements.caption_ids, judgements.texts, strict=True))
     for part, keep in (
         ("judged", lambda one: True),
@@ -60,15 +60,15 @@ def test_only_the_photos_to_choose_on_are_looked_at(made):
         seen.extend(photos)
         return scores(photos, texts)
 
-    assert people_figures(judgements, watching, ("choice",)).keys() == {"choice_expert_tau_c", "choice_crowd_tau_b"}
+    assert human_agreement(judgements, watching, ("choice",)).keys() == {"choice_expert_tau_c", "choice_crowd_tau_b"}
     assert seen == ["1", "4"]
 
 
 def test_without_a_list_there_are_no_parts(made):
     folder, dataset = made
     judgements = read_judgements(folder, dataset, None)
-    assert people_figures(judgements, scores).keys() == {"judged_expert_tau_c", "judged_crowd_tau_b"}
-    assert people_figures(judgements, scores, ("choice",)) == {}
+    assert human_agreement(judgements, scores).keys() == {"judged_expert_tau_c", "judged_crowd_tau_b"}
+    assert human_agreement(judgements, scores, ("choice",)) == {}
 
 
 def test_other_photos_are_named(made):

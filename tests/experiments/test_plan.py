@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.experiments.plan import TRIAL, choose, plan_runs, plan_trials, share, trials
-from bcls.experiments.sweep_file import Row, Search, Sweep, read_sweep
+from bcls.experiments.plan import TRIAL, choose, plan_runs, plan_trials, take_share, trials
+from bcls.experiments.sweep_file import Configuration, Search, Sweep, read_sweep
 from tests.experiments.made import BASE, write
 
 
@@ -43,7 +43,7 @@ def test_a_key_is_what_changes_the_result_and_nothing_else(tmp_path):
 
 def test_an_ensemble_comes_after_its_members(tmp_path):
     runs = plan_runs(sweep_of(tmp_path, runs={"AB": {"ensemble": ["A", "B"]}, "A": {}, "B": {"lr": 0.1}}, seeds=2))
-    assert [run.row for run in runs] == ["A", "B", "AB", "A", "B", "AB"]
+    assert [run.configuration for run in runs] == ["A", "B", "AB", "A", "B", "AB"]
     assert [member.key for member in runs[5].members] == [runs[3].key, runs[4].key]
 
 
@@ -53,16 +53,16 @@ def test_a_search_tries_the_same_number_for_each_row(tmp_path):
     sweep = sweep_of(tmp_path, runs=runs, search=search)
     planned = plan_trials(sweep)
     assert all(run.phase == TRIAL for run in planned)
-    counts = {row: sum(run.row == row for run in planned) for row in runs}
+    counts = {row: sum(run.configuration == row for run in planned) for row in runs}
     assert counts == {"A": 6, "B": 6, "C": 2}  # a space of one has no more
     assert planned == plan_trials(sweep)
-    assert {tuple(run.point) for run in planned if run.row == "B"} == {("lr", "loss.alpha")}
+    assert {tuple(run.point) for run in planned if run.configuration == "B"} == {("lr", "loss.alpha")}
 
 
 def test_the_grid_method_keeps_the_order():
     space = {"lr": [0.1, 0.2], "batch": [8, 16]}
-    sweep = Sweep("s", (Row("A", BASE),), search=Search(3, method="grid", space=space))
-    assert trials(sweep, sweep.rows[0]) == [
+    sweep = Sweep("s", (Configuration("A", BASE),), search=Search(3, method="grid", space=space))
+    assert trials(sweep, sweep.configurations[0]) == [
         {"lr": 0.1, "batch": 8},
         {"lr": 0.1, "batch": 16},
         {"lr": 0.2, "batch": 8},
@@ -96,10 +96,10 @@ def test_diverged_trials_are_worst_and_an_unknown_measure_is_named(tmp_path):
 @given(st.integers(1, 5), st.integers(1, 4))
 @settings(max_examples=20, deadline=None)
 def test_shares_are_whole_and_disjoint(shards, seeds):
-    rows = (Row("A", BASE), Row("B", {**BASE, "lr": 0.1}), Row("C", {**BASE, "lr": 0.2}))
-    rows += (Row("AC", BASE, ensemble=("A", "C")),)
+    rows = (Configuration("A", BASE), Configuration("B", {**BASE, "lr": 0.1}), Configuration("C", {**BASE, "lr": 0.2}))
+    rows += (Configuration("AC", BASE, ensemble=("A", "C")),)
     runs = plan_runs(Sweep("s", rows, seeds=tuple(range(seeds))))
-    parts = [share(runs, f"{number}/{shards}") for number in range(1, shards + 1)]
+    parts = [take_share(runs, f"{number}/{shards}") for number in range(1, shards + 1)]
     assert sorted(run.key for part in parts for run in part) == sorted(run.key for run in runs)
     for part in parts:
         own = {run.key for run in part}
@@ -107,13 +107,21 @@ def test_shares_are_whole_and_disjoint(shards, seeds):
 
 
 def test_shares_with_ensembles_are_even():
-    rows = (Row("A", BASE), Row("B", {**BASE, "lr": 0.1}), Row("AB", BASE, ensemble=("A", "B")))
+    rows = (
+        Configuration("A", BASE),
+        Configuration("B", {**BASE, "lr": 0.1}),
+        Configuration("AB", BASE, ensemble=("A", "B")),
+    )
     runs = plan_runs(Sweep("s", rows, seeds=tuple(range(4))))
-    assert [len(share(runs, f"{number}/4")) for number in range(1, 5)] == [3, 3, 3, 3]
+    assert [len(take_share(runs, f"{number}/4")) for number in range(1, 5)] == [3, 3, 3, 3]
     # Ensembles with a member in common are done in one place.
-    rows += (Row("C", {**BASE, "lr": 0.2}), Row("BC", BASE, ensemble=("B", "C")), Row("D", {**BASE, "lr": 0.3}))
+    rows += (
+        Configuration("C", {**BASE, "lr": 0.2}),
+        Configuration("BC", BASE, ensemble=("B", "C")),
+        Configuration("D", {**BASE, "lr": 0.3}),
+    )
     runs = plan_runs(Sweep("s", rows))
-    assert [[run.row for run in share(runs, f"{number}/2")] for number in (1, 2)] == [
+    assert [[run.configuration for run in take_share(runs, f"{number}/2")] for number in (1, 2)] == [
         ["A", "B", "C", "AB", "BC"],
         ["D"],
     ]
@@ -122,4 +130,4 @@ def test_shares_with_ensembles_are_even():
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
 def test_other_shares_are_refused(shard):
     with pytest.raises(ValueError, match="--shard"):
-        share([], shard)
+        take_share([], shard)

@@ -4,9 +4,17 @@ import json
 
 import pytest
 
+from bcls.data.dataset import open_dataset
 from bcls.experiments.plan import plan_runs
-from bcls.experiments.results import chosen_before, describe, read_result, read_results, run_folder, write_result
-from bcls.experiments.sweep_file import SweepSettings, read_sweep
+from bcls.experiments.results import (
+    previous_choices,
+    read_result,
+    read_results,
+    run_folder,
+    write_metadata,
+    write_result,
+)
+from bcls.experiments.sweep_file import read_sweep
 from tests.experiments.made import data, write
 from tests.experiments.report.made import line, sweep
 
@@ -47,14 +55,13 @@ def test_a_sweep_without_its_parts_is_named(tmp_path, change):
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"dataset"'])
 def test_whoever_goes_on_with_a_sweep_is_told_too(tmp_path, content):
-    data(tmp_path / "data")
+    dataset = open_dataset(data(tmp_path / "data"))
     planned = read_sweep(write(tmp_path / "a.yaml", search={"budget": 1}))
     (tmp_path / "sweep.json").write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=r"sweep\.json`: expected"):
-        chosen_before(tmp_path, planned)
-    settings = SweepSettings(data=str(tmp_path / "data"), out=str(tmp_path))
+        previous_choices(tmp_path, planned)
     with pytest.raises(ValueError, match=r"sweep\.json`: expected"):
-        describe(tmp_path, planned, "a.yaml", settings, {})
+        write_metadata(tmp_path, planned, "a.yaml", dataset, {})
 
 
 def test_a_line_may_hold_what_ends_lines_elsewhere(tmp_path):

@@ -34,8 +34,6 @@ DEMANDED = {
     "np.load": ("allow_pickle", False),
     "np.lib.format.read_array": ("allow_pickle", False),
 }
-#: Where numpy's default, which is the same, is relied on.
-DEFAULT = {"bcls/evaluation/_coco_truth.py", "bcls/assess/scores.py"}
 
 
 def calls(path):
@@ -50,7 +48,7 @@ def test_calls(path):
     for called, node in calls(path):
         if called in FORBIDDEN:
             assert (name, called) in ALLOWED, f"line {node.lineno}: {called}"
-        if called in DEMANDED and name not in DEFAULT:
+        if called in DEMANDED:
             key, value = DEMANDED[called]
             given = {word.arg: ast.literal_eval(word.value) for word in node.keywords if word.arg == key}
             assert given == {key: value}, f"line {node.lineno}: {called} without {key}={value}"

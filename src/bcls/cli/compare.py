@@ -49,11 +49,13 @@ def main(arguments: Sequence[str]) -> int:
     """Run the verb; see :func:`bcls.cli.main.main`."""
     settings = parse("compare", ABOUT, CompareSettings, _with_flags(list(arguments)), imports=True)
     # Here, not above: `--help` need not wait for them.
+    import numpy as np
+
     from bcls.data.dataset import open_dataset
     from bcls.evaluation.evaluator import CaptionVectors, compare
     from bcls.evaluation.pages import PairLabels, check_page, comparison_page, write_page
     from bcls.evaluation.recall import query_ranks
-    from bcls.evaluation.scores import is_model, load_similarity, on_disk
+    from bcls.evaluation.scores import is_model, load_similarity
     from bcls.evaluation.tables import as_json, print_comparison
 
     check_page(settings.html, settings.queries)
@@ -66,11 +68,14 @@ def main(arguments: Sequence[str]) -> int:
         scores: list[Callable[[], Any]] = []
         ranks = []
         for flag, models in (("--a", settings.a), ("--b", settings.b)):
-            load = partial(load_similarity, models, split, flag, features=settings.features)
+            load: Callable[[], Any] = partial(load_similarity, models, split, flag, features=settings.features)
             matrix = load()
             ranks.append(query_ranks(matrix, split.image_of_caption))
             again = settings.html is not None and any(is_model(model) for model in models)
-            scores.append(on_disk(matrix, Path(folder) / f"{flag}.npy") if again else load)
+            if again:
+                np.save(Path(folder) / flag, matrix)
+                load = partial(np.load, Path(folder) / f"{flag}.npy", mmap_mode="r", allow_pickle=False)
+            scores.append(load)
             del matrix
         figures = compare(split, *ranks, seed=settings.seed)
         if settings.html is not None:

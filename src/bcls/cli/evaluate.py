@@ -64,10 +64,10 @@ def main(arguments: Sequence[str]) -> int:
     _check(settings)
     # Here, not above: `--help` need not wait for them.
     from bcls.data.dataset import open_dataset
-    from bcls.evaluation.evaluator import CaptionVectors, Options, evaluate
+    from bcls.evaluation.evaluator import CaptionVectors, evaluate
     from bcls.evaluation.pages import PairLabels, check_page, evaluation_page, write_page
     from bcls.evaluation.scores import load_embeddings, load_similarity
-    from bcls.evaluation.tables import as_json, as_row, print_figures
+    from bcls.evaluation.tables import as_json, as_row, print_metrics
 
     check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str]) -> int:
         similarity = load_similarity(settings.similarity, split, features=settings.features)
     chosen = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
     captions = None if settings.labels is None else CaptionVectors(split, settings.labels)
-    wanted = Options(**{key: getattr(settings, key) for key in chosen})
-    figures = evaluate(split, similarity, wanted, captions=captions)
+    wanted = {key: getattr(settings, key) for key in chosen}
+    figures = evaluate(split, similarity, captions=captions, **wanted)
     name = settings.name if settings.name is not None else _name(settings)
     folds = f", mean of {settings.folds} folds" if settings.folds > 1 else ""
     title = f"{name} on {split.name}, {settings.split}"
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
         print(as_row(settings.row, name, figures))
     else:
         count = f"{len(split.images):,} images, {len(split.captions):,} captions"
-        print_figures(f"{title}: {count}{folds}", figures)
+        print_metrics(f"{title}: {count}{folds}", figures)
     return 0
 
 

@@ -1,26 +1,26 @@
-"""Figures of image-text retrieval, from a similarity matrix alone.
+"""Metrics of image-text retrieval, and evaluation of models, runs and files with them.
 
-Rows are images and columns are captions, always; image-to-text (``i2t``) reads rows, text-to-image (``t2i``) reads
-columns. Matrices are numpy arrays or torch tensors on any device, and every figure comes in a flat dict of floats.
+The metrics take a similarity matrix, a numpy array or a torch tensor on any device: rows are images and columns are
+captions. Image to text (``i2t``) ranks the captions of each row, text to image (``t2i``) the images of each column.
+Every metric function returns a flat dict of floats. :func:`evaluate` and :func:`compare` also accept models, training
+runs and files with scores or embeddings.
 
-Judging a model on a dataset: reads its scores from files and calls the figures of :mod:`bcls.evaluation`.
-
-What stands here knows files, splits and text encoders, so that the figures themselves need to know arrays only.
+``kendall`` and ``hubness`` are functions as well as modules. Both are imported here, so that the package attribute is
+the function in either order of imports.
 """
 
 from bcls.evaluation.coco import cxc_image_image, cxc_text_text, eccv
-from bcls.evaluation.evaluator import CaptionVectors, Options, compare, evaluate
+from bcls.evaluation.evaluator import CaptionVectors, compare, evaluate
 from bcls.evaluation.graded import coherent_score, ncs, ndcg, one_per_image, pmrp
 from bcls.evaluation.hubness import hubness, inverted_softmax, qb_norm, qb_norm_recalls
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.pages import PairLabels, comparison_page, evaluation_page
 from bcls.evaluation.recall import QueryRanks, median_rank, query_ranks, recalls
-from bcls.evaluation.scores import load_embeddings, load_similarity
+from bcls.evaluation.scores import load_embeddings, load_similarity, score_model
 from bcls.evaluation.statistics import human_correlation, paired_test, recall_intervals
 
 __all__ = [
     "CaptionVectors",
-    "Options",
     "PairLabels",
     "QueryRanks",
     "coherent_score",
@@ -48,4 +48,5 @@ __all__ = [
     "query_ranks",
     "recall_intervals",
     "recalls",
+    "score_model",
 ]

@@ -1,17 +1,14 @@
-"""Arrays in ``.npy``, ``.npy.gz``, ``.npz`` and ``.safetensors`` files, read without running code from them."""
+"""Matrices in ``.npy``, ``.npy.gz``, ``.npz`` and ``.safetensors`` files, read without executing code from them."""
 
 import gzip
-import io
-import lzma
 import math
 import re
-import tokenize
 import zipfile
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,38 +16,20 @@ from numpy.typing import NDArray
 from bcls._core.errors import fail
 from bcls._core.files import user_path
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-#: Keys beside a matrix that say whose its rows and columns are.
+#: Keys of arrays that hold the ids of the rows and columns of the matrix in the same file.
 ID_KEYS = ("image_ids", "caption_ids")
-#: Endings of files that hold arrays.
+#: File name endings of array files.
 ENDINGS = (".npy", ".npy.gz", ".npz", ".safetensors")
 _WITH_KEY = re.compile(r"(?P<file>.+?\.(?:npz|safetensors)):(?P<key>.+)")
-#: Bytes that are unpacked at a time, and the longest header that is looked at, as numpy has it.
-_PART, _LONGEST_HEADER = 2**20, 10_000
-# What is let through of a damaged header, which numpy reads as Python's literals, of an archive or of a stream;
-# RuntimeError for archives of an unknown kind.
-_BROKEN = (
-    ValueError,
-    TypeError,
-    OverflowError,
-    SyntaxError,
-    RecursionError,
-    MemoryError,
-    EOFError,
-    OSError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    RuntimeError,
-)
+# Bytes decompressed at a time, and the longest header that numpy accepts.
+_CHUNK, _LONGEST_HEADER = 2**20, 10_000
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_NUMPY_TYPES = {"BOOL", "U8", "U16", "U32", "U64", "I8", "I16", "I32", "I64", "F16", "F32", "F64"}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A matrix from a file, the words that asked for it, and ids of its images or captions that lay beside it."""
+    """A matrix from a file, the name it was requested by, and the ids of its images or captions in the same file."""
 
     name: str
     array: NDArray[Any]
@@ -58,25 +37,25 @@ class Stored:
 
 
 def open_matrix(name: str) -> Stored:
-    """Open a matrix of real numbers; ``.npy`` and ``.safetensors`` files are mapped into memory.
+    """Open a matrix of real numbers. An ``.npy`` file is memory-mapped.
 
     Args:
-        name: Path of the file, with ``:key`` behind it where an ``.npz`` or ``.safetensors`` file holds several
-            arrays. ``image_ids`` and ``caption_ids`` do not count among these.
+        name: Path of the file, followed by ``:key`` if an ``.npz`` or ``.safetensors`` file holds several arrays.
+            The arrays ``image_ids`` and ``caption_ids`` do not count.
 
     Returns:
-        The matrix, with the ids that are in its file.
+        The matrix, with the ids in its file.
 
     Raises:
-        ValueError: If the file is of another kind, is damaged, has no such key, or holds no matrix of real numbers.
+        ValueError: If the file is of another type, is damaged, has no such key, or holds no matrix of real numbers.
         OSError: If it cannot be read.
     """
     whole = user_path(name)
     match = _WITH_KEY.fullmatch(name) if not whole.exists() else None
     path, key = (user_path(match["file"]), match["key"]) if match else (whole, None)
     if not path.name.endswith(ENDINGS):
-        remedy = "save it with numpy.save(file, array)"
-        fail(name, f"a file that ends in {', '.join(ENDINGS)}", path.suffix or "no ending", remedy)
+        hint = "save it with numpy.save(file, array)"
+        fail(name, f"a file that ends in {', '.join(ENDINGS)}", path.suffix or "no ending", hint)
     if not path.exists():
         raise FileNotFoundError(2, "no such file", str(path))
     if path.suffix == ".npz":
@@ -87,155 +66,146 @@ def open_matrix(name: str) -> Stored:
         stored = Stored(name, _from_npy(path))
     array = stored.array
     if array.ndim != 2 or not array.size:
-        fail(name, "a matrix with at least one row and one column", f"shape {array.shape}", "check what was saved")
+        fail(name, "a matrix with at least one row and one column", f"shape {array.shape}", "check the saved array")
     if array.dtype.kind not in "fiub":
         fail(name, "real numbers", f"dtype {array.dtype}", "save it as float32")
     return stored
 
 
 def read_npz(path: Path, keys: Sequence[str]) -> list[NDArray[Any]]:
-    """Read some arrays of an ``.npz`` archive, of whatever shape.
+    """Read some arrays of an ``.npz`` archive, of any shape.
 
     Raises:
-        ValueError: It is damaged, or has no such array.
-        OSError: It cannot be read.
+        ValueError: If it is damaged, or has no such array.
+        OSError: If it cannot be read.
     """
-    with _npz(path) as archive:
-        members = {one.removesuffix(".npy"): one for one in archive.namelist()}
+    with _damaged(path), _open_npz(path) as archive:
+        members = _members(archive)
         for key in keys:
             if key not in members:
-                fail(str(path), f"the array {key!r}", f"{', '.join(members) or 'none'}", "make or copy it again")
-        try:
-            return [_member(archive, members[key]) for key in keys]
-        except _BROKEN as error:
-            _refuse(path, error)
+                fail(
+                    str(path),
+                    f"the array {key!r}",
+                    ", ".join(members) or "none",
+                    "create or copy it again",
+                    _WrongContentError,
+                )
+        return [_member(archive, members[key]) for key in keys]
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """Turn any error of numpy, zip, gzip or safetensors about the content of a file into one that names the file."""
+    try:
+        yield
+    except Exception as error:  # a damaged file raises a dozen types, from SyntaxError to zlib.error
+        if isinstance(error, _WrongContentError) or (isinstance(error, OSError) and error.filename is not None):
+            raise  # already names the file, or the file cannot be opened
+        reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
+        fail(str(path), "an undamaged file of numbers", f"something else ({reason})", "copy or save it again")
+
+
+class _WrongContentError(ValueError):
+    """An undamaged file without the requested array."""
 
 
 def _from_npy(path: Path) -> NDArray[Any]:
-    try:
+    with _damaged(path):
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as packed:
-                return _read_npy(packed)
+                return _read_array(packed)
         with path.open("rb") as file:
             shape, _, dtype = _read_header(file)
-            wanted, there = _bytes_of(shape, dtype), path.stat().st_size - file.tell()
-        if there < wanted:
-            raise ValueError(_too_few(there, wanted, shape))
+            size, there = math.prod(shape) * dtype.itemsize, path.stat().st_size - file.tell()
+        if there < size:  # numpy's product of the shape could overflow
+            raise ValueError(f"{there} of the {size} bytes of an array of shape {shape}")
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _BROKEN as error:
-        _refuse(path, error)
-    return array
-
-
-def _npz(path: Path) -> zipfile.ZipFile:
-    try:
-        archive = None if _is_plain(path) else zipfile.ZipFile(path)
-    except _BROKEN as error:
-        _refuse(path, error)
-    if archive is None:
-        fail(str(path), "an .npz archive", "one plain array", "give it the ending .npy")
-    return archive
+        return array
 
 
 def _from_npz(name: str, path: Path, key: str | None) -> Stored:
-    with _npz(path) as archive:
-        members = {one.removesuffix(".npy"): one for one in archive.namelist()}
+    with _damaged(path), _open_npz(path) as archive:
+        members = _members(archive)
         wanted = _choose(name, members, key)
-        try:
-            ids = {one: _texts(_member(archive, members[one])) for one in ID_KEYS if one in members}
-            return Stored(name, _member(archive, members[wanted]), ids)
-        except _BROKEN as error:
-            _refuse(path, error)
+        ids = {one: _strings(_member(archive, members[one])) for one in ID_KEYS if one in members}
+        return Stored(name, _member(archive, members[wanted]), ids)
 
 
-def _is_plain(path: Path) -> bool:
+def _open_npz(path: Path) -> zipfile.ZipFile:
     with path.open("rb") as file:
-        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-            return False
-        file.seek(0)
-        _read_header(file)
-        return True
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+            file.seek(0)
+            _read_header(file)
+            fail(str(path), "an .npz archive", "one plain array", "give it the ending .npy", _WrongContentError)
+    return zipfile.ZipFile(path)
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, str]:
+    return {name.removesuffix(".npy"): name for name in archive.namelist()}
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     with archive.open(name) as file:
-        return _read_npy(file)
+        return _read_array(file)
 
 
-def _read_npy(file: IO[bytes] | gzip.GzipFile) -> NDArray[Any]:
-    """Read an array from a packed stream, taking memory for what is there and not for what the header promises.
+def _read_array(file: IO[bytes] | gzip.GzipFile) -> NDArray[Any]:
+    """Read an array from a compressed stream.
 
-    Raises:
-        ValueError: It is no array of plain values, or a part of it is missing.
+    ``numpy.load`` allocates what the header declares before it reads the data; this function grows with the data, so
+    that a small file cannot take all memory.
     """
     shape, columns_first, dtype = _read_header(file)
     if dtype.hasobject:
         raise ValueError("objects in place of numbers")
-    wanted = _bytes_of(shape, dtype)
+    size = math.prod(shape) * dtype.itemsize
     content = bytearray()
-    while len(content) < wanted:
-        part = file.read(min(_PART, wanted - len(content)))
+    while len(content) < size:
+        part = file.read(min(_CHUNK, size - len(content)))
         if not part:
-            raise ValueError(_too_few(len(content), wanted, shape))
+            raise ValueError(f"{len(content)} of the {size} bytes of an array of shape {shape}")
         content += part
-    file.read(1)  # has the checksum compared, which stands behind the last byte
-    flat: NDArray[Any] = np.frombuffer(content, dtype) if wanted else np.empty(0, dtype)
+    file.read(1)  # verifies the checksum, which follows the last byte
+    flat: NDArray[Any] = np.frombuffer(content, dtype) if size else np.empty(0, dtype)
     return flat.reshape(shape, order="F" if columns_first else "C")
 
 
 def _read_header(file: IO[bytes] | gzip.GzipFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and the kind of the values.
-
-    Raises:
-        ValueError: It is no header, or one that is far longer than that of numbers.
-    """
-    start = file.read(len(np.lib.format.MAGIC_PREFIX) + 2)
-    start += file.read(2 if start[-2:] == b"\x01\x00" else 4)
-    length = int.from_bytes(start[8:], "little")
+    """Read shape, memory order and dtype; the length of the header is checked before numpy reads it."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADER_READERS:
+        raise ValueError(f"version {version} of the .npy format")
+    start = file.tell()
+    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
     if length > _LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes")
-    header = io.BytesIO(start + file.read(length))
-    version = np.lib.format.read_magic(header)
-    if version == (1, 0):
-        shape, columns_first, dtype = np.lib.format.read_array_header_1_0(header)
-    elif version == (2, 0):
-        shape, columns_first, dtype = np.lib.format.read_array_header_2_0(header)
-    else:
-        raise ValueError(f"version {version} of the format, which numbers do not need")
+    file.seek(start)
+    shape, columns_first, dtype = _HEADER_READERS[version](file)
     if any(side < 0 for side in shape):
         raise ValueError(f"a shape of {shape}")
     return shape, columns_first, dtype
 
 
-def _bytes_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """How many bytes an array has; in Python's numbers, which numpy's would run out of."""
-    return math.prod(shape) * dtype.itemsize
-
-
-def _too_few(there: int, wanted: int, shape: tuple[int, ...]) -> str:
-    return f"{there} of the {wanted} bytes of an array of shape {shape}"
-
-
 def _from_safetensors(name: str, path: Path, key: str | None) -> Stored:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            keys = list(file.keys())
-            tensor = file.get_tensor(_choose(name, keys, key))
-            ids = {one: _texts(_as_numpy(file.get_tensor(one))) for one in ID_KEYS if one in keys}
-    except SafetensorError as error:
-        _refuse(path, error)
-    return Stored(name, _as_numpy(tensor), ids)
+    with _damaged(path), safe_open(path, framework="numpy") as file:
+        keys = list(file.keys())
+        wanted = _choose(name, keys, key)
+        arrays = {one: _tensor(file, path, one) for one in (wanted, *ID_KEYS) if one in keys}
+    return Stored(name, arrays[wanted], {one: _strings(arrays[one]) for one in ID_KEYS if one in arrays})
 
 
-def _as_numpy(tensor: "Tensor") -> NDArray[Any]:
-    import torch
+def _tensor(file: Any, path: Path, key: str) -> NDArray[Any]:
+    if file.get_slice(key).get_dtype() in _NUMPY_TYPES:
+        found: NDArray[Any] = file.get_tensor(key)
+        return found
+    # numpy has neither bfloat16 nor 8-bit floats; float32 represents all of their values.
+    from safetensors import safe_open
 
-    # numpy has neither bfloat16 nor the eight-bit kinds, all of whose values are float32 as well.
-    unknown = tensor.is_floating_point() and tensor.dtype not in {torch.float16, torch.float32, torch.float64}
-    array: NDArray[Any] = (tensor.float() if unknown else tensor).numpy()
-    return array
+    with safe_open(path, framework="pt") as tensors:
+        widened: NDArray[Any] = tensors.get_tensor(key).float().numpy()
+        return widened
 
 
 def _choose(name: str, keys: Iterable[str], key: str | None) -> str:
@@ -243,20 +213,13 @@ def _choose(name: str, keys: Iterable[str], key: str | None) -> str:
     listed = ", ".join(repr(one) for one in known) or "none"
     if key is None:
         if len(known) != 1:
-            example = f"choose one, as in {name}:{known[0]}" if known else "save a matrix in it"
-            fail(name, "one array", f"{len(known)}: {listed}", example)
+            hint = f"choose one, as in {name}:{known[0]}" if known else "save a matrix in it"
+            fail(name, "one array", f"{len(known)}: {listed}", hint, _WrongContentError)
         return known[0]
     if key not in known:
-        fail(name, f"one of the arrays {listed}", repr(key), "write one of these behind the colon")
+        fail(name, f"one of the arrays {listed}", repr(key), "give one of these after the colon", _WrongContentError)
     return key
 
 
-def _texts(ids: NDArray[Any]) -> list[str]:
+def _strings(ids: NDArray[Any]) -> list[str]:
     return [str(one) for one in ids.astype(str).ravel().tolist()]
-
-
-def _refuse(path: Path, error: Exception) -> NoReturn:
-    if isinstance(error, OSError) and error.filename is not None:  # not damaged, but not to be opened
-        raise error
-    reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
-    fail(str(path), "an undamaged file of numbers", f"something else ({reason})", "copy or save it again")

@@ -1,8 +1,7 @@
-"""Who belongs to whom in the MS-COCO 5K test split, after its captioners and after two groups of later judges.
+"""Metrics of ECCV Caption, CxC and COCO on the MS-COCO 5K test split.
 
-The figures of ECCV Caption, CxC and COCO on the MS-COCO 5K test split, all from one look at the matrix.
-
-Recalls between captions and between images, after the judgements of Crisscrossed Captions (CxC).
+The ground truth of :func:`eccv` ships with the package ``eccv_caption``. :func:`cxc_text_text` and
+:func:`cxc_image_image` take the human ratings of Crisscrossed Captions (CxC).
 """
 
 import functools
@@ -18,44 +17,195 @@ from numpy.typing import NDArray
 
 from bcls._core.errors import fail
 from bcls._core.extras import require
-from bcls.evaluation.inputs import Floats, Matrix, as_array, blocks, check_matrix, take, top_items
+from bcls.evaluation.inputs import Matrix, as_array, blocks, check_matrix, take, top_items
 from bcls.evaluation.recall import Ids, Targets, check_ks, count_above, gold_targets, pick, shares_within
 
-#: Items of each query, by id.
-Gold = Mapping[int, Iterable[int]]
-FOLDS = 5
+#: Relevant items of each query, by id.
+Gold: TypeAlias = Mapping[int, Iterable[int]]
+#: Two arrays of ids and one of ratings.
+Pairs: TypeAlias = tuple[Ids, Ids, NDArray[np.float64]]
+
+_FOLDS = 5
+_KS = (1, 5, 10)
+# Elements of queries whose top items are found at a time: a few megabytes.
+_BLOCK = 1 << 20
+# Ratings, on the scale from 0 to 5, from which two captions or two images count as the same (Parekh et al., 2021).
+_TEXT, _IMAGE = 3.0, 2.5
+
+
+def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str, float]:
+    r"""Compute all metrics of ECCV Caption, and the recalls of COCO 1K, COCO 5K and CxC.
+
+    .. math::
+        mAP@R = \frac{1}{R} \sum_{p=1}^{R} [\pi(p) \in G_q] \frac{|\{\pi(1), \dots, \pi(p)\} \cap G_q|}{p}, \qquad
+        RP = \frac{|\{\pi(1), \dots, \pi(R)\} \cap G_q|}{R}
+
+    where :math:`\pi` orders the gallery of query q by score, equal scores with the lower index first, :math:`G_q`
+    are its relevant items and :math:`R = |G_q|`; averaged over the queries that have relevant items. Recalls are those
+    of :func:`recalls`, with the relevant items of each collection. The values equal those of the package
+    ``eccv_caption``, times 100, whose ground truth is used; no row is sorted for them.
+
+    Args:
+        similarity: ``(5000, 25000)`` scores, array or tensor.
+        image_ids: ``(5000,)`` COCO id of the image of each row, in any order.
+        caption_ids: ``(25000,)`` COCO id of the caption of each column, in any order.
+
+    Returns:
+        Percentages ``eccv_map_at_r``, ``eccv_rprecision``, ``eccv_r1``, ``coco_1k_r1``, ``_r5``, ``_r10``,
+        ``coco_5k_r1`` ..., ``cxc_r1`` ..., each with the suffixes ``_i2t`` and ``_t2i``. COCO 1K is the mean over
+        the five folds.
+
+    Raises:
+        ValueError: If ids are unknown, missing or repeated (the message counts and lists them), if the matrix is
+            transposed or of another size, or if a score is not finite.
+        MissingExtraError: If ``eccv_caption`` is not installed.
+
+    Example:
+        >>> eccv(np.zeros((3, 2)), [1, 2], [5, 6, 7])
+        Traceback (most recent call last):
+        ...
+        ValueError: `similarity`: expected shape (2, 3) of 2 images and 3 captions, got (3, 2); it is transposed: ...
+    """
+    check_matrix("similarity", similarity)
+    image_list, caption_list = as_ids("image_ids", image_ids), as_ids("caption_ids", caption_ids)
+    shape, got = (len(image_list), len(caption_list)), tuple(similarity.shape)
+    if shape != got:
+        hint = "it is transposed: give similarity.T" if got == shape[::-1] else "give one id for each row and column"
+        fail("similarity", f"shape {shape} of {shape[0]} images and {shape[1]} captions", got, hint)
+    truth = load_truth()
+    images = Positions("image_ids", image_list, truth.images(), truth.captions)
+    captions = Positions("caption_ids", caption_list, truth.captions, truth.images())
+
+    targets: dict[str, list[Targets]] = {"i2t": [], "t2i": []}
+    for name in ("coco", "cxc"):
+        pairs = truth.pairs[name, "i2t"]
+        targets["i2t"].append(gold_targets(similarity, images(pairs[:, 0]), captions(pairs[:, 1]), query="image"))
+        pairs = truth.pairs[name, "t2i"]
+        targets["t2i"].append(gold_targets(similarity, images(pairs[:, 1]), captions(pairs[:, 0]), query="caption"))
+    # One pass over the matrix for both collections and both directions; this also checks that all values are finite.
+    ranks = count_above(similarity, slice(None), slice(None), targets["i2t"], targets["t2i"])
+    shares: dict[str, list[float]] = {}
+    for direction, counts in zip(("i2t", "t2i"), ranks, strict=True):
+        for name, target, count in zip(("coco_5k", "cxc"), targets[direction], counts, strict=True):
+            _add_recalls(shares, name, direction, count[target.exists()])
+    for fold_images, fold_captions in truth.folds():
+        rows, columns = _span(np.sort(images(fold_images))), _span(np.sort(captions(fold_captions)))
+        by_image, by_caption = count_above(similarity, rows, columns, targets["i2t"][:1], targets["t2i"][:1])
+        _add_recalls(shares, "coco_1k", "i2t", by_image[0])
+        _add_recalls(shares, "coco_1k", "t2i", by_caption[0])
+    metrics = {key: sum(values) / len(values) for key, values in shares.items()}
+    i2t, t2i = truth.pairs["eccv", "i2t"], truth.pairs["eccv", "t2i"]
+    metrics |= _precisions(similarity, images(i2t[:, 0]), captions(i2t[:, 1]), "i2t")
+    metrics |= _precisions(similarity, captions(t2i[:, 0]), images(t2i[:, 1]), "t2i")
+    return metrics
+
+
+def cxc_text_text(
+    similarity: Matrix,
+    caption_ids: object,
+    image_of_caption: object,
+    judgements: Pairs,
+    ks: Sequence[int] = (1, 5, 10),
+) -> dict[str, float]:
+    r"""Compute recall at K from caption to caption.
+
+    .. math::
+        R@K = \frac{100}{|Q|} \sum_{q \in Q} [\min_{g \in G_q} \mathrm{rank}_q(g) \le K]
+
+    where :math:`G_q` are the other captions of the same image and the captions rated 3 or more with q, in either order
+    of the pair. The query itself is not in its gallery. Equal scores rank the lower index first.
+
+    Args:
+        similarity: ``(C, C)`` scores, queries in rows, array or tensor.
+        caption_ids: ``(C,)`` COCO ids of the captions.
+        image_of_caption: ``(C,)`` integers that are equal for captions of the same image.
+        judgements: Two arrays of ids and one of ratings, as :func:`bcls.data.read_cxc` reads ``sts_test.csv``.
+        ks: The cut-offs K.
+
+    Returns:
+        Percentages ``cxc_r{k}_t2t``, and the number of queries without a relevant item, which are left out,
+        ``cxc_empty_t2t``.
+
+    Raises:
+        ValueError: If the matrix is not square, ids are missing, the judgements are not three arrays of equal length,
+            or a score is not finite.
+
+    Example:
+        >>> judgements = np.array([7]), np.array([9]), np.array([4.0])
+        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
+        >>> cxc_text_text(similarity, [7, 8, 9], [0, 0, 1], judgements, ks=(1,))
+        {'cxc_r1_t2t': 33.3..., 'cxc_empty_t2t': 0.0}
+    """
+    owner = as_ids("image_of_caption", image_of_caption)
+    ids = as_ids("caption_ids", caption_ids)
+    if len(owner) != len(ids):
+        fail("image_of_caption", f"{len(ids)} integers, one per caption", len(owner), "give the image of each caption")
+    order = np.argsort(owner, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(owner[order])) + 1)
+    siblings = [(int(a), int(b)) for group in groups for a in group for b in group if a != b]
+    gold = _rated_pairs("caption_ids", ids, judgements, _TEXT)
+    return _same_kind_recalls(similarity, ids, [*gold, *siblings], ks, "t2t")
+
+
+def cxc_image_image(
+    similarity: Matrix, image_ids: object, judgements: Pairs, ks: Sequence[int] = (1, 5, 10)
+) -> dict[str, float]:
+    """Compute recall at K from image to image, as :func:`cxc_text_text` does from caption to caption.
+
+    Relevant items are the images rated 2.5 or more with the query, in either order of the pair.
+
+    Args:
+        similarity: ``(N, N)`` scores, queries in rows, array or tensor.
+        image_ids: ``(N,)`` COCO ids of the images.
+        judgements: Two arrays of ids and one of ratings, as :func:`bcls.data.read_cxc` reads ``sis_test.csv``.
+        ks: The cut-offs K.
+
+    Returns:
+        Percentages ``cxc_r{k}_i2i``, and the number of queries without a relevant item, which are left out,
+        ``cxc_empty_i2i``.
+
+    Raises:
+        ValueError: If the matrix is not square, ids are missing, or a score is not finite.
+
+    Example:
+        >>> judgements = np.array([7, 7]), np.array([9, 8]), np.array([4.0, 1.0])
+        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
+        >>> cxc_image_image(similarity, [7, 8, 9], judgements, ks=(1,))
+        {'cxc_r1_i2i': 50.0, 'cxc_empty_i2i': 1.0}
+    """
+    ids = as_ids("image_ids", image_ids)
+    return _same_kind_recalls(similarity, ids, _rated_pairs("image_ids", ids, judgements, _IMAGE), ks, "i2i")
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Gold pairs by id, ``(P, 2)`` each, query and item: ``pairs["cxc", "i2t"]`` has an image and a caption a row."""
+    """Relevant pairs by id, ``(P, 2)`` each, query and item: ``pairs["cxc", "i2t"]`` has rows of image and caption."""
 
     pairs: Mapping[tuple[str, str], Ids]
-    #: All captions, in the order that makes the five folds of 1K, and the image of each.
+    #: All captions, in the order that defines the five folds of COCO 1K, and the image of each.
     captions: Ids
     image_of_caption: Ids
 
     @classmethod
     def build(cls, gold: Mapping[tuple[str, str], Gold], captions: Iterable[int]) -> "Truth":
-        """Make it from dicts of items; the image of a caption is what COCO says."""
+        """Build it from dicts of items; the image of a caption is that of COCO."""
         order = np.fromiter(captions, dtype=np.int64)
         owner = gold["coco", "t2i"]
         images = np.array([next(iter(owner[int(caption)])) for caption in order], dtype=np.int64)
-        return cls({name: _as_pairs(items) for name, items in gold.items()}, order, images)
+        pairs = {}
+        for name, items in gold.items():
+            listed = {(int(query), int(item)) for query, answers in items.items() for item in answers}
+            pairs[name] = np.array(sorted(listed), dtype=np.int64).reshape(-1, 2)
+        return cls(pairs, order, images)
 
     def images(self) -> Ids:
-        """List all images once, by id."""
+        """The ids of all images, each once."""
         return np.unique(self.image_of_caption)
 
     def folds(self) -> list[tuple[Ids, Ids]]:
-        """Give the images and the captions, by id, of each of the five folds."""
-        parts = zip(np.split(self.image_of_caption, FOLDS), np.split(self.captions, FOLDS), strict=True)
+        """The image ids and the caption ids of each of the five folds."""
+        parts = zip(np.split(self.image_of_caption, _FOLDS), np.split(self.captions, _FOLDS), strict=True)
         return [(np.unique(images), captions) for images, captions in parts]
-
-
-def _as_pairs(items: Gold) -> Ids:
-    pairs = {(int(query), int(item)) for query, answers in items.items() for item in answers}
-    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 
 
 @functools.cache
@@ -66,28 +216,43 @@ def load_truth() -> Truth:
         MissingExtraError: If that package is not installed.
     """
     with warnings.catch_warnings():
-        # It warns that a faster JSON reader is missing, for which its files are too small.
+        # It warns that a faster JSON reader is missing, which these small files do not need.
         warnings.simplefilter("ignore")
         package = require("eccv_caption", "eval", "the ground truth of ECCV Caption, CxC and COCO 5K")
     folder = Path(str(package.__file__)).parent / "data"
-    files = {"coco": "original", "cxc": "cxc", "eccv": "eccv"}
     gold: dict[tuple[str, str], Gold] = {}
-    for name, file in files.items():
+    for name, file in {"coco": "original", "cxc": "cxc", "eccv": "eccv"}.items():
         for direction, ending in (("i2t", "image_to_caption"), ("t2i", "caption_to_image")):
             text = (folder / f"{file}_{ending}.json").read_text(encoding="utf-8")
             gold[name, direction] = {int(query): items for query, items in json.loads(text).items()}
-    return Truth.build(gold, np.load(folder / "coco_test_ids.npy"))
+    return Truth.build(gold, np.load(folder / "coco_test_ids.npy", allow_pickle=False))
 
 
-class Places:
-    """Turns ids into rows or columns of a matrix, in whatever order the caller has them."""
+class Positions:
+    """Maps ids to rows or columns of a matrix; the ids must be those of the test split, each once, in any order.
+
+    Args:
+        argument: Name of the ids in error messages.
+        ids: The ids of the rows or columns.
+        known: The ids of the test split.
+        others: The ids of the other kind, to recognise swapped arguments.
+    """
 
     def __init__(self, argument: str, ids: Ids, known: Ids, others: Ids) -> None:
-        self._ids = _check_ids(argument, ids, known, others)
-        self._order = np.argsort(self._ids)
+        expected = f"the {len(known)} {argument.removesuffix('_ids')} ids of the COCO 5K test split, each once"
+        unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
+        if unknown.size and unknown.size == ids.size and np.isin(ids, others).all():
+            hint = "rows are images: swap the ids, transpose the matrix"
+            fail(argument, expected, f"{len(ids)} ids of the other kind", hint)
+        values, times = np.unique(ids, return_counts=True)
+        parts = [("unknown", unknown), ("missing", missing), ("repeated", values[times > 1])]
+        wrong = [f"{len(part)} {name} ({_some(part)})" for name, part in parts if len(part)]
+        if wrong:
+            fail(argument, expected, ", ".join(wrong), "evaluate the whole split with the ids of its files")
+        self._ids, self._order = ids, np.argsort(ids)
 
     def __call__(self, ids: Ids) -> Ids:
-        """Look up the place of each id."""
+        """Look up the row or column of each id."""
         found: Ids = self._order[np.searchsorted(self._ids, ids, sorter=self._order)]
         return found
 
@@ -105,101 +270,8 @@ def as_ids(argument: str, value: object) -> Ids:
     return ids.astype(np.int64)
 
 
-def _check_ids(argument: str, ids: Ids, known: Ids, others: Ids) -> Ids:
-    """Check that the ids are those of the test split, each once, in any order."""
-    kind = argument.removesuffix("_ids")
-    expected = f"the {len(known)} {kind} ids of the COCO 5K test split, each once"
-    unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
-    if unknown.size and unknown.size == ids.size and np.isin(ids, others).all():
-        fail(
-            argument, expected, f"{len(ids)} ids of the other kind", "rows are images: swap the ids, transpose the rest"
-        )
-    values, times = np.unique(ids, return_counts=True)
-    parts = [("unknown", unknown), ("missing", missing), ("repeated", values[times > 1])]
-    wrong = [f"{len(part)} {name} ({_some(part)})" for name, part in parts if len(part)]
-    if wrong:
-        fail(argument, expected, ", ".join(wrong), "evaluate the whole split and keep the ids of its files")
-    return ids
-
-
 def _some(ids: NDArray[np.int64]) -> str:
     return ", ".join(str(one) for one in ids[:3]) + (", ..." if len(ids) > 3 else "")
-
-
-_KS = (1, 5, 10)
-# Elements of the queries that are looked at at once for their first items: a few megabytes.
-_BLOCK = 1 << 20
-
-
-def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str, float]:
-    r"""Compute all figures of ECCV Caption, and the recalls of COCO 1K, COCO 5K and CxC.
-
-    .. math::
-        mAP@R = \frac{1}{R} \sum_{p=1}^{R} [\pi(p) \in G_q] \frac{|\{\pi(1), \dots, \pi(p)\} \cap G_q|}{p}, \qquad
-        RP = \frac{|\{\pi(1), \dots, \pi(R)\} \cap G_q|}{R}
-
-    where :math:`\pi` orders the gallery of query q by score, equal scores with the lower index first, :math:`G_q`
-    are its gold items and :math:`R = |G_q|`; averaged over the queries that have gold items. Recalls are those of
-    :func:`recalls`, with the gold items of each collection. The figures are those of the package ``eccv_caption``,
-    times 100, whose ground truth is read; no row is sorted for them.
-
-    Args:
-        similarity: ``(5000, 25000)`` scores, array or tensor.
-        image_ids: ``(5000,)`` COCO's id of the image of each row, in any order.
-        caption_ids: ``(25000,)`` COCO's id of the caption of each column, in any order.
-
-    Returns:
-        Percentages ``eccv_map_at_r``, ``eccv_rprecision``, ``eccv_r1``, ``coco_1k_r1``, ``_r5``, ``_r10``,
-        ``coco_5k_r1`` ..., ``cxc_r1`` ..., each with ``_i2t`` and with ``_t2i`` behind it. COCO 1K is the mean over
-        the five folds.
-
-    Raises:
-        ValueError: If ids are unknown, missing or repeated, which are counted and shown, if the matrix is transposed
-            or of another size, or if a score is not finite.
-        MissingExtraError: If ``eccv_caption`` is not installed.
-
-    Example:
-        >>> eccv(np.zeros((3, 2)), [1, 2], [5, 6, 7])
-        Traceback (most recent call last):
-        ...
-        ValueError: `similarity`: expected shape (2, 3) of 2 images and 3 captions, got (3, 2); it is transposed: ...
-    """
-    check_matrix("similarity", similarity)
-    image_list, caption_list = as_ids("image_ids", image_ids), as_ids("caption_ids", caption_ids)
-    shape, got = (len(image_list), len(caption_list)), tuple(similarity.shape)
-    if shape != got:
-        remedy = "it is transposed: give similarity.T" if got == shape[::-1] else "give one id for each row and column"
-        fail("similarity", f"shape {shape} of {shape[0]} images and {shape[1]} captions", got, remedy)
-    truth = load_truth()
-    images = Places("image_ids", image_list, truth.images(), truth.captions)
-    captions = Places("caption_ids", caption_list, truth.captions, truth.images())
-    return _figures(similarity, truth, images, captions)
-
-
-def _figures(similarity: Matrix, truth: Truth, images: Places, captions: Places) -> dict[str, float]:
-    """Compute them, for any ground truth."""
-    targets: dict[str, list[Targets]] = {"i2t": [], "t2i": []}
-    for name in ("coco", "cxc"):
-        pairs = truth.pairs[name, "i2t"]
-        targets["i2t"].append(gold_targets(similarity, images(pairs[:, 0]), captions(pairs[:, 1]), query="image"))
-        pairs = truth.pairs[name, "t2i"]
-        targets["t2i"].append(gold_targets(similarity, images(pairs[:, 1]), captions(pairs[:, 0]), query="caption"))
-    # The whole matrix once, for both collections and both directions; this also finds what is not finite.
-    ranks = count_above(similarity, slice(None), slice(None), targets["i2t"], targets["t2i"])
-    shares: dict[str, list[float]] = {}
-    for direction, counts in zip(("i2t", "t2i"), ranks, strict=True):
-        for name, target, count in zip(("coco_5k", "cxc"), targets[direction], counts, strict=True):
-            _add_recalls(shares, name, direction, count[target.asked()])
-    for fold_images, fold_captions in truth.folds():
-        rows, columns = _span(np.sort(images(fold_images))), _span(np.sort(captions(fold_captions)))
-        by_image, by_caption = count_above(similarity, rows, columns, targets["i2t"][:1], targets["t2i"][:1])
-        _add_recalls(shares, "coco_1k", "i2t", by_image[0])
-        _add_recalls(shares, "coco_1k", "t2i", by_caption[0])
-    figures = {key: sum(values) / len(values) for key, values in shares.items()}
-    i2t, t2i = truth.pairs["eccv", "i2t"], truth.pairs["eccv", "t2i"]
-    figures |= _precisions(similarity, images(i2t[:, 0]), captions(i2t[:, 1]), "i2t")
-    figures |= _precisions(similarity, captions(t2i[:, 0]), images(t2i[:, 1]), "t2i")
-    return figures
 
 
 def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, above: Ids) -> None:
@@ -208,22 +280,24 @@ def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, abov
 
 
 def _span(ids: Ids) -> slice | Ids:
-    """Take neighbours as a slice, which reads them without a copy."""
+    """Return a slice if the ids are consecutive, so that they are read without a copy."""
     first, last = int(ids[0]), int(ids[-1])
     return slice(first, last + 1) if last - first + 1 == len(ids) else ids
 
 
 def _precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dict[str, float]:
-    """Compute mAP@R, R-precision and R@1 over the queries that have gold items, from their first R items alone."""
-    items = similarity.shape[1 if direction == "i2t" else 0]
-    asked, sizes = np.unique(query, return_counts=True)
+    """Compute mAP@R, R-precision and R@1 over the queries with relevant items, from their first R items only."""
+    axis = 0 if direction == "i2t" else 1
+    items = similarity.shape[1 - axis]
+    queries, sizes = np.unique(query, return_counts=True)
     keys = np.sort(query * items + item)
     values = []
-    for part in blocks(len(asked), max(1, _BLOCK // items)):
+    for part in blocks(len(queries), _BLOCK // items):
         size = sizes[part, None]
         depth = min(int(size.max()), items)
-        top = top_items(_queries(similarity, asked[part], direction), depth)
-        places = asked[part, None] * items + top
+        scores = take(similarity, queries[part], axis)
+        top = top_items(scores if axis == 0 else np.ascontiguousarray(scores.T), depth)
+        places = queries[part, None] * items + top
         hits = keys[np.minimum(np.searchsorted(keys, places), len(keys) - 1)] == places
         hits &= np.arange(depth) < size
         precision = np.cumsum(hits, axis=1) / np.arange(1, depth + 1)
@@ -233,95 +307,8 @@ def _precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> di
     return {f"{name}_{direction}": float(value) for name, value in zip(names, means, strict=True)}
 
 
-def _queries(similarity: Matrix, ids: Ids, direction: str) -> Floats:
-    if direction == "i2t":
-        return take(similarity, ids, axis=0)
-    return np.ascontiguousarray(take(similarity, ids, axis=1).T)
-
-
-# What counts as the same, on the scale from 0 to 5 (Parekh et al., 2021).
-_TEXT, _IMAGE = 3.0, 2.5
-
-Pairs: TypeAlias = tuple[Ids, Ids, NDArray[np.float64]]
-
-
-def cxc_text_text(
-    similarity: Matrix,
-    caption_ids: object,
-    image_of_caption: object,
-    judgements: Pairs,
-    ks: Sequence[int] = (1, 5, 10),
-) -> dict[str, float]:
-    r"""Compute the recalls at K from caption to caption.
-
-    .. math::
-        R@K = \frac{100}{|Q|} \sum_{q \in Q} [\min_{g \in G_q} \mathrm{rank}_q(g) \le K]
-
-    where :math:`G_q` are the other captions of the same image and the captions judged 3 or more with q, whichever of
-    the two the table names first. The query itself is not in its gallery. Equal scores rank the lower index first.
-
-    Args:
-        similarity: ``(C, C)`` scores, queries in rows, array or tensor.
-        caption_ids: ``(C,)`` COCO's ids of the captions.
-        image_of_caption: ``(C,)`` integers that are equal for captions of one image.
-        judgements: Two arrays of ids and one of scores; what :func:`bcls.data.read_cxc` reads from ``sts_test.csv``.
-        ks: The cut-offs K.
-
-    Returns:
-        Percentages ``cxc_r{k}_t2t``, and the number of queries without gold item, left out, ``cxc_empty_t2t``.
-
-    Raises:
-        ValueError: If the matrix is not square, ids are missing, the judgements are no three arrays of one length, or a
-            score is not finite.
-
-    Example:
-        >>> judged = np.array([7]), np.array([9]), np.array([4.0])
-        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
-        >>> cxc_text_text(similarity, [7, 8, 9], [0, 0, 1], judged, ks=(1,))
-        {'cxc_r1_t2t': 33.3..., 'cxc_empty_t2t': 0.0}
-    """
-    owner = as_ids("image_of_caption", image_of_caption)
-    ids = as_ids("caption_ids", caption_ids)
-    if len(owner) != len(ids):
-        fail("image_of_caption", f"{len(ids)} integers, one a caption", len(owner), "give the image of each caption")
-    order = np.argsort(owner, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(owner[order])) + 1)
-    siblings = [(int(a), int(b)) for group in groups for a in group for b in group if a != b]
-    gold = _gold("caption_ids", ids, judgements, _TEXT)
-    return _recalls(similarity, ids, [*gold, *siblings], ks, "t2t")
-
-
-def cxc_image_image(
-    similarity: Matrix, image_ids: object, judgements: Pairs, ks: Sequence[int] = (1, 5, 10)
-) -> dict[str, float]:
-    """Compute the recalls at K from image to image, as :func:`cxc_text_text` does from caption to caption.
-
-    Gold items are the images judged 2.5 or more with the query, whichever of the two the table names first.
-
-    Args:
-        similarity: ``(N, N)`` scores, queries in rows, array or tensor.
-        image_ids: ``(N,)`` COCO's ids of the images.
-        judgements: Two arrays of ids and one of scores; what :func:`bcls.data.read_cxc` reads from ``sis_test.csv``.
-        ks: The cut-offs K.
-
-    Returns:
-        Percentages ``cxc_r{k}_i2i``, and the number of queries without gold item, left out, ``cxc_empty_i2i``.
-
-    Raises:
-        ValueError: If the matrix is not square, ids are missing, or a score is not finite.
-
-    Example:
-        >>> judged = np.array([7, 7]), np.array([9, 8]), np.array([4.0, 1.0])
-        >>> similarity = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
-        >>> cxc_image_image(similarity, [7, 8, 9], judged, ks=(1,))
-        {'cxc_r1_i2i': 50.0, 'cxc_empty_i2i': 1.0}
-    """
-    ids = as_ids("image_ids", image_ids)
-    return _recalls(similarity, ids, _gold("image_ids", ids, judgements, _IMAGE), ks, "i2i")
-
-
-def _gold(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[tuple[int, int]]:
-    """List the pairs that were judged alike, both ways round, by their places."""
+def _rated_pairs(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[tuple[int, int]]:
+    """List the pairs rated at least ``threshold``, in both orders, by their positions."""
     place = {int(one): index for index, one in enumerate(ids)}
     if len(place) != len(ids):
         fail(argument, "each id once", f"{len(ids) - len(place)} repeated", "keep one of each")
@@ -329,7 +316,7 @@ def _gold(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[
     named = np.union1d(first, second)
     missing = named[~np.isin(named, ids)]
     if missing.size:
-        expected = f"the {len(named)} ids that the table names"
+        expected = f"the {len(named)} ids of the judgements"
         fail(argument, expected, f"{len(missing)} missing, such as {missing[0]}", "evaluate the whole split")
     alike = score >= threshold
     pairs = zip(first[alike].tolist(), second[alike].tolist(), strict=True)
@@ -337,35 +324,33 @@ def _gold(argument: str, ids: Ids, judgements: Pairs, threshold: float) -> list[
 
 
 def _check_judgements(judgements: Pairs) -> Pairs:
-    """Check that these are two arrays of ids and one of scores, of one length."""
-    expected, remedy = "two arrays of ids and one of scores, of one length", "give what bcls.data.read_cxc reads"
+    expected, hint = "two arrays of ids and one of scores, of one length", "give the result of bcls.data.read_cxc"
     if not isinstance(judgements, Sequence) or len(judgements) != 3:
-        fail("judgements", expected, type(judgements).__name__, remedy)
+        fail("judgements", expected, type(judgements).__name__, hint)
     first, second = (as_ids("judgements", part) for part in judgements[:2])
     score = as_array("judgements", judgements[2])
     if score.ndim != 1 or not len(first) == len(second) == len(score):
-        fail("judgements", expected, f"shapes {first.shape}, {second.shape} and {score.shape}", remedy)
+        fail("judgements", expected, f"shapes {first.shape}, {second.shape} and {score.shape}", hint)
     if score.dtype.kind not in "fiu" or not np.isfinite(score).all():
-        fail("judgements", "scores that are finite numbers", f"others of {score.dtype}", remedy)
+        fail("judgements", "scores that are finite numbers", f"others of {score.dtype}", hint)
     return first, second, score.astype(np.float64)
 
 
-def _recalls(
+def _same_kind_recalls(
     similarity: Matrix, ids: Ids, gold: Iterable[tuple[int, int]], ks: Sequence[int], name: str
 ) -> dict[str, float]:
     check_matrix("similarity", similarity)
     ks = check_ks(ks)
-    if tuple(similarity.shape) != (len(ids), len(ids)):
-        fail(
-            "similarity", f"shape {(len(ids), len(ids))}", tuple(similarity.shape), "give every item against every item"
-        )
+    shape = (len(ids), len(ids))
+    if tuple(similarity.shape) != shape:
+        fail("similarity", f"shape {shape}", tuple(similarity.shape), "give the scores of all items with all items")
     pairs = np.array(sorted(set(gold)), dtype=np.int64).reshape(-1, 2)
     target = gold_targets(similarity, pairs[:, 0], pairs[:, 1], query="image")
     (above,), _ = count_above(similarity, slice(None), slice(None), [target], [])
-    # The query stands in its own row, and is taken out of the count where it is above the gold item.
+    # The query is in its own row: exclude it from the count where it ranks above the target.
     places = np.arange(len(ids))
     own = pick(similarity, places, places)
     ranks = 1 + above - ((own > target.score) | ((own == target.score) & (places < target.item)))
-    ranks = ranks[target.asked()]
-    figures = {f"cxc_r{k}_{name}": share for k, share in shares_within(ranks, ks).items()}
-    return figures | {f"cxc_empty_{name}": float(len(ids) - len(ranks))}
+    ranks = ranks[target.exists()]
+    metrics = {f"cxc_r{k}_{name}": share for k, share in shares_within(ranks, ks).items()}
+    return metrics | {f"cxc_empty_{name}": float(len(ids) - len(ranks))}

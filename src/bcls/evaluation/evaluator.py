@@ -1,49 +1,169 @@
-"""Figures against graded labels that a text encoder makes from the captions of the split.
-
-All figures of one model on one split.
-
-Two models on one split: their recalls, the differences, and whether these could be chance.
-"""
+"""Evaluation of one model on a split, and comparison of two: :func:`evaluate` and :func:`compare`."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bcls._core.errors import check_whole, fail
 from bcls._core.progress import progress
-from bcls.evaluation.scores import check_similarity_shape
+from bcls.evaluation.coco import eccv as eccv_metrics
+from bcls.evaluation.graded import coherent_score, ndcg, one_per_image
+from bcls.evaluation.hubness import hubness as hubness_metrics
+from bcls.evaluation.hubness import qb_norm_recalls
+from bcls.evaluation.inputs import Matrix, blocks
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import QueryRanks, fold_ranks, query_ranks, recalls_from_ranks
+from bcls.evaluation.scores import check_similarity_shape, load_similarity, score_model
+from bcls.evaluation.statistics import paired_test, recall_intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bcls.data.dataset import Dataset
-    from bcls.evaluation.recall import QueryRanks
+    from bcls.models.base import RetrievalModel
 
-#: Bytes of labels that are held in memory; more go to a temporary file.
+#: A similarity matrix, the name of a model, run or file, several names to average, or a model.
+Scores: TypeAlias = "Matrix | str | Path | list[str] | list[Path] | RetrievalModel"
+
+KS = (1, 5, 10)
+#: Bytes of labels that are kept in memory; larger matrices are written to a temporary file.
 IN_MEMORY = 1 << 30
-#: Bytes of labels that are made at once.
-_AT_ONCE = 1 << 27
-#: K of the coherent score where nobody says otherwise.
-_USUAL_K = 100
+# Bytes of labels that are computed at a time.
+_LABEL_BLOCK = 1 << 27
+# Default K of the coherent score and of the hubness.
+_COHERENT_K, _HUB_K = 100, 10
 
 
-class CaptionVectors:
-    """Embeddings of the captions of a split, made once and when first asked for.
+def evaluate(
+    split: "Dataset",
+    model: Scores,
+    *,
+    folds: int = 1,
+    labels: str | None = None,
+    cs: int | None = None,
+    eccv: bool = False,
+    intervals: bool = False,
+    hubness: bool = False,
+    qbnorm: bool = False,
+    features: str | None = None,
+    captions: "CaptionVectors | None" = None,
+) -> dict[str, float]:
+    """Compute retrieval metrics of a model, or of its scores, on a split.
 
     Args:
         split: Images and captions.
-        encoder: Name for :func:`bcls.labels.load_text_encoder`.
+        model: ``(N, C)`` scores as array or tensor; the name of a model, run or file for
+            :func:`bcls.evaluation.load_similarity`, or a list of names, whose scores are averaged; or a loaded model.
+        folds: Average recalls and median ranks over this many consecutive folds of the images; 5 on COCO 5K is the 1K
+            protocol.
+        labels: Name of a text encoder such as ``"minilm"``: adds Kendall's tau, nDCG and the coherent score against
+            labels that are computed from the captions.
+        cs: K of the coherent score; by default 100, or all images of a smaller split.
+        eccv: Add the metrics of ECCV Caption, CxC and COCO; for the COCO 5K test split with COCO's ids.
+        intervals: Add 95 % confidence intervals of the recalls.
+        hubness: Add the hubness of the first 10 positions.
+        qbnorm: Add recalls after QB-Norm with the test queries as query bank.
+        features: Name of the dataset's features that a model reads; by default those of its run, or images.
+        captions: Vectors of the captions, if several calls share them.
+
+    Returns:
+        Recalls, ``rsum`` and median ranks, and the requested metrics under the names of the functions of
+        :mod:`bcls.evaluation`.
+
+    Raises:
+        ValueError: If the scores or an option do not match the split.
+        MissingExtraError: If a package for an option is not installed.
+    """
+    _check_options(len(split.images), folds, labels, cs, intervals=intervals, hubness=hubness, qbnorm=qbnorm)
+    similarity = _similarity(split, model, features)
+    owner = split.image_of_caption
+    ranks = fold_ranks(similarity, owner, folds)
+    metrics = recalls_from_ranks(ranks, KS)
+    for direction in QueryRanks._fields:
+        medians = [np.floor(np.median(values[values > 0])) for values in (getattr(fold, direction) for fold in ranks)]
+        metrics[f"{direction}_median_rank"] = float(np.mean(medians))
+    if intervals:
+        metrics |= recall_intervals(similarity, owner)
+    if eccv:
+        image_ids = _coco_ids("image", split.image_ids)
+        caption_ids = _coco_ids("caption", (caption.caption_id for caption in split.captions))
+        metrics |= eccv_metrics(similarity, image_ids, caption_ids)
+    if hubness:
+        metrics |= hubness_metrics(similarity, min(_HUB_K, *similarity.shape))
+    if qbnorm:
+        metrics |= qb_norm_recalls(similarity, owner, similarity, similarity)
+    # Last, since it takes longest: all other errors have been raised by then.
+    if labels is not None:
+        metrics |= graded_metrics(split, similarity, captions or CaptionVectors(split, labels), cs)
+    return metrics
+
+
+def compare(
+    split: "Dataset", a: "Scores | QueryRanks", b: "Scores | QueryRanks", *, seed: int = 0, features: str | None = None
+) -> dict[str, float]:
+    """Compare two models on the same queries.
+
+    The tests resample and swap whole images with their captions, which are not independent.
+
+    Args:
+        split: Images and captions.
+        a: One model: anything that :func:`evaluate` accepts, or its :func:`bcls.evaluation.query_ranks`.
+        b: The other model.
+        seed: Seed of the tests.
+        features: Name of the dataset's features that models read; by default those of their runs, or images.
+
+    Returns:
+        For each recall and ``rsum`` the two values ``a_{metric}`` and ``b_{metric}`` and ``difference_{metric}``, a
+        minus b; for ``i2t_r1``, ``t2i_r1`` and ``rsum`` the 95 % interval ``difference_{metric}_low`` and ``_high``
+        and the p-value ``p_{metric}`` of a permutation test; ``i2t_disagree`` and ``t2i_disagree``, the number of
+        queries that only one model ranks correctly first, and of these ``i2t_only_a``, ``i2t_only_b`` and so on.
+
+    Raises:
+        ValueError: If the scores or ranks do not match the split.
+    """
+    a, b = _ranks("a", split, a, features), _ranks("b", split, b, features)
+    owner = split.image_of_caption
+    queries = np.flatnonzero(a.i2t > 0)
+    first, second = recalls_from_ranks([a], KS), recalls_from_ranks([b], KS)
+    metrics = {f"a_{key}": value for key, value in first.items()}
+    metrics |= {f"b_{key}": value for key, value in second.items()}
+    metrics |= {f"difference_{key}": first[key] - second[key] for key in first}
+    # R@5 and R@10 are not tested: they are correlated with these.
+    pairs = {
+        "i2t_r1": (100.0 * (a.i2t[queries] <= 1), 100.0 * (b.i2t[queries] <= 1), queries),
+        "t2i_r1": (100.0 * (a.t2i <= 1), 100.0 * (b.t2i <= 1), owner),
+        "rsum": (_rsum_by_image(a, owner), _rsum_by_image(b, owner), queries),
+    }
+    for key, (left, right, groups) in pairs.items():
+        test = paired_test(left, right, groups, seed=seed)
+        metrics |= {f"difference_{key}_{end}": test[f"difference_{end}"] for end in ("low", "high")}
+        metrics[f"p_{key}"] = test["p_value"]
+    for direction in QueryRanks._fields:
+        # Images without captions have rank 0 in both models, so they are in neither count.
+        right_a, right_b = getattr(a, direction) <= 1, getattr(b, direction) <= 1
+        only_a, only_b = float(np.sum(right_a & ~right_b)), float(np.sum(right_b & ~right_a))
+        metrics |= {f"{direction}_disagree": only_a + only_b}
+        metrics |= {f"{direction}_only_a": only_a, f"{direction}_only_b": only_b}
+    return metrics
+
+
+class CaptionVectors:
+    """Embeddings of the captions of a split, computed on first access.
+
+    Args:
+        split: Images and captions.
+        encoder: Argument of :func:`bcls.labels.load_text_encoder`.
+        vectors: ``(C, d)`` unit rows, if they are known already.
     """
 
-    def __init__(self, split: "Dataset", encoder: str) -> None:
+    def __init__(self, split: "Dataset", encoder: str, vectors: NDArray[np.float32] | None = None) -> None:
         self._split, self.encoder = split, encoder
+        if vectors is not None:
+            self.vectors = vectors
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
@@ -58,194 +178,116 @@ class CaptionVectors:
         try:
             model = load_text_encoder(self.encoder)
         except ValueError as error:
-            # It speaks of its own argument; who reads this wrote a flag.
             raise ValueError(str(error).replace("`name`", "`--labels`", 1)) from error
-        with progress(f"captions by {self.encoder}", len(set(self._split.texts))) as step:
+        with progress(f"encoding with {self.encoder}", len(set(self._split.texts))) as step:
             return model.encode(self._split.texts, progress=lambda done, _: step(done))
 
 
-def graded_figures(
-    split: "Dataset", similarity: NDArray[Any], captions: CaptionVectors, k: int | None = None
+def graded_metrics(
+    split: "Dataset", similarity: Matrix, captions: CaptionVectors, k: int | None = None
 ) -> dict[str, float]:
     """Compute Kendall's tau, nDCG and the coherent score against labels from captions.
 
-    Tau and nDCG take all captions, and nDCG counts labels below 0 as 0. The coherent score takes the first caption of
-    each image, as its authors do.
+    Tau and nDCG use all captions, and nDCG counts labels below 0 as 0. The coherent score uses the first caption of
+    each image, as in the original paper.
 
     Args:
         split: Images and captions.
         similarity: ``(N, C)`` scores.
-        captions: Of the same split.
-        k: Of the coherent score; 100, or all images of a smaller split.
+        captions: Caption vectors of the same split.
+        k: K of the coherent score; by default 100, or all images of a smaller split.
 
     Returns:
-        The figures of :func:`bcls.evaluation.kendall`, :func:`~bcls.evaluation.graded` and
-        :func:`~bcls.evaluation.coherent_score`.
+        The metrics of :func:`bcls.evaluation.kendall`, :func:`bcls.evaluation.ndcg` and
+        :func:`bcls.evaluation.coherent_score`.
 
     Raises:
-        ValueError: If there is no such encoder, an image has no caption, or ``k`` does not fit.
+        ValueError: If there is no such encoder, an image has no caption, or ``k`` is out of range.
         MissingExtraError: If the packages of the encoder are not installed.
     """
-    from bcls.evaluation.graded import coherent_score, ndcg, one_per_image
-    from bcls.evaluation.kendall import kendall
-
     images, owner = len(split.images), split.image_of_caption
-    _check_every_image(split)
-    first = min(_USUAL_K, images) if k is None else check_whole("--cs", k, least=2)
-    # One image alone has no order: without a K that somebody asked for there is no coherent score.
+    without = np.flatnonzero(np.bincount(owner, minlength=images) == 0)
+    if without.size:
+        shown = ", ".join(split.image_ids[place] for place in without[:3])
+        got = f"{without.size} without ({shown}{', ...' if without.size > 3 else ''})"
+        fail("--labels", "a caption for every image of the split", got, "leave these images out of the dataset")
+    first = min(_COHERENT_K, images) if k is None else check_whole("--cs", k, least=2)
+    # A single image has no order: the coherent score is left out unless a K was requested.
     coherent = k is not None or images > 1
     if coherent and first > images:
         fail("--cs", f"a number from 2 to {images}, the images of the split", first, "choose another K")
-    with pseudo_labels(split, captions) as labels, progress("graded figures", 3) as step:
-        figures = kendall(similarity, labels)
+    with pseudo_labels(split, captions) as labels, progress("graded metrics", 3) as step:
+        metrics = kendall(similarity, labels)
         step(1, "tau")
-        figures |= ndcg(similarity, labels, negative="clip")
+        metrics |= ndcg(similarity, labels, negative="clip")
         step(2, "nDCG")
         if coherent:
             columns = one_per_image(owner, images)
-            figures |= coherent_score(similarity[:, columns], labels[:, columns], first)
+            metrics |= coherent_score(similarity[:, columns], labels[:, columns], first)
         step(3, "coherent score")
-    return figures
+    return metrics
 
 
 @contextmanager
 def pseudo_labels(split: "Dataset", captions: CaptionVectors) -> Iterator[NDArray[np.float32]]:
-    """Make the label of every pair, block by block: in memory, or in a temporary file where it would be too large.
+    """Compute the label of every pair, in memory, or in a temporary file if the matrix is large.
 
     Args:
-        split: Images and captions; every image has one.
-        captions: Of the same split.
+        split: Images and captions; every image has a caption.
+        captions: Caption vectors of the same split.
 
     Yields:
-        ``(N, C)`` float32 labels: the highest cosine of a caption with those of the image, 1 for its own.
+        ``(N, C)`` float32 labels: the highest cosine of a caption with the captions of the image; 1 for its own.
     """
     from bcls.labels.relevance import relevance
 
     vectors, owner = captions.vectors, split.image_of_caption
     shape = len(split.images), len(split.captions)
-    step = max(1, _AT_ONCE // (4 * shape[0]))
     with tempfile.TemporaryDirectory(prefix="bcls-labels-", ignore_cleanup_errors=True) as folder:
         labels: NDArray[np.float32]
         if 4 * shape[0] * shape[1] <= IN_MEMORY:
             labels = np.empty(shape, dtype=np.float32)
         else:
             labels = np.lib.format.open_memmap(Path(folder) / "labels.npy", mode="w+", dtype=np.float32, shape=shape)
-        for start in range(0, shape[1], step):
-            part = slice(start, start + step)
+        for part in blocks(shape[1], _LABEL_BLOCK // (4 * shape[0])):
             labels[:, part] = relevance(vectors, vectors[part], owner, caption_image=owner[part])
         yield labels
 
 
-def _check_every_image(split: "Dataset") -> None:
-    without = np.flatnonzero(np.bincount(split.image_of_caption, minlength=len(split.images)) == 0)
-    if without.size:
-        shown = ", ".join(split.image_ids[place] for place in without[:3])
-        got = f"{without.size} without ({shown}{', ...' if without.size > 3 else ''})"
-        fail("--labels", "a caption for every image of the split", got, "leave these images out of the dataset")
+def _similarity(split: "Dataset", model: Any, features: str | None) -> Any:
+    """The scores that :func:`evaluate` was given or that it has to load or compute."""
+    if isinstance(model, str | Path):
+        model = [model]
+    if isinstance(model, list | tuple) and model and isinstance(model[0], str | Path):
+        return load_similarity([str(name) for name in model], split, "model", features=features)
+    if hasattr(model, "encode_images"):
+        return score_model(model, split, split.texts, features)
+    check_similarity_shape("similarity", tuple(np.shape(model)), split)
+    return model
 
 
-#: How many first items the hubness looks at.
-_HUB_K = 10
+def _ranks(argument: str, split: "Dataset", model: Any, features: str | None) -> QueryRanks:
+    if not isinstance(model, QueryRanks):
+        return query_ranks(_similarity(split, model, features), split.image_of_caption)
+    counts, got = (len(split.images), len(split.captions)), (len(model.i2t), len(model.t2i))
+    if got != counts:
+        expected = f"ranks of the split's {counts[0]} images and {counts[1]} captions"
+        fail(argument, expected, f"{got[0]} and {got[1]}", "use the ranks of this split")
+    return model
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to compute beside the recalls and the median ranks."""
-
-    folds: int = 1
-    """Consecutive folds of the images to average over."""
-    labels: str | None = None
-    """Text encoder whose labels tau, nDCG and the coherent score are computed against."""
-    cs: int | None = None
-    """K of the coherent score; 100, or all images of a smaller split."""
-    eccv: bool = False
-    """Figures of ECCV Caption, CxC and COCO, for the COCO 5K test split."""
-    intervals: bool = False
-    """95 % intervals of the recalls, by resampling images."""
-    hubness: bool = False
-    """How uneven the first places are."""
-    qbnorm: bool = False
-    """Recalls after QB-Norm, with the test queries as their own bank."""
-
-
-def evaluate(
-    split: "Dataset",
-    similarity: NDArray[Any],
-    options: Options | None = None,
-    *,
-    captions: CaptionVectors | None = None,
-) -> dict[str, float]:
-    """Compute the figures of a model.
-
-    Args:
-        split: Images and captions.
-        similarity: ``(N, C)`` scores of the split's images and captions.
-        options: What to compute.
-        captions: Embeddings of the captions by the encoder of ``options.labels``, for a caller who needs them as well.
-
-    Returns:
-        The figures by the names that :mod:`bcls.evaluation` gives them.
-
-    Raises:
-        ValueError: If the matrix or an option does not fit the split.
-        MissingExtraError: If a package for an option is not installed.
-    """
-    from bcls.evaluation.coco import eccv
-    from bcls.evaluation.hubness import hubness, qb_norm_recalls
-    from bcls.evaluation.recall import recalls
-    from bcls.evaluation.statistics import recall_intervals
-
-    wanted = options or Options()
-    owner = split.image_of_caption
-    check_similarity_shape("similarity", tuple(np.shape(similarity)), split)
-    _check(wanted, len(split.images))
-    figures = recalls(similarity, owner, folds=wanted.folds)
-    figures |= _median_ranks(similarity, owner, wanted.folds)
-    if wanted.intervals:
-        figures |= recall_intervals(similarity, owner)
-    if wanted.eccv:
-        images = _coco_ids("image", split.image_ids)
-        texts = _coco_ids("caption", (caption.caption_id for caption in split.captions))
-        figures |= eccv(similarity, images, texts)
-    if wanted.hubness:
-        figures |= hubness(similarity, min(_HUB_K, *similarity.shape))
-    if wanted.qbnorm:
-        figures |= qb_norm_recalls(similarity, owner, similarity, similarity)
-    # Last, for it takes longest: whatever else is wrong has been said by now.
-    if wanted.labels is not None:
-        figures |= graded_figures(split, similarity, captions or CaptionVectors(split, wanted.labels), wanted.cs)
-    return figures
-
-
-def _check(options: Options, images: int) -> None:
-    folds = check_whole("--folds", options.folds, least=1)
-    if images % folds:
-        fail("--folds", f"a divisor of the {images} images of the split", folds, "leave it out for the whole gallery")
-    # They look at the whole gallery, and one table has one protocol.
-    for flag in ("intervals", "hubness", "qbnorm"):
-        if folds > 1 and getattr(options, flag):
-            fail(f"--{flag}", "it without --folds", f"--folds {folds}", "leave one of the two out")
-    if options.cs is not None and options.labels is None:
+def _check_options(images: int, folds: object, labels: str | None, cs: int | None, **whole_gallery: bool) -> None:
+    count = check_whole("--folds", folds, least=1)
+    if images % count:
+        fail("--folds", f"a divisor of the {images} images of the split", count, "leave it out for the whole gallery")
+    for option, wanted in whole_gallery.items():
+        if count > 1 and wanted:
+            fail(f"--{option}", "it without --folds", f"--folds {count}", "leave one of the two out")
+    if cs is not None and labels is None:
         fail("--cs", "it with --labels", "no --labels", "the coherent score needs labels: add --labels minilm")
 
 
-def _median_ranks(similarity: NDArray[Any], owner: NDArray[np.int64], folds: int) -> dict[str, float]:
-    """Average the median ranks over the folds; that captions lie grouped by fold has been seen before."""
-    from bcls.evaluation.recall import median_rank
-
-    size = similarity.shape[0] // folds
-    found: list[dict[str, float]] = []
-    for fold in range(folds):
-        columns = np.flatnonzero(owner // size == fold)
-        part = similarity
-        if folds > 1:
-            part = similarity[fold * size : (fold + 1) * size, columns[0] : columns[-1] + 1]
-        found.append(median_rank(part, owner[columns] - fold * size))
-    keys = ("i2t_median_rank", "t2i_median_rank")
-    return {key: sum(one[key] for one in found) / folds for key in keys}
-
-
-def _coco_ids(kind: str, ids: "Iterable[str]") -> NDArray[np.int64]:
+def _coco_ids(kind: str, ids: Iterable[str]) -> NDArray[np.int64]:
     known = list(ids)
     wrong = [one for one in known if not (one.isascii() and one.isdigit())]
     if wrong:
@@ -255,71 +297,18 @@ def _coco_ids(kind: str, ids: "Iterable[str]") -> NDArray[np.int64]:
     return np.array([int(one) for one in known], dtype=np.int64)
 
 
-KS = (1, 5, 10)
+def _rsum_by_image(ranks: QueryRanks, owner: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Distribute the sum of recalls over the images that are queries, so that the mean of the parts is the sum.
 
-
-def compare(split: "Dataset", a: "QueryRanks", b: "QueryRanks", *, seed: int = 0) -> dict[str, float]:
-    """Compare two models by the ranks of their queries.
-
-    The tests draw and exchange whole images with their captions, which are not independent.
-
-    Args:
-        split: Images and captions.
-        a: :func:`bcls.evaluation.query_ranks` of one model.
-        b: Of the other.
-        seed: Of the tests.
-
-    Returns:
-        For each recall and ``rsum`` the two values ``a_{figure}`` and ``b_{figure}`` and ``difference_{figure}``, a
-        less b; for ``i2t_r1``, ``t2i_r1`` and ``rsum`` the 95 % interval ``difference_{figure}_low`` and ``_high``
-        and the p-value ``p_{figure}`` of a permutation test; for the first places ``i2t_disagree`` and
-        ``t2i_disagree``, the queries that one model alone gets right, of them ``i2t_only_a`` and ``i2t_only_b``.
-
-    Raises:
-        ValueError: If there is not one rank for each image and each caption of the split.
+    Example:
+        >>> ranks = QueryRanks(np.array([1, 20]), np.array([1, 20, 20]))
+        >>> parts = _rsum_by_image(ranks, np.array([0, 0, 1]))
+        >>> round(float(parts.mean()), 9), round(recalls_from_ranks([ranks], KS)["rsum"], 9)
+        (250.0, 250.0)
     """
-    from bcls.evaluation.recall import recalls_of_ranks
-    from bcls.evaluation.statistics import paired_test
-
-    for argument, ranks in (("a", a), ("b", b)):
-        counts, came = (len(split.images), len(split.captions)), (len(ranks.i2t), len(ranks.t2i))
-        if came != counts:
-            expected = f"ranks of the split's {counts[0]} images and {counts[1]} captions"
-            fail(argument, expected, f"{came[0]} and {came[1]}", "take the ranks of this very split")
-    owner = split.image_of_caption
-    asked = np.flatnonzero(a.i2t > 0)
-    first, second = recalls_of_ranks([a], KS), recalls_of_ranks([b], KS)
-    figures = {f"a_{key}": value for key, value in first.items()}
-    figures |= {f"b_{key}": value for key, value in second.items()}
-    figures |= {f"difference_{key}": first[key] - second[key] for key in first}
-    # Those in between move with these.
-    pairs = {
-        "i2t_r1": (100.0 * (a.i2t[asked] <= 1), 100.0 * (b.i2t[asked] <= 1), asked),
-        "t2i_r1": (100.0 * (a.t2i <= 1), 100.0 * (b.t2i <= 1), owner),
-        "rsum": (_shares(a, owner), _shares(b, owner), asked),
-    }
-    for key, (left, right, groups) in pairs.items():
-        test = paired_test(left, right, groups, seed=seed)
-        figures |= {f"difference_{key}_{end}": test[f"difference_{end}"] for end in ("low", "high")}
-        figures[f"p_{key}"] = test["p_value"]
-    return figures | _disagreements("i2t", a.i2t, b.i2t) | _disagreements("t2i", a.t2i, b.t2i)
-
-
-def _shares(ranks: "QueryRanks", owner: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Split the sum of the recalls among the images that are queries, so that its mean over them is the sum."""
-    asked = ranks.i2t > 0
-    by_image = sum((ranks.i2t[asked] <= k).astype(np.float64) for k in KS)
+    queries = ranks.i2t > 0
+    by_image = sum((ranks.i2t[queries] <= k).astype(np.float64) for k in KS)
     hits = np.sum([ranks.t2i <= k for k in KS], axis=0)
-    by_caption = np.bincount(owner, hits, minlength=len(ranks.i2t))[asked]
-    shares: NDArray[np.float64] = 100.0 * (by_image + by_caption * (np.count_nonzero(asked) / len(owner)))
-    return shares
-
-
-def _disagreements(direction: str, a: NDArray[Any], b: NDArray[Any]) -> dict[str, float]:
-    # Rank 0 is an image without captions: both models have it, so that it is in neither count.
-    only_a, only_b = int(np.count_nonzero((a <= 1) & (b > 1))), int(np.count_nonzero((b <= 1) & (a > 1)))
-    return {
-        f"{direction}_disagree": float(only_a + only_b),
-        f"{direction}_only_a": float(only_a),
-        f"{direction}_only_b": float(only_b),
-    }
+    by_caption = np.bincount(owner, hits, minlength=len(ranks.i2t))[queries]
+    parts: NDArray[np.float64] = 100.0 * (by_image + by_caption * (np.count_nonzero(queries) / len(owner)))
+    return parts

@@ -1,11 +1,4 @@
-"""Normalised discounted cumulative gain, with graded labels, for every query of both directions.
-
-Coherent score: Kendall's tau among the items that a model puts first.
-
-Normalised caption score: how well a captioning metric likes what a model puts first.
-
-Plausible-match R-precision, in the three variants that are in use and cannot be compared with each other.
-"""
+"""Metrics against graded labels: nDCG, coherent score, normalised caption score, plausible-match R-precision."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,7 +25,7 @@ from bcls.evaluation.inputs import (
 from bcls.evaluation.kendall import taus
 from bcls.evaluation.recall import check_ks
 
-# Two to a higher power, added up over a gallery, comes near the end of float64.
+# The sum of 2 to a higher power over a gallery would come near the limit of float64.
 _HIGHEST = 1000.0
 
 
@@ -47,32 +40,32 @@ def ndcg(
 
     where :math:`\pi` orders the items of a query by score, and :math:`\sigma` by label. Without ``k`` a query is cut
     at the number of its items with a label above 0. With the linear gain this is the definition of Wray et al. (On
-    Semantic Similarity in Video Retrieval, 2021); the exponential gain has keys of its own. Equal scores rank the
+    Semantic Similarity in Video Retrieval, 2021); the exponential gain has separate keys. Equal scores rank the
     lower index first.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
         relevance: ``(N, C)`` labels of the same pairs, array or tensor.
-        k: The cut, the same for all queries; a gallery with fewer items is taken whole.
-        negative: What to do about labels below 0, for which a gain makes no sense: ``"refuse"`` raises, ``"clip"``
-            makes them 0, ``"shift"`` takes :math:`(1 + r) / 2` of every label, for cosines.
-        empty: What to do about a query without a label above 0: ``"skip"`` leaves it out of the mean, ``"zero"``
-            gives it 0.
+        k: The cut-off, the same for all queries; smaller galleries are used whole.
+        negative: Treatment of labels below 0, for which a gain is not defined: ``"refuse"`` raises, ``"clip"``
+            sets them to 0, ``"shift"`` replaces every label by :math:`(1 + r) / 2`, for cosines.
+        empty: Treatment of a query without a label above 0: ``"skip"`` leaves it out of the mean, ``"zero"`` counts
+            it as 0.
 
     Returns:
         ``i2t_ndcg`` and ``t2i_ndcg`` and their mean ``ndcg``, from 0 to 1; the same with ``ndcg_exp``, the
-        exponential gain; ``i2t_empty`` and ``t2i_empty``, how many queries had no label above 0. The mean of nothing
-        is nan.
+        exponential gain; ``i2t_empty`` and ``t2i_empty``, the number of queries without a label above 0. The mean
+        over no queries is nan.
 
     Raises:
-        ValueError: If the two are not matrices of one shape, a value is not finite, a label is below 0 (below -1 with
-            ``"shift"``) or above 1000, or an option is unknown.
+        ValueError: If the two are not matrices of the same shape, a value is not finite, a label is below 0 (below -1
+            with ``"shift"``) or above 1000, or an option is unknown.
 
     Example:
         >>> similarity = np.array([[0.9, 0.3, 0.1], [0.2, 0.8, 0.5]])
         >>> relevance = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]])
-        >>> figures = ndcg(similarity, relevance)
-        >>> round(figures["i2t_ndcg"], 4), figures["t2i_ndcg"], round(figures["i2t_ndcg_exp"], 4)
+        >>> metrics = ndcg(similarity, relevance)
+        >>> round(metrics["i2t_ndcg"], 4), metrics["t2i_ndcg"], round(metrics["i2t_ndcg_exp"], 4)
         (0.8801, 1.0, 0.8964)
     """
     check_labels(similarity, relevance)
@@ -88,13 +81,13 @@ def ndcg(
         return _gains(scores, _as_gains(labels, negative), cut)
 
     i2t, t2i = by_query(rows, columns, similarity, relevance)
-    figures = {}
+    metrics = {}
     for place, name in enumerate(("ndcg", "ndcg_exp")):
         for direction, values in (("i2t", i2t[place]), ("t2i", t2i[place])):
-            figures[f"{direction}_{name}"] = mean(np.nan_to_num(values) if empty == "zero" else values)
-        figures[name] = (figures[f"i2t_{name}"] + figures[f"t2i_{name}"]) / 2
+            metrics[f"{direction}_{name}"] = mean(np.nan_to_num(values) if empty == "zero" else values)
+        metrics[name] = (metrics[f"i2t_{name}"] + metrics[f"t2i_{name}"]) / 2
     none = {"i2t_empty": np.isnan(i2t[0]), "t2i_empty": np.isnan(t2i[0])}
-    return figures | {key: float(np.count_nonzero(which)) for key, which in none.items()}
+    return metrics | {key: float(np.count_nonzero(which)) for key, which in none.items()}
 
 
 def _check_range(labels: Floats, part: slice, negative: str) -> None:
@@ -103,11 +96,11 @@ def _check_range(labels: Floats, part: slice, negative: str) -> None:
     if outside.any():
         row = int(np.flatnonzero(outside.any(axis=1))[0])
         value = labels[row][outside[row]][0]
-        remedy = 'negative="shift" maps cosines to 0..1, negative="clip" makes labels below 0 zero'
+        hint = 'negative="shift" maps cosines to 0..1, negative="clip" sets labels below 0 to 0'
         if value > _HIGHEST:
-            remedy = "divide the labels by a constant: 2 to such a power is beyond float64"
+            hint = "divide the labels by a constant: 2 to such a power is beyond float64"
         expected = f"labels from {lowest:g} to {_HIGHEST:g}"
-        fail("relevance", expected, f"{value:g} in row {part.start + row}", remedy)
+        fail("relevance", expected, f"{value:g} in row {part.start + row}", hint)
 
 
 def _as_gains(labels: Floats, negative: str) -> NDArray[np.float64]:
@@ -116,12 +109,12 @@ def _as_gains(labels: Floats, negative: str) -> NDArray[np.float64]:
 
 
 def _gains(scores: Floats, labels: NDArray[np.float64], cut: int | None) -> NDArray[np.float64]:
-    """Compute both kinds, ``(2, Q)``, of Q queries given as rows; nan where no label is above 0."""
+    """Compute nDCG with both gains, ``(2, Q)``, of Q queries given as rows; nan where no label is above 0."""
     queries, items = scores.shape
     positive = np.count_nonzero(labels > 0, axis=1)
     cuts = positive if cut is None else np.full(queries, min(cut, items))
     depth = max(1, int(cuts.max()))
-    # A query that is cut earlier than the block's deepest one has no weight from there on.
+    # Positions beyond a query's own cut-off have weight 0.
     weights = (np.arange(depth) < cuts[:, None]) / np.log2(np.arange(depth) + 2.0)
     found = np.take_along_axis(labels, top_items(scores, depth), axis=1)
     ideal = -np.sort(-labels, axis=1)[:, :depth]
@@ -144,23 +137,23 @@ def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: 
         CS@K = \frac{1}{|Q|} \sum_{q \in Q} \tau_b(s_q[T_q], r_q[T_q])
 
     where :math:`T_q` are the first K items of query q, equal scores with the lower index first. This is the score of
-    the ladder loss (Zhou et al., 2020), there computed with one caption an image, see :func:`one_per_image`. With K
+    the ladder loss (Zhou et al., 2020), there computed with one caption per image, see :func:`one_per_image`. With K
     the whole gallery it is the tau-b of :func:`kendall`.
 
-    A query has no tau-b where the scores or the labels of its K items are all equal, and with K = 1 no query has one.
+    A query has no tau-b if the scores or the labels of its K items are all equal; with K = 1 no query has one.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
         relevance: ``(N, C)`` labels of the same pairs, array or tensor, any scale.
-        k: How many items of each query, at most the smaller of N and C.
-        undefined: What to do about a query without tau-b: ``"skip"`` leaves it out of the mean, ``"zero"`` gives it 0.
+        k: The number of items of each query, at most the smaller of N and C.
+        undefined: Treatment of a query without tau-b: ``"skip"`` leaves it out of the mean, ``"zero"`` counts it as 0.
 
     Returns:
-        ``i2t_cs{k}`` and ``t2i_cs{k}``, and how many queries had no tau-b: ``i2t_undefined`` and ``t2i_undefined``.
-        The mean of nothing is nan.
+        ``i2t_cs{k}`` and ``t2i_cs{k}``, and the number of queries without tau-b, ``i2t_undefined`` and
+        ``t2i_undefined``. The mean over no queries is nan.
 
     Raises:
-        ValueError: If the two are not matrices of one shape, a value is not finite, or an option does not fit.
+        ValueError: If the two are not matrices of the same shape, a value is not finite, or an option is invalid.
 
     Example:
         >>> similarity = np.array([[0.9, 0.3, 0.1], [0.2, 0.8, 0.5], [0.1, 0.4, 0.7]])
@@ -179,20 +172,20 @@ def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: 
         return taus(np.take_along_axis(scores, top, axis=1), np.take_along_axis(labels, top, axis=1))[1:]
 
     (i2t,), (t2i,) = by_query(top_taus, top_taus, similarity, relevance)
-    figures = {}
+    metrics = {}
     for direction, values in (("i2t", i2t), ("t2i", t2i)):
-        figures[f"{direction}_cs{first}"] = mean(np.nan_to_num(values) if undefined == "zero" else values)
+        metrics[f"{direction}_cs{first}"] = mean(np.nan_to_num(values) if undefined == "zero" else values)
     none = {"i2t_undefined": np.isnan(i2t), "t2i_undefined": np.isnan(t2i)}
-    return figures | {key: float(np.count_nonzero(which)) for key, which in none.items()}
+    return metrics | {key: float(np.count_nonzero(which)) for key, which in none.items()}
 
 
 def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDArray[np.int64]:
-    """Choose one caption an image, for figures that are defined on as many captions as images.
+    """Choose one caption per image, for metrics that are defined on as many captions as images.
 
     Args:
         image_of_caption: ``(C,)`` integers, the row of each caption's image.
-        images: N, how many images there are.
-        which: The place of the caption among those of its image, in the order of the columns.
+        images: N, the number of images.
+        which: The position of the caption among those of its image, in the order of the columns.
 
     Returns:
         ``(N,)`` columns, in the order of the images, so that ``similarity[:, columns]`` is square.
@@ -211,13 +204,13 @@ def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDAr
     short = np.flatnonzero(sizes <= place)
     if short.size:
         got = f"image {short[0]} with {sizes[short[0]]} ({short.size} such images)"
-        fail("image_of_caption", f"at least {place + 1} captions an image", got, "leave these images out")
-    # A stable sort puts the captions of an image together and keeps their order.
+        fail("image_of_caption", f"at least {place + 1} captions per image", got, "leave these images out")
+    # A stable sort groups the captions by image and keeps their order.
     columns: NDArray[np.int64] = np.argsort(owner, kind="stable")[np.cumsum(sizes) - sizes + place]
     return columns
 
 
-# As in the public code of the score: a query whose whole gallery is worth nothing then has 0 and no division fails.
+# As in the authors' code: a query whose whole gallery has value 0 gets 0, and nothing is divided by zero.
 _EPSILON = 1e-10
 
 
@@ -237,22 +230,22 @@ def ncs(
 
     where :math:`m` are the values of a captioning metric (CIDEr or SPICE), :math:`\pi` orders the items of a query by
     score and :math:`\sigma` by metric, and :math:`\epsilon = 10^{-10}` (Biten et al., Is an Image Worth Five
-    Sentences, 2022). Items of the query's own image are left out of both orders, for only what lies beyond the
-    binary labels is to be measured.
+    Sentences, 2022). Items of the query's own image are left out of both orders, since the score measures what lies
+    beyond the binary labels.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
         metric: ``(N, C)`` values, none below 0, of each caption against the references of each image.
         image_of_caption: ``(C,)`` integers, the row of each caption's image.
-        ks: The cut-offs K. A query with fewer items takes those it has.
+        ks: The cut-offs K. A query with fewer items uses all of its items.
         include_gold: Keep the items of the query's own image in both orders.
 
     Returns:
-        Percentages ``i2t_ncs{k}`` and ``t2i_ncs{k}`` for each K. A query without items is left out; the mean of
-        nothing is nan.
+        Percentages ``i2t_ncs{k}`` and ``t2i_ncs{k}`` for each K. A query without items is left out; the mean
+        over no queries is nan.
 
     Raises:
-        ValueError: If shapes, indices or ``ks`` do not fit together, a value is not finite, or the metric is below 0.
+        ValueError: If shapes, indices or ``ks`` do not match, a value is not finite, or the metric is below 0.
 
     Example:
         >>> similarity = np.array([[0.9, 0.1, 0.3], [0.8, 0.4, 0.2], [0.1, 0.2, 0.7]])
@@ -275,7 +268,7 @@ def ncs(
         left = items - np.count_nonzero(removed, axis=1)
         out = np.full((len(ks), len(scores)), np.nan)
         for place, k in enumerate(ks):
-            # What was removed is worth 0 and comes last, so that it adds nothing; only the count has to know.
+            # Removed items have value 0 and come last, so they add nothing; only the count excludes them.
             count = np.minimum(k, left)
             ideal = best[:, :k].sum(axis=1) + _EPSILON * count
             np.divide(found[:, :k].sum(axis=1, dtype=np.float64), ideal, out=out[place], where=count > 0)
@@ -285,15 +278,17 @@ def ncs(
         if values.min() < 0:
             row = int(np.flatnonzero((values < 0).any(axis=1))[0])
             got = f"{values[row].min():g} in row {part.start + row}"
-            fail("metric", "values not below 0", got, "a share of a negative sum means nothing; shift the metric first")
+            fail(
+                "metric", "values not below 0", got, "shift the metric first: a share of a negative sum is not defined"
+            )
         return ratios(scores, values, owner == np.arange(part.start, part.stop)[:, None])
 
     def columns(scores: Floats, values: Floats, part: slice) -> NDArray[np.float64]:
         return ratios(scores, values, owner[part, None] == np.arange(images))
 
     i2t, t2i = by_query(rows, columns, similarity, metric, "metric")
-    figures = {f"i2t_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, i2t, strict=True)}
-    return figures | {f"t2i_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, t2i, strict=True)}
+    metrics = {f"i2t_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, i2t, strict=True)}
+    return metrics | {f"t2i_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, t2i, strict=True)}
 
 
 class _Variant(NamedTuple):
@@ -311,34 +306,36 @@ _VARIANTS = {
 
 
 def pmrp(similarity: Matrix, image_of_caption: object, codes: object, variant: str) -> dict[str, float]:
-    r"""Compute the plausible-match R-precision of both directions, in the variant that is named.
+    r"""Compute the plausible-match R-precision of both directions.
+
+    Three variants are in use, whose values cannot be compared with each other.
 
     .. math::
         RP_q = \frac{|\{\pi(1), \dots, \pi(R)\} \cap M_q|}{R}, \qquad
         M_q = \{j : \mathrm{Hamming}(c_q, c_j) \le \zeta\}, \qquad R = |M_q|
 
     where :math:`c` are the classes of objects in an image, a caption has those of its image, and :math:`\pi` orders
-    the gallery of q by score, equal scores with the lower index first. An image without any class has no label.
+    the gallery of q by score, equal scores with the lower index first. An image without any class is unlabelled.
 
     - ``"pcme"`` (Chun et al., 2021): the mean over :math:`\zeta` = 0, 1, 2; unlabelled images and their captions are
-      neither queries nor in the gallery.
-    - ``"eccv"`` (the package ``eccv_caption``): :math:`\zeta` = 2; the query's own image, or its own captions, are no
-      match; unlabelled images are no queries but stay in the gallery.
+      neither queries nor gallery items.
+    - ``"eccv"`` (the package ``eccv_caption``): :math:`\zeta` = 2; the query's own image or captions are not
+      matches; unlabelled images are not queries but stay in the gallery.
     - ``"eccv50"`` (Chun et al., 2022): the same with R at most 50.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
         image_of_caption: ``(C,)`` integers, the row of each caption's image.
-        codes: ``(N, L)`` 0 or 1, which of L classes are in each image.
-        variant: One of the three.
+        codes: ``(N, L)`` 0 or 1: which of L classes are in each image.
+        variant: ``"pcme"``, ``"eccv"`` or ``"eccv50"``.
 
     Returns:
         Percentages ``i2t_pmrp_{variant}`` and ``t2i_pmrp_{variant}``, over the queries with a match (and
-        the radii at which they have one), and ``pmrp_unlabelled``, how many images have no class. The mean of nothing
-        is nan.
+        the radii at which they have one), and ``pmrp_unlabelled``, the number of images without a class. The mean
+        over no queries is nan.
 
     Raises:
-        ValueError: If shapes or indices do not fit together, codes are not 0 or 1, or a score is not finite.
+        ValueError: If shapes or indices do not match, codes are not 0 or 1, or a score is not finite.
 
     Example:
         >>> codes = np.array([[1, 0, 0, 0], [0, 1, 1, 1]])
@@ -365,42 +362,38 @@ def pmrp(similarity: Matrix, image_of_caption: object, codes: object, variant: s
 
     i2t = all_parts(rows, images, BLOCK // captions)
     t2i = all_parts(columns, captions, BLOCK // images)
-    figures = {f"i2t_pmrp_{variant}": 100.0 * mean(i2t), f"t2i_pmrp_{variant}": 100.0 * mean(t2i)}
-    return figures | {"pmrp_unlabelled": float(images - len(labelled))}
+    metrics = {f"i2t_pmrp_{variant}": 100.0 * mean(i2t), f"t2i_pmrp_{variant}": 100.0 * mean(t2i)}
+    return metrics | {"pmrp_unlabelled": float(images - len(labelled))}
 
 
 def _check_codes(value: object, images: int) -> NDArray[np.float32]:
     codes = as_array("codes", value)
     if codes.ndim != 2 or len(codes) != images:
-        fail(
-            "codes",
-            f"a matrix of {images} rows, one an image",
-            f"shape {codes.shape}",
-            "give the classes of each image",
-        )
+        expected = f"a matrix of {images} rows, one per image"
+        fail("codes", expected, f"shape {codes.shape}", "give the classes of each image")
     if not np.isin(codes, (0, 1)).all():
-        fail("codes", "0 or 1", "other values", "give 1 for a class that is in the image and 0 for one that is not")
+        fail("codes", "0 or 1", "other values", "give 1 for a class that is in the image, else 0")
     return codes.astype(np.float32)
 
 
 def _r_precisions(
     scores: Floats, bits: NDArray[np.float32], queries: NDArray[np.int64], items: NDArray[np.int64], rules: _Variant
 ) -> NDArray[np.float64]:
-    """Compute a row of values for each radius, nan where a query has no match; all are given by their images."""
+    """Compute a row of values for each radius, nan where a query has no match; queries and items are image rows."""
     out = np.full((len(rules.radii), len(queries)), np.nan)
-    asked = np.flatnonzero(bits[queries].any(axis=1))
-    if not (len(asked) and len(items)):
+    kept = np.flatnonzero(bits[queries].any(axis=1))
+    if not (len(kept) and len(items)):
         return out
-    mine, sizes = bits[queries[asked]], bits.sum(axis=1)
+    mine, sizes = bits[queries[kept]], bits.sum(axis=1)
     distance = (mine.sum(axis=1)[:, None] + sizes - 2 * (mine @ bits.T))[:, items]
-    order = top_items(scores[asked], len(items))
+    order = top_items(scores[kept], len(items))
     for place, radius in enumerate(rules.radii):
         match = distance <= radius
         match &= bits[items].any(axis=1)
         if rules.omit_own:
-            match &= queries[asked, None] != items
+            match &= queries[kept, None] != items
         count = match.sum(axis=1)
         size = count if rules.depth is None else np.minimum(count, rules.depth)
         found = np.take_along_axis(match, order, axis=1) & (np.arange(len(items)) < size[:, None])
-        out[place, asked] = np.divide(found.sum(axis=1), size, out=np.full(len(asked), np.nan), where=size > 0)
+        out[place, kept] = np.divide(found.sum(axis=1), size, out=np.full(len(kept), np.nan), where=size > 0)
     return out

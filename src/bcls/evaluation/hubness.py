@@ -1,9 +1,7 @@
-"""Hubness: a few items that come first for many queries, and many that come first for none.
+"""Hubness of a gallery, and normalisation against hubs by a query bank: inverted softmax and QB-Norm.
 
-Normalisation against hubs by a bank of other queries: inverted softmax, and QB-Norm, its dynamic form.
-
-What these give is another ranking, made with more knowledge than the model's own. Its figures have keys of their own
-and stand beside those of :func:`bcls.evaluation.recalls`, never in their place.
+Hubs are items that many queries rank first. Normalised scores use more information than the model's own ranking, so
+their recalls have separate keys and do not replace those of :func:`bcls.evaluation.recalls`.
 """
 
 from collections.abc import Sequence
@@ -34,19 +32,19 @@ def hubness(similarity: Matrix, k: int = 10) -> dict[str, float]:
         O_j = |\{q : j \in T_q\}|
 
     where :math:`T_q` are the first k items of query q, equal scores with the lower index first (Radovanović et al.,
-    2010). 0 is even; text-image galleries with hubs have several units.
+    2010). 0 means that all items occur equally often; image-text galleries with hubs reach values of several units.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
-        k: How many items of each query, at most the smaller of N and C.
+        k: The number of items of each query, at most the smaller of N and C.
 
     Returns:
         For images as queries and captions as gallery ``i2t_skew{k}``, ``i2t_most{k}``, the highest occurrence, and
-        ``i2t_never{k}``, the percentage of captions that no image has among its first k; for captions as queries the
-        same with ``t2i``. The skewness is nan where all occurrences are equal.
+        ``i2t_never{k}``, the percentage of captions that no image has among its first k; the same with ``t2i`` for
+        captions as queries. The skewness is nan if all occurrences are equal.
 
     Raises:
-        ValueError: If ``similarity`` is no matrix of finite numbers, or ``k`` does not fit.
+        ValueError: If ``similarity`` is not a matrix of finite numbers, or ``k`` is out of range.
 
     Example:
         >>> hubness(np.array([[0.9, 0.5, 0.1], [0.8, 0.5, 0.2], [0.7, 0.1, 0.2]]), k=1)
@@ -66,10 +64,10 @@ def hubness(similarity: Matrix, k: int = 10) -> dict[str, float]:
 
     i2t = all_parts(rows, images, BLOCK // captions)
     t2i = all_parts(columns, captions, BLOCK // images)
-    return _figures("i2t", i2t, captions, first) | _figures("t2i", t2i, images, first)
+    return _occurrence_metrics("i2t", i2t, captions, first) | _occurrence_metrics("t2i", t2i, images, first)
 
 
-def _figures(direction: str, top: NDArray[np.float64], items: int, k: int) -> dict[str, float]:
+def _occurrence_metrics(direction: str, top: NDArray[np.float64], items: int, k: int) -> dict[str, float]:
     occurrence = np.bincount(top.astype(np.int64).ravel(), minlength=items).astype(np.float64)
     gap = occurrence - occurrence.mean()
     spread = float((gap**2).mean())
@@ -81,7 +79,7 @@ def _figures(direction: str, top: NDArray[np.float64], items: int, k: int) -> di
 
 
 def inverted_softmax(similarity: Matrix, bank: Matrix, query: str, *, beta: float = 20.0) -> Floats:
-    r"""Lower the scores of items that many queries of a bank like.
+    r"""Lower the scores of items that score high with many queries of a bank.
 
     .. math::
         s'(q, g) = s(q, g) - \frac{1}{\beta} \log \sum_{b} e^{\beta s(b, g)}
@@ -91,17 +89,17 @@ def inverted_softmax(similarity: Matrix, bank: Matrix, query: str, *, beta: floa
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
-        bank: Scores of other queries, of the training split for instance, with the same gallery: ``(N, B)`` for
-            captions as queries, ``(B, C)`` for images as queries. The test queries themselves work too, and then
-            every query knows of the others.
+        bank: Scores of other queries, for instance of the training split, with the same gallery: ``(N, B)`` for
+            captions as queries, ``(B, C)`` for images as queries. The test queries themselves can be used too; each
+            query then depends on the others.
         query: ``"caption"`` for text to image, ``"image"`` for image to text.
         beta: The inverse temperature; 20 suits cosines.
 
     Returns:
-        ``(N, C)`` scores, good for that direction only.
+        ``(N, C)`` scores, valid for that direction only.
 
     Raises:
-        ValueError: If shapes do not fit together, or a value is not finite.
+        ValueError: If shapes do not match, or a value is not finite.
 
     Example:
         >>> inverted_softmax(np.array([[0.5], [0.4]]), np.array([[0.9, 0.8], [0.1, 0.2]]), "caption").round(2)
@@ -116,23 +114,23 @@ def inverted_softmax(similarity: Matrix, bank: Matrix, query: str, *, beta: floa
 def qb_norm(
     similarity: Matrix, bank: Matrix, query: str, *, beta: float = 20.0, k: int = 1
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Apply :func:`inverted_softmax` to the queries that a hub would win, and to no other (Bogolin et al., 2022).
+    """Apply :func:`inverted_softmax` only to queries whose first item is a hub (Bogolin et al., 2022).
 
-    Hubs are the items that are among the first k of some query of the bank. A query is normalised where its own first
-    item is a hub. With the test queries themselves as bank that is every query.
+    Hubs are the items that are among the first k of some query of the bank. With the test queries themselves as bank,
+    every query is normalised.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
         bank: As for :func:`inverted_softmax`.
         query: ``"caption"`` for text to image, ``"image"`` for image to text.
         beta: The inverse temperature; 20 suits cosines.
-        k: How many first items of a query of the bank are hubs.
+        k: The number of first items of each query of the bank that count as hubs.
 
     Returns:
-        ``(N, C)`` scores, good for that direction only, and which queries were normalised.
+        ``(N, C)`` scores, valid for that direction only, and a mask of the normalised queries.
 
     Raises:
-        ValueError: If shapes do not fit together, or a value is not finite.
+        ValueError: If shapes do not match, or a value is not finite.
 
     Example:
         >>> similarity, bank = np.array([[0.5, 0.1], [0.4, 0.3]]), np.array([[0.9, 0.8], [0.1, 0.2]])
@@ -143,12 +141,12 @@ def qb_norm(
     scores, others = _oriented(similarity, bank, query)
     depth = min(check_whole("k", k, least=1), others.shape[1])
     hubs = np.zeros(others.shape[1], dtype=bool)
-    for part in blocks(len(others), max(1, BLOCK // others.shape[1])):
+    for part in blocks(len(others), BLOCK // others.shape[1]):
         hubs[top_items(others[part], depth)] = True
     touched = hubs[scores.argmax(axis=1)]
     penalty = _penalty(others, beta).astype(scores.dtype)
     adjusted = scores.copy()
-    np.subtract(adjusted, penalty, out=adjusted, where=touched[:, None])  # no second matrix beside the first
+    np.subtract(adjusted, penalty, out=adjusted, where=touched[:, None])
     return (adjusted if query == "image" else adjusted.T), touched
 
 
@@ -162,7 +160,7 @@ def qb_norm_recalls(
     beta: float = 20.0,
     dynamic: bool = True,
 ) -> dict[str, float]:
-    """Compute the recalls at K after normalisation, under names of their own.
+    """Compute recall at K after normalisation, under separate names.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
@@ -171,24 +169,24 @@ def qb_norm_recalls(
         caption_bank: ``(N, B)`` scores of other captions with the images.
         ks: The cut-offs K.
         beta: The inverse temperature; 20 suits cosines.
-        dynamic: :func:`qb_norm`; otherwise :func:`inverted_softmax` for all queries.
+        dynamic: Use :func:`qb_norm`; otherwise :func:`inverted_softmax` for all queries.
 
     Returns:
         Percentages ``i2t_{name}_r{k}`` and ``t2i_{name}_r{k}``, their sum ``{name}_rsum``, and the percentage of
         queries that were normalised, ``i2t_{name}_share`` and ``t2i_{name}_share``; the name is ``qbnorm``, or
-        ``isoftmax`` for the other.
+        ``isoftmax`` if not ``dynamic``.
 
     Raises:
-        ValueError: If shapes, indices or ``ks`` do not fit together, or a value is not finite.
+        ValueError: If shapes, indices or ``ks`` do not match, or a value is not finite.
 
     Example:
         >>> similarity = np.array([[0.9, 0.8, 0.7], [0.2, 0.5, 0.1], [0.3, 0.1, 0.6]])
-        >>> figures = qb_norm_recalls(similarity, [0, 1, 2], similarity, similarity, ks=(1,))
-        >>> figures["i2t_qbnorm_r1"], figures["t2i_qbnorm_r1"], figures["qbnorm_rsum"]
+        >>> metrics = qb_norm_recalls(similarity, [0, 1, 2], similarity, similarity, ks=(1,))
+        >>> metrics["i2t_qbnorm_r1"], metrics["t2i_qbnorm_r1"], metrics["qbnorm_rsum"]
         (100.0, 100.0, 200.0)
     """
     name = "qbnorm" if dynamic else "isoftmax"
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     shares: dict[str, float] = {}
     total = 0.0
     for direction, query, bank in (("i2t", "image", image_bank), ("t2i", "caption", caption_bank)):
@@ -197,14 +195,14 @@ def qb_norm_recalls(
         else:
             adjusted, touched = inverted_softmax(similarity, bank, query, beta=beta), np.ones(1, dtype=bool)
         values = recalls(adjusted, image_of_caption, ks)
-        figures |= {f"{direction}_{name}_r{k}": values[f"{direction}_r{k}"] for k in ks}
+        metrics |= {f"{direction}_{name}_r{k}": values[f"{direction}_r{k}"] for k in ks}
         shares[f"{direction}_{name}_share"] = 100.0 * float(touched.mean())
         total += sum(values[f"{direction}_r{k}"] for k in ks)
-    return figures | {f"{name}_rsum": total} | shares
+    return metrics | {f"{name}_rsum": total} | shares
 
 
 def _oriented(similarity: Matrix, bank: Matrix, query: str) -> tuple[Floats, Floats]:
-    """Bring both to queries in rows and the gallery in columns."""
+    """Read both matrices, with queries in rows and the gallery in columns."""
     check_choice("query", query, ("caption", "image"))
     check_matrix("similarity", similarity)
     check_matrix("bank", bank)
@@ -214,16 +212,18 @@ def _oriented(similarity: Matrix, bank: Matrix, query: str) -> tuple[Floats, Flo
         scores, others = scores.T, others.T
     if scores.shape[1] != others.shape[1]:
         form = f"({scores.shape[1]}, B)" if query == "caption" else f"(B, {scores.shape[1]})"
-        fail("bank", f"shape {form}, the gallery of `similarity`", tuple(bank.shape), "rows are images, also in a bank")
+        fail(
+            "bank", f"shape {form}, the gallery of `similarity`", tuple(bank.shape), "rows are images in a bank as well"
+        )
     return scores, others
 
 
 def _penalty(others: Floats, beta: float) -> NDArray[np.float64]:
-    """Compute the logarithm of the summed exponentials over the bank, in the unit of the scores."""
+    """Compute the log-sum-exp over the bank, on the scale of the scores."""
     slope = check_number("beta", beta, "20 suits cosines", above=0)
     highest = others.max(axis=0).astype(np.float64)
     total = np.zeros(others.shape[1])
-    for part in blocks(len(others), max(1, BLOCK // others.shape[1])):
+    for part in blocks(len(others), BLOCK // others.shape[1]):
         total += np.exp(slope * (others[part].astype(np.float64) - highest)).sum(axis=0)
     penalty: NDArray[np.float64] = highest + np.log(total) / slope
     return penalty

@@ -38,7 +38,7 @@ from bcls.evaluation.tables import (
     DIRECTION_NAMES,
     comparison_rows,
     disagreement_lines,
-    figure_rows,
+    metric_rows,
 )
 from bcls.reports.html import frame
 
@@ -457,7 +457,7 @@ def evaluation_page(
         '<p class="prose">The queries whose first correct item ranks worst, worst first: the first 10 captions for an '
         f"image, the first 5 images for a caption. {escape(gallery.pictures.note())}</p>"
     )
-    groups = [[list(row) for row in rows] for rows in figure_rows(figures)]
+    groups = [[list(row) for row in rows] for rows in metric_rows(figures)]
     sections = section("figures", "Figures", table(["figure", *DIRECTION_NAMES.values()], groups))
     sections += section(
         "ranks",

@@ -1,8 +1,6 @@
-"""Draws with replacement, and the checks of what is drawn.
+"""Confidence intervals, paired tests between models, and correlation with human ratings.
 
-How sure a figure is, and whether two models differ: resampling of images, each with all its captions.
-
-Agreement between scores and what people said, with intervals that know which rows belong together.
+All intervals and tests resample whole images with all of their captions or ratings, since these are not independent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +13,14 @@ from numpy.typing import NDArray
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.evaluation.inputs import Floats, Matrix, as_array, check_image_of_caption, check_matrix, cores
 from bcls.evaluation.kendall import concordance
-from bcls.evaluation.recall import check_ks, query_ranks, recalls_of_ranks
+from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
 
-# Draws that are held at once.
+# Numbers drawn at a time.
 _BLOCK = 1 << 22
 
 
-def add_intervals(figures: dict[str, float], samples: NDArray[np.float64], confidence: float) -> dict[str, float]:
-    """Put ``_low`` and ``_high`` behind each figure: percentiles of its column of resamples, nans left out.
+def add_intervals(metrics: dict[str, float], samples: NDArray[np.float64], confidence: float) -> dict[str, float]:
+    """Add ``_low`` and ``_high`` to each metric: percentiles of its column of resamples, without nans.
 
     Example:
         >>> add_intervals({"tau": 0.5}, np.arange(101.0)[:, None], 0.5)
@@ -32,7 +30,7 @@ def add_intervals(figures: dict[str, float], samples: NDArray[np.float64], confi
     if inside >= 1:
         fail("confidence", "a share below 1", confidence, "the usual one is 0.95")
     out: dict[str, float] = {}
-    for (name, value), column in zip(figures.items(), samples.T, strict=True):
+    for (name, value), column in zip(metrics.items(), samples.T, strict=True):
         kept = column[~np.isnan(column)]
         ends = np.quantile(kept, [(1 - inside) / 2, (1 + inside) / 2]) if kept.size else (np.nan, np.nan)
         out |= {name: value, f"{name}_low": float(ends[0]), f"{name}_high": float(ends[1])}
@@ -40,7 +38,7 @@ def add_intervals(figures: dict[str, float], samples: NDArray[np.float64], confi
 
 
 def check_values(argument: str, value: object) -> NDArray[np.float64]:
-    """Check that ``value`` is a list of finite numbers, and name the first that is not.
+    """Check that ``value`` is a list of finite numbers.
 
     Example:
         >>> check_values("scores", [1, 2])
@@ -51,12 +49,12 @@ def check_values(argument: str, value: object) -> NDArray[np.float64]:
         fail(argument, "a list of numbers", f"shape {array.shape}, dtype {array.dtype}", "give one for each query")
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
-        fail(argument, "finite numbers", f"{array[bad[0]]} in row {bad[0]}", "leave such rows out on both sides")
+        fail(argument, "finite numbers", f"{array[bad[0]]} in row {bad[0]}", "leave such rows out of both lists")
     return array.astype(np.float64)
 
 
 def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
-    """Number the groups from 0 on, and count them; without groups every row is one.
+    """Number the groups from 0 and count them; without groups every row is a group.
 
     Example:
         >>> check_groups(["b", "a", "b"], 3)
@@ -66,15 +64,14 @@ def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
         return np.arange(rows), rows
     array = as_array("groups", groups)
     if array.shape != (rows,):
-        fail(
-            "groups", f"{rows} names or numbers, the image of each row", f"shape {array.shape}", "give one for each row"
-        )
+        expected = f"{rows} names or numbers, the image of each row"
+        fail("groups", expected, f"shape {array.shape}", "give one for each row")
     names, place = np.unique(array, return_inverse=True)
     return place, len(names)
 
 
 def draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """Draw ``count`` of ``count`` with replacement, and say how often each came, in blocks of resamples."""
+    """Draw ``count`` of ``count`` with replacement and yield how often each was drawn, in blocks of resamples."""
     rng = np.random.default_rng(check_whole("seed", seed, least=0))
     left = check_whole("resamples", resamples, least=1)
     step = max(1, _BLOCK // count)
@@ -107,28 +104,28 @@ def recall_intervals(
     .. math::
         [Q_{(1 - c)/2}, Q_{(1 + c)/2}] \text{ of } R@K^{(b)} = \frac{100 \sum_i w_i^{(b)} h_i}{\sum_i w_i^{(b)} n_i}
 
-    where :math:`w^{(b)}` says how often image i was drawn in resample b, and :math:`h_i` of its :math:`n_i` queries
+    where :math:`w_i^{(b)}` is how often image i was drawn in resample b, and :math:`h_i` of its :math:`n_i` queries
     are hits: the image itself, or its captions, which are drawn with it because they are not independent. The gallery
-    stays as it is.
+    does not change.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor, any scale.
         image_of_caption: ``(C,)`` integers, the row of each caption's image.
         ks: The cut-offs K.
-        resamples: How many times the images are drawn.
+        resamples: The number of resamples.
         confidence: The share of resamples inside the interval.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
-        ``i2t_r{k}`` and ``t2i_r{k}`` and ``rsum`` as :func:`recalls` gives them, and each with ``_low`` and ``_high``.
+        ``i2t_r{k}``, ``t2i_r{k}`` and ``rsum`` as in :func:`recalls`, and each with ``_low`` and ``_high``.
 
     Raises:
-        ValueError: If shapes, indices or ``ks`` do not fit together, or a score is not finite.
+        ValueError: If shapes, indices or ``ks`` do not match, or a score is not finite.
 
     Example:
         >>> similarity = np.eye(20) + np.random.default_rng(0).random((20, 20))
-        >>> figures = recall_intervals(similarity, range(20), ks=(1,), resamples=200)
-        >>> figures["i2t_r1_low"] <= figures["i2t_r1"] <= figures["i2t_r1_high"]
+        >>> metrics = recall_intervals(similarity, range(20), ks=(1,), resamples=200)
+        >>> metrics["i2t_r1_low"] <= metrics["i2t_r1"] <= metrics["i2t_r1_high"]
         True
     """
     check_matrix("similarity", similarity)
@@ -138,13 +135,13 @@ def recall_intervals(
     images = similarity.shape[0]
     hits = [*(ranks.i2t <= k for k in ks), *(np.bincount(owner, ranks.t2i <= k, minlength=images) for k in ks)]
     sizes = [np.ones(images)] * len(ks) + [np.bincount(owner, minlength=images)] * len(ks)
-    # An image without captions has no query in either direction: as it is not drawn, no resample is without queries.
-    asked = ranks.i2t > 0
-    top, bottom = np.array(hits, dtype=np.float64)[:, asked], np.array(sizes, dtype=np.float64)[:, asked]
+    # An image without captions is not a query in either direction. It is not drawn, so every resample has queries.
+    queries = ranks.i2t > 0
+    top, bottom = np.array(hits, dtype=np.float64)[:, queries], np.array(sizes, dtype=np.float64)[:, queries]
     drawn = [100.0 * (w @ top.T) / (w @ bottom.T) for w in draws(top.shape[1], resamples, seed)]
     samples = np.concatenate(drawn)
     samples = np.column_stack([samples, samples.sum(axis=1)])
-    return add_intervals(recalls_of_ranks([ranks], ks), samples, confidence)
+    return add_intervals(recalls_from_ranks([ranks], ks), samples, confidence)
 
 
 def paired_test(
@@ -162,29 +159,29 @@ def paired_test(
     .. math::
         d = \bar a - \bar b, \qquad p = \frac{1 + |\{t : |d^{(t)}| \ge |d|\}|}{1 + T}
 
-    With ``"permutation"`` the two models change places at random in each of T trials, all queries of an image
+    With ``"permutation"`` the two models are swapped at random in each of T trials, for all queries of an image
     together, and p is the share of :math:`|d^{(t)}|` that reach :math:`|d|`. With ``"bootstrap"`` images are drawn
     with their queries, and p is twice the smaller share of :math:`d^{(t)}` on one side of 0. The interval is the
-    bootstrap's in both.
+    bootstrap interval in both cases.
 
     Args:
         a: ``(Q,)`` values of one model, such as hits (``query_ranks(...).t2i <= 1``) or average precisions.
         b: ``(Q,)`` values of the other model for the same queries.
-        groups: ``(Q,)`` integers, the image of each query; without it every query is for itself.
+        groups: ``(Q,)`` integers, the image of each query; without it all queries are independent.
         method: ``"permutation"`` or ``"bootstrap"``.
-        resamples: T, how many times.
+        resamples: T, the number of resamples.
         confidence: The share of resamples inside the interval.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
-        ``difference`` of the means, a less b, its ``difference_low`` and ``difference_high``, and ``p_value``.
+        ``difference`` of the means, a minus b, its ``difference_low`` and ``difference_high``, and ``p_value``.
 
     Raises:
-        ValueError: If the lengths differ, a value is not finite, or an option does not fit.
+        ValueError: If the lengths differ, a value is not finite, or an option is invalid.
 
     Example:
-        >>> figures = paired_test([1, 1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0])
-        >>> figures["difference"], figures["p_value"] < 0.05
+        >>> metrics = paired_test([1, 1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0])
+        >>> metrics["difference"], metrics["p_value"] < 0.05
         (0.875, True)
     """
     check_choice("method", method, ("permutation", "bootstrap"))
@@ -196,9 +193,9 @@ def paired_test(
     difference = float(gaps.sum() / len(first))
     samples = np.concatenate([(w @ gaps) / (w @ sizes) for w in draws(count, resamples, seed)])
     if method == "permutation":
-        # Each image swaps the models or does not: a sign before its summed difference.
+        # Swapping the models of an image changes the sign of its summed difference.
         signs = np.concatenate([s @ gaps for s in coins(count, resamples, seed)]) / len(first)
-        # A little less than |d|, for sums in another order differ in their last digits.
+        # A little less than |d|, since sums in another order differ in their last digits.
         reached = np.count_nonzero(np.abs(signs) >= abs(difference) * (1 - 1e-12))
         p_value = (1 + int(reached)) / (1 + resamples)
     else:
@@ -226,40 +223,40 @@ def human_correlation(
     .. math::
         \tau_b = \frac{C - D}{\sqrt{(P - T_s)(P - T_r)}}, \qquad \tau_c = \frac{2 (C - D)}{n^2 (m - 1) / m}
 
-    where of the :math:`P` pairs of the n rows :math:`C` are ordered alike, :math:`D` the other way round,
+    where of the :math:`P` pairs of the n rows :math:`C` are ordered alike, :math:`D` differently,
     :math:`T_s` and :math:`T_r` have equal scores or ratings, and m is the smaller number of different values. Tau-c
-    is what CLIPScore prints for Flickr8k-Expert, tau-b for CrowdFlower.
+    is what CLIPScore reports for Flickr8k-Expert, tau-b for CrowdFlower.
 
-    Rows about one photo are not independent. With ``groups`` whole photos are drawn, not rows; without it intervals
-    come out too narrow. They run from percentile to percentile of the resamples that have the figure.
+    Rows about the same photo are not independent. With ``groups`` whole photos are drawn instead of rows; without it
+    the intervals are too narrow. They are percentile intervals over the resamples in which the metric is defined.
 
     Args:
         scores: ``(n,)`` scores of a model, array, tensor or list.
-        ratings: ``(n,)`` what people said about the same rows.
+        ratings: ``(n,)`` human ratings of the same rows.
         groups: ``(n,)`` names or numbers, the image of each row.
-        resamples: How many times rows or groups are drawn; 0 for no intervals.
+        resamples: The number of resamples; 0 for no intervals.
         confidence: The share of resamples inside the interval.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
         ``tau_b``, ``tau_c``, ``pearson`` and ``spearman``, each with ``_low`` and ``_high`` unless ``resamples`` is 0,
-        and ``rows`` and ``groups``, how many there are. A figure is nan where all scores or all ratings are equal.
+        and the numbers of ``rows`` and ``groups``. A metric is nan if all scores or all ratings are equal.
 
     Raises:
-        ValueError: If the lengths differ, or a value is not finite; the row is named.
+        ValueError: If the lengths differ, or a value is not finite; the message names the row.
 
     Example:
         >>> human_correlation([0.1, 0.4, 0.3, 0.9], [1, 2, 2, 4], resamples=0)
         {'tau_b': 0.91..., 'tau_c': 0.93..., 'pearson': 0.99..., 'spearman': 0.94..., 'rows': 4.0, 'groups': 4.0}
     """
-    model, people = check_values("scores", scores), check_values("ratings", ratings)
-    if len(model) != len(people):
-        fail("ratings", f"as many as `scores`, {len(model)}", len(people), "give one rating for each score")
+    model, human = check_values("scores", scores), check_values("ratings", ratings)
+    if len(model) != len(human):
+        fail("ratings", f"as many as `scores`, {len(model)}", len(human), "give one rating for each score")
     place, count = check_groups(groups, len(model))
     times = check_whole("resamples", resamples, least=0)
-    # The order of the values is found once: places among the different values are all that ranks need.
-    codes = [np.unique(values, return_inverse=True)[1] for values in (model, people)]
-    figures = dict(zip(_NAMES, _correlations(model, people, *codes), strict=True))
+    # Sort once: ranks need only the position of each value among the distinct values.
+    codes = [np.unique(values, return_inverse=True)[1] for values in (model, human)]
+    metrics = dict(zip(_NAMES, _correlations(model, human, *codes), strict=True))
     if times:
         order = np.argsort(place, kind="stable")
         sizes = np.bincount(place, minlength=count)
@@ -268,17 +265,17 @@ def human_correlation(
         def one(source: np.random.Generator) -> list[float]:
             drawn = source.integers(count, size=count)
             rows = order[_runs(starts[drawn], sizes[drawn])]
-            return _correlations(model[rows], people[rows], codes[0][rows], codes[1][rows])
+            return _correlations(model[rows], human[rows], codes[0][rows], codes[1][rows])
 
-        # A generator for each resample, so that the result does not depend on the number of threads.
+        # One generator per resample, so that the result does not depend on the number of threads.
         sources = np.random.default_rng(check_whole("seed", seed, least=0)).spawn(times)
         with ThreadPoolExecutor(cores()) as pool:
-            figures = add_intervals(figures, np.array(list(pool.map(one, sources))), confidence)
-    return figures | {"rows": float(len(model)), "groups": float(count)}
+            metrics = add_intervals(metrics, np.array(list(pool.map(one, sources))), confidence)
+    return metrics | {"rows": float(len(model)), "groups": float(count)}
 
 
 def _runs(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """List ``start, start + 1, ...`` of each run behind each other.
+    """Concatenate ``start, start + 1, ...`` of each run.
 
     Example:
         >>> _runs(np.array([5, 0]), np.array([2, 3]))
@@ -290,36 +287,36 @@ def _runs(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _correlations(
-    model: NDArray[np.float64], people: NDArray[np.float64], model_code: Codes, people_code: Codes
+    model: NDArray[np.float64], human: NDArray[np.float64], model_code: Codes, human_code: Codes
 ) -> list[float]:
-    """Compute the four of them, from values and from their places among the different values; nan without any."""
+    """Compute the four correlations from values and their positions among the distinct values; nan if undefined."""
     model_ranks, model_values = _mean_ranks(model_code)
-    people_ranks, people_values = _mean_ranks(people_code)
-    fewer = min(model_values, people_values)
+    human_ranks, human_values = _mean_ranks(human_code)
+    fewer = min(model_values, human_values)
     if fewer == 1:
         return [float("nan")] * len(_NAMES)
     rows = len(model)
     pairs = rows * (rows - 1) // 2
-    (net,), (equal_scores,), (equal_ratings,) = concordance(_as_floats(model_code), _as_floats(people_code))
+    (net,), (equal_scores,), (equal_ratings,) = concordance(_as_floats(model_code), _as_floats(human_code))
     tau_b = net / (np.sqrt(float(pairs - equal_scores)) * np.sqrt(float(pairs - equal_ratings)))
     tau_c = 2 * net / (rows**2 * (fewer - 1) / fewer)
-    values = [tau_b, tau_c, _pearson(model, people), _pearson(model_ranks, people_ranks)]
+    values = [tau_b, tau_c, _pearson(model, human), _pearson(model_ranks, human_ranks)]
     return [float(np.clip(value, -1.0, 1.0)) for value in values]
 
 
 def _as_floats(codes: Codes) -> Floats:
-    """Make a row of floats in the same order: of float32, which sort fast, where these are exact."""
+    """Convert to a row of floats in the same order: float32, which sort faster, if this is exact."""
     return codes[None].astype(np.float32 if codes.max() < 1 << 24 else np.float64)
 
 
 def _mean_ranks(codes: Codes) -> tuple[NDArray[np.float64], int]:
-    """Rank the values, equal ones with the mean of their ranks, and count the different ones."""
+    """Rank the values, ties with the mean of their ranks, and count the distinct values."""
     sizes = np.bincount(codes)
     return (np.cumsum(sizes) - (sizes - 1) / 2)[codes], int(np.count_nonzero(sizes))
 
 
 def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    # Scaled first, so that the squares of very large and of very small numbers are still numbers.
+    # Scaled first, so that squares of very large or very small numbers neither overflow nor underflow.
     x, y = x - x.mean(), y - y.mean()
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
     return float(x @ y / np.sqrt((x @ x) * (y @ y)))

@@ -1,4 +1,4 @@
-"""How figures are shown: a table on a terminal, a row for a paper, JSON for a program."""
+"""Output of metrics: tables on a terminal, table rows in Markdown or LaTeX, and JSON."""
 
 import json
 import math
@@ -12,11 +12,11 @@ from rich.text import Text
 
 from bcls._core.errors import check_choice
 
-#: Figures of a row, in the order of the paper's tables.
+#: Metrics of a table row, in the order of the paper's tables.
 ROW = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 ROW_KINDS = ("markdown", "latex")
 DIRECTION_NAMES = {"i2t": "image to text", "t2i": "text to image"}
-COMPARISON_HEADINGS = ("figure", "A", "B", "A - B", "95 % interval", "p")
+COMPARISON_HEADINGS = ("metric", "A", "B", "A - B", "95 % interval", "p")
 _NAMES = {
     "rsum": "RSUM",
     "tau_a": "tau-a",
@@ -29,20 +29,20 @@ _NAMES = {
     "qbnorm_share": "QB-Norm changed, %",
 }
 _PATTERNS = (
-    (r"skew(\d+)", r"hubs: skewness of first \1"),
-    (r"most(\d+)", r"hubs: most often in first \1"),
-    (r"never(\d+)", r"hubs: never in first \1, %"),
+    (r"skew(\d+)", r"hubness: skewness of first \1"),
+    (r"most(\d+)", r"hubness: highest count in first \1"),
+    (r"never(\d+)", r"hubness: never in first \1, %"),
     (r"qbnorm_r(\d+)", r"QB-Norm R@\1"),
     (r"r(\d+)", r"R@\1"),
     (r"cs(\d+)", r"CS@\1"),
 )
-#: Names of the figures that share a section of the table.
+#: Names of the metrics that share a section of the table.
 _SECTIONS = (r"tau_|ndcg|empty|cs\d|undefined", r"eccv_|coco_|cxc_", r"skew|most|never", r"qbnorm_")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def as_json(values: Mapping[str, str | float]) -> str:
-    """One flat JSON object; what is not finite is null, which every reader of JSON knows.
+    """Format a flat JSON object; values that are not finite become null, since JSON has no NaN.
 
     Example:
         >>> as_json({"name": "vsepp", "rsum": 512.5, "i2t_skew10": math.nan})
@@ -54,45 +54,45 @@ def as_json(values: Mapping[str, str | float]) -> str:
     return json.dumps(plain)
 
 
-def as_row(kind: str, name: str, figures: Mapping[str, float]) -> str:
-    r"""One row of a table: name, R@1, R@5, R@10 image to text, the same text to image, RSUM.
+def as_row(kind: str, name: str, metrics: Mapping[str, float]) -> str:
+    r"""Format one table row: name, R@1, R@5, R@10 image to text, the same text to image, RSUM.
 
     Args:
         kind: ``"markdown"`` or ``"latex"``.
-        name: First cell; characters that mean something in that language are escaped.
-        figures: As :func:`bcls.evaluation.evaluator` gives them.
+        name: First cell; special characters are escaped.
+        metrics: The result of :func:`bcls.evaluation.evaluate`.
 
     Raises:
         ValueError: If ``kind`` is unknown.
 
     Example:
-        >>> figures = dict.fromkeys(ROW, 50.0) | {"rsum": 300.0}
-        >>> as_row("markdown", "a|b", figures)
+        >>> metrics = dict.fromkeys(ROW, 50.0) | {"rsum": 300.0}
+        >>> as_row("markdown", "a|b", metrics)
         '| a\\|b | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 300.0 |'
-        >>> as_row("latex", "my_model", figures)
+        >>> as_row("latex", "my_model", metrics)
         'my\\_model & 50.0 & 50.0 & 50.0 & 50.0 & 50.0 & 50.0 & 300.0 \\\\'
     """
-    cells = [f"{figures[key]:.1f}" for key in ROW]
+    cells = [f"{metrics[key]:.1f}" for key in ROW]
     if check_choice("--row", kind, ROW_KINDS) == "markdown":
         return "| " + " | ".join([re.sub(r"([\\|])", r"\\\1", name), *cells]) + " |"
     escaped = re.sub(r"[\\~^]|[&%$#_{}]", lambda match: _LATEX.get(match[0], f"\\{match[0]}"), name)
     return " & ".join([escaped, *cells]) + r" \\"
 
 
-def figure_rows(figures: Mapping[str, float]) -> list[list[tuple[str, str, str]]]:
-    """Lay figures out as rows of a name and a cell for each direction, those that belong together in one group.
+def metric_rows(metrics: Mapping[str, float]) -> list[list[tuple[str, str, str]]]:
+    """Arrange metrics as rows of a name and a cell for each direction, in groups of related metrics.
 
-    Figures of both directions stand in the first cell.
+    Metrics of both directions together are in the first cell.
 
     Example:
-        >>> figure_rows({"i2t_r1": 50.0, "t2i_r1": 40.0, "rsum": 90.0, "i2t_tau_a": 0.5})
+        >>> metric_rows({"i2t_r1": 50.0, "t2i_r1": 40.0, "rsum": 90.0, "i2t_tau_a": 0.5})
         [[('R@1', '50.0', '40.0'), ('RSUM', '90.0', '')], [('tau-a', '0.5000', '')]]
     """
     rows: dict[str, dict[str, str]] = {}
-    for key in figures:
+    for key in metrics:
         if not key.endswith(("_low", "_high")):
             name, direction = _split_key(key)
-            rows.setdefault(name, {})[direction] = _cell(key, figures)
+            rows.setdefault(name, {})[direction] = _cell(key, metrics)
     groups = groupby(rows.items(), key=lambda row: _section(row[0]))
     return [
         [(_spell(name), cells.get("i2t", cells.get("", "")), cells.get("t2i", "")) for name, cells in group]
@@ -100,51 +100,52 @@ def figure_rows(figures: Mapping[str, float]) -> list[list[tuple[str, str, str]]
     ]
 
 
-def comparison_rows(figures: Mapping[str, float]) -> list[tuple[str, ...]]:
-    """Lay the figures of two models out as rows under :data:`COMPARISON_HEADINGS`."""
+def comparison_rows(metrics: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Arrange the result of :func:`bcls.evaluation.compare` as rows under :data:`COMPARISON_HEADINGS`."""
     rows: list[tuple[str, ...]] = []
     for key in ROW:
         name, direction = _split_key(key)
-        low, high, p_value = (figures.get(one) for one in _test_keys(key))
+        low, high = (metrics.get(f"difference_{key}_{end}") for end in ("low", "high"))
+        p_value = metrics.get(f"p_{key}")
         interval = "" if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
         label = " ".join(part for part in (_spell(name), direction) if part)
-        values = (f"{figures[f'a_{key}']:.1f}", f"{figures[f'b_{key}']:.1f}", f"{figures[f'difference_{key}']:+.1f}")
+        values = (f"{metrics[f'a_{key}']:.1f}", f"{metrics[f'b_{key}']:.1f}", f"{metrics[f'difference_{key}']:+.1f}")
         rows.append((label, *values, interval, "" if p_value is None else f"{p_value:.4f}"))
     return rows
 
 
-def disagreement_lines(figures: Mapping[str, float]) -> list[str]:
-    """Say how many queries one model alone gets right."""
+def disagreement_lines(metrics: Mapping[str, float]) -> list[str]:
+    """Format the number of queries that only one of two models ranks correctly first."""
     lines = []
     for direction, words in (("i2t", "images"), ("t2i", "captions")):
-        both, only_a, only_b = (int(figures[f"{direction}_{key}"]) for key in ("disagree", "only_a", "only_b"))
-        lines.append(f"{words} that one alone puts right first: {both:,} (A {only_a:,}, B {only_b:,})")
+        both, only_a, only_b = (int(metrics[f"{direction}_{key}"]) for key in ("disagree", "only_a", "only_b"))
+        lines.append(f"{words} that only one model ranks correctly first: {both:,} (A {only_a:,}, B {only_b:,})")
     return lines
 
 
-def print_figures(title: str, figures: Mapping[str, float]) -> None:
-    """Print figures with a column for each direction; those of both directions stand in the first."""
+def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
+    """Print a table of metrics with a column for each direction; metrics of both directions are in the first."""
     table = Table(title=Text(title), title_justify="left")
-    table.add_column("figure")
+    table.add_column("metric")
     for name in DIRECTION_NAMES.values():
         table.add_column(name, justify="right")
-    for group in figure_rows(figures):
+    for group in metric_rows(metrics):
         for row in group:
             table.add_row(*row)
         table.add_section()
     Console().print(table)
 
 
-def print_comparison(title: str, figures: Mapping[str, float]) -> None:
+def print_comparison(title: str, metrics: Mapping[str, float]) -> None:
     """Print two models side by side, with differences and p-values."""
     table = Table(title=Text(title), title_justify="left")
     for heading in COMPARISON_HEADINGS:
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
-    for row in comparison_rows(figures):
+        table.add_column(heading, justify="left" if heading == "metric" else "right")
+    for row in comparison_rows(metrics):
         table.add_row(*row)
     console = Console()
     console.print(table)
-    for line in disagreement_lines(figures):
+    for line in disagreement_lines(metrics):
         console.print(line, highlight=False)
 
 
@@ -152,12 +153,8 @@ def _section(name: str) -> str:
     return next((pattern for pattern in _SECTIONS if re.match(pattern, name)), "")
 
 
-def _test_keys(key: str) -> tuple[str, str, str]:
-    return f"difference_{key}_low", f"difference_{key}_high", f"p_{key}"
-
-
 def _split_key(key: str) -> tuple[str, str]:
-    """Take the direction from a key, in front or behind.
+    """Split a key into name and direction, which is a prefix or a suffix.
 
     Example:
         >>> _split_key("i2t_r1"), _split_key("eccv_r1_t2i"), _split_key("rsum")
@@ -170,7 +167,7 @@ def _split_key(key: str) -> tuple[str, str]:
 
 
 def _spell(name: str) -> str:
-    """Write a figure's name as the field does.
+    """Format the name of a metric as it is usually printed.
 
     Example:
         >>> _spell("r1"), _spell("cs100"), _spell("qbnorm_r5"), _spell("median_rank")
@@ -185,13 +182,13 @@ def _spell(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _cell(key: str, figures: Mapping[str, float]) -> str:
-    value = figures[key]
+def _cell(key: str, metrics: Mapping[str, float]) -> str:
+    value = metrics[key]
     digits = 4 if re.search(r"tau_|ndcg|_cs\d", key) else 1
     if re.search(r"_most\d+|_empty|_undefined", key):
         digits = 0
     if not math.isfinite(value):
         return "-"
-    low, high = figures.get(f"{key}_low"), figures.get(f"{key}_high")
+    low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
     interval = "" if low is None or high is None else f" ({low:.1f} to {high:.1f})"
     return f"{value:.{digits}f}{interval}"

@@ -1,7 +1,7 @@
-"""Experiments: many runs from one file, and tables, curves and verdicts from what they left.
+"""Experiments: sweeps of many runs from one file, and reports with tables, curves and claims about their results.
 
-:func:`run_sweep` is the whole of ``bcls sweep``, :func:`read_results` reads what it wrote. The names are imported when
-they are asked for, so that settings can be read without torch.
+:func:`run_sweep` implements ``bcls sweep``, :func:`read_results` reads the results. The names are imported lazily, so
+that settings can be read without importing torch.
 """
 
 from importlib import import_module
@@ -9,14 +9,25 @@ from typing import Any
 
 _HOMES = {
     "Outcome": "sweep",
+    "PlannedRun": "plan",
     "Sweep": "sweep_file",
     "SweepSettings": "sweep_file",
+    "plan_runs": "plan",
     "read_results": "results",
     "read_sweep": "sweep_file",
     "run_sweep": "sweep",
 }
 
-__all__ = ["Outcome", "Sweep", "SweepSettings", "read_results", "read_sweep", "run_sweep"]
+__all__ = [
+    "Outcome",
+    "PlannedRun",
+    "Sweep",
+    "SweepSettings",
+    "plan_runs",
+    "read_results",
+    "read_sweep",
+    "run_sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

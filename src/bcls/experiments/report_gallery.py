@@ -1,6 +1,5 @@
 """Two rows side by side on the queries where they differ most: the paper's Figures 6 and 7."""
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,9 +8,9 @@ from bcls._core.errors import check_choice, fail
 from bcls.evaluation.evaluator import compare
 from bcls.evaluation.pages import PairLabels, comparison_page
 from bcls.evaluation.recall import query_ranks
-from bcls.experiments.metrics import scores_of
+from bcls.evaluation.scores import score_model
 from bcls.experiments.results import RUNS
-from bcls.experiments.run import Shared
+from bcls.experiments.run import SharedData
 from bcls.experiments.summary import Summary, SummaryRow
 from bcls.models.folder import load
 from bcls.training.config import TrainConfig
@@ -46,18 +45,16 @@ def gallery(summary: Summary, names: list[str], data: str, *, count: int = 20) -
         check_choice("--gallery", name, rows)
     if len(names) != 2:
         fail("--gallery", "two rows of the sweep", f"{len(names)}", "such as --gallery Triplet-HN BCLS")
-    shared = Shared(data, summary.folder / "shared")
-    with ThreadPoolExecutor(4, "bcls-read") as pool:
-        chosen = [rows[name] for name in names]
-        config = _config(summary, chosen[0])
-        split = shared.split(summary.about["test_split"] if summary.split == "test" else str(config.val_split), config)
-        scores = [partial(_scores, summary, row, shared, split, pool) for row in chosen]
-        ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
-        labels = None
-        if config.labels != "none":
-            labels = PairLabels(config.labels, shared.captions(split, config.labels).vectors, split.image_of_caption)
-        figures = compare(split, ranks[0], ranks[1])
-        return comparison_page(names, split, scores, ranks, figures, labels=labels, count=count)
+    shared = SharedData(data, summary.folder / "shared")
+    chosen = [rows[name] for name in names]
+    config = _config(summary, chosen[0])
+    split = shared.split(summary.about["test_split"] if summary.split == "test" else str(config.val_split), config)
+    scores = [partial(_scores, summary, row, shared, split) for row in chosen]
+    ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
+    captions = shared.captions(split, config.labels)
+    labels = None if captions is None else PairLabels(config.labels, captions.vectors, split.image_of_caption)
+    figures = compare(split, ranks[0], ranks[1])
+    return comparison_page(names, split, scores, ranks, figures, labels=labels, count=count)
 
 
 def _config(summary: Summary, row: SummaryRow) -> TrainConfig:
@@ -70,8 +67,6 @@ def _config(summary: Summary, row: SummaryRow) -> TrainConfig:
     return TrainConfig(**settings)
 
 
-def _scores(
-    summary: Summary, row: SummaryRow, shared: Shared, split: "Dataset", pool: ThreadPoolExecutor
-) -> "NDArray[np.float32]":
+def _scores(summary: Summary, row: SummaryRow, shared: SharedData, split: "Dataset") -> "NDArray[np.float32]":
     model = load(str(summary.folder / RUNS / row.keys[min(row.keys)] / CHECKPOINTS / BEST))
-    return scores_of(shared.lend(model), _config(summary, row), split, split.texts, pool)
+    return score_model(shared.lend(model), split, split.texts, _config(summary, row).features)

@@ -1,26 +1,28 @@
-"""What runs left behind: a file for each run, and all of a sweep in ``results.jsonl``.
-
-``sweep.json``: what a sweep is, for its report and for whoever goes on with it.
-"""
+"""Files of a sweep folder: the result of each run, all results in ``results.jsonl``, metadata in ``sweep.json``."""
 
 import json
-from collections import Counter
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from bcls._core.config import Shape, check_shape
 from bcls._core.errors import fail
-from bcls._core.files import take, write_whole
-from bcls.experiments.plan import Planned, plan_trials, space_of, trials
-from bcls.experiments.sweep_file import Sweep, SweepSettings
+from bcls._core.files import write_whole
+from bcls.experiments.plan import PlannedRun, plan_trials, search_space, trials
+from bcls.experiments.sweep_file import Sweep
+
+if TYPE_CHECKING:
+    from bcls.data.dataset import Dataset
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
-_FIGURES: Shape = {"rsum": float, str: float}
-#: What is used of ``sweep.json``, of a run's result, and of a line of ``results.jsonl`` besides.
-_ABOUT: Shape = {
+
+# What is read from `sweep.json`, from the result of a run, and from a line of `results.jsonl` in addition.
+_METADATA: Shape = {
     "name": str,
     "about": str,
     "dataset": str,
@@ -42,7 +44,7 @@ _ABOUT: Shape = {
     },
 }
 _RESULT: Shape = {
-    "validation": _FIGURES,
+    "validation": {"rsum": float, str: float},
     "test?": {str: float},
     "trial?": {str: float},
     "history?": [{"epoch": int, str: float}],
@@ -53,7 +55,7 @@ _LINE: Shape = {
     "name": str,
     "phase": str,
     "seed": int,
-    "point": {str: object},  # a number becomes a place on an axis
+    "point": {str: object},
     "noise": float,
     "ensemble": [str],
     "key": str,
@@ -62,147 +64,122 @@ _LINE: Shape = {
     "paper?": {str: str},
     "revision?": str | None,
 }
-_AGAIN = "run the sweep again: finished runs are kept"
-
-
-def run_folder(out: Path, run: Planned) -> Path:
-    """Where a run lies."""
-    return out / RUNS / run.key
-
-
-def read_result(out: Path, run: Planned) -> dict[str, Any] | None:
-    """What a run left, if it is finished.
-
-    Raises:
-        ValueError: The file is damaged; the message names it.
-    """
-    path = run_folder(out, run) / RESULT
-    if not path.is_file():
-        return None
-    return _finished(str(path), read_object(str(path), path.read_bytes(), {}, "remove it: the run is done again"))
-
-
-def write_result(out: Path, run: Planned, result: dict[str, Any]) -> None:
-    """Write what a run left; from then on it counts as finished."""
-    write_whole(run_folder(out, run) / RESULT, json.dumps(result, indent=1) + "\n")
-
-
-def write_results(out: Path, runs: Sequence[Planned]) -> None:
-    """Write ``results.jsonl`` anew from the finished runs of a plan.
-
-    Args:
-        out: Folder of the sweep.
-        runs: The plan, trials included.
-    """
-    with held(out / ".results.lock"):
-        lines = []
-        for run in runs:
-            result = read_result(out, run)
-            if result is not None:
-                about = {
-                    "row": run.row,
-                    "name": run.name,
-                    "phase": run.phase,
-                    "seed": run.seed,
-                    "point": run.point,
-                    "noise": run.noise,
-                    "paper": run.paper,
-                    "ensemble": [member.row for member in run.members],
-                    "key": run.key,
-                }
-                lines.append(json.dumps({**about, **result, "settings": run.settings}) + "\n")
-        write_whole(out / RESULTS, "".join(lines))
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """Read what a sweep is, ``sweep.json``.
-
-    Raises:
-        ValueError: The file is damaged; the message names it.
-    """
-    path = folder / SWEEP
-    about = read_object(str(path), path.read_bytes(), _ABOUT, _AGAIN)
-    search = about.get("search") or {"spaces": {}}
-    for row, counts in ((row, counts) for row in search["spaces"] for counts in ("sizes", "tried")):
-        check_shape(f"{path}, search, {counts}", search[counts], {row: int}, _AGAIN)
-    return about
+_RUN_SWEEP = "run the sweep again: finished runs are kept"
+_REMOVE = "remove it: the run is then done again"
 
 
 def read_results(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read a finished or unfinished sweep.
+    """Read the results of a finished or unfinished sweep.
 
     Args:
-        folder: With ``sweep.json`` and ``results.jsonl``; the runs themselves need not be there.
+        folder: With ``sweep.json`` and ``results.jsonl``; the runs themselves are not needed.
 
     Returns:
-        What the sweep is, and a mapping for each finished run.
+        The metadata of the sweep, and a mapping for each finished run.
 
     Raises:
-        ValueError: The folder holds no sweep, or a file of it is damaged.
+        ValueError: If the folder holds no sweep, or one of its files is damaged.
     """
     folder = Path(folder)
     for name in (SWEEP, RESULTS):
         if not (folder / name).is_file():
             fail(str(folder), f"the folder of a sweep, with {name}", "none", "run `bcls sweep FILE --out DIR` first")
     path = folder / RESULTS
-    # Not splitlines(), which would also end a line at characters that JSON leaves as they are.
+    # Not splitlines(), which also splits at characters that are allowed inside of JSON strings.
     content = path.read_bytes().removesuffix(b"\n")
-    numbered = enumerate(content.split(b"\n") if content else [], 1)
-    lines = [(f"{path}, line {number}", line) for number, line in numbered]
-    return read_about(folder), [_finished(where, read_object(where, line, _LINE, _AGAIN)) for where, line in lines]
+    lines = []
+    for number, line in enumerate(content.split(b"\n") if content else [], 1):
+        where = f"{path}, line {number}"
+        lines.append(_check_result(where, read_object(where, line, _LINE, _RUN_SWEEP)))
+    return read_metadata(folder), lines
 
 
-def read_object(where: str, content: bytes, shape: Shape, remedy: str) -> dict[str, Any]:
-    """Read one JSON object and check what is used of it.
-
-    Args:
-        where: The file, and the line where it has several.
-        content: The JSON.
-        shape: What it must have, see :func:`bcls._core.config.check_shape`.
-        remedy: What to do about a damaged one.
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """Read the metadata of a sweep, ``sweep.json``.
 
     Raises:
-        ValueError: It is no such object; the message begins with ``where``.
+        ValueError: If the file is damaged; the message names it.
+    """
+    path = folder / SWEEP
+    metadata = read_object(str(path), path.read_bytes(), _METADATA, _RUN_SWEEP)
+    search = metadata.get("search") or {"spaces": {}}
+    for row in search["spaces"]:
+        for counts in ("sizes", "tried"):
+            check_shape(f"{path}, search, {counts}", search[counts], {row: int}, _RUN_SWEEP)
+    return metadata
+
+
+def read_object(where: str, content: bytes, shape: Shape, hint: str) -> dict[str, Any]:
+    """Read a JSON object and check the parts that are used.
+
+    Args:
+        where: The file, and the line if it has several objects.
+        content: The JSON.
+        shape: Required content, see :func:`bcls._core.config.check_shape`.
+        hint: What to do if it is damaged.
+
+    Raises:
+        ValueError: If it is not such an object; the message begins with ``where``.
     """
     try:
         found: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
-        fail(where, "a JSON object", f"a damaged one ({error})", remedy)
-    check_shape(where, found, shape, remedy)
+        fail(where, "a JSON object", f"a damaged one ({error})", hint)
+    check_shape(where, found, shape, hint)
     return dict(found)
 
 
-def _finished(where: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Check that a run has figures, or a reason why not."""
-    if "failed" not in result:
-        check_shape(where, result, _RESULT, "remove it: the run is done again")
-    return result
+def run_folder(out: Path, run: PlannedRun) -> Path:
+    """The folder of a run."""
+    return out / RUNS / run.key
 
 
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold a lock, and wait for it; the system lets go of it when the process ends, however it ends."""
-    with path.open("a+", encoding="utf-8") as file:
-        take(file, wait=True)
-        yield
+def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
+    """Read the result of a run; ``None`` if it is not finished.
+
+    Raises:
+        ValueError: If the file is damaged; the message names it.
+    """
+    path = run_folder(out, run) / RESULT
+    return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE)) if path.is_file() else None
 
 
-@contextmanager
-def claimed(folder: Path) -> Iterator[bool]:
-    """Claim a run's folder for this process; whether nobody else has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".claim").open("a+", encoding="utf-8") as file:
-        yield take(file) is None
+def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
+    """Write the result of a run, which marks it as finished."""
+    write_whole(run_folder(out, run) / RESULT, json.dumps(result, indent=1) + "\n")
 
 
-def describe(
-    out: Path, sweep: Sweep, file: str | Path, settings: SweepSettings, chosen: dict[str, dict[str, Any]]
+def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
+    """Write ``results.jsonl`` from the finished runs of a plan, trials included."""
+    with FileLock(out / ".results.lock"):
+        lines = []
+        for run in runs:
+            result = read_result(out, run)
+            if result is not None:
+                columns = {
+                    "row": run.configuration,
+                    "name": run.name,
+                    "phase": run.phase,
+                    "seed": run.seed,
+                    "point": run.point,
+                    "noise": run.noise,
+                    "paper": run.paper,
+                    "ensemble": [member.configuration for member in run.members],
+                    "key": run.key,
+                }
+                lines.append(json.dumps({**columns, **result, "settings": run.settings}) + "\n")
+        write_whole(out / RESULTS, "".join(lines))
+
+
+def write_metadata(
+    out: Path, sweep: Sweep, file: str | Path, dataset: "Dataset", chosen: dict[str, dict[str, Any]]
 ) -> None:
-    """Write what the sweep is, for the report; and refuse a folder that holds a sweep over other data."""
-    from bcls.data.dataset import open_dataset
+    """Write ``sweep.json``.
 
-    dataset = open_dataset(settings.data)
-    about: dict[str, Any] = {
+    Raises:
+        ValueError: If the folder holds a sweep over other data.
+    """
+    metadata: dict[str, Any] = {
         "name": sweep.name,
         "about": sweep.about,
         "dataset": dataset.name,
@@ -211,81 +188,85 @@ def describe(
         "columns": sweep.columns,
         "test_split": sweep.test_split,
         "claims": sweep.claims,
-        "rows": [row.name for row in sweep.rows],
+        "rows": [one.name for one in sweep.configurations],
         "grid": sweep.grid,
         "seeds": list(sweep.seeds),
         "file": Path(file).name,
     }
     if sweep.search is not None:
-        spaces = {row.name: space_of(sweep, row) for row in sweep.rows if not row.ensemble}
-        about["search"] = {
+        searched = [one for one in sweep.configurations if not one.ensemble]
+        spaces = {one.name: search_space(sweep, one) for one in searched}
+        metadata["search"] = {
             **asdict(sweep.search),
             "spaces": spaces,
-            "sizes": {name: _size(space) for name, space in spaces.items()},
-            "tried": {row.name: len(trials(sweep, row)) for row in sweep.rows if not row.ensemble},
-            "keys": _keys(sweep),
+            "sizes": {name: math.prod(len(values) for values in space.values()) for name, space in spaces.items()},
+            "tried": {one.name: len(trials(sweep, one)) for one in searched},
+            "keys": _trial_keys(sweep),
             "chosen": chosen,
         }
     path = out / SWEEP
     if path.is_file():
-        before = read_about(out)
+        before = read_metadata(out)
         for key in ("dataset", "captions"):
-            if before[key] != about[key]:
-                fail("--data", f"the data of the sweep in {out}, {key} {before[key]}", about[key], "use another --out")
-    write_whole(path, json.dumps(about, indent=1) + "\n")
+            if before[key] != metadata[key]:
+                expected = f"the data of the sweep in {out}, {key} {before[key]}"
+                fail("--data", expected, metadata[key], "use another --out")
+    write_whole(path, json.dumps(metadata, indent=1) + "\n")
 
 
-def chosen_before(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
-    """What the search in a folder found before, of the rows whose trials are the same now.
+def add_metadata(out: Path, **values: Any) -> None:
+    """Add values to ``sweep.json``."""
+    write_whole(out / SWEEP, json.dumps({**read_metadata(out), **values}, indent=1) + "\n")
 
-    A choice stands once it is made: the chosen run is then judged, perhaps trained again on another machine, and its
-    figures may move a little. What was tested must not change with them.
+
+def previous_choices(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
+    """The earlier choices of the search in a folder, for configurations whose trials have not changed.
+
+    A choice is final: the chosen run is evaluated afterwards, possibly after training it again on another machine,
+    and its metrics may change slightly. The tested settings must not change with them.
     """
     if sweep.search is None or not (out / SWEEP).is_file():
         return {}
-    before = read_about(out).get("search", {})
+    before = read_metadata(out).get("search", {})
     if before.get("measure") != sweep.search.measure:
         return {}
-    keys = _keys(sweep)
+    keys = _trial_keys(sweep)
     found: dict[str, dict[str, Any]] = before.get("chosen", {})
     return {
-        row.name: found[row.name]
-        for row in sweep.rows
-        if row.name in found
-        and before["spaces"].get(row.name) == space_of(sweep, row)
-        and before.get("keys", {}).get(row.name) == keys[row.name]
+        one.name: found[one.name]
+        for one in sweep.configurations
+        if one.name in found
+        and before["spaces"].get(one.name) == search_space(sweep, one)
+        and before.get("keys", {}).get(one.name) == keys[one.name]
     }
 
 
-def _keys(sweep: Sweep) -> dict[str, list[str]]:
-    """Keys of every row's trials."""
-    keys: dict[str, list[str]] = {row.name: [] for row in sweep.rows if not row.ensemble}
+@contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Try to lock the folder of a run for this process; yields whether no other process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".claim", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _check_result(where: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Check that a result has metrics, or the reason of a failure."""
+    if "failed" not in result:
+        check_shape(where, result, _RESULT, _REMOVE)
+    return result
+
+
+def _trial_keys(sweep: Sweep) -> dict[str, list[str]]:
+    """The keys of the trials of each configuration."""
+    keys: dict[str, list[str]] = {one.name: [] for one in sweep.configurations if not one.ensemble}
     for trial in plan_trials(sweep):
-        keys[trial.row].append(trial.key)
+        keys[trial.configuration].append(trial.key)
     return keys
-
-
-def add_spread(out: Path, settings: SweepSettings, runs: Sequence[Planned]) -> None:
-    """Add how far similarities between captions of one image lie apart: what the paper sets alpha to."""
-    about = read_about(out)
-    encoder = runs[0].settings["labels"]
-    if encoder == "none" or not any(read_result(out, run) for run in runs):
-        return
-    from bcls.experiments.run import Shared
-    from bcls.labels.alpha import caption_spread
-    from bcls.training.config import TrainConfig
-
-    shared = Shared(settings.data, out / "shared")
-    train = shared.split(runs[0].settings["train_split"], TrainConfig())
-    counts = Counter(train.image_of_caption.tolist())
-    if max(counts.values()) < 2:
-        return
-    spread = caption_spread(shared.captions(train, encoder).vectors, train.image_of_caption)
-    write_whole(out / SWEEP, json.dumps({**about, "spread": spread.alpha}, indent=1) + "\n")
-
-
-def _size(space: dict[str, list[Any]]) -> int:
-    size = 1
-    for values in space.values():
-        size *= len(values)
-    return size

@@ -1,82 +1,153 @@
-"""What several runs of one process share: the opened dataset, and what frozen encoders made of it.
+"""One run of a sweep: train or resume it, load its best checkpoint, compute metrics and write the result."""
 
-Training for a sweep: the loop of ``bcls train``, without the page that it draws for each single run.
-
-One run of a sweep: train, take the best checkpoint of the validation split, compute figures, write them down.
-"""
-
-import gc
 import hashlib
 import io
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
-from bcls._core.files import recover, write_whole
+from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.evaluation.evaluator import CaptionVectors
+from bcls.evaluation.scores import score_model
 from bcls.experiments.metrics import (
     MEASURES,
     PARTS,
     Judgements,
-    NoisyLabels,
-    best_look,
-    course,
-    people_figures,
-    scores_of,
-    split_figures,
+    best_validation,
+    human_agreement,
+    split_metrics,
+    training_history,
 )
-from bcls.experiments.plan import TRIAL, Planned
-from bcls.experiments.results import RANKS, held, read_result, run_folder, write_result
+from bcls.experiments.plan import TRIAL, PlannedRun
+from bcls.experiments.results import RANKS, read_result, run_folder, write_result
 from bcls.experiments.sweep_file import Sweep
 from bcls.labels.cache import cached_embeddings
 from bcls.models.folder import load
 from bcls.models.padded import Padded
-from bcls.training.checkpoint import Progress, read_state
-from bcls.training.config import TrainConfig, write_yaml
+from bcls.training.config import TrainConfig
 from bcls.training.console import DivergedError
-from bcls.training.loop import steps
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, Interrupt, describe, listening, locked
-from bcls.training.setup import Run, build_model, set_up, start_accelerator
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
+from bcls.training.setup import build_model
+from bcls.training.start import train
 
 if TYPE_CHECKING:
-    from bcls.data.dataset import Dataset
     from bcls.evaluation.recall import QueryRanks
     from bcls.models.base import RetrievalModel
 
-#: Settings that the features of a model's frozen side depend on.
-_SIDES = {
+# Settings of a model that the output of its frozen encoder depends on, by model and side.
+_ENCODER_SETTINGS = {
     ("dual", "image"): ("name", "image", "model", "image_view", "image_pooling", "features", "tune_image"),
     ("dual", "text"): ("name", "text", "model", "text_pooling", "tune_text"),
     ("vsepp", "image"): ("name", "backbone", "finetune"),
 }
 
 
-class Shared:
-    """Data that is read once, for all runs of a process.
+@dataclass(frozen=True)
+class SweepContext:
+    """What all runs of a sweep share."""
 
-    A frozen encoder takes minutes over a dataset that a run then trains on in seconds: what it made is kept, also for
-    other processes and for the next time.
+    sweep: Sweep
+    """The sweep."""
+    out: Path
+    """Folder of the sweep."""
+    shared: "SharedData"
+    """The dataset and the outputs of frozen encoders."""
+    judgements: Judgements | None
+    """Human ratings, if they may be used."""
+    final: bool
+    """Whether the test split may be used."""
+    device: str
+    """auto, cpu or cuda."""
+    graph: bool
+    """Whether training steps are recorded as CUDA graphs."""
+
+
+def needs_work(out: Path, run: PlannedRun, *, final: bool) -> bool:
+    """Whether a run is unfinished, has only the metrics of a trial, or lacks the test metrics of a final sweep."""
+    result = read_result(out, run)
+    if result is None:
+        return True
+    if run.phase == TRIAL or "failed" in result:
+        return False
+    return "brief" in result or (final and "test" not in result)
+
+
+def finish_run(context: SweepContext, run: PlannedRun) -> None:
+    """Complete a run: train or resume it if necessary, then compute the missing metrics and write the result.
+
+    Raises:
+        KeyboardInterrupt: If it was interrupted; the next call resumes from the checkpoint.
+        ValueError: If the data does not match the settings.
+    """
+    folder, found = run_folder(context.out, run), read_result(context.out, run)
+    searched = None if found is None else found.get("trial", found.get("validation"))
+    result = found or {"seconds": 0.0, **_provenance(context)}
+    if not run.members and (found is None or "again" in found or not (folder / CHECKPOINTS / BEST).is_dir()):
+        if found is not None:  # until the end, the checkpoints of a second training do not belong to this result
+            write_result(context.out, run, {**found, "again": True})
+        try:
+            train_run(context, run)
+        except DivergedError as error:
+            write_result(context.out, run, {"failed": str(error), **_provenance(context)})
+            return
+        result = {**training_history(folder), **_provenance(context)}
+    started = time.monotonic()
+    search = context.sweep.search
+    if run.phase == TRIAL and search is not None and search.measure in MEASURES:
+        result |= {"validation": best_validation(folder), "brief": True}  # enough to choose by
+    else:
+        models = [_load_trained(context, one) for one in run.members or (run,)]
+        if "validation" not in result or result.pop("brief", False):
+            result["validation"] = _metrics(context, run, models, "validation")
+        if context.final and run.phase != TRIAL and "test" not in result:
+            result["test"] = _metrics(context, run, models, "test")
+    result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
+    if search is not None and searched not in (None, result["validation"]):
+        result["trial"] = searched  # the metrics that the choice was based on
+    write_result(context.out, run, result)
+    # The optimizer state is several times as large as the model, and a finished run does not need it.
+    shutil.rmtree(folder / CHECKPOINTS / LAST, ignore_errors=True)
+
+
+def train_run(context: SweepContext, run: PlannedRun) -> None:
+    """Train a run into its folder, or resume it, exactly as ``bcls train`` does.
+
+    Raises:
+        DivergedError: If the loss is NaN or infinite.
+        KeyboardInterrupt: If it was interrupted; a checkpoint was written.
+        ValueError: If settings, data and model do not match.
+    """
+    config = _config(context, run)
+    model, dataset = context.shared.model(config), context.shared.dataset
+    train(config, model=model, dataset=dataset, label_noise=run.noise, report=False)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # for other processes on the same GPU
+
+
+class SharedData:
+    """Data that is read once for all runs of a process: the dataset, and the outputs of frozen encoders.
+
+    A frozen encoder may take minutes for a dataset on which a run then trains in seconds. Its outputs are cached in
+    files, for other processes and later calls as well.
 
     Args:
         data: Folder of the dataset.
-        keep: Folder for what frozen encoders made.
+        cache: Folder for the outputs of frozen encoders.
     """
 
-    def __init__(self, data: str | Path, keep: Path) -> None:
-        self._folder, self._keep = Path(data), keep
+    def __init__(self, data: str | Path, cache: Path) -> None:
+        self._folder, self._cache = Path(data), cache
         self._features: dict[str, Padded] = {}
         self._captions: dict[tuple[str, str], CaptionVectors] = {}
         self._splits: dict[tuple[str, bool], Dataset] = {}
@@ -86,24 +157,24 @@ class Shared:
         """The whole dataset."""
         return open_dataset(self._folder)
 
-    def split(self, name: str, config: "TrainConfig") -> Dataset:
-        """One split, without what is in quarantine where the settings say so."""
+    def split(self, name: str, config: TrainConfig) -> Dataset:
+        """One split, without quarantined items if the settings exclude them."""
         key = name, config.skip_quarantined
         if key not in self._splits:
             whole = self.dataset.without_quarantined() if config.skip_quarantined else self.dataset
             self._splits[key] = whole.split(name)
         return self._splits[key]
 
-    def model(self, config: "TrainConfig") -> "RetrievalModel":
-        """A new model as ``bcls train`` would draw it from the settings' seed."""
+    def model(self, config: TrainConfig) -> "RetrievalModel":
+        """A new model with the initial weights that ``bcls train`` would draw from the same seed."""
         torch.manual_seed(config.seed)
         return self.lend(build_model(config, self.split(config.train_split, config)))
 
     def lend(self, model: "RetrievalModel") -> "RetrievalModel":
-        """Let a model use what frozen encoders made before, and keep what its own make.
+        """Let the frozen encoders of a model use the cache.
 
         Args:
-            model: Of any kind; one without frozen encoders stays as it is.
+            model: Any model; one without frozen encoders is not changed.
 
         Returns:
             The same model.
@@ -111,48 +182,57 @@ class Shared:
         for side in ("text", "image"):
             name = f"{side}_vectors_of"
             if hasattr(model, name):
-                # In place of the method of this one model; a saved model knows nothing of it.
-                model.__dict__[name] = self._keeping(side, model, getattr(model, name))
+                # An attribute of this object hides the method; it is not part of a saved model.
+                model.__dict__[name] = self._cached(side, model, getattr(model, name))
         return model
 
-    def captions(self, split: Dataset, encoder: str) -> CaptionVectors:
-        """Label vectors of a split's captions, from the dataset's folder."""
+    def captions(self, split: Dataset, encoder: str) -> CaptionVectors | None:
+        """Caption vectors of a label encoder, from the cache in the dataset's folder; ``None`` for ``"none"``."""
+        if encoder == "none":
+            return None
         key = encoder, _hash(caption.caption_id for caption in split.captions)
         if key not in self._captions:
-            self._captions[key] = _Kept(split, encoder, np.asarray(cached_embeddings(split, encoder)))
+            # Stored as float16, whose rows are not exactly of unit length.
+            vectors = np.asarray(cached_embeddings(split, encoder)).astype(np.float32)
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            self._captions[key] = CaptionVectors(split, encoder, vectors)
         return self._captions[key]
 
-    def _keeping(self, side: str, model: "RetrievalModel", compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
-        encoder = encoder_of(asdict(model.config), side)
+    def _cached(self, side: str, model: "RetrievalModel", compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
+        encoder = encoder_settings(asdict(model.config), side)
 
-        def kept(items: Any) -> Padded:
-            names = items if side == "text" else _names(items)
-            if names is None:
-                return compute(items)
+        def cached(items: Any) -> Padded:
+            names = items
+            if side == "image":
+                dataset = getattr(items, "dataset", getattr(items, "_dataset", None))
+                if dataset is None:  # images that do not come from a dataset
+                    return compute(items)
+                names = [str(dataset.folder), *dataset.image_ids]
             key = _hash([side, repr(sorted(encoder.items())), *names])
             if key not in self._features:
-                self._features[key] = kept_file(self._keep / f"{side}-{key[:16]}.safetensors", lambda: compute(items))
+                path = self._cache / f"{side}-{key[:16]}.safetensors"
+                self._features[key] = cached_file(path, lambda: compute(items))
             return self._features[key]
 
-        return kept
+        return cached
 
 
-def encoder_of(config: dict[str, Any], side: str) -> dict[str, Any]:
-    """The settings of a model that the features of one of its sides depend on; all of a model that is not known.
+def encoder_settings(config: dict[str, Any], side: str) -> dict[str, Any]:
+    """The settings of a model that the output of one frozen encoder depends on; all settings of an unknown model.
 
     Example:
-        >>> encoder_of({"name": "vsepp", "backbone": "resnet18", "finetune": False, "width": 8}, "image")
+        >>> encoder_settings({"name": "vsepp", "backbone": "resnet18", "finetune": False, "width": 8}, "image")
         {'name': 'vsepp', 'backbone': 'resnet18', 'finetune': False}
     """
-    return {key: config[key] for key in _SIDES.get((config["name"], side), config)}
+    return {key: config[key] for key in _ENCODER_SETTINGS.get((config["name"], side), config)}
 
 
-def kept_file(path: Path, compute: Callable[[], Padded]) -> Padded:
-    """Read rows from a file, or compute them and write it; of several processes one does it and the others wait."""
+def cached_file(path: Path, compute: Callable[[], Padded]) -> Padded:
+    """Read features from a file, or compute and write them; other processes wait for the one that computes."""
     from safetensors.torch import load_file, save
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with held(path.with_suffix(".lock")):
+    with FileLock(path.with_suffix(".lock")):
         if not path.is_file():
             made = compute()
             lengths = {} if made.lengths is None else {"lengths": made.lengths.contiguous()}
@@ -161,289 +241,61 @@ def kept_file(path: Path, compute: Callable[[], Padded]) -> Padded:
     return Padded(found["values"], found.get("lengths"))
 
 
-class _Kept(CaptionVectors):
-    """Vectors that are there already."""
-
-    def __init__(self, split: Dataset, encoder: str, rows: NDArray[Any]) -> None:
-        super().__init__(split, encoder)
-        vectors = rows.astype(np.float32)  # kept as float16, whose lengths are a little off 1
-        self.vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def _names(pictures: Any) -> list[str] | None:
-    """Ids of the pictures of a dataset; nothing of pictures that have none."""
-    dataset = getattr(pictures, "_dataset", None)
-    return None if dataset is None else [str(dataset.folder), *dataset.image_ids]
-
-
-def _hash(words: Any) -> str:
+def _hash(strings: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for word in words:
-        digest.update(f"{len(word)}:{word}".encode())
+    for string in strings:
+        digest.update(f"{len(string)}:{string}".encode())
     return digest.hexdigest()
 
 
-#: Epochs of a small model take a second or less, and writing a checkpoint half of one; with a dozen runs side by side
-#: each writes its own.
-SAVE_SECONDS = 120.0
+def _config(context: SweepContext, run: PlannedRun) -> TrainConfig:
+    folder = run_folder(context.out, run)
+    location = {"data": str(context.shared.dataset.folder), "out": str(folder), "resume": (folder / CONFIG).is_file()}
+    machine = {"device": context.device, "graph": context.graph, "seed": run.seed}
+    return TrainConfig(**{**run.settings, **location, **machine})
 
 
-@dataclass(frozen=True)
-class Job:
-    """A run to train."""
-
-    config: TrainConfig
-    """Settings. What lies in ``config.out`` was begun with the same ones: the folder is named after them."""
-    model: "RetrievalModel"
-    """Trained in place."""
-    noise: float = 0.0
-    """Standard deviation of noise in the training labels, see :class:`NoisyLabels`."""
+def _load_trained(context: SweepContext, run: PlannedRun) -> "tuple[TrainConfig, RetrievalModel]":
+    """The settings and the best model of a trained run."""
+    model = load(str(run_folder(context.out, run) / CHECKPOINTS / BEST))
+    model.to("cuda" if context.device != "cpu" and torch.cuda.is_available() else "cpu")
+    return _config(context, run), context.shared.lend(model)
 
 
-def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | None]:
-    """Train runs of a sweep, or go on with them from their last checkpoints; each gets the weights of ``bcls train``.
-
-    Several take turns, step by step. A small model keeps a GPU busy for a fraction of the time that the host needs to
-    start a step: the others' steps fill the rest, each on a stream of its own. Nothing random depends on what came
-    before a step, so a run is the same alone and in company.
-
-    Args:
-        jobs: The runs.
-        dataset: Images and captions.
-
-    Returns:
-        For each run ``None``, or why it diverged.
-
-    Raises:
-        ValueError: Settings, data and model do not fit together.
-        KeyboardInterrupt: It was stopped; each run wrote a checkpoint.
-    """
-    with ExitStack() as stack:
-        interrupt = Interrupt()
-        courses = [_begin(job, dataset, stack, interrupt, shows=len(jobs) == 1) for job in jobs]
-        stack.enter_context(listening(interrupt))  # only now: setting up may take minutes and has nothing to save
-        ends = _take_turns(courses, beside=len(jobs) > 1 and torch.cuda.is_available())
-    if interrupt.asked:  # during the last look at the validation split, after which no step asks
-        raise KeyboardInterrupt
-    del courses
-    if torch.cuda.is_available():
-        gc.collect()
-        torch.cuda.empty_cache()  # what recorded steps held no other process could have
-    return ends
-
-
-def _begin(job: Job, dataset: "Dataset", stack: ExitStack, interrupt: Interrupt, *, shows: bool) -> Iterator[Progress]:
-    folder = Path(job.config.out)
-    stack.enter_context(locked(folder))
-    run = set_up(job.config, job.model, dataset)
-    stack.callback(run.pool.shutdown)
-    stack.callback(run.accelerator.unwrap_model, run.parallel, keep_fp32_wrapper=False)
-    (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    kept = {name: recover(folder / CHECKPOINTS / name) for name in (LAST, BEST)}
-    write_yaml(folder / CONFIG, run.config)
-    if job.noise:
-        run = replace(run, labels=_noisy(run, job.noise))
-    state = read_state(folder / CHECKPOINTS / LAST) if kept[LAST] else None
-    return steps(run, folder, state, interrupt, save_seconds=SAVE_SECONDS, shows=shows)
-
-
-def _take_turns(courses: Sequence[Iterator[Progress]], *, beside: bool) -> list[DivergedError | None]:
-    """Take a step of each course in turn until all have ended."""
-    streams: list[Any] = [torch.cuda.Stream() if beside else None for _ in courses]  # type: ignore[no-untyped-call]
-    if beside:
-        torch.cuda.synchronize()  # what was set up lies on the ordinary stream
-    ends: list[DivergedError | None] = [None] * len(courses)
-    left, stopped = set(range(len(courses))), False
-    while left:
-        for number in sorted(left):
-            try:
-                with torch.cuda.stream(streams[number]) if beside else nullcontext():
-                    if next(courses[number], None) is None:
-                        left.remove(number)
-            except DivergedError as error:
-                ends[number] = error
-                left.remove(number)
-            except KeyboardInterrupt:  # the others have been told, too, and write their checkpoints in turn
-                stopped = True
-                left.remove(number)
-    if beside:
-        torch.cuda.synchronize()
-    if stopped:
-        raise KeyboardInterrupt
-    return ends
-
-
-def _noisy(run: Run, noise: float) -> NoisyLabels:
-    config = run.config
-    if config.labels == "none":
-        fail("noise", "a run with labels", "labels: none", "name a text encoder, such as minilm")
-    vectors, owner = np.asarray(cached_embeddings(run.train, config.labels)), run.train.image_of_caption
-    return NoisyLabels(vectors, owner, config.aggregate, run.accelerator.device, noise=noise)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What every run of a sweep needs."""
-
-    sweep: Sweep
-    """The file."""
-    out: Path
-    """Folder of the sweep."""
-    shared: Shared
-    """The data."""
-    pool: ThreadPoolExecutor
-    """Threads that read pictures."""
-    judgements: Judgements | None
-    """What people said, where it may be looked at."""
-    final: bool
-    """Whether the test split may be looked at."""
-    device: str
-    """auto, cpu or cuda."""
-    graph: bool
-    """Whether steps are recorded as CUDA graphs."""
-
-
-def wants_work(out: Path, run: Planned, *, final: bool) -> bool:
-    """Whether a run is unfinished, was judged as a trial only, or is not tested though it may be."""
-    result = read_result(out, run)
-    if result is None:
-        return True
-    if run.phase == TRIAL or "failed" in result:
-        return False
-    return "brief" in result or (final and "test" not in result)
-
-
-def do_runs(bench: Bench, runs: Sequence[Planned]) -> None:
-    """Bring runs to their end: train them side by side or go on with them, then compute what is missing.
-
-    Raises:
-        KeyboardInterrupt: It was stopped; the next call goes on from the checkpoints.
-        ValueError: The data does not fit the settings.
-    """
-    new = [run for run in runs if not run.members and not _is_trained(bench, run)]
-    jobs = [_job(bench, run) for run in new]
-    for run in new:
-        found = read_result(bench.out, run)
-        if found is not None:  # what a second training has written when it is stopped are not the weights of the first
-            write_result(bench.out, run, {**found, "again": True})
-    ends = train_runs(jobs, bench.shared.dataset) if jobs else []
-    trained = {run.key: (job, end) for run, job, end in zip(new, jobs, ends, strict=True)}
-    for run in runs:
-        job, end = trained.get(run.key, (None, None))
-        if end is not None:
-            write_result(bench.out, run, {"failed": str(end), **_about(bench)})
-        else:
-            _judge(bench, run, job, beside=len(new))
-
-
-def _is_trained(bench: Bench, run: Planned) -> bool:
-    """Whether a run needs no training: it has all its figures, or the weights to compute them from."""
-    if not wants_work(bench.out, run, final=bench.final):
-        return True
-    result = read_result(bench.out, run)
-    return result is not None and "again" not in result and (run_folder(bench.out, run) / CHECKPOINTS / BEST).is_dir()
-
-
-def _judge(bench: Bench, run: Planned, job: Job | None, *, beside: int) -> None:
-    """Compute what is missing of a run, and write it down."""
-    found = read_result(bench.out, run)
-    searched = None if found is None else found.get("trial", found.get("validation"))
-    models: list[tuple[TrainConfig, RetrievalModel]]
-    result: dict[str, Any]
-    if run.members:
-        models = [_trained(bench, member) for member in run.members]
-        result = found or {"seconds": 0.0, **_about(bench)}
-    elif job is not None:
-        _take_best(job.model, run_folder(bench.out, run))
-        models = [(job.config, job.model)]
-        result = {**course(run_folder(bench.out, run)), "beside": beside, **_about(bench)}
-    else:
-        models = [_trained(bench, run)]
-        result = found or {}
-    started = time.monotonic()
-    if _seen_enough(bench, run):
-        result |= {"validation": best_look(run_folder(bench.out, run)), "brief": True}
-    elif "validation" not in result or result.pop("brief", False):
-        result["validation"] = _figures(bench, run, models, "validation", str(models[0][0].val_split))
-    if bench.final and run.phase != TRIAL and "test" not in result:
-        result["test"] = _figures(bench, run, models, "test", bench.sweep.test_split)
-    result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
-    if bench.sweep.search is not None and searched not in (None, result["validation"]):
-        result["trial"] = searched  # what the choice was made by, so that it can be made again
-    write_result(bench.out, run, result)
-    # The moments of the optimiser are several times the model, and a finished run needs them no more.
-    shutil.rmtree(run_folder(bench.out, run) / CHECKPOINTS / LAST, ignore_errors=True)
-
-
-def _seen_enough(bench: Bench, run: Planned) -> bool:
-    """Whether the figures of a run are those of its best epoch: a trial's, which are there to choose by."""
-    search = bench.sweep.search
-    return run.phase == TRIAL and search is not None and search.measure in MEASURES
-
-
-def _config(bench: Bench, run: Planned) -> TrainConfig:
-    place = {"data": str(bench.shared.dataset.folder), "out": str(run_folder(bench.out, run))}
-    machine = {"device": bench.device, "graph": bench.graph, "seed": run.seed}
-    return TrainConfig(**{**run.settings, **place, **machine})
-
-
-def _job(bench: Bench, run: Planned) -> Job:
-    config = _config(bench, run)
-    return Job(config, bench.shared.model(config), run.noise)
-
-
-def _take_best(model: "RetrievalModel", folder: Path) -> None:
-    """Put the weights of the best epoch into the model; those of the last are there already."""
-    from safetensors.torch import load_file
-
-    from bcls.models.folder import WEIGHTS
-
-    best = folder / CHECKPOINTS / BEST / WEIGHTS
-    if best.is_file():
-        model.load_trained_state(load_file(best))
-
-
-def _trained(bench: Bench, run: Planned) -> "tuple[TrainConfig, RetrievalModel]":
-    """The model of a finished run."""
-    config = _config(bench, run)
-    model = load(str(run_folder(bench.out, run) / CHECKPOINTS / BEST))
-    model.to(start_accelerator(config).device)
-    return config, bench.shared.lend(model)
-
-
-def _figures(
-    bench: Bench, run: Planned, models: "list[tuple[TrainConfig, RetrievalModel]]", kind: str, split_name: str
+def _metrics(
+    context: SweepContext, run: PlannedRun, models: "list[tuple[TrainConfig, RetrievalModel]]", kind: str
 ) -> dict[str, float]:
-    config = models[0][0]
-    split = bench.shared.split(split_name, config)
-    similarity = _mean([scores_of(model, one, split, split.texts, bench.pool) for one, model in models])
-    test = kind == "test"
-    more: dict[str, Any] = {"folds": bench.sweep.folds, "eccv": bench.sweep.eccv} if test else {}
-    figures, ranks = split_figures(split, similarity, config.labels, bench.shared, device=bench.device, **more)
-    _write_ranks(bench.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
-    search = bench.sweep.search
-    parts = PARTS if test else ("choice",) if search is not None and search.measure.startswith("choice_") else ()
-    if bench.judgements is not None and parts:
-        figures |= people_figures(bench.judgements, partial(_scores_of_photos, bench, models), parts)
-    return figures
+    """Compute the metrics of a run, or of an ensemble, on the validation or the test split."""
+    sweep, shared, config, test = context.sweep, context.shared, models[0][0], kind == "test"
+
+    def scores(images: Dataset, texts: list[str]) -> NDArray[np.float32]:
+        matrices = [score_model(model, images, texts, one.features) for one, model in models]
+        mean: NDArray[np.float32] = np.mean(matrices, axis=0, dtype=np.float32) if len(matrices) > 1 else matrices[0]
+        return mean
+
+    def photo_scores(photos: Any, texts: Any) -> NDArray[np.float32]:
+        images = shared.dataset.of_images(photos)
+        rows = {image: row for row, image in enumerate(images.image_ids)}
+        return scores(images, list(texts))[[rows[photo] for photo in photos]]
+
+    split = shared.split(sweep.test_split if test else str(config.val_split), config)
+    options: dict[str, Any] = {"folds": sweep.folds, "eccv": sweep.eccv} if test else {}
+    captions = shared.captions(split, config.labels)
+    metrics, ranks = split_metrics(split, scores(split, split.texts), captions, device=context.device, **options)
+    _write_ranks(context.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
+    parts = PARTS if test else ("choice",) if chooses_on_ratings(sweep) else ()
+    if context.judgements is not None and parts:
+        metrics |= human_agreement(context.judgements, photo_scores, parts)
+    return metrics
 
 
-def _scores_of_photos(
-    bench: Bench, models: "list[tuple[TrainConfig, RetrievalModel]]", photos: Any, texts: Any
-) -> "NDArray[np.float32]":
-    images = bench.shared.dataset.of_images(photos)
-    order = {image: row for row, image in enumerate(images.image_ids)}
-    matrix = _mean([scores_of(model, config, images, list(texts), bench.pool) for config, model in models])
-    return matrix[[order[photo] for photo in photos]]
-
-
-def _mean(matrices: "list[NDArray[np.float32]]") -> "NDArray[np.float32]":
-    total: NDArray[np.float32] = np.mean(matrices, axis=0, dtype=np.float32) if len(matrices) > 1 else matrices[0]
-    return total
+def chooses_on_ratings(sweep: Sweep) -> bool:
+    """Whether a search chooses settings by human agreement."""
+    return sweep.search is not None and sweep.search.measure.startswith("choice_")
 
 
 def _write_ranks(path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]") -> None:
-    """Write the rank of each query and the image of each caption: all that a paired test needs."""
+    """Write the rank of each query and the image of each caption, which is what a paired test needs."""
     path.parent.mkdir(exist_ok=True)
     packed = io.BytesIO()
     i2t, t2i, owners = (array.astype(np.uint32) for array in (ranks.i2t, ranks.t2i, owner))
@@ -451,9 +303,9 @@ def _write_ranks(path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]") ->
     write_whole(path, packed.getvalue())
 
 
-def _about(bench: Bench) -> dict[str, Any]:
-    """Where a result comes from."""
-    world = describe(1)
+def _provenance(context: SweepContext) -> dict[str, Any]:
+    """Dataset, command, versions and hardware of a result."""
+    environment = describe(1)
     kept = ("bcls", "revision", "python", "packages", "gpus", "threads", "started")
     command = " ".join(["bcls", *sys.argv[1:]])
-    return {"dataset": bench.shared.dataset.name, "command": command, **{key: world[key] for key in kept}}
+    return {"dataset": context.shared.dataset.name, "command": command, **{key: environment[key] for key in kept}}

@@ -1,9 +1,4 @@
-"""Settings on top of settings: presets, what a file says for all of its rows, and what one row says.
-
-What ``bcls sweep`` can be told beside the file.
-
-A file of experiments: which rows a table has, over which grid, from which seeds, and how settings are searched.
-"""
+"""Sweep files: the configurations, grid, seeds and search of an experiment, read from YAML and checked."""
 
 import copy
 from collections.abc import Mapping
@@ -15,23 +10,154 @@ from bcls._core.config import check_kinds, read_yaml
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.training.config import FREE_ON_RESUME, TrainConfig, check_config
 
+#: Settings of the location and the machine, which are not part of an experiment and not allowed in a sweep file.
+MACHINE = FREE_ON_RESUME | {"graph", "seed"}
+#: Numbers of the tables in the paper.
+PAPER_TABLES = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+# Keys of a configuration that are not settings of the training.
+_EXTRA_KEYS = ("base", "noise", "paper", "space", "ensemble")
+# Limits the memory that a typing error in `seeds` can take.
+_MOST_SEEDS = 10_000
 
-def merge(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Put changes on top of settings.
 
-    A key is a setting of :class:`bcls.training.TrainConfig`, or one inside a mapping with a dot, ``loss.alpha``. A
-    mapping with a ``name``, another loss or another model, takes the place of the old one: its arguments are its own.
-    A mapping without one adds to what is there.
+@dataclass(frozen=True)
+class SweepSettings:
+    """Settings of ``bcls sweep FILE``."""
+
+    data: str
+    """Folder of the dataset."""
+    out: str
+    """Folder of the sweep: results.jsonl and the runs. Call again with the same folder to resume."""
+    final: bool = False
+    """Also compute metrics on the test split and, with --judgements, human agreement. For final tables only."""
+    judgements: str | None = None
+    """Folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt of Flickr8k."""
+    processes: int = 1
+    """Parallel processes, for CPUs; on a GPU more than one is faster only with NVIDIA's MPS service."""
+    threads: int | None = None
+    """Threads of each process; by default the cores are divided among the processes."""
+    shard: str | None = None
+    """Share of the runs that this machine does, such as 1/4."""
+    minutes: float | None = None
+    """Stop after this many minutes, with a checkpoint of the current run."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    graph: bool = False
+    """Record training steps as CUDA graphs, see `bcls train --help`."""
+    dry_run: bool = False
+    """List the runs with their keys and whether they are finished, without training."""
+    json: bool = False
+    """Print the outcome as JSON."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Hyperparameter search for each configuration, on the validation split."""
+
+    budget: int
+    """Number of trials of each configuration."""
+    measure: str = "rsum"
+    """Metric on the validation split to maximise."""
+    method: str = "random"
+    """random samples the grid without replacement, grid goes through it in order."""
+    seed: int = 0
+    """Seed of the sampling."""
+    seeds: tuple[int, ...] = (1,)
+    """Training seeds of each trial."""
+    space: dict[str, list[Any]] = field(default_factory=dict)
+    """Values of each searched setting, for all configurations."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One configuration of a sweep: a row of the resulting table."""
+
+    name: str
+    """Its name."""
+    settings: dict[str, Any]
+    """Settings of :class:`bcls.training.TrainConfig` that differ from the defaults."""
+    noise: float = 0.0
+    """Standard deviation of noise in the training labels."""
+    paper: dict[str, str] = field(default_factory=dict)
+    """The corresponding rows of the paper's tables, by table number."""
+    space: dict[str, list[Any]] = field(default_factory=dict)
+    """Search space of this configuration, in addition to that of the search."""
+    ensemble: tuple[str, ...] = ()
+    """Configurations whose scores are averaged; an ensemble is not trained."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The content of a sweep file; see :func:`read_sweep`."""
+
+    name: str
+    """Its name."""
+    configurations: tuple[Configuration, ...]
+    """The configurations to compare."""
+    seeds: tuple[int, ...] = (1,)
+    """Each configuration is trained with each of these seeds."""
+    about: str = ""
+    """Its purpose, in a sentence."""
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+    """Values by dotted key; each configuration is trained at each point of the grid."""
+    search: Search | None = None
+    """Hyperparameter search; without it the settings of the file are used."""
+    paper: tuple[str, ...] = ()
+    """Numbers of the corresponding tables in the paper, such as V."""
+    columns: str | None = None
+    """Dataset of the paper's table to compare with, such as Flickr30K."""
+    test_split: str = "test"
+    """Split that `--final` evaluates."""
+    folds: int = 1
+    """If above 1: also recalls of the test split averaged over this many folds."""
+    eccv: bool = False
+    """Also metrics of ECCV Caption on the test split."""
+    claims: bool = True
+    """Whether the report tests the paper's claims with it; false for variants that the paper does not have."""
+    judged_choice: Path | None = None
+    """List of the rated images that a search may use; the other images are for reporting."""
+    scenes: int | None = None
+    """Generate this many synthetic scenes if the data folder is empty."""
+
+
+def read_sweep(path: str | Path) -> Sweep:
+    """Read and check a sweep file.
 
     Args:
-        settings: What there is; not changed.
-        change: What to change.
+        path: A YAML file. ``base`` is a preset, relative to the file, or a mapping of settings; ``settings`` and then
+            each of ``runs`` are merged into it, see :func:`bcls.experiments.sweep_file.merge`.
+
+    Returns:
+        The sweep, with every setting checked as far as possible without the data.
+
+    Raises:
+        ValueError: If a key is unknown or its value is wrong; the message names the file and the key.
+        OSError: If the file or a preset cannot be read.
+    """
+    path = Path(path)
+    plain = _mapping(path, _load(path), str(path))
+    try:
+        return _parse(path, plain)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def merge(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge changes into settings.
+
+    A key is a setting of :class:`bcls.training.TrainConfig`, or a dotted path into a mapping, such as ``loss.alpha``.
+    A mapping with a ``name`` (another loss or model) replaces the old mapping with its arguments. A mapping without a
+    name is merged into the old one.
+
+    Args:
+        settings: The settings; not modified.
+        change: The changes.
 
     Returns:
         New settings.
 
     Raises:
-        ValueError: A dotted key leads into something that is no mapping.
+        ValueError: If a dotted key leads into something other than a mapping.
 
     Example:
         >>> merge({"lr": 1, "loss": {"name": "bcls", "alpha": 0.2}}, {"loss.alpha": 0.1})
@@ -55,7 +181,7 @@ def merge(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
 
 
 def label(values: Mapping[str, Any]) -> str:
-    """Short words for a point of a grid.
+    """Format a point of a grid.
 
     Example:
         >>> label({"loss.alpha": 0.2, "batch": 64})
@@ -64,152 +190,35 @@ def label(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())
 
 
-@dataclass(frozen=True)
-class SweepSettings:
-    """Settings of ``bcls sweep FILE``."""
-
-    data: str
-    """Folder of the dataset."""
-    out: str
-    """Folder of the sweep: results.jsonl and the runs. The same folder goes on where it was stopped."""
-    final: bool = False
-    """Also test: figures of the test split and, with --judgements, of human judgements. For the last table only."""
-    judgements: str | None = None
-    """Folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt of Flickr8k."""
-    processes: int = 1
-    """Processes side by side, for CPUs; on a GPU a few help where NVIDIA's MPS is on, else one is faster."""
-    together: int = 1
-    """Runs that take turns in one process, step by step: on a GPU, with --graph, 8 small models take little longer than
-    one."""
-    threads: int | None = None
-    """Threads of each process; the cores shared out among them when left out."""
-    shard: str | None = None
-    """The part of the runs that this machine does, such as 1/4."""
-    minutes: float | None = None
-    """Stop after so many minutes, with a checkpoint of the run in work."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    graph: bool = False
-    """Record steps as CUDA graphs, see `bcls train --help`."""
-    dry_run: bool = False
-    """List the runs with their keys and what is finished, and train nothing."""
-    json: bool = False
-    """Print the outcome as JSON."""
-
-
-#: Settings of the place and the machine, which a file must leave out, for they are no part of an experiment.
-MACHINE = FREE_ON_RESUME | {"graph", "seed"}
-#: So that a number with some zeros too many fills no memory.
-_MOST_SEEDS = 10_000
-#: The paper's tables.
-PAPER_TABLES = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
-#: What a row may say beside settings.
-_ROW = ("base", "noise", "paper", "space", "ensemble")
-
-
-@dataclass(frozen=True)
-class Search:
-    """How the settings of each row are found before it is repeated."""
-
-    budget: int
-    """Settings that are tried for each row: the same number for all."""
-    measure: str = "rsum"
-    """Figure on the validation split that decides; the larger the better."""
-    method: str = "random"
-    """random draws settings from the grid without repeats, grid takes them in order."""
-    seed: int = 0
-    """Of the draws."""
-    seeds: tuple[int, ...] = (1,)
-    """Seeds of each setting that is tried."""
-    space: dict[str, list[Any]] = field(default_factory=dict)
-    """Values of every setting that is searched, for all rows."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table."""
-
-    name: str
-    """What it is called."""
-    settings: dict[str, Any]
-    """Settings of :class:`bcls.training.TrainConfig` that differ from its defaults."""
-    noise: float = 0.0
-    """Standard deviation of what is added to the labels in training; 0 outside of experiments with noise."""
-    paper: dict[str, str] = field(default_factory=dict)
-    """The rows of the paper's tables that stand beside it, by the table's number."""
-    space: dict[str, list[Any]] = field(default_factory=dict)
-    """What a search tries for this row beside the search's own space."""
-    ensemble: tuple[str, ...] = ()
-    """Rows whose scores are averaged; such a row is not trained."""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A file of experiments, read; see :func:`read_sweep`."""
-
-    name: str
-    """What it is called."""
-    rows: tuple[Row, ...]
-    """Rows of the table."""
-    seeds: tuple[int, ...] = (1,)
-    """Each row is trained from each of these."""
-    about: str = ""
-    """What it is for, in a sentence."""
-    grid: dict[str, list[Any]] = field(default_factory=dict)
-    """Values by dotted key; each row is trained at each point."""
-    search: Search | None = None
-    """How settings are found; without it they are those of the file."""
-    paper: tuple[str, ...] = ()
-    """Numbers of the paper's tables that it answers to, such as V."""
-    columns: str | None = None
-    """Which of the table's datasets stands beside it, such as Flickr30K."""
-    test_split: str = "test"
-    """Split that `--final` looks at."""
-    folds: int = 1
-    """Above 1: also the recalls of the test split averaged over so many folds."""
-    eccv: bool = False
-    """Also the figures of ECCV Caption on the test split."""
-    claims: bool = True
-    """Whether its rows are evidence for the paper's claims; not so for variants that the paper does not have."""
-    judged_choice: Path | None = None
-    """List of the judged images that settings may be chosen on; the others are for reporting."""
-    scenes: int | None = None
-    """Draw so many scenes where the data folder is empty."""
-
-
-def read_sweep(path: str | Path) -> Sweep:
-    """Read a file of experiments.
-
-    Args:
-        path: A YAML file. ``base`` is a preset, named relative to the file, or a mapping of settings; ``settings`` and
-            then each of ``runs`` go on top of it, see :func:`bcls.experiments.sweep_file.merge`.
-
-    Returns:
-        The experiments, every setting checked that can be checked without the data.
+def check_settings(settings: Mapping[str, Any]) -> TrainConfig:
+    """Check the settings of a run as far as possible without the data.
 
     Raises:
-        ValueError: A key is unknown or its value wrong; the message names the file and the key.
-        OSError: The file or a preset cannot be read.
+        ValueError: If one is unknown or out of range.
     """
-    path = Path(path)
-    plain = _mapping(path, _load(path), str(path))
-    try:
-        return _sweep(path, plain)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    for key in settings:
+        check_choice("setting", key, sorted({one.name for one in fields(TrainConfig)} - MACHINE))
+    config = TrainConfig(**settings)
+    check_config(config)
+    if config.val_split is None:
+        fail("val_split", "a split to choose the checkpoint on", "none", "name one: the test split is for --final only")
+    return config
 
 
-def _sweep(path: Path, plain: dict[str, Any]) -> Sweep:
-    known = {one.name for one in fields(Sweep)} - {"rows"} | {"base", "settings", "runs"}
+def _parse(path: Path, plain: dict[str, Any]) -> Sweep:
+    known = {one.name for one in fields(Sweep)} - {"configurations"} | {"base", "settings", "runs"}
     for key in plain:
         check_choice("key", key, sorted(known))
     common = merge(_base(path, plain.get("base", {})), _mapping(path, plain.get("settings", {}), "settings"))
     search = _search(path, plain["search"]) if plain.get("search") is not None else None
+    listed = plain.get("paper", [])
+    tables = tuple(
+        check_choice("paper", table, PAPER_TABLES) for table in (listed if isinstance(listed, list) else [listed])
+    )
     runs = _mapping(path, plain.get("runs", {path.stem: {}}), "runs")
-    tables = _tables(plain.get("paper", []))
-    rows = tuple(_row(path, common, str(name), change or {}, tables) for name, change in runs.items())
+    configurations = tuple(_configuration(path, common, name, change or {}, tables) for name, change in runs.items())
     grid = _lists("grid", plain.get("grid", {}))
-    _check_rows(rows, grid, search)
+    _check_configurations(configurations, grid, search)
     choice = plain.get("judged_choice")
     given = ("about", "columns", "test_split", "folds", "eccv", "claims", "scenes")
     simple: dict[str, Any] = {key: plain[key] for key in given if key in plain}
@@ -218,7 +227,7 @@ def _sweep(path: Path, plain: dict[str, Any]) -> Sweep:
     check_whole("scenes", simple.get("scenes", 20), least=20)
     return Sweep(
         name=str(plain.get("name", path.stem)),
-        rows=rows,
+        configurations=configurations,
         seeds=_seeds("seeds", plain.get("seeds", [1])),
         grid=grid,
         search=search,
@@ -228,69 +237,50 @@ def _sweep(path: Path, plain: dict[str, Any]) -> Sweep:
     )
 
 
-def _tables(plain: object) -> tuple[str, ...]:
-    listed = plain if isinstance(plain, list) else [plain]
-    return tuple(check_choice("paper", table, PAPER_TABLES) for table in listed)
-
-
-def _row(path: Path, common: dict[str, Any], name: str, plain: dict[str, Any], tables: tuple[str, ...]) -> Row:
-    change = _mapping(path, plain, f"runs.{name}")
-    aside = {key: change[key] for key in _ROW if key in change}
-    start = common if "base" not in aside else merge(common, _base(path, aside["base"]))
-    settings = merge(start, {key: value for key, value in change.items() if key not in _ROW})
-    ensemble = aside.get("ensemble", [])
+def _configuration(
+    path: Path, common: dict[str, Any], name: str, plain: dict[str, Any], tables: tuple[str, ...]
+) -> Configuration:
+    where = f"runs.{name}"
+    change = _mapping(path, plain, where)
+    extra = {key: change.pop(key) for key in _EXTRA_KEYS if key in change}
+    start = common if "base" not in extra else merge(common, _base(path, extra["base"]))
+    ensemble = extra.get("ensemble", [])
     if not isinstance(ensemble, list) or len(ensemble) == 1:
-        fail(f"runs.{name}.ensemble", "a list of two rows or more", repr(ensemble), "name rows of this file")
-    return Row(
+        hint = "name configurations of this file"
+        fail(f"{where}.ensemble", "a list of two configurations or more", repr(ensemble), hint)
+    paper = extra.get("paper", {})
+    if not isinstance(paper, dict):
+        paper = dict.fromkeys(tables, paper)  # one name for all tables
+    for table in paper:
+        check_choice(f"{where}.paper", table, tables)
+    return Configuration(
         name=name,
-        settings=settings,
-        noise=check_number(f"runs.{name}.noise", aside.get("noise", 0.0), "0 for none", low=0),
-        paper=_paper_rows(name, aside.get("paper", {}), tables),
-        space=_lists(f"runs.{name}.space", aside.get("space", {})),
+        settings=merge(start, change),
+        noise=check_number(f"{where}.noise", extra.get("noise", 0.0), "0 for none", low=0),
+        paper={str(table): str(row) for table, row in paper.items()},
+        space=_lists(f"{where}.space", extra.get("space", {})),
         ensemble=tuple(str(one) for one in ensemble),
     )
 
 
-def _paper_rows(name: str, plain: object, tables: tuple[str, ...]) -> dict[str, str]:
-    """Names of the paper's rows by table; one name is meant for every table."""
-    named = plain if isinstance(plain, dict) else dict.fromkeys(tables, plain)
-    for table in named:
-        check_choice(f"runs.{name}.paper", table, tables)
-    return {str(table): str(row) for table, row in named.items()}
-
-
-def _check_rows(rows: tuple[Row, ...], grid: dict[str, list[Any]], search: Search | None) -> None:
-    trained = [row.name for row in rows if not row.ensemble]
+def _check_configurations(
+    configurations: tuple[Configuration, ...], grid: dict[str, list[Any]], search: Search | None
+) -> None:
+    trained = [one.name for one in configurations if not one.ensemble]
     if not trained:
-        fail("runs", "at least one row that is trained", "none", "add one, or leave `runs` out")
-    for row in rows:
-        for member in row.ensemble:
-            check_choice(f"runs.{row.name}.ensemble", member, trained)
-        if row.space and search is None:
-            fail(f"runs.{row.name}.space", "it with `search`", "no `search`", "add `search: {budget: 8}`")
-        check_settings(row.settings)
-        for key, values in {**grid, **(search.space if search else {}), **row.space}.items():
-            if row.ensemble:
-                continue
-            for value in values:
-                check_settings(merge(row.settings, {key: value}))
+        fail("runs", "at least one configuration that is trained", "none", "add one, or leave `runs` out")
     if search is not None and grid:
-        fail("grid", "either a grid or a search", "both", "a search has its grid in `search.space`")
-
-
-def check_settings(settings: Mapping[str, Any]) -> TrainConfig:
-    """Check the settings of a run as far as that goes without the data.
-
-    Raises:
-        ValueError: One is unknown or out of its range.
-    """
-    for key in settings:
-        check_choice("setting", key, sorted({one.name for one in fields(TrainConfig)} - MACHINE))
-    config = TrainConfig(**settings)
-    check_config(config)
-    if config.val_split is None:
-        fail("val_split", "a split to choose the checkpoint on", "none", "name one: the test split is for the end")
-    return config
+        fail("grid", "either a grid or a search", "both", "the grid of a search is `search.space`")
+    for one in configurations:
+        for member in one.ensemble:
+            check_choice(f"runs.{one.name}.ensemble", member, trained)
+        if one.space and search is None:
+            fail(f"runs.{one.name}.space", "it with `search`", "no `search`", "add `search: {budget: 8}`")
+        check_settings(one.settings)
+        tried = {} if one.ensemble else {**grid, **(search.space if search else {}), **one.space}
+        for key, values in tried.items():
+            for value in values:
+                check_settings(merge(one.settings, {key: value}))
 
 
 def _search(path: Path, plain: object) -> Search:
@@ -298,7 +288,7 @@ def _search(path: Path, plain: object) -> Search:
     for key in given:
         check_choice("search", key, [one.name for one in fields(Search)])
     if "budget" not in given:
-        fail("search.budget", "how many settings are tried for each row", "none", "add it, such as 8")
+        fail("search.budget", "the number of trials of each configuration", "none", "add it, such as 8")
     simple = {key: value for key, value in given.items() if key not in {"space", "seeds"}}
     check_kinds(simple, Search, "search.")
     search = Search(
@@ -334,12 +324,9 @@ def _lists(name: str, plain: object) -> dict[str, list[Any]]:
 
 def _base(path: Path, base: object) -> dict[str, Any]:
     if isinstance(base, str):
-        place = path.parent / base
-        try:
-            place.stat()
-        except ValueError:
-            fail("base", "the name of a file", repr(base), "name a preset beside this one")
-        base = _load(place)
+        if "\0" in base:
+            fail("base", "the name of a file", repr(base), "name a preset, relative to this file")
+        base = _load(path.parent / base)
     return _mapping(path, base, "base")
 
 

@@ -83,6 +83,47 @@ class BatchLabels:
         return _unit(_to_tensor(self._embeddings[captions.cpu().numpy()]), self.device)
 
 
+class NoisyLabels(BatchLabels):
+    r"""Labels of a batch with noise that is fixed for each pair.
+
+    .. math:: r'_{ij} = \mathrm{clip}(r_{ij} + \sigma \epsilon_{ij}, -1, 1), \qquad \epsilon_{ij} \sim N(0, 1)
+
+    The noise is drawn once for each image and caption, so that a pair has the same wrong label throughout training.
+    Labels of pairs of the same image stay exactly 1.
+
+    Args:
+        embeddings: ``(C, d)``, as for :class:`BatchLabels`.
+        image_of_caption: ``(C,)``.
+        aggregate: As for :class:`BatchLabels`.
+        device: Device of the labels.
+        noise: Standard deviation :math:`\sigma`.
+        seed: Seed of the noise; the same for all runs that are compared.
+    """
+
+    def __init__(
+        self,
+        embeddings: npt.NDArray[Any],
+        image_of_caption: npt.NDArray[np.int64],
+        aggregate: Any,
+        device: torch.device,
+        *,
+        noise: float,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(embeddings, image_of_caption, aggregate, device)
+        shape = int(image_of_caption.max()) + 1, len(image_of_caption)
+        drawn = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+        self._noise = torch.from_numpy(drawn * np.float32(noise)).to(device)
+
+    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Tensor:
+        """Labels of a batch: row i is the image of caption i, column j is caption j."""
+        labels = super().__call__(captions)
+        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device)
+        images = self._images[chosen]
+        noisy = (labels + self._noise[images[:, None], chosen]).clamp(-1, 1)
+        return noisy.masked_fill(images[:, None] == images, 1.0)
+
+
 def _aggregate(references: Tensor, columns: Tensor, aggregate: str, real: Tensor) -> Tensor:
     """``(B, K, d)`` captions of the images against ``(B, d)`` captions; ``real`` says which of the K are no repeats."""
     if aggregate == "max":

@@ -81,6 +81,8 @@ def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress
     with listening() as interrupt:
         for at in steps(run, folder, state, interrupt):  # noqa: B007 - the last one is the result
             pass
+    if interrupt.asked:  # during the last validation, after which no step checks it
+        raise KeyboardInterrupt
     return at
 
 

@@ -1,5 +1,6 @@
 """The entry point: take a run's folder, begin or go on, and write what people read at the end."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,27 @@ from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, LAS
 if TYPE_CHECKING:
     from bcls.data.dataset import Dataset
     from bcls.models.base import RetrievalModel
+    from bcls.training.batch_labels import NoisyLabels
     from bcls.training.setup import Run
 
 
-def train(config: TrainConfig, *, model: "RetrievalModel | None" = None, dataset: "Dataset | None" = None) -> Result:
+def train(
+    config: TrainConfig,
+    *,
+    model: "RetrievalModel | None" = None,
+    dataset: "Dataset | None" = None,
+    label_noise: float = 0.0,
+    report: bool = True,
+) -> Result:
     """Train a model; the whole of ``bcls train``.
 
     Args:
         config: Settings. ``config.out`` is the run's folder, new or empty unless ``config.resume``.
         model: A model of your own in place of ``config.model``; its weights are trained in place.
         dataset: An opened dataset in place of ``config.data``.
+        label_noise: Standard deviation of noise in the training labels, for experiments with wrong labels; see
+            :class:`bcls.training.batch_labels.NoisyLabels`.
+        report: Write ``report.html`` at the end.
 
     Returns:
         The figures, and where everything is.
@@ -48,6 +60,8 @@ def train(config: TrainConfig, *, model: "RetrievalModel | None" = None, dataset
             stack.enter_context(locked(folder))
         run = set_up(config, model, dataset)
         stack.callback(run.pool.shutdown)
+        if label_noise:
+            run = replace(run, labels=_noisy_labels(run, label_noise))
         if main:
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
             for name in (LAST, BEST):
@@ -65,12 +79,25 @@ def train(config: TrainConfig, *, model: "RetrievalModel | None" = None, dataset
             at = run_epochs(run, folder, state)
         finally:
             run.accelerator.unwrap_model(run.parallel, keep_fp32_wrapper=False)
-        if main:
+        if main and report:
             from bcls.training.page import write_report
 
             write_report(folder)
         run.accelerator.wait_for_everyone()
     return _result(folder, at.epoch, at.best_epoch, at.seconds)
+
+
+def _noisy_labels(run: "Run", noise: float) -> "NoisyLabels":
+    import numpy as np
+
+    from bcls.labels.cache import cached_embeddings
+    from bcls.training.batch_labels import NoisyLabels
+
+    config = run.config
+    if config.labels == "none":
+        fail("noise", "a run with labels", "labels: none", "name a text encoder, such as minilm")
+    vectors, owner = np.asarray(cached_embeddings(run.train, config.labels)), run.train.image_of_caption
+    return NoisyLabels(vectors, owner, config.aggregate, run.accelerator.device, noise=noise)
 
 
 def _check_free(folder: Path, *, resume: bool) -> None:

@@ -10,7 +10,7 @@ from bcls.data.dataset import open_dataset
 from bcls.evaluation.evaluator import compare, evaluate
 from bcls.evaluation.pages import SIDE, WRONG, PairLabels, comparison_page, evaluation_page
 from bcls.evaluation.recall import query_ranks
-from tests.assess.made import add_image_without_captions, make_data, make_scores
+from tests.evaluation.factories import add_image_without_captions, make_data, make_scores
 from tests.assess.page.reading import check_closed
 
 EVIL = (
@@ -152,7 +152,7 @@ def test_the_page_of_two_models(folder):
     read = check_closed(two_models(folder, count=3))
     assert len(read.with_class("query")) == 6
     assert len(read.with_class("column")) == 12
-    for words in ("A x.npy", "B y.npy", "A - B", "95 % interval", "that one alone puts right first", "A is ahead in"):
+    for words in ("A x.npy", "B y.npy", "A - B", "95 % interval", "that only one model ranks correctly first", "A is ahead in"):
         assert words in read.text()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from bcls.evaluation.pages import SHOWN, hardest, most_different, ranking
 from bcls.evaluation.recall import QueryRanks, query_ranks
-from tests.assess.made import make_scores
+from tests.evaluation.factories import make_scores
 
 OWNER = np.repeat(np.arange(40), 3)
 SCORES = make_scores(images=40, each=3, bonus=0.5)

@@ -6,10 +6,10 @@ import pytest
 from bcls import evaluation
 from bcls.data.dataset import open_dataset
 from bcls.evaluation import evaluator as graded
-from bcls.evaluation.evaluator import Options, evaluate
+from bcls.evaluation.evaluator import evaluate
 from bcls.labels.encoders import load_text_encoder
 from bcls.labels.relevance import relevance
-from tests.assess.made import add_image_without_captions, make_data, make_scores, make_split
+from tests.evaluation.factories import add_image_without_captions, make_data, make_scores, make_split
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_always(split):
 
 
 def test_folds(split):
-    figures = evaluate(split, SCORES, Options(folds=4))
+    figures = evaluate(split, SCORES, folds=4)
     parts = [SCORES[5 * fold : 5 * fold + 5, 15 * fold : 15 * fold + 15] for fold in range(4)]
     for key in ("i2t_r1", "t2i_r1"):
         assert figures[key] == pytest.approx(np.mean([evaluation.recalls(one, OWNER[:15])[key] for one in parts]))
@@ -43,11 +43,11 @@ def test_folds(split):
 def test_every_other_family_has_keys_of_its_own(split):
     plain = evaluate(split, SCORES)
     for options, key in [
-        (Options(intervals=True), "i2t_r1_low"),
-        (Options(hubness=True), "t2i_skew10"),
-        (Options(qbnorm=True), "t2i_qbnorm_r1"),
+        ({"intervals": True}, "i2t_r1_low"),
+        ({"hubness": True}, "t2i_skew10"),
+        ({"qbnorm": True}, "t2i_qbnorm_r1"),
     ]:
-        figures = evaluate(split, SCORES, options)
+        figures = evaluate(split, SCORES, **options)
         assert key in figures
         assert key not in plain
         assert plain == pytest.approx({one: figures[one] for one in plain})
@@ -57,8 +57,8 @@ def test_every_other_family_has_keys_of_its_own(split):
 @pytest.mark.parametrize("at_once", [1, 4 * 20 * 7, 1 << 27])
 def test_graded_figures(split, monkeypatch, in_memory, at_once):
     monkeypatch.setattr(graded, "IN_MEMORY", in_memory)
-    monkeypatch.setattr(graded, "_AT_ONCE", at_once)
-    figures = evaluate(split, SCORES, Options(labels="wordllama", cs=5))
+    monkeypatch.setattr(graded, "_LABEL_BLOCK", at_once)
+    figures = evaluate(split, SCORES, labels="wordllama", cs=5)
     vectors = load_text_encoder("wordllama").encode(split.texts)
     labels = relevance(vectors, vectors, OWNER, caption_image=OWNER)
     first = slice(0, None, 3)
@@ -82,29 +82,29 @@ def test_labels_do_not_stay_on_the_disk(split, monkeypatch, tmp_path):
 
 
 def test_the_usual_k(split, tmp_path):
-    assert "i2t_cs20" in evaluate(split, SCORES, Options(labels="wordllama"))
+    assert "i2t_cs20" in evaluate(split, SCORES, labels="wordllama")
     large = make_split(tmp_path / "large", images=110, each=1)
-    assert "i2t_cs100" in evaluate(large, make_scores(images=110, each=1), Options(labels="wordllama"))
+    assert "i2t_cs100" in evaluate(large, make_scores(images=110, each=1), labels="wordllama")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(folds=0), "`--folds`: expected a whole number not below 1"),
-        (Options(folds=3), "`--folds`: expected a divisor of the 20 images"),
-        (Options(folds=5, intervals=True), "`--intervals`: expected it without --folds"),
-        (Options(folds=5, hubness=True), "`--hubness`: expected it without --folds"),
-        (Options(folds=5, qbnorm=True), "`--qbnorm`: expected it without --folds, got --folds 5"),
-        (Options(labels="wordllama", cs="x"), "`--cs`: expected a whole number not below 2, got 'x'"),
-        (Options(cs=5), "`--cs`: expected it with --labels"),
-        (Options(labels="wordllama", cs=21), "`--cs`: expected a number from 2 to 20"),
-        (Options(labels="wordllama", cs=1), "`--cs`: expected a whole number not below 2"),
-        (Options(labels="wordlama"), "`--labels`: expected 'minilm', 'wordllama'"),
+        ({"folds": 0}, "`--folds`: expected a whole number not below 1"),
+        ({"folds": 3}, "`--folds`: expected a divisor of the 20 images"),
+        ({"folds": 5, "intervals": True}, "`--intervals`: expected it without --folds"),
+        ({"folds": 5, "hubness": True}, "`--hubness`: expected it without --folds"),
+        ({"folds": 5, "qbnorm": True}, "`--qbnorm`: expected it without --folds, got --folds 5"),
+        ({"labels": "wordllama", "cs": "x"}, "`--cs`: expected a whole number not below 2, got 'x'"),
+        ({"cs": 5}, "`--cs`: expected it with --labels"),
+        ({"labels": "wordllama", "cs": 21}, "`--cs`: expected a number from 2 to 20"),
+        ({"labels": "wordllama", "cs": 1}, "`--cs`: expected a whole number not below 2"),
+        ({"labels": "wordlama"}, "`--labels`: expected 'minilm', 'wordllama'"),
     ],
 )
 def test_options_that_do_not_fit(split, options, message):
     with pytest.raises(ValueError, match=message):
-        evaluate(split, SCORES, options)
+        evaluate(split, SCORES, **options)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_no_matrix_at_all(split):
 @pytest.mark.parametrize("each", [1, 3])
 def test_one_image(tmp_path, each):
     split = make_split(tmp_path, images=1, each=each)
-    options = Options(labels="wordllama", intervals=True, hubness=True, qbnorm=True)
-    figures = evaluate(split, make_scores(images=1, each=each), options)
+    options = {"labels": "wordllama", "intervals": True, "hubness": True, "qbnorm": True}
+    figures = evaluate(split, make_scores(images=1, each=each), **options)
     assert (figures["rsum"], figures["i2t_median_rank"]) == (600.0, 1.0)
     assert np.isnan(figures["t2i_tau_a"]), "one image has no order"
     assert not [key for key in figures if "_cs" in key]
     with pytest.raises(ValueError, match="`--cs`"):
-        evaluate(split, make_scores(images=1, each=each), Options(labels="wordllama", cs=2))
+        evaluate(split, make_scores(images=1, each=each), labels="wordllama", cs=2)
 
 
 def test_an_image_without_captions(tmp_path):
@@ -144,12 +144,12 @@ def test_an_image_without_captions(tmp_path):
     scores = np.vstack([make_scores(), np.zeros(12)])
     assert evaluate(split, scores)["i2t_r10"] == 100.0
     with pytest.raises(ValueError, match=r"a caption for every image of the split, got 1 without \(silent\)"):
-        evaluate(split, scores, Options(labels="wordllama"))
+        evaluate(split, scores, labels="wordllama")
 
 
 def test_a_tiny_split(tmp_path):
     split = make_split(tmp_path, images=1, each=1)
-    figures = evaluate(split, np.zeros((1, 1)), Options(intervals=True, hubness=True, qbnorm=True))
+    figures = evaluate(split, np.zeros((1, 1)), intervals=True, hubness=True, qbnorm=True)
     assert figures["rsum"] == 600.0
     assert np.isnan(figures["i2t_skew1"])
 
@@ -157,14 +157,14 @@ def test_a_tiny_split(tmp_path):
 def test_eccv_needs_numbers_that_coco_has(split, tmp_path):
     pytest.importorskip("eccv_caption", reason='needs pip install "bcls[eval]"')
     with pytest.raises(ValueError, match=r"COCO 5K test split, each once, got 20 unknown \(0, 1, 2, \.\.\.\)"):
-        evaluate(split, SCORES, Options(eccv=True))
+        evaluate(split, SCORES, eccv=True)
 
 
 def test_eccv_names_ids_that_are_no_numbers(tmp_path):
     add_image_without_captions(make_data(tmp_path))
     split = open_dataset(tmp_path).split("test")
     with pytest.raises(ValueError, match=r"`--eccv`: .* got 1 of 7 image ids that are no numbers \(silent\)"):
-        evaluate(split, np.vstack([make_scores(), np.zeros(12)]), Options(eccv=True))
+        evaluate(split, np.vstack([make_scores(), np.zeros(12)]), eccv=True)
 
 
 def test_eccv_gets_the_ids_of_rows_and_columns(split, monkeypatch):
@@ -174,7 +174,7 @@ def test_eccv_gets_the_ids_of_rows_and_columns(split, monkeypatch):
         seen.update(images=image_ids, captions=caption_ids)
         return {"eccv_r1_i2t": 12.5}
 
-    monkeypatch.setattr(evaluation, "eccv", record)
-    assert evaluate(split, SCORES, Options(eccv=True))["eccv_r1_i2t"] == 12.5
+    monkeypatch.setattr(graded, "eccv_metrics", record)
+    assert evaluate(split, SCORES, eccv=True)["eccv_r1_i2t"] == 12.5
     assert seen["images"].tolist() == list(range(20))
     assert seen["captions"].tolist() == [100 * n + k for n in range(20) for k in range(3)]

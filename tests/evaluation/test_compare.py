@@ -7,7 +7,7 @@ from bcls.data.dataset import open_dataset
 from bcls.evaluation.evaluator import compare
 from bcls.evaluation.recall import query_ranks, recalls
 from bcls.evaluation.statistics import paired_test
-from tests.assess.made import add_image_without_captions, make_data, make_scores, make_split
+from tests.evaluation.factories import add_image_without_captions, make_data, make_scores, make_split
 
 OWNER = np.repeat(np.arange(40), 3)
 
@@ -58,12 +58,12 @@ def test_a_clear_difference_and_none(split):
 
 
 def test_the_tested_sum_is_the_sum_of_recalls_with_uneven_captions(tmp_path):
-    from bcls.evaluation.evaluator import _shares
+    from bcls.evaluation.evaluator import _rsum_by_image
 
     generator = np.random.default_rng(0)
     owner = np.array([0, 0, 0, 1, 3, 3, 4])  # nobody wrote about image 2
     scores = generator.standard_normal((5, 7))
-    shares = _shares(query_ranks(scores, owner), owner)
+    shares = _rsum_by_image(query_ranks(scores, owner), owner)
     assert len(shares) == 4
     assert shares.mean() == pytest.approx(recalls(scores, owner)["rsum"])
 

@@ -11,8 +11,8 @@ from bcls.evaluation.tables import (
     as_json,
     as_row,
     comparison_rows,
-    figure_rows,
-    print_figures,
+    metric_rows,
+    print_metrics,
 )
 
 FIGURES = dict(zip(ROW, (71.25, 92.0, 96.04, 52.96, 79.9, 86.0, 478.15), strict=True))
@@ -47,7 +47,7 @@ def test_json_has_no_nan():
 
 def test_tables_show_both_directions_intervals_and_what_is_not_there(capsys):
     more = {"i2t_r1_low": 70.0, "i2t_r1_high": 72.5, "i2t_skew10": float("nan"), "t2i_skew10": 2.0, "ndcg": 0.12345}
-    print_figures("a [b] c", FIGURES | more)
+    print_metrics("a [b] c", FIGURES | more)
     shown = capsys.readouterr().out
     assert "a [b] c" in shown
     line = next(one for one in shown.splitlines() if "R@1 " in one)
@@ -59,9 +59,9 @@ def test_tables_show_both_directions_intervals_and_what_is_not_there(capsys):
 
 def test_rows_keep_their_order_and_their_groups():
     figures = {"i2t_r1": 1.0, "t2i_r1": 2.0, "i2t_skew10": 3.0, "t2i_skew10": math.nan, "qbnorm_rsum": 4.0}
-    assert figure_rows(figures) == [
+    assert metric_rows(figures) == [
         [("R@1", "1.0", "2.0")],
-        [("hubs: skewness of first 10", "3.0", "-")],
+        [("hubness: skewness of first 10", "3.0", "-")],
         [("QB-Norm RSUM", "4.0", "")],
     ]
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from bcls.evaluation.arrays import open_matrix
-from tests.assess.made import make_scores
+from tests.evaluation.factories import make_scores
 from tests.memory import below
 
 SCORES = make_scores()

@@ -8,13 +8,13 @@ import torch
 
 from bcls.data.dataset import open_dataset
 from bcls.data.vocabulary import Vocabulary
-from bcls.evaluation import scores as model_scores
 from bcls.evaluation.scores import is_model, load_similarity
+from bcls.models import base, sgraf
 from bcls.models.config import build
 from bcls.models.folder import load
 from bcls.training.start import train
-from tests.assess.made import make_data as make_data_without_features
 from tests.data.factories import make_dataset
+from tests.evaluation.factories import make_data as make_data_without_features
 from tests.training.made import WIDTH, WORDS, make_data, settings
 
 VOCABULARY = Vocabulary.build([" ".join(WORDS)], threshold=1)
@@ -36,8 +36,8 @@ def data(tmp_path_factory):
 
 @pytest.fixture(params=[1, 3, 1000], ids=["one by one", "uneven blocks", "whole"])
 def block(request, monkeypatch):
-    for name in ("_BATCH", "_IMAGES", "_CAPTIONS"):
-        monkeypatch.setattr(model_scores, name, request.param)
+    for module in (base, sgraf):
+        monkeypatch.setattr(module, "ENCODE_BATCH", request.param)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_pictures(tmp_path, monkeypatch):
     plain = {"name": "vsepp", "backbone": "efficientnet-lite0", "width": 8, "word_width": 4}
     model = build(plain, vocabulary=VOCABULARY)
     model.save_pretrained(tmp_path / "model")
-    monkeypatch.setattr(model_scores, "_BATCH", 2)
+    monkeypatch.setattr(base, "ENCODE_BATCH", 2)
     scores = load_similarity([str(tmp_path / "model")], split)
     expected = model.similarity([split.read_image(one) for one in split.image_ids], split.texts)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_named_with_its_numbers(data, tmp_path):
     with pytest.raises(ValueError, match=r"`cross`: expected the name of the features .*one of made"):
         load_similarity([name], regions)
     plain = open_dataset(make_data_without_features(tmp_path / "plain")).split("test")
-    with pytest.raises(ValueError, match="made has none: make them first"):
+    with pytest.raises(ValueError, match="made has none: extract them first"):
         load_similarity([name], plain)
     build({**KINDS["vsepp"], "words": 20}).save_pretrained("wordless")
     with pytest.raises(ValueError, match=r"`wordless` does not read captions: .*vocabulary"):

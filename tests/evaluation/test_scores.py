@@ -7,7 +7,7 @@ import pytest
 
 from bcls.evaluation import scores as fits
 from bcls.evaluation.scores import load_embeddings, load_similarity
-from tests.assess.made import add_image_without_captions, make_data, make_scores, make_split
+from tests.evaluation.factories import add_image_without_captions, make_data, make_scores, make_split
 
 
 @pytest.fixture
@@ -225,11 +225,11 @@ def test_folders_that_are_no_model(split):
 
 
 def test_a_ranking_cut_to_its_first_items(split):
-    with pytest.raises(ValueError, match=r"got \(6, 10\); .*a ranking cut to its first items will not do"):
+    with pytest.raises(ValueError, match=r"got \(6, 10\); .*a ranking cut to its first items is not enough"):
         load_similarity([save("a.npy", np.zeros((6, 10)))], split)
     cut = make_scores()
     cut[2, 5:] = -np.inf
-    with pytest.raises(ValueError, match=r"got -inf in row 2; a ranking cut to its first items will not do"):
+    with pytest.raises(ValueError, match=r"got -inf in row 2; a ranking cut to its first items is not enough"):
         load_similarity([save("b.npy", cut)], split)
 
 
