@@ -8,7 +8,7 @@ from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import chosen_before, describe, read_result, read_results, run_folder, write_result
 from bcls.experiments.sweep_file import SweepSettings, read_sweep
 from tests.experiments.made import data, write
-from tests.experiments.report.made import line, sweep
+from tests.experiments.sweep_factory import line, sweep
 
 
 @pytest.mark.parametrize("content", ['{"validation": {"rsum": 1', "[]", "{}", '{"validation": 1}', ""])

@@ -51,7 +51,7 @@ from bcls.cli.arguments import parse
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bcls.experiments.demo_model import Reader
+    from bcls.experiments.demo_model import CaptionReader
 
 # A whole path with at least one folder in it; the last part is what a reader needs. Dates, shares such as 3/4 and
 # addresses on the web are no paths.
@@ -567,13 +567,13 @@ def try_search() -> str:
     return "3 drawn scenes indexed, and each found by itself"
 
 
-def _letters() -> "Reader":
+def _letters() -> "CaptionReader":
     """Texts as how often each character comes, in place of MiniLM, which takes seconds to load."""
     import torch
 
-    from bcls.experiments.demo_model import TEXT_WIDTH, Reader
+    from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader
 
-    class Letters(Reader):
+    class Letters(CaptionReader):
         def __call__(self, texts: Sequence[str]) -> "Tensor":
             counts = torch.zeros(len(texts), TEXT_WIDTH)
             for row, text in enumerate(texts):
