@@ -1,7 +1,7 @@
-"""Writes the demo's figures into README.md: ``python -m scripts.demo_table [results.json]``.
+"""Writes the results of the demo into README.md: ``python -m scripts.demo_table [results.json]``.
 
-With a ``results.json`` of the demo, what is worth keeping of it is first written to ``results/demo.json``, with the
-commit and the command that made it; the table is always made from that file.
+If a ``results.json`` of the demo is given, its main content is first copied to ``results/demo.json``, with the commit
+and the command. The table is always written from that file.
 """
 
 import json
@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from bcls._core.files import write_whole
-from bcls.experiments.demo_results import FIGURES, LOSSES
+from bcls.experiments.demo_results import LOSSES, METRICS
+from bcls.reports.blocks import markdown_table
 from scripts.readme_part import write_part
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +21,7 @@ SHOWN = ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10", "rsum", "tau_pseudo", "tau_tr
 
 
 def keep(results: Path) -> None:
-    """Keep what is worth keeping of a demo's results."""
+    """Copy the main content of the results of a demo."""
     made = json.loads(results.read_text(encoding="utf-8"))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
     kept = {
@@ -35,29 +36,27 @@ def keep(results: Path) -> None:
 
 
 def table() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     kept = json.loads(KEPT.read_text(encoding="utf-8"))
-    figures = [one for one in FIGURES if one[0] in SHOWN]
-    best = {key: max(row[key]["mean"] for row in kept["summary"].values()) for key, _, _ in figures}
-    lines = [
-        "| loss | " + " | ".join(heading for _, heading, _ in figures) + " |",
-        "|---|" + "---:|" * len(figures),
-    ]
+    shown = [one for one in METRICS if one[0] in SHOWN]
+    best = {key: max(row[key]["mean"] for row in kept["summary"].values()) for key, _, _ in shown}
+    rows = []
     for loss, row in kept["summary"].items():
         cells = []
-        for key, _, digits in figures:
+        for key, _, digits in shown:
             cell = f"{row[key]['mean']:.{digits}f} ± {row[key]['deviation']:.{digits}f}"
             cells.append(f"**{cell}**" if row[key]["mean"] == best[key] else cell)
-        lines.append(f"| {LOSSES[loss]} | " + " | ".join(cells) + " |")
+        rows.append([LOSSES[loss], *cells])
     seeds, test = kept["settings"]["seeds"], kept["settings"]["sizes"][2]
     note = (
-        f"Mean ± standard deviation over {seeds} seeds on {test} test images with 5 captions each; `{kept['command']}`"
+        f"Mean ± standard deviation over {seeds} seeds on {test} test images with 5 captions each; `{kept['command']}` "
+        f"at commit `{kept['commit'][:10]}`, {kept['seconds']:.0f} s on 2 cores."
     )
-    return "\n".join([*lines, "", f"{note} at commit `{kept['commit'][:10]}`, {kept['seconds']:.0f} s on 2 cores."])
+    return "\n".join([markdown_table(["loss", *(heading for _, heading, _ in shown)], rows), "", note])
 
 
 def main() -> None:
-    """Keep new results if given, and write the table into the README."""
+    """Copy new results if given, and write the table into the README."""
     if len(sys.argv) > 1:
         keep(Path(sys.argv[1]))
     write_part(START, END, table())

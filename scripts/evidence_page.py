@@ -1,7 +1,7 @@
-"""Keeps the results of sweeps and writes docs/evidence.md: ``python scripts/evidence_page.py [SWEEP ...]``.
+"""Copies results of sweeps and writes docs/evidence.md: ``python scripts/evidence_page.py [SWEEP ...]``.
 
-With folders that ``bcls sweep`` wrote, what is worth keeping of them is first copied to ``results/flickr8k``: figures,
-settings and ranks, no weights. The page is always made from that folder, with the paper's figures beside.
+Metrics, settings and ranks (no weights) of the given folders of ``bcls sweep`` are first copied to
+``results/flickr8k``. The page is always written from that folder, with the values of the paper for comparison.
 """
 
 import json
@@ -18,46 +18,46 @@ from bcls.experiments.summary import summarise
 
 ROOT = Path(__file__).parents[1]
 KEPT, PAPER, PAGE = ROOT / "results" / "flickr8k", ROOT / "results" / "paper.json", ROOT / "docs" / "evidence.md"
-#: Why a claim does not hold, by claim: the part of the page that is written by hand.
+#: Explanations by claim: the part of the page that is written by hand.
 REMARKS = KEPT / "remarks.json"
 
 
 def keep(sweep: Path, kept: Path) -> Path:
-    """Copy what is worth keeping of a sweep; where it lay on the machine is not.
+    """Copy metrics, settings and ranks of a sweep, without paths of the machine.
 
     Args:
         sweep: A folder that ``bcls sweep`` wrote.
-        kept: Folder with one folder for each sweep.
+        kept: Folder that contains one folder for each sweep.
 
     Returns:
         The folder of the copy.
     """
-    about, lines = read_results(sweep)
-    folder = kept / about["name"]
+    metadata, lines = read_results(sweep)
+    folder = kept / metadata["name"]
     if folder.resolve() == sweep.resolve():
-        sys.exit(f"{sweep}: expected a folder that `bcls sweep` wrote, got the one that is kept of it")
+        sys.exit(f"{sweep}: expected a folder that `bcls sweep` wrote, got the copy of it")
     (folder / RANKS).mkdir(parents=True, exist_ok=True)
     needed = {f"{line['key']}-test.npz" for line in lines if "test" in line}
     for file in (sweep / RANKS).glob("*-test.npz"):
         if file.name in needed:
             shutil.copyfile(file, folder / RANKS / file.name)
     for file in (folder / RANKS).iterdir():
-        if file.name not in needed:  # a sweep whose rows changed has other runs than before
+        if file.name not in needed:  # of a configuration that the sweep no longer has
             file.unlink()
     for line in lines:
         line["command"] = re.sub(r"(?<!\S)\S*/(\S+)", r"\1", line["command"])
-    write_whole(folder / SWEEP, json.dumps(about, indent=1) + "\n")
+    write_whole(folder / SWEEP, json.dumps(metadata, indent=1) + "\n")
     write_whole(folder / RESULTS, "".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
 def main(sweeps: list[str]) -> None:
-    """Keep sweeps and write the page."""
+    """Copy sweeps and write the page."""
     for sweep in sweeps:
         keep(Path(sweep), KEPT)
     folders = sorted(path.parent for path in KEPT.glob(f"*/{SWEEP}"))
     if not folders:
-        sys.exit(f"{KEPT} holds no sweep: give folders that `bcls sweep` wrote")
+        sys.exit(f"{KEPT} contains no sweep: name folders that `bcls sweep` wrote")
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
     page = as_markdown(build([summarise(folder) for folder in folders], read_paper(PAPER), remarks))
     write_whole(PAGE, page.replace("# Experiments\n", "# Evidence\n", 1))

@@ -1,12 +1,13 @@
 """Writes the table of models of the evidence into README.md: ``python -m scripts.model_table``.
 
-A line for each model, with RSUM and agreement with experts of BCLS and of losses with binary labels, from
+One row for each model: RSUM and agreement with experts for BCLS and for losses with binary labels, from
 ``results/flickr8k``.
 """
 
 from pathlib import Path
 
 from bcls.experiments.summary import Summary, SummaryRow, summarise
+from bcls.reports.blocks import markdown_table
 from scripts.readme_part import write_part
 
 KEPT = Path(__file__).parents[1] / "results" / "flickr8k"
@@ -19,28 +20,28 @@ MODELS = {
     "sgr": "SGR on the same",
 }
 _MEAN = " (mean)"
-#: Where a loss has rows with either log-sum-exp, that with the better validation RSUM stands for it.
+#: If a loss has configurations with both kinds of log-sum-exp, the one with the better validation RSUM is shown.
 LOSSES = {name: (name, name + _MEAN) for name in ("Triplet-HN", "InfoNCE", "Triplet-SN", "BCLS")}
 
 
 def table() -> str:
-    """The table in Markdown."""
-    made = [f"| model | {' | '.join(LOSSES)} |", "|---|" + "---:|" * len(LOSSES)]
+    """Return the table in Markdown."""
+    made = []
     seeds: set[int] = set()
     settings: set[int] = set()
-    for name, words in MODELS.items():
+    for name, description in MODELS.items():
         summary = summarise(KEPT / name)
         found = [_row_of(summary, names) for names in LOSSES.values()]
-        made.append(f"| {words} | {' | '.join(_cells(found))} |")
+        made.append([description, *_cells(found)])
         rows = [row for row in found if row is not None]
         seeds |= {row.test["rsum"].count for row in rows}
-        settings |= {summary.about["search"]["tried"][row.name] for row in rows}
+        settings |= {summary.metadata["search"]["tried"][row.name] for row in rows}
     note = (
         f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds, each loss at the best of "
         f"{min(settings)} to {max(settings)} settings by validation RSUM. Of the two kinds of log-sum-exp (`lse`) the "
         "better one by the same measure; † is the mean."
     )
-    return "\n".join([*made, "", note])
+    return "\n".join([markdown_table(["model", *LOSSES], made), "", note])
 
 
 def _row_of(summary: Summary, names: tuple[str, ...]) -> SummaryRow | None:
@@ -50,13 +51,13 @@ def _row_of(summary: Summary, names: tuple[str, ...]) -> SummaryRow | None:
 
 def _cells(rows: list[SummaryRow | None]) -> list[str]:
     best = {
-        figure: max(row.test[figure].mean for row in rows if row is not None)
-        for figure in ("rsum", "judged_expert_tau_c")
+        metric: max(row.test[metric].mean for row in rows if row is not None)
+        for metric in ("rsum", "judged_expert_tau_c")
     }
 
-    def one(row: SummaryRow, figure: str, digits: int) -> str:
-        text = f"{row.test[figure].mean:.{digits}f}"
-        return f"**{text}**" if row.test[figure].mean == best[figure] else text
+    def one(row: SummaryRow, metric: str, digits: int) -> str:
+        text = f"{row.test[metric].mean:.{digits}f}"
+        return f"**{text}**" if row.test[metric].mean == best[metric] else text
 
     def both(row: SummaryRow) -> str:
         mark = " †" if row.name.endswith(_MEAN) else ""

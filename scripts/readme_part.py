@@ -1,4 +1,4 @@
-"""A part of README.md between two marks, made from results."""
+"""Replaces a part of README.md between two marker comments."""
 
 import re
 from pathlib import Path
@@ -10,15 +10,15 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def write_part(start: str, end: str, content: str) -> None:
-    """Put something between two marks of the README, in the place of what is there.
+    """Replace the text between two markers of the README.
 
     Raises:
-        ValueError: The README does not have the marks.
+        ValueError: The README does not contain the markers.
     """
     text = README.read_text(encoding="utf-8")
     pattern = re.escape(start) + ".*?" + re.escape(end)
-    # As a function, for a backslash of the content is no reference.
+    # A function, so that a backslash in the content is no group reference.
     written, count = re.subn(pattern, lambda _: f"{start}\n{content}\n{end}", text, flags=re.DOTALL)
     if count == 0:
-        fail(str(README), f"the marks {start} and {end}", "none", "put them where the part belongs")
+        fail(str(README), f"the markers {start} and {end}", "none", "add them where the table belongs")
     write_whole(README, written)

@@ -6,7 +6,7 @@ import pytest
 from bcls.cli.report import main
 from bcls.experiments import SweepSettings, run_sweep, summary
 from tests.experiments.made import data, write
-from tests.experiments.report.made import line, sweep
+from tests.experiments.sweep_factory import line, sweep
 
 PAPER = str(Path(__file__).parents[2] / "results" / "paper.json")
 
@@ -33,7 +33,7 @@ def test_json_has_rows_and_verdicts(folder, capsys):
     assert main([str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in found["rows"]] == ["triplet-hn", "bcls"]
-    assert {claim["verdict"] for claim in found["claims"]} == {"partly", "no data"}
+    assert {claim["verdict"] for claim in found["claims"]} == {"inconclusive", "no data"}
 
 
 def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
@@ -50,7 +50,7 @@ def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
     assert "A: HN. B: BCLS." in page.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="--gallery"):
         main([*words, "HN", "BCSL"])
-    with pytest.raises(ValueError, match="two rows"):
+    with pytest.raises(ValueError, match="two configurations"):
         main([*words, "HN"])
     with pytest.raises(ValueError, match="one DIR, --data and --html"):
         main([out, "--gallery", "HN", "BCLS"])

@@ -16,7 +16,7 @@ from bcls.experiments.results import (
 )
 from bcls.experiments.sweep_file import read_sweep
 from tests.experiments.made import data, write
-from tests.experiments.report.made import line, sweep
+from tests.experiments.sweep_factory import line, sweep
 
 
 @pytest.mark.parametrize("content", ['{"validation": {"rsum": 1', "[]", "{}", '{"validation": 1}', ""])

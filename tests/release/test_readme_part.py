@@ -1,4 +1,4 @@
-"""A part of the README is written as it is, and whole."""
+"""Replacing a part of the README between two markers."""
 
 import pytest
 
@@ -12,13 +12,13 @@ def readme(tmp_path, monkeypatch):
     return tmp_path / "README.md"
 
 
-def test_the_part_is_exchanged_and_its_backslashes_stay(readme):
+def test_part_is_replaced_and_backslashes_are_kept(readme):
     readme_part.write_part("<a>", "</a>", r"\alpha, \1 and \g<0>")
     assert readme.read_text(encoding="utf-8") == "before\n<a>\n" + r"\alpha, \1 and \g<0>" + "\n</a>\nafter\n"
     assert [path.name for path in readme.parent.iterdir()] == ["README.md"]
 
 
-def test_missing_marks_are_named(readme):
+def test_missing_markers_are_an_error(readme):
     before = readme.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="<b> and </b>"):
         readme_part.write_part("<b>", "</b>", "new")

@@ -41,7 +41,7 @@ def page(browser, address):
     page.on("pageerror", lambda error: said.append(str(error)))
     page.expected = []
     yield page
-    assert {url for url in asked if not url.startswith((address, "blob:" + address))} == set()
+    assert {url for url in asked if not url.startswith((address, "blob:" + address, "data:"))} == set()
     assert [text for text in said if not any(part in text for part in page.expected)] == []
     context.close()
 

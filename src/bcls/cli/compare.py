@@ -53,10 +53,11 @@ def main(arguments: Sequence[str]) -> int:
 
     from bcls.data.dataset import open_dataset
     from bcls.evaluation.evaluator import CaptionVectors, compare
-    from bcls.evaluation.pages import PairLabels, check_page, comparison_page, write_page
+    from bcls.evaluation.pages import PairLabels, comparison_page
     from bcls.evaluation.recall import query_ranks
     from bcls.evaluation.scores import is_model, load_similarity
     from bcls.evaluation.tables import as_json, print_comparison
+    from bcls.reports.html import check_page, write_page
 
     check_page(settings.html, settings.queries)
     if settings.labels is not None and settings.html is None:

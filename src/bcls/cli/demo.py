@@ -1,8 +1,7 @@
-"""``bcls demo``: the whole job end to end on drawn scenes."""
+"""``bcls demo``: trains and compares the losses on drawn scenes."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from bcls.cli.arguments import parse
@@ -15,18 +14,15 @@ ABOUT = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`."""
+    """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("demo", ABOUT, DemoSettings, arguments)
-    # Here, not above: they bring torch, and `bcls demo --help` need not wait for it.
+    # Imported here, since it imports torch, which `bcls demo --help` does not need.
     from bcls.experiments.demo import run
-    from bcls.experiments.demo_results import summary
+    from bcls.experiments.demo_results import print_table, summary_json
 
     runs = run(settings)
     if settings.json:
-        figures = {loss: {key: asdict(spread) for key, spread in row.items()} for loss, row in summary(runs).items()}
-        print(json.dumps(figures))
+        print(json.dumps(summary_json(runs)))
     else:
-        from bcls.experiments.demo import print_table
-
         print_table(runs, Path(settings.out))
     return 0

@@ -514,10 +514,10 @@ def check_search() -> str:
     import torch
 
     from bcls.data.synthetic import make_scenes, render
-    from bcls.experiments.demo_model import TEXT_WIDTH, Reader, ScenesConfig, ScenesModel
+    from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
     from bcls.search import IndexSettings, Service, build_index
 
-    class LetterCounts(Reader):
+    class LetterCounts(CaptionReader):
         """Counts characters. MiniLM takes seconds to load and is not needed here."""
 
         def __call__(self, texts: Sequence[str]) -> "Tensor":

@@ -65,9 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     # Here, not above: `--help` need not wait for them.
     from bcls.data.dataset import open_dataset
     from bcls.evaluation.evaluator import CaptionVectors, evaluate
-    from bcls.evaluation.pages import PairLabels, check_page, evaluation_page, write_page
+    from bcls.evaluation.pages import PairLabels, evaluation_page
     from bcls.evaluation.scores import load_embeddings, load_similarity
     from bcls.evaluation.tables import as_json, as_row, print_metrics
+    from bcls.reports.html import check_page, write_page
 
     check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)

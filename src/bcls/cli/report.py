@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     folders = settings.folders
     if not folders:
         fail("bcls report: DIR", "folders that `bcls sweep` wrote", "none", "for example `bcls report sweeps/main`")
-    from bcls.evaluation.pages import check_page, write_page
+    from bcls.reports.html import check_page, write_page
 
     check_page(settings.html, settings.queries)
     if settings.markdown is not None and (
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         fail("--markdown", "a file in a folder that exists", repr(settings.markdown), "make the folder first")
     if settings.gallery:
         return _gallery(settings, folders)
-    from bcls.experiments.claims import judge, read_paper
+    from bcls.experiments.claims import check_claims, read_paper
     from bcls.experiments.report import as_html, as_markdown, build
     from bcls.experiments.summary import summarise
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
             write_page(path, content(sections))
     if settings.json:
         rows = [asdict(row) for summary in summaries for row in summary.rows]
-        claims = [{**asdict(claim), "verdict": claim.verdict} for claim in judge(summaries)]
+        claims = [{**asdict(claim), "verdict": claim.verdict} for claim in check_claims(summaries)]
         print(json.dumps({"rows": rows, "claims": claims}))
     elif settings.html is None and settings.markdown is None:
         print(as_markdown(sections), end="")
@@ -72,9 +72,9 @@ def main(arguments: Sequence[str]) -> int:
 def _gallery(settings: ReportSettings, folders: Sequence[str]) -> int:
     if len(folders) != 1 or settings.data is None or settings.html is None:
         fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
-    from bcls.evaluation.pages import write_page
     from bcls.experiments.report_gallery import gallery
     from bcls.experiments.summary import summarise
+    from bcls.reports.html import write_page
 
     page = gallery(summarise(folders[0]), settings.gallery, settings.data, count=settings.queries)
     write_page(settings.html, page)

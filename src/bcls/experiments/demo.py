@@ -1,11 +1,4 @@
-"""The demo's data: drawn scenes as a dataset folder, MiniLM's vectors of their captions, both kinds of relevance.
-
-One run of the demo: the library's own training loop, then a look at the model of every epoch.
-
-The demo from start to end.
-
-The demo's table on the terminal, and what to do next.
-"""
+"""The demo: draws scenes as a dataset, trains one small model with each loss and seed, and evaluates every run."""
 
 import io
 import json
@@ -14,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +30,9 @@ from bcls.data.synthetic import SceneDataset, make_scenes, render_all, true_rele
 from bcls.data.write import Content, write_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
-from bcls.experiments.demo_model import Reader, ScenesConfig, ScenesModel
-from bcls.experiments.demo_report import Floats, JudgedSplit, write_report
-from bcls.experiments.demo_results import FIGURES, LOSSES, DemoSettings, Run, summary
+from bcls.experiments.demo_model import CaptionReader, ScenesConfig, ScenesModel
+from bcls.experiments.demo_report import Floats, RelevanceSplit, write_report
+from bcls.experiments.demo_results import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, summary_json
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.relevance import relevance
 from bcls.models.folder import WEIGHTS
@@ -49,145 +42,160 @@ from bcls.training.metrics_log import read_metrics
 from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH
 from bcls.training.start import train as train_run
 
-#: Side of the pictures that the model sees; large enough for a person to tell a cat from a dog.
+#: Side of the images in pixels.
 SIDE = 64
-#: Name of the pictures as an array, which every run reads in place of files.
+#: Name of the features: the pixels themselves, so that a run need not decode image files.
 PIXELS = "pixels"
-#: Text encoder of the labels, and of the captions that the model sees.
+#: Text encoder of the labels and of the captions.
 ENCODER = "minilm"
 SPLITS = ("train", "val", "test")
+RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
 class DemoData:
-    """What every run of the demo works with.
+    """The data of all runs.
 
     Attributes:
-        dataset: Pictures and captions of all splits.
-        reader: Knows the vectors of all captions.
-        validation: The validation split, with both kinds of relevance.
-        test: The same of the test split.
+        dataset: Images and captions of all splits.
+        reader: Has the embeddings of all captions.
+        validation: The validation split with both kinds of relevance.
+        test: The same for the test split.
     """
 
     dataset: Dataset
-    reader: Reader
-    validation: JudgedSplit
-    test: JudgedSplit
+    reader: CaptionReader
+    validation: RelevanceSplit
+    test: RelevanceSplit
+
+
+def run(settings: DemoSettings) -> list[DemoRun]:
+    """Create the data, train with every loss and seed, and write ``results.json`` and ``report.html``.
+
+    The dataset is written to ``scenes`` and each run to ``runs/LOSS-seedN``, where ``bcls evaluate`` and other commands
+    can use them. Results and report are written after each seed, so an interrupted demo keeps the finished seeds.
+
+    Args:
+        settings: See :class:`DemoSettings`.
+
+    Returns:
+        The runs, by seed and then in the order of :data:`LOSSES`.
+
+    Raises:
+        ValueError: The folder contains other files under the names that the demo writes.
+        MissingExtraError: matplotlib, Jinja2 or sentence-transformers is not installed.
+    """
+    started = time.perf_counter()
+    # Checked before the work, which takes minutes.
+    require("matplotlib", "reports", "drawing charts")
+    require("jinja2", "reports", "writing HTML pages")
+    require("sentence_transformers", "text", "encoding captions with MiniLM")
+    out = Path(settings.out)
+    out.mkdir(parents=True, exist_ok=True)
+    _clear(out)
+    described = {"version": __version__, **asdict(settings), "sizes": settings.sizes}
+    _write_results(out, [], described, 0.0)
+    data = prepare(settings, out / SCENES)
+    runs: list[DemoRun] = []
+    total = settings.seeds * len(LOSSES)
+    for seed in range(settings.seeds):
+        for loss, name in LOSSES.items():
+            note = f"training {len(runs) + 1} of {total}: {name}, seed {seed + 1} of {settings.seeds}"
+            print(note, file=sys.stderr, flush=True)
+            runs.append(train(loss, seed, data, settings, out / RUNS / f"{loss}-seed{seed}"))
+        seconds = time.perf_counter() - started
+        _write_results(out, runs, described, seconds)
+        write_report(out / "report.html", runs, data.test, described, seconds)
+    return runs
 
 
 def prepare(settings: DemoSettings, folder: Path) -> DemoData:
-    """Draw the scenes into a dataset folder, read their captions with MiniLM and label the pairs that are judged.
+    """Draw the scenes into a dataset folder, encode their captions with MiniLM and compute the relevance of pairs.
 
     Args:
-        settings: How many.
-        folder: Where to; new or empty.
+        settings: Number of images.
+        folder: Folder of the dataset, new or empty.
     """
     scenes = make_scenes(settings.images, seed=0)
     with progress("drawing scenes", settings.images) as step:
         pixels = render_all(scenes.scenes, size=SIDE, workers=min(2, os.cpu_count() or 1))
         step(settings.images)
-    write(folder, scenes, pixels, settings.sizes)
+    write_scenes(folder, scenes, pixels, settings.sizes)
     dataset = open_dataset(folder)
-    # Kept as float16, so their lengths are a little off 1.
-    kept = torch.from_numpy(np.array(cached_embeddings(dataset, ENCODER), dtype=np.float32))
-    vectors = functional.normalize(kept, dim=1)
-    train, validate, _ = settings.sizes
+    # The cache stores float16, so the lengths are not exactly 1.
+    cached = torch.from_numpy(np.array(cached_embeddings(dataset, ENCODER), dtype=np.float32))
+    vectors = functional.normalize(cached, dim=1)
+
+    def split(name: str, start: int, stop: int) -> RelevanceSplit:
+        own = (scenes.image_of_caption >= start) & (scenes.image_of_caption < stop)
+        owner = scenes.image_of_caption[own] - start
+        captions = [scenes.captions[place] for place in np.flatnonzero(own)]
+        own_vectors = vectors.numpy()[own]
+        pseudo = relevance(own_vectors, own_vectors, owner, owner)
+        return RelevanceSplit(dataset.split(name), pseudo, true_relevance(scenes.scenes[start:stop], captions))
+
+    first, second, _ = np.cumsum(settings.sizes).tolist()
     return DemoData(
         dataset=dataset,
-        reader=Reader(dict(zip(dataset.texts, vectors, strict=True))),
-        validation=_split(scenes, pixels, vectors.numpy(), train, train + validate),
-        test=_split(scenes, pixels, vectors.numpy(), train + validate, settings.images),
+        reader=CaptionReader(dict(zip(dataset.texts, vectors, strict=True))),
+        validation=split("val", first, second),
+        test=split("test", second, settings.images),
     )
 
 
-def write(folder: Path, scenes: SceneDataset, pixels: npt.NDArray[np.uint8], sizes: tuple[int, int, int]) -> None:
-    """Write scenes as a dataset folder: captions, PNG files in a zip, and the same pictures as features.
+def write_scenes(folder: Path, scenes: SceneDataset, pixels: npt.NDArray[np.uint8], sizes: tuple[int, ...]) -> None:
+    """Write scenes as a dataset folder: captions, PNG files in a zip, and the same pixels as features.
 
     Args:
-        folder: Where to; new or empty.
+        folder: Folder of the dataset, new or empty.
         scenes: Scenes and captions, in the order of the splits.
-        pixels: ``(N, S, S, 3)`` pictures of the scenes.
-        sizes: Images to train on, to validate and to test.
+        pixels: ``(N, S, S, 3)`` images of the scenes.
+        sizes: Number of images for training, validation and test.
     """
     splits = np.repeat(SPLITS, sizes).tolist()
     ids = [f"{number:05d}" for number in range(len(splits))]
     images = tuple(ImageRecord(one, split, f"{one}.png") for one, split in zip(ids, splits, strict=True))
-    taken = [0] * len(ids)
+    counts = [0] * len(ids)
     captions = []
     for caption in scenes.captions:
         one = ids[caption.image]
-        captions.append(Caption(f"{one}-{taken[caption.image]}", one, caption.text, splits[caption.image]))
-        taken[caption.image] += 1
-    with tempfile.TemporaryDirectory(prefix="bcls-demo-") as beside:
+        captions.append(Caption(f"{one}-{counts[caption.image]}", one, caption.text, splits[caption.image]))
+        counts[caption.image] += 1
+    with tempfile.TemporaryDirectory(prefix="bcls-demo-") as temporary:
         files = {}
         for split, part in zip(SPLITS, np.split(pixels, np.cumsum(sizes)[:-1]), strict=True):
-            files[split] = FeatureFile(str(Path(beside) / f"{split}.npy"))
+            files[split] = FeatureFile(str(Path(temporary) / f"{split}.npy"))
             np.save(files[split].path, part.transpose(0, 3, 1, 2))
-        pictures = zip((f"{one}.png" for one in ids), _png(pixels), strict=True)
-        content = Content("scenes", images, tuple(captions), features={PIXELS: files}, image_bytes=pictures)
+        pngs = zip((f"{one}.png" for one in ids), _png(pixels), strict=True)
+        content = Content("scenes", images, tuple(captions), features={PIXELS: files}, image_bytes=pngs)
         write_dataset(folder, content, copy=True)
 
 
 def _png(pixels: npt.NDArray[np.uint8]) -> Iterator[bytes]:
-    for picture in pixels:
-        encoded = io.BytesIO()
-        Image.fromarray(picture).save(encoded, format="PNG")
-        yield encoded.getvalue()
+    for image in pixels:
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, format="PNG")
+        yield file.getvalue()
 
 
-def _split(
-    scenes: SceneDataset, pixels: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32], start: int, stop: int
-) -> JudgedSplit:
-    own = (scenes.image_of_caption >= start) & (scenes.image_of_caption < stop)
-    chosen = [scenes.captions[place] for place in np.flatnonzero(own)]
-    image_of_caption = scenes.image_of_caption[own] - start
-    return JudgedSplit(
-        pixels=pixels[start:stop],
-        texts=[caption.text for caption in chosen],
-        image_of_caption=image_of_caption,
-        pseudo=relevance(vectors[own], vectors[own], image_of_caption, image_of_caption),
-        true=true_relevance(scenes.scenes[start:stop], chosen),
-    )
+def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: Path) -> DemoRun:
+    """Train the model with one loss and one seed, and evaluate it.
 
-
-def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: Path) -> Run:
-    """Train the towers under one loss from one seed and measure them.
-
-    The test figures are those of the model that ``bcls.models.load(folder)`` gives: the one with the highest RSUM on
-    the validation split.
+    The test metrics are those of the model that ``bcls.models.load(folder)`` returns, the one with the highest
+    validation RSUM.
 
     Args:
-        loss: Name of the loss; its defaults are the paper's.
-        seed: Of weights, batches and dropout.
-        data: Pictures, captions and labels.
+        loss: Name of the loss, used with its defaults.
+        seed: Seed of weights, batches and dropout.
+        data: Images, captions and relevance.
         settings: Epochs and batch size.
-        folder: The run's folder.
+        folder: Folder of the run.
     """
     started = time.perf_counter()
     torch.manual_seed(seed)
     model = ScenesModel(ScenesConfig(), data.reader)
-    result = train_run(_config(loss, seed, data, settings, folder), model=model, dataset=data.dataset)
-    epochs = list(range(1, result.epochs + 1))
-    # No loss and no choice has seen the true relevance, so it is looked at afterwards.
-    looks = [_scores(model, folder, EPOCH.format(epoch), data, data.validation) for epoch in epochs]
-    seen = [measure(look, data.validation) for look in looks]
-    similarity = _scores(model, folder, BEST, data, data.test)
-    return Run(
-        loss=loss,
-        seed=seed,
-        epochs=epochs,
-        train_loss=_losses(read_metrics(folder), result.epochs),
-        val_rsum=[look["rsum"] for look in result.history],
-        val_tau_true=[look["tau_true"] for look in seen],
-        test=measure(similarity, data.test),
-        seconds=time.perf_counter() - started,
-        similarity=similarity,
-    )
-
-
-def _config(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: Path) -> TrainConfig:
-    """The same for every loss but for its name; the learning rate was chosen on the validation split."""
-    return TrainConfig(
+    # The same for every loss; the learning rate was chosen on the validation split.
+    config = TrainConfig(
         data=str(data.dataset.folder),
         out=str(folder),
         model={"name": ScenesConfig.name},
@@ -206,33 +214,49 @@ def _config(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder
         device="cpu",
         seed=seed,
     )
+    result = train_run(config, model=model, dataset=data.dataset)
+    epochs = list(range(1, result.epochs + 1))
+    # Computed afterwards, since neither training nor the choice of the best epoch may use the true relevance.
+    by_epoch = [_scores(model, folder, EPOCH.format(epoch), data.validation) for epoch in epochs]
+    similarity = _scores(model, folder, BEST, data.test)
+    return DemoRun(
+        loss=loss,
+        seed=seed,
+        epochs=epochs,
+        train_loss=_mean_losses(read_metrics(folder), result.epochs),
+        val_rsum=[one["rsum"] for one in result.history],
+        val_tau_true=[measure(one, data.validation)["tau_true"] for one in by_epoch],
+        test=measure(similarity, data.test),
+        seconds=time.perf_counter() - started,
+        similarity=similarity,
+    )
 
 
-def measure(similarity: Floats, split: JudgedSplit) -> dict[str, float]:
-    """Recalls against the pairs, and Kendall's tau (mean of both directions) against both kinds of relevance."""
-    figures = recalls(similarity, split.image_of_caption)
-    for name, labels in (("pseudo", split.pseudo), ("true", split.true)):
+def measure(similarity: Floats, data: RelevanceSplit) -> dict[str, float]:
+    """Compute recalls, and Kendall's tau (mean of both directions) with both kinds of relevance."""
+    metrics = recalls(similarity, data.split.image_of_caption)
+    for name, labels in (("pseudo", data.pseudo), ("true", data.true)):
         taus = kendall(similarity, labels)
-        figures[f"tau_{name}"] = (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
-    return figures
+        metrics[f"tau_{name}"] = (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
+    return metrics
 
 
-def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: DemoData, split: JudgedSplit) -> Floats:
-    """Scores of a split by the model as a checkpoint has it."""
+def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: RelevanceSplit) -> Floats:
+    """Score a split with the weights of a checkpoint."""
     model.load_trained_state(load_file(folder / CHECKPOINTS / checkpoint / WEIGHTS))
-    pixels = torch.from_numpy(split.pixels).permute(0, 3, 1, 2)
-    scores: Floats = model.similarity(pixels, Padded(data.reader(split.texts))).numpy()
+    pixels = torch.from_numpy(data.split.features(PIXELS).take(range(len(data.split.images))))
+    scores: Floats = model.similarity(pixels, Padded(model.read(data.split.texts))).numpy()
     return scores
 
 
-def _losses(lines: list[dict[str, Any]], epochs: int) -> list[float]:
-    """Mean training loss of each epoch, from the lines of ``metrics.jsonl``.
+def _mean_losses(lines: list[dict[str, Any]], epochs: int) -> list[float]:
+    """Compute the mean training loss of each epoch from the lines of ``metrics.jsonl``.
 
-    Each line has the mean over the steps since the line before.
+    Each line contains the mean over the steps since the previous line.
 
     Example:
         >>> steps = ((1, 2, 4.0), (1, 3, 1.0), (2, 4, 0.5))
-        >>> _losses([{"kind": "step", "epoch": e, "step": s, "loss": value} for e, s, value in steps], 2)
+        >>> _mean_losses([{"kind": "step", "epoch": e, "step": s, "loss": value} for e, s, value in steps], 2)
         [3.0, 0.5]
     """
     sums, counts, before = [0.0] * epochs, [0] * epochs, 0
@@ -244,56 +268,14 @@ def _losses(lines: list[dict[str, Any]], epochs: int) -> list[float]:
     return [total / count for total, count in zip(sums, counts, strict=True)]
 
 
-#: The figures, and folders of the dataset and of the runs, in the demo's folder.
-RESULTS, SCENES, RUNS = "results.json", "scenes", "runs"
-
-
-def run(settings: DemoSettings) -> list[Run]:
-    """Make the data, train every loss from every seed, write ``results.json`` and ``report.html``.
-
-    The dataset lies in ``scenes`` and each run in ``runs/LOSS-seedN``, for ``bcls evaluate`` and the like. Figures and
-    report are written again after each round of losses, so an interrupted demo keeps what it has.
-
-    Args:
-        settings: See :class:`DemoSettings`.
-
-    Returns:
-        The runs, by seed and then in the order of :data:`LOSSES`.
-
-    Raises:
-        ValueError: The folder holds something else under the names that the demo writes.
-    """
-    started = time.perf_counter()
-    # Said before the work, not after four minutes of it.
-    require("matplotlib", "plots", "drawing the report's curves")
-    require("sentence_transformers", "text", "reading captions with MiniLM")
-    out = Path(settings.out)
-    out.mkdir(parents=True, exist_ok=True)
-    _clear(out)
-    described = {"version": __version__, **asdict(settings), "sizes": settings.sizes}
-    _write(out, [], described, 0.0)
-    data = prepare(settings, out / SCENES)
-    runs: list[Run] = []
-    total = settings.seeds * len(LOSSES)
-    for seed in range(settings.seeds):
-        for loss, name in LOSSES.items():
-            note = f"training {len(runs) + 1} of {total}: {name}, seed {seed + 1} of {settings.seeds}"
-            print(note, file=sys.stderr, flush=True)
-            runs.append(train(loss, seed, data, settings, out / RUNS / f"{loss}-seed{seed}"))
-        seconds = time.perf_counter() - started
-        _write(out, runs, described, seconds)
-        write_report(out / "report.html", runs, data.test, described, seconds)
-    return runs
-
-
 def _clear(out: Path) -> None:
-    """Remove what an earlier demo left in its folder; nothing else that has those names is touched."""
+    """Remove the dataset and the runs of an earlier demo; other files with these names are kept."""
     runs = [path for loss in LOSSES for path in sorted((out / RUNS).glob(f"{loss}-seed*"))]
-    there = [path for path in (out / SCENES, *runs) if path.exists()]
-    if there and not _is_demo(out / RESULTS):
-        remedy = "choose another folder with --out: nothing is overwritten"
-        fail("--out", "a new folder, or that of an earlier demo", f"{there[0]} without its {RESULTS}", remedy)
-    for path in there:
+    present = [path for path in (out / SCENES, *runs) if path.exists()]
+    if present and not _is_demo(out / RESULTS):
+        hint = "choose another folder with --out: nothing was overwritten"
+        fail("--out", "a new folder, or that of an earlier demo", f"{present[0]} without its {RESULTS}", hint)
+    for path in present:
         shutil.rmtree(path)
 
 
@@ -305,44 +287,11 @@ def _is_demo(results: Path) -> bool:
     return isinstance(content, dict) and {"settings", "summary", "runs"} <= content.keys()
 
 
-def _write(out: Path, runs: list[Run], described: dict[str, object], seconds: float) -> None:
-    figures = {loss: {key: asdict(spread) for key, spread in row.items()} for loss, row in summary(runs).items()}
+def _write_results(out: Path, runs: list[DemoRun], described: dict[str, object], seconds: float) -> None:
     results = {
         "settings": described,
         "seconds": seconds,
-        "summary": figures,
+        "summary": summary_json(runs),
         "runs": [one.as_json() for one in runs],
     }
     write_whole(out / RESULTS, json.dumps(results, indent=1) + "\n")
-
-
-def print_table(runs: Sequence[Run], out: Path) -> None:
-    """Print mean and deviation of every test figure, the best of each in bold, and the next steps."""
-    from rich.console import Console
-    from rich.table import Table
-
-    rows = summary(runs)
-    seeds = len({run.seed for run in runs})
-    table = Table(title="Test split" + (f", mean ± deviation over {seeds} seeds" if seeds > 1 else ", one seed"))
-    table.add_column("loss")
-    for _, heading, _ in FIGURES:
-        table.add_column(heading, justify="right")
-    best = {key: max(row[key].mean for row in rows.values()) for key, _, _ in FIGURES}
-    for loss, row in rows.items():
-        cells = []
-        for key, _, digits in FIGURES:
-            cell = f"{row[key].mean:.{digits}f}" + (f" ± {row[key].deviation:.{digits}f}" if seeds > 1 else "")
-            cells.append(f"[bold]{cell}[/bold]" if row[key].mean == best[key] else cell)
-        table.add_row(LOSSES[loss], *cells)
-    # Off a terminal rich would fold the table to 80 columns.
-    console = Console(width=None if Console().is_terminal else 160)
-    console.print(table)
-    console.print(
-        "R@K, RSUM: is the right one among the first K? τ pseudo: agreement with MiniLM's labels, which BCLS learned "
-        "from. τ true: agreement with the scenes themselves, which no loss has seen.\n"
-    )
-    # Plain: names of folders may look like markup.
-    console.print(f"Report with curves and a gallery: {out / 'report.html'}", markup=False)
-    console.print(f"All figures: {out / 'results.json'}", markup=False)
-    next_step = f"bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help"
-    console.print(f"Next: {next_step}", markup=False)

@@ -1,4 +1,4 @@
-"""A model small enough to train on two cores in seconds: a convolutional image tower and a linear text tower."""
+"""The model of the demo, which trains on two cores in seconds: a convolutional image tower and a linear text tower."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,45 +16,45 @@ from bcls.labels.encoders import TextEncoder, load_text_encoder
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, pixel_batch
 from bcls.models.padded import Padded
 
-#: Length of MiniLM's vectors.
+#: Dimension of the embeddings of MiniLM.
 TEXT_WIDTH = 384
-#: Cells along each side of the grid that the image tower ends in: where things are matters to captions.
+#: Side of the grid that the image tower pools to, so that the positions of objects are kept.
 _GRID = 4
 
 
 @dataclass(frozen=True)
 class ScenesConfig:
-    """What :class:`ScenesModel` is made from."""
+    """Configuration of :class:`ScenesModel`."""
 
     name: str = "scenes"
-    """The model's name."""
+    """Name of the model."""
     side: int = 64
-    """Side of the square pictures that it sees, in pixels; others are resized."""
+    """Side of the square input images in pixels; other images are resized."""
     channels: int = 16
-    """Channels of the first convolution; the second has twice, the third four times as many."""
+    """Channels of the first convolution; the second has twice and the third four times as many."""
     width: int = 128
-    """Width of the vectors of both sides."""
+    """Dimension of the embeddings."""
 
     def __post_init__(self) -> None:
         for name, least in (("side", 8 * _GRID), ("channels", 1), ("width", 1)):
             check_whole(name, getattr(self, name), least=least)
 
 
-class Reader:
-    """Captions as vectors of MiniLM, which stays as it is.
+class CaptionReader:
+    """Encodes captions with MiniLM, which is frozen.
 
     Args:
-        known: Vectors of captions that need not be read again.
+        known: Embeddings of captions that need not be encoded again.
     """
 
     def __init__(self, known: Mapping[str, Tensor] | None = None) -> None:
         self._known = known or {}
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """``(C, 384)`` float32 unit rows, in the order of ``texts``."""
+        """Return ``(C, 384)`` float32 unit rows in the order of ``texts``."""
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        read = dict(zip(new, torch.from_numpy(_minilm().encode(new)), strict=True)) if new else {}
-        rows = [self._known[text] if text in self._known else read[text] for text in texts]
+        encoded = dict(zip(new, torch.from_numpy(_minilm().encode(new)), strict=True)) if new else {}
+        rows = [self._known[text] if text in self._known else encoded[text] for text in texts]
         return torch.stack(rows) if rows else torch.zeros(0, TEXT_WIDTH)
 
 
@@ -64,22 +64,22 @@ def _minilm() -> TextEncoder:
 
 
 class ScenesModel(RetrievalModel):
-    r"""Two towers into one space, learned from nothing but MiniLM's vectors of the captions.
+    r"""Two towers with a common embedding space; the text tower reads embeddings of MiniLM.
 
     .. math:: v = \mathrm{unit}(W_V \, \mathrm{conv}(V) + b_V), \qquad t = \mathrm{unit}(W_T \, m(T) + b_T),
         \qquad s = v \cdot t
 
     Args:
-        config: Sizes.
-        reader: What turns captions into vectors m; models that are trained one after another share one.
+        config: Sizes of the layers.
+        reader: Encodes captions as vectors m; several models can share one.
     """
 
     config: ScenesConfig
 
-    def __init__(self, config: ScenesConfig, reader: Reader | None = None) -> None:
+    def __init__(self, config: ScenesConfig, reader: CaptionReader | None = None) -> None:
         super().__init__()
         self.config = config
-        self.read = reader if reader is not None else Reader()
+        self.read = reader if reader is not None else CaptionReader()
         channels = config.channels
         self.image = nn.Sequential(
             *_stage(3, channels, 5),
@@ -93,44 +93,44 @@ class ScenesModel(RetrievalModel):
         self.text = nn.Sequential(nn.Dropout(0.1), nn.Linear(TEXT_WIDTH, config.width))
 
     def prepare_images(self, images: ImageInputs) -> Padded:
-        """Pixels ``(N, 3, S, S)`` from 0 to 255."""
+        """Return pixels ``(N, 3, S, S)`` from 0 to 255."""
         given = torch.from_numpy(np.array(images)) if isinstance(images, np.ndarray) else images
         return pixel_batch(given, self._pixels, self.config.side)
 
     def prepare_texts(self, texts: TextInputs) -> Padded:
-        """MiniLM's vectors ``(C, 384)``, read now or before.
+        """Return embeddings of MiniLM ``(C, 384)``, given or computed from strings.
 
         Raises:
-            ValueError: Neither strings nor such vectors.
+            ValueError: The input is neither strings nor such embeddings.
         """
         if isinstance(texts, Padded | Tensor):
             vectors = texts.values if isinstance(texts, Padded) else texts
             if vectors.ndim != 2 or vectors.shape[1] != TEXT_WIDTH or not vectors.is_floating_point():
-                expected = f"strings, or MiniLM's vectors (C, {TEXT_WIDTH})"
-                fail("texts", expected, f"{vectors.dtype} {tuple(vectors.shape)}", "give the captions themselves")
+                expected = f"strings, or embeddings of MiniLM (C, {TEXT_WIDTH})"
+                fail("texts", expected, f"{vectors.dtype} {tuple(vectors.shape)}", "pass the captions as strings")
             return Padded(vectors)
         if isinstance(texts, str) or not all(isinstance(one, str) for one in texts):
-            fail("texts", "a list of strings", type(texts).__name__, "this model has no token numbers")
+            fail("texts", "a list of strings", type(texts).__name__, "pass captions; this model has no token ids")
         strings: Any = texts
         return Padded(self.read(strings))
 
     def image_codes(self, images: Padded) -> Padded:
-        """``(N, D)`` unit vectors."""
-        # Channels last is how convolutions are fastest.
+        """Return ``(N, D)`` unit vectors."""
+        # Convolutions are fastest with channels last.
         pixels = images.values.to(torch.float32, memory_format=torch.channels_last)
         return Padded(functional.normalize(self.image(pixels / 127.5 - 1), dim=1))
 
     def text_codes(self, texts: Padded) -> Padded:
-        """``(C, D)`` unit vectors."""
+        """Return ``(C, D)`` unit vectors."""
         return Padded(functional.normalize(self.text(texts.values), dim=1))
 
     def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Cosines, ``(N, C)``."""
+        """Return cosine similarities ``(N, C)``."""
         return images.values @ texts.values.T
 
-    def _pixels(self, picture: Image.Image) -> Tensor:
+    def _pixels(self, image: Image.Image) -> Tensor:
         side = self.config.side
-        small = picture.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
+        small = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
         return torch.from_numpy(np.array(small)).permute(2, 0, 1)
 
 

@@ -1,61 +1,24 @@
-"""What can be set for the demo.
-
-What the demo measured.
-
-The demo's result in words, computed from the figures: true whatever they are.
-
-The course of training as three small plots, ready to stand in a page.
-"""
+"""Settings and results of the demo: the table on the terminal, and the findings in words."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import check_whole
-from bcls.reports.charts import INK, as_element, drawing
 
+if TYPE_CHECKING:
+    from bcls.experiments.summary import Spread
 
-@dataclass(frozen=True)
-class DemoSettings:
-    """Settings of the demo; the defaults take less than four minutes on two cores."""
-
-    out: str = "bcls-demo"
-    """Folder for the report, the figures, the scenes and the runs; what an earlier demo left there is replaced."""
-    images: int = 2000
-    """How many scenes to draw: three quarters to train on, a tenth to validate, the rest to test."""
-    seeds: int = 3
-    """How many runs for each loss, with other weights and batches."""
-    epochs: int = 5
-    """How often each run sees every training caption, of which each image has five."""
-    batch: int = 64
-    """Pairs in a batch."""
-    json: bool = False
-    """Print the figures as JSON instead of a table."""
-
-    def __post_init__(self) -> None:
-        for flag, least in (("images", 100), ("seeds", 1), ("epochs", 1), ("batch", 2)):
-            check_whole(f"--{flag}", getattr(self, flag), least=least)
-        if self.batch > self.sizes[0]:
-            check_whole("--images", self.images, least=-(-self.batch * 4 // 3))
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Images to train on, to validate and to test."""
-        train, validate = self.images * 3 // 4, self.images // 10
-        return train, validate, self.images - train - validate
-
-
-#: The losses of the demo, by the names of :func:`bcls.losses.from_name`, with how people write them.
+#: The losses of the demo: names of :func:`bcls.losses.from_name`, and how they are written in text.
 LOSSES = {"triplet-hn": "Triplet-HN", "triplet-sn": "Triplet-SN", "bcls": "BCLS"}
-
-#: Figures on the test split: key, heading, digits.
-FIGURES = (
+#: Metrics on the test split: key, heading, digits.
+METRICS = (
     ("i2t_r1", "R@1 i→t", 1),
     ("i2t_r5", "R@5 i→t", 1),
     ("i2t_r10", "R@10 i→t", 1),
@@ -66,235 +29,176 @@ FIGURES = (
     ("tau_pseudo", "τ pseudo", 3),
     ("tau_true", "τ true", 3),
 )
+#: Folders of the dataset and of the runs in the folder of the demo.
+SCENES, RUNS = "scenes", "runs"
+# The mean of Triplet-HN for a model that scores all pairs alike: the margin, in both directions.
+_STALLED = 2 * 0.2
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training run under one loss from one seed."""
+class DemoSettings:
+    """Settings of the demo; the defaults take less than four minutes on two cores."""
+
+    out: str = "bcls-demo"
+    """Folder for the report, the results, the scenes and the runs; an earlier demo in it is replaced."""
+    images: int = 2000
+    """Number of scenes: three quarters for training, a tenth for validation, the rest for the test."""
+    seeds: int = 3
+    """Number of runs for each loss."""
+    epochs: int = 5
+    """Number of passes over the training captions, five for each image."""
+    batch: int = 64
+    """Pairs in a batch."""
+    json: bool = False
+    """Print the results as JSON instead of a table."""
+
+    def __post_init__(self) -> None:
+        for flag, least in (("images", 100), ("seeds", 1), ("epochs", 1), ("batch", 2)):
+            check_whole(f"--{flag}", getattr(self, flag), least=least)
+        if self.batch > self.sizes[0]:
+            check_whole("--images", self.images, least=-(-self.batch * 4 // 3))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Number of images for training, validation and test."""
+        train, validate = self.images * 3 // 4, self.images // 10
+        return train, validate, self.images - train - validate
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """One training run with one loss and one seed.
+
+    Attributes:
+        loss: Name of the loss.
+        seed: Seed of weights and batches; the data is the same for all runs.
+        epochs: Epochs after which the validation split was evaluated.
+        train_loss: Mean training loss of each of these epochs.
+        val_rsum: Validation RSUM after each of these epochs.
+        val_tau_true: Kendall's tau with the true relevance on the validation split, mean of both directions.
+        test: Metrics on the test split, see :data:`METRICS`.
+        seconds: Duration of the run.
+        similarity: ``(N, C)`` scores of the test split, for the gallery; not written to ``results.json``.
+    """
 
     loss: str
-    """Name of the loss."""
     seed: int
-    """Seed of weights and batches; the same data for all."""
     epochs: list[int]
-    """Epochs after which the validation split was looked at."""
     train_loss: list[float]
-    """Mean training loss of each of these epochs."""
     val_rsum: list[float]
-    """RSUM on the validation split after each of these epochs."""
     val_tau_true: list[float]
-    """Kendall's tau against the true relevance on the validation split, mean of both directions."""
     test: dict[str, float]
-    """Figures on the test split after the last epoch, see :data:`FIGURES`."""
     seconds: float
-    """How long the run took."""
     similarity: npt.NDArray[np.float32] = field(repr=False, compare=False)
-    """(N, C) scores of the test split, for the gallery; not written to ``results.json``."""
 
     def as_json(self) -> dict[str, Any]:
-        """All but the scores."""
+        """Return all values except the scores."""
         return {key: value for key, value in vars(self).items() if key != "similarity"}
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation over seeds."""
+def summary(runs: Iterable[DemoRun]) -> dict[str, dict[str, "Spread"]]:
+    """Compute mean and deviation of every test metric for every loss that has runs, in the order of :data:`LOSSES`."""
+    from bcls.experiments.summary import spread  # it imports more than `bcls demo --help` needs
 
-    mean: float
-    deviation: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> "Spread":
-        """Spread of one or more values; one value has no deviation.
-
-        Example:
-            >>> Spread.of([1.0, 3.0])
-            Spread(mean=2.0, deviation=1.4142135623730951)
-        """
-        numbers = list(values)
-        return cls(fmean(numbers), stdev(numbers) if len(numbers) > 1 else 0.0)
-
-
-def summary(runs: Iterable[Run]) -> dict[str, dict[str, Spread]]:
-    """Spread of every test figure for every loss that has a run, in the order of :data:`LOSSES`."""
     runs = list(runs)
     return {
-        loss: {key: Spread.of(run.test[key] for run in runs if run.loss == loss) for key, _, _ in FIGURES}
+        loss: {key: spread([run.test[key] for run in runs if run.loss == loss]) for key, _, _ in METRICS}
         for loss in LOSSES
         if any(run.loss == loss for run in runs)
     }
 
 
-# With hard negatives and a mean over the batch, a model that scores all pairs alike pays the margin in both directions.
-_STALLED = 2 * 0.2
+def summary_json(runs: Iterable[DemoRun]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return :func:`summary` as it is written to ``results.json`` and printed with ``--json``."""
+    return {
+        loss: {key: {"mean": one.mean, "deviation": one.deviation} for key, one in metrics.items()}
+        for loss, metrics in summary(runs).items()
+    }
 
 
-def findings(runs: Sequence[Run]) -> list[str]:
-    """Say in words what the table says, whatever it says."""
-    figures = summary(runs)
+def print_table(runs: Sequence[DemoRun], out: Path) -> None:
+    """Print mean and deviation of every test metric, the best of each in bold, and the next steps."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = summary(runs)
+    seeds = len({run.seed for run in runs})
+    table = Table(title="Test split" + (f", mean ± deviation over {seeds} seeds" if seeds > 1 else ", one seed"))
+    table.add_column("loss")
+    for _, heading, _ in METRICS:
+        table.add_column(heading, justify="right")
+    best = {key: max(row[key].mean for row in rows.values()) for key, _, _ in METRICS}
+    for loss, row in rows.items():
+        cells = []
+        for key, _, digits in METRICS:
+            cell = f"{row[key].mean:.{digits}f}" + (f" ± {row[key].deviation:.{digits}f}" if seeds > 1 else "")
+            cells.append(f"[bold]{cell}[/bold]" if row[key].mean == best[key] else cell)
+        table.add_row(LOSSES[loss], *cells)
+    # Without a terminal rich would wrap the table at 80 columns.
+    console = Console(width=None if Console().is_terminal else 160)
+    console.print(table)
+    console.print(
+        "R@K: share of queries with a correct item among the first K results; RSUM: their sum. τ pseudo: agreement "
+        "with MiniLM's labels, which BCLS learned from. τ true: agreement with the scenes, which no loss has seen.\n"
+    )
+    # Without markup, since names of folders may look like it.
+    console.print(f"Report with charts and a gallery: {out / 'report.html'}", markup=False)
+    console.print(f"All results: {out / 'results.json'}", markup=False)
+    next_step = f"bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help"
+    console.print(f"Next: {next_step}", markup=False)
+
+
+def findings(runs: Sequence[DemoRun]) -> list[str]:
+    """Describe the results in sentences that are computed from the metrics."""
+    metrics = summary(runs)
     # BCLS is Triplet-SN with a second term, so that comparison comes first.
-    ahead, *others = [loss for loss in ("bcls", "triplet-sn", "triplet-hn") if loss in figures]
-    found = [_comparison(ahead, other, figures) for other in others]
+    first, *others = [loss for loss in ("bcls", "triplet-sn", "triplet-hn") if loss in metrics]
+    found = [_comparison(first, other, metrics) for other in others]
     if not others:
-        found.append(f"Only {LOSSES[ahead]} was trained, so there is nothing to compare it with.")
-    elif len({(run.loss, run.seed) for run in runs}) == len(figures):
-        found.append("With one seed for each loss there is no telling how much of this is chance.")
+        found.append(f"Only {LOSSES[first]} was trained, so there is no comparison.")
+    elif len({(run.loss, run.seed) for run in runs}) == len(metrics):
+        found.append("With one seed for each loss, these differences may be due to chance.")
     hard = [run.train_loss[-1] for run in runs if run.loss == "triplet-hn" and run.train_loss]
     stalled = [last for last in hard if abs(last - _STALLED) <= 0.05 * _STALLED]
     if stalled:
         found.append(
             f"Triplet-HN stalled in {len(stalled)} of {len(hard)} {'seed' if len(hard) == 1 else 'seeds'}: its "
-            f"training loss ended at {Spread.of(stalled).mean:.3f}, close to twice the margin ({_STALLED:.1f}), which "
-            "is what a model pays that scores all pairs alike. Many captions here fit several pictures, so the "
-            "hardest negative is often a false one, and pushing it away undoes what the match has taught."
+            f"training loss ended at {fmean(stalled):.3f}, close to twice the margin ({_STALLED:.1f}), which "
+            "is the loss of a model that scores all pairs alike. Many captions here fit several images, so the "
+            "hardest negative is often a false negative, and pushing it away cancels what the positive pair teaches."
         )
     return found
 
 
-def _comparison(one: str, other: str, figures: Mapping[str, Mapping[str, Spread]]) -> str:
-    tau, base = figures[one]["tau_true"], figures[other]["tau_true"]
-    how = _difference(tau, base, 3, "closer to", "further from")
-    how = f"{how} the true relevance than" if how else "as close to the true relevance as"
-    order = f"{LOSSES[one]} ranks {how} {LOSSES[other]} (τ true {_against(tau, base, 3)})"
-    rsum, base = figures[one]["rsum"], figures[other]["rsum"]
+def _comparison(one: str, other: str, metrics: Mapping[str, Mapping[str, "Spread"]]) -> str:
+    tau, base = metrics[one]["tau_true"], metrics[other]["tau_true"]
+    change = _difference(tau, base, 3, "closer to", "further from")
+    change = f"{change} the true relevance than" if change else "as close to the true relevance as"
+    order = f"{LOSSES[one]} ranks {change} {LOSSES[other]} (τ true {_against(tau, base, 3)})"
+    rsum, base = metrics[one]["rsum"], metrics[other]["rsum"]
     change = _difference(rsum, base, 1, "higher", "lower") or "the same"
     return f"{order}; its RSUM is {change} ({_against(rsum, base, 1)})."
 
 
-def _difference(one: Spread, other: Spread, digits: int, more: str, less: str) -> str:
-    """Say how far apart two means are, in percent of the second; nothing where they print the same."""
+def _difference(one: "Spread", other: "Spread", digits: int, more: str, less: str) -> str:
+    """Describe the difference of two means in percent of the second; empty if they are printed alike."""
     if f"{one.mean:.{digits}f}" == f"{other.mean:.{digits}f}":
         return ""
     word = more if one.mean > other.mean else less
-    # Percent of next to nothing, or of less than nothing, tell nobody anything.
+    # A percentage of a value near zero or below has no meaning.
     share = abs(one.mean - other.mean) / other.mean * 100 if other.mean > 0 else math.inf
     if share > 100:
         return f"far {word}"
     return f"{share:.0f}\u00a0% {word}" if share >= 1 else f"less than 1\u00a0% {word}"
 
 
-def _against(one: Spread, other: Spread, digits: int) -> str:
-    text = f"{_number(one, digits)} against {_number(other, digits)}"
+def _against(one: "Spread", other: "Spread", digits: int) -> str:
     known = one.deviation > 0 and other.deviation > 0
     close = known and abs(one.mean - other.mean) <= one.deviation + other.deviation
+    text = f"{_number(one, digits)} against {_number(other, digits)}"
     return text + (", within the spread of the seeds" if close else "")
 
 
-def _number(spread: Spread, digits: int) -> str:
-    deviation = f"\u00a0±\u00a0{spread.deviation:.{digits}f}" if spread.deviation > 0 else ""
-    return f"{spread.mean:.{digits}f}{deviation}"
-
-
-#: Colour of each loss on a light and on a dark page. Told apart with any kind of colour blindness, readable as text,
-#: and neither the green nor the red that mark right and wrong results.
-COLOURS = {
-    "triplet-hn": ("#ad5f00", "#e69f00"),
-    "triplet-sn": ("#2673bd", "#58a6ea"),
-    "bcls": ("#5b1a6e", "#f0c2ee"),
-}
-
-#: The plots: attribute of a run, and what it says to those who cannot see it.
-PLOTS = {
-    "train_loss": "Training loss by epoch",
-    "val_rsum": "Validation RSUM by epoch",
-    "val_tau_true": "Validation τ against the true relevance by epoch",
-}
-
-# The least distance of two labels, as a share of the height of a plot.
-_LABEL_GAP = 0.11
-
-
-def curve_svgs(runs: Sequence[Run]) -> dict[str, str]:
-    """Draw the training loss and the two validation figures by epoch.
-
-    Each loss has one line, the mean over its seeds, in a band from the lowest to the highest seed.
-
-    Args:
-        runs: Any number of runs.
-
-    Returns:
-        SVG elements by the keys of :data:`PLOTS`, to be put into a page: they take its font and text colour, and the
-        losses' colours from ``--triplet-hn`` and so on where the page sets them.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    with drawing(font_size=10.5) as figure_class:
-        return {key: _svg(key, runs, figure_class) for key in PLOTS}
-
-
-def _svg(key: str, runs: Sequence[Run], figure_class: Any) -> str:
-    figure = figure_class(figsize=(3.7, 2.5))
-    figure.patch.set_alpha(0.0)
-    axes = figure.add_axes((0.125, 0.19, 0.635, 0.765))
-    axes.patch.set_alpha(0.0)
-    ends = {}
-    for loss in LOSSES:
-        points = _by_epoch(key, [run for run in runs if run.loss == loss])
-        if points:
-            ends[loss] = _draw(axes, loss, points)
-    axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
-    axes.yaxis.get_major_locator().set_params(nbins=6)
-    axes.tick_params(length=0)
-    axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.8)
-    axes.spines["left"].set_visible(False)
-    axes.spines["bottom"].set_alpha(0.4)
-    _label(axes, ends)
-    svg = as_element(figure, PLOTS[key], key)
-    for loss, (colour, _) in COLOURS.items():
-        svg = svg.replace(colour, f"var(--{loss}, {colour})")
-    return svg
-
-
-def _by_epoch(key: str, runs: Sequence[Run]) -> dict[int, list[float]]:
-    """Collect the finite values of all seeds; runs need not have looked after the same epochs."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        for epoch, value in zip(run.epochs, getattr(run, key), strict=True):
-            if math.isfinite(value):
-                found[epoch].append(value)
-    return dict(sorted(found.items()))
-
-
-def _draw(axes: Any, loss: str, points: dict[int, list[float]]) -> float:
-    """Draw one line with its band, and return where it ends."""
-    epochs, colour = list(points), COLOURS[loss][0]
-    means = [sum(values) / len(values) for values in points.values()]
-    lows, highs = [min(values) for values in points.values()], [max(values) for values in points.values()]
-    axes.fill_between(epochs, lows, highs, color=colour, alpha=0.18, linewidth=0)
-    # A single point makes no line.
-    axes.plot(epochs, means, color=colour, linewidth=1.8, marker="o" if len(epochs) == 1 else "", markersize=4)
-    return means[-1]
-
-
-def _label(axes: Any, ends: dict[str, float]) -> None:
-    """Write the name of each loss at the end of its line, moved up or down where two would touch."""
-    low, high = axes.get_ylim()
-    height = high - low
-    wanted = sorted((end - low) / height for end in ends.values())
-    for (loss, _), place in zip(sorted(ends.items(), key=lambda end: end[1]), _spread(wanted), strict=True):
-        axes.text(1.03, place, LOSSES[loss], color=COLOURS[loss][0], va="center_baseline", transform=axes.transAxes)
-
-
-def _spread(places: list[float]) -> list[float]:
-    """Move rising places apart until all have room.
-
-    Example:
-        >>> [round(place, 3) for place in _spread([0.5, 0.52, 0.9])]
-        [0.455, 0.565, 0.9]
-    """
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        # Labels that touch become one stack around their common middle, which may then touch the stack below.
-        while len(groups) > 1 and _bottom(groups[-1]) - _bottom(groups[-2]) < len(groups[-2]) * _LABEL_GAP:
-            last = groups.pop()
-            groups[-1] += last
-    return [_bottom(group) + row * _LABEL_GAP for group in groups for row in range(len(group))]
-
-
-def _bottom(group: list[float]) -> float:
-    """Return where the lowest label of a stack stands; the whole stack stays beside the plot."""
-    height = (len(group) - 1) * _LABEL_GAP
-    return min(max(sum(group) / len(group) - height / 2, 0.0), 1.0 - height)
+def _number(value: "Spread", digits: int) -> str:
+    deviation = f"\u00a0±\u00a0{value.deviation:.{digits}f}" if value.deviation > 0 else ""
+    return f"{value.mean:.{digits}f}{deviation}"

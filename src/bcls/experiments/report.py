@@ -1,11 +1,4 @@
-"""Whether two rows differ on the same queries, all seeds together.
-
-The tables of a report: one's own rows, the paper's beside them, the best in bold.
-
-A report from sweeps: tables, tests, curves and verdicts.
-
-The report as one HTML file and as one Markdown file.
-"""
+"""Report on sweeps: tables of means over seeds, paired tests, charts, and the claims of the paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,40 +11,150 @@ from numpy.typing import NDArray
 
 from bcls._core.errors import fail
 from bcls.evaluation.arrays import read_npz
-from bcls.evaluation.pages import document, section
 from bcls.evaluation.statistics import paired_test
-from bcls.experiments.claims import UNKNOWN, Claim, Finding, judge, paper_figures
-from bcls.experiments.report_blocks import Block, Cell, Chart, Line, Section, Table, Terms, Text
+from bcls.experiments.claims import UNKNOWN, Claim, Finding, check_claims, paper_metrics
 from bcls.experiments.results import RANKS
 from bcls.experiments.summary import Spread, Summary, SummaryRow
+from bcls.reports import blocks
+from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
+from bcls.reports.charts import ChartLine
 
-_KS = (1, 5, 10)
+TITLE = "Experiments"
+LEDE = (
+    "Results of the sweeps first, then the claims of the paper, the rule by which each was checked and the comparisons "
+    "behind it."
+)
+_RULE = (
+    "Computed from the results above. The margin of a comparison is twice the standard error of the difference over "
+    "seeds. A comparison is held if the difference is above its margin, not held if it is below the negative margin, "
+    "and inconclusive in between or with one seed. A claim is held if all of its comparisons are held, partly held if "
+    "some are, not held if none is and at least one is contradicted, and inconclusive otherwise."
+)
 
 
-def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, kind: str) -> dict[str, float] | None:
-    """Test the difference of two rows' RSUM, image by image.
+@dataclass(frozen=True)
+class MetricColumn:
+    """A metric in a table: its key, its heading and its number of digits."""
 
-    The share of an image in RSUM is averaged over the seeds that both rows have, and the images with their captions
-    are what is exchanged and drawn; see :func:`bcls.evaluation.paired_test`.
+    key: str
+    heading: str
+    digits: int
+
+
+#: Metrics of the tables in their order. Columns without any value are left out.
+COLUMNS = (
+    MetricColumn("i2t_r1", "i2t R@1", 1),
+    MetricColumn("i2t_r5", "i2t R@5", 1),
+    MetricColumn("i2t_r10", "i2t R@10", 1),
+    MetricColumn("t2i_r1", "t2i R@1", 1),
+    MetricColumn("t2i_r5", "t2i R@5", 1),
+    MetricColumn("t2i_r10", "t2i R@10", 1),
+    MetricColumn("rsum", "RSUM", 1),
+    MetricColumn("fold_rsum", "RSUM, folds", 1),
+    MetricColumn("tau", "tau-a", 3),
+    MetricColumn("tau_b", "tau-b", 3),
+    MetricColumn("ndcg", "nDCG", 3),
+    MetricColumn("i2t_cs100", "i2t CS@100", 3),
+    MetricColumn("t2i_cs100", "t2i CS@100", 3),
+    MetricColumn("true_tau", "true tau", 3),
+    MetricColumn("judged_expert_tau_c", "expert tau-c", 3),
+    MetricColumn("report_expert_tau_c", "expert, 300", 3),
+    MetricColumn("choice_expert_tau_c", "expert, 200", 3),
+    MetricColumn("judged_crowd_tau_b", "crowd tau-b", 3),
+    MetricColumn("report_crowd_tau_b", "crowd, 300", 3),
+    MetricColumn("choice_crowd_tau_b", "crowd, 200", 3),
+    MetricColumn("eccv_map_at_r_i2t", "ECCV i2t mAP@R", 1),
+    MetricColumn("eccv_rprecision_i2t", "ECCV i2t R-P", 1),
+    MetricColumn("eccv_r1_i2t", "ECCV i2t R@1", 1),
+    MetricColumn("eccv_map_at_r_t2i", "ECCV t2i mAP@R", 1),
+    MetricColumn("eccv_rprecision_t2i", "ECCV t2i R-P", 1),
+    MetricColumn("eccv_r1_t2i", "ECCV t2i R@1", 1),
+)
+#: Losses in the charts of convergence.
+_CONVERGENCE = ("triplet-hn", "triplet-sn", "bcls")
+#: Charts of convergence: key in the history, and title.
+_HISTORY = {"loss": "Training loss", "validation_loss": "Validation loss", "rsum": "Validation RSUM"}
+#: Losses drawn as constant levels beside a grid over alpha or beta, with their names in the paper.
+_LEVELS = {"triplet-sn": "w/o BCLS", "triplet-sn+kendall": "w/o SW-HS"}
+_NAMES = {"rsum": "RSUM", "tau": "tau-a", "bcls": "BCLS"}
+
+
+def build(
+    summaries: Sequence[Summary], paper: Mapping[str, Any] | None = None, remarks: Mapping[str, str] | None = None
+) -> list[Section]:
+    """Create a report.
 
     Args:
-        folder: Of the sweep.
-        a: One row.
-        b: The other.
-        kind: ``"test"`` or ``"validation"``.
+        summaries: The sweeps, in the order of the report.
+        paper: Tables of the paper, for comparison.
+        remarks: Explanations of verdicts by claim; not shown for a claim without data.
 
     Returns:
-        ``difference``, a less b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``; ``None``
-        where the ranks of no common seed are there.
+        A section for each sweep, then a section with the claims of the paper.
+    """
+    claims = _claims_section(check_claims(summaries), remarks or {})
+    return [*(_sweep_section(summary, summaries, paper) for summary in summaries), claims]
+
+
+def as_html(sections: Sequence[Section]) -> str:
+    """Render a report as one self-contained HTML page."""
+    return blocks.as_html(TITLE, LEDE, sections)
+
+
+def as_markdown(sections: Sequence[Section]) -> str:
+    """Render a report as Markdown."""
+    return blocks.as_markdown(TITLE, LEDE, sections)
+
+
+def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Table:
+    """Create the table of a sweep: mean and standard deviation over seeds, the best mean of a column in bold.
+
+    Args:
+        summary: The sweep.
+        paper: Tables of the paper; the values of a configuration in the paper are shown below ours.
+    """
+    source = {row.name: row.on(summary.split) for row in summary.rows}
+    shown = [column for column in COLUMNS if any(column.key in metrics for metrics in source.values())]
+    best = {column.key: _best(column, list(source.values())) for column in shown}
+    lines = []
+    for row in summary.rows:
+        seeds = f"{len(row.keys)}" + (f" ({row.failed} diverged)" if row.failed else "")
+        cells = [_cell(column, source[row.name].get(column.key), best[column.key]) for column in shown]
+        lines.append([Cell(row.name), Cell(seeds), *cells])
+        for name, values in _paper_rows(summary, row, paper) if paper else []:
+            known = [(values.get(column.key), column.digits) for column in shown]
+            texts = ["" if value is None else f"{value:.{digits}f}" for value, digits in known]
+            lines.append([Cell(text) for text in (name, "1", *texts)])
+    return Table(["configuration", "seeds", *(column.heading for column in shown)], lines)
+
+
+def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] | None:
+    """Test whether two configurations differ in RSUM on the same queries.
+
+    The contribution of each image to RSUM is averaged over the seeds that both configurations have. Images with their
+    captions are the units of the test; see :func:`bcls.evaluation.paired_test`.
+
+    Args:
+        folder: Folder of the sweep.
+        a: The first configuration.
+        b: The second configuration.
+        split: ``"test"`` or ``"validation"``.
+
+    Returns:
+        ``difference`` of a minus b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``; ``None``
+        if there is no common seed with saved ranks.
+
+    Raises:
+        ValueError: The files of ranks are damaged or belong to different images.
     """
     pairs = []
     for seed in sorted(a.keys.keys() & b.keys.keys()):
-        files = [folder / RANKS / f"{row.keys[seed]}-{kind}.npz" for row in (a, b)]
+        files = [folder / RANKS / f"{row.keys[seed]}-{split}.npz" for row in (a, b)]
         if all(file.is_file() for file in files):
-            pairs.append([_shares(file) for file in files])
-            shapes = {len(shares) for pair in pairs for shares in pair}
-            if len(shapes) > 1:
-                got = f"{' and '.join(map(str, sorted(shapes)))} images"
+            pairs.append([_contributions(file) for file in files])
+            sizes = {len(values) for pair in pairs for values in pair}
+            if len(sizes) > 1:
+                got = f"{' and '.join(map(str, sorted(sizes)))} images"
                 fail(str(files[0].parent), "ranks of the same images in each file", got, "copy the ranks again")
     if not pairs:
         return None
@@ -59,139 +162,105 @@ def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, kind: str) -> dict[
     return {**paired_test(means[0], means[1]), "seeds": float(len(pairs))}
 
 
-def paired_table(summary: Summary, against: SummaryRow) -> Table | None:
-    """A row against every other of its sweep; nothing where there are no ranks."""
-    rows: list[list[str]] = []
-    for row in summary.rows:
-        if row.name == against.name:
-            continue
-        test = compare_rows(summary.folder, against, row, summary.split)
-        if test is not None:
-            interval = f"{test['difference_low']:+.1f} to {test['difference_high']:+.1f}"
-            rows.append(
-                [row.name, f"{test['difference']:+.1f}", interval, f"{test['p_value']:.4f}", f"{test['seeds']:.0f}"]
-            )
-    if not rows:
-        return None
-    return Table(
-        [f"RSUM of {against.name} less that of", "difference", "95 % interval", "p", "seeds"],
-        [[Cell(text) for text in row] for row in rows],
-    )
-
-
-def _are_ranks(i2t: NDArray[Any], t2i: NDArray[Any], owner: NDArray[Any]) -> bool:
+def _contributions(file: Path) -> NDArray[np.float64]:
+    """Split RSUM among the query images, so that the mean of the contributions is RSUM."""
+    i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
     flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
     inside = flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
-    return inside and bool((i2t > 0).any())
-
-
-def _shares(file: Path) -> NDArray[np.float64]:
-    """Split RSUM among the images that are queries, so that its mean over them is RSUM."""
-    i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
-    if not _are_ranks(i2t, t2i, owner):
+    if not (inside and (i2t > 0).any()):
         got = ", ".join(f"{array.dtype} of shape {array.shape}" for array in (i2t, t2i, owner))
         fail(str(file), "ranks of images, ranks of captions and the image of each caption", got, "copy the file again")
-    asked = i2t > 0
-    hits = np.sum([i2t[asked] <= k for k in _KS], axis=0)
-    found = np.bincount(owner, np.sum([t2i <= k for k in _KS], axis=0), minlength=len(i2t))[asked]
-    shares: NDArray[np.float64] = 100.0 * (hits + found * (np.count_nonzero(asked) / len(owner)))
-    return shares
+    queries = i2t > 0
+    of_images = np.sum([i2t[queries] <= k for k in (1, 5, 10)], axis=0)
+    of_captions = np.bincount(owner, np.sum([t2i <= k for k in (1, 5, 10)], axis=0), minlength=len(i2t))[queries]
+    values: NDArray[np.float64] = 100.0 * (of_images + of_captions * (np.count_nonzero(queries) / len(owner)))
+    return values
 
 
-@dataclass(frozen=True)
-class Column:
-    """A figure in a table."""
-
-    key: str
-    heading: str
-    digits: int
-
-
-#: Figures of the tables, in order; those that nobody has are left out.
-COLUMNS = (
-    Column("i2t_r1", "i2t R@1", 1),
-    Column("i2t_r5", "i2t R@5", 1),
-    Column("i2t_r10", "i2t R@10", 1),
-    Column("t2i_r1", "t2i R@1", 1),
-    Column("t2i_r5", "t2i R@5", 1),
-    Column("t2i_r10", "t2i R@10", 1),
-    Column("rsum", "RSUM", 1),
-    Column("fold_rsum", "RSUM, folds", 1),
-    Column("tau", "tau-a", 3),
-    Column("tau_b", "tau-b", 3),
-    Column("ndcg", "nDCG", 3),
-    Column("i2t_cs100", "i2t CS@100", 3),
-    Column("t2i_cs100", "t2i CS@100", 3),
-    Column("true_tau", "true tau", 3),
-    Column("judged_expert_tau_c", "expert tau-c", 3),
-    Column("report_expert_tau_c", "expert, 300", 3),
-    Column("choice_expert_tau_c", "expert, 200", 3),
-    Column("judged_crowd_tau_b", "crowd tau-b", 3),
-    Column("report_crowd_tau_b", "crowd, 300", 3),
-    Column("choice_crowd_tau_b", "crowd, 200", 3),
-    Column("eccv_map_at_r_i2t", "ECCV i2t mAP@R", 1),
-    Column("eccv_rprecision_i2t", "ECCV i2t R-P", 1),
-    Column("eccv_r1_i2t", "ECCV i2t R@1", 1),
-    Column("eccv_map_at_r_t2i", "ECCV t2i mAP@R", 1),
-    Column("eccv_rprecision_t2i", "ECCV t2i R-P", 1),
-    Column("eccv_r1_t2i", "ECCV t2i R@1", 1),
-)
+def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str, Any] | None) -> Section:
+    about = summary.metadata
+    seeds = f"{len(about['seeds'])} seed{'s' * (len(about['seeds']) != 1)}"
+    text = f"{about['about']} {about['dataset']}, {summary.split} split, {seeds}: mean ± standard deviation."
+    found: list[Block] = [Text(text.strip()), main_table(summary, paper)]
+    if summary.trials:
+        search = about["search"]
+        tested = f", except for {summary.tested_trials}" if summary.tested_trials else ""
+        found.append(
+            Text(
+                f"Each configuration has its own best setting by validation {search['measure']}, from the same number "
+                f"of settings for each ({search['method']} search). Of the {summary.trials} runs of the search, those "
+                f"not chosen are not tested{tested}."
+            )
+        )
+        found.append(_search_table(summary))
+    tests = _paired_table(summary)
+    if tests is not None:
+        found += [Text("Paired permutation tests over images, with the seeds averaged."), tests]
+    found += _grid_charts(summary, summaries) if any(row.point for row in summary.rows) else _history_charts(summary)
+    commits = ", ".join(commit[:12] for commit in summary.commits) or "unknown"
+    found.append(Text(f"{summary.seconds / 60:.0f} minutes of training; commit {commits}; file {about['file']}."))
+    return Section(about["name"], found)
 
 
-def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Table:
-    """Every row with its mean and standard deviation over seeds, the best mean of a column in bold.
+def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
+    """Show the claims with their verdicts, rules and comparisons."""
+    found: list[Block] = [
+        Text(_RULE),
+        Table(["claim", "verdict"], [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims]),
+    ]
+    reasons = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
+    if reasons:
+        found += [Text("Explanations, mainly of claims that are not held as they stand:"), Terms(reasons)]
+    found += [Text("Comparisons that belong to each claim:"), Terms([(one.claim, one.rule) for one in claims])]
+    rows = [
+        [
+            one.claim,
+            finding.where,
+            finding.what,
+            f"{finding.difference:+.{_digits(finding)}f}",
+            "one seed" if finding.margin is None else f"{finding.margin:.{_digits(finding)}f}",
+            finding.verdict,
+        ]
+        for one in claims
+        for finding in one.findings
+    ]
+    if rows:
+        found.append(Table.of_texts(["claim", "data, model", "comparison", "difference", "margin", "verdict"], rows))
+    return Section("Claims of the paper", found)
 
-    Args:
-        summary: The sweep.
-        paper: Tables of the paper; each of its rows stands below ours.
-    """
-    source = {row.name: row.test if summary.split == "test" else row.validation for row in summary.rows}
-    theirs = {row.name: _paper_rows(summary, row, paper) if paper else [] for row in summary.rows}
-    shown = [column for column in COLUMNS if any(column.key in figures for figures in source.values())]
-    best = {column.key: _best(column, list(source.values())) for column in shown}
-    lines = []
-    for row in summary.rows:
-        figures = source[row.name]
-        seeds = f"{len(row.keys)}" + (f" ({row.failed} diverged)" if row.failed else "")
-        cells = [_cell(column, figures.get(column.key), best[column.key]) for column in shown]
-        lines.append([Cell(row.name), Cell(seeds), *cells])
-        for name, values in theirs[row.name]:
-            known = (values.get(column.key) for column in shown)
-            texts = [
-                "" if value is None else f"{value:.{column.digits}f}"
-                for value, column in zip(known, shown, strict=True)
-            ]
-            lines.append([Cell(name), Cell("1"), *(Cell(text) for text in texts)])
-    return Table(["row", "seeds", *(column.heading for column in shown)], lines)
+
+def _digits(finding: Finding) -> int:
+    """RSUM is a sum of percentages; all other metrics lie between -1 and 1."""
+    return 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
 
 
-def search_table(summary: Summary) -> Table:
-    """What a search tried for each row: how many settings there are, how many were tried, and which was chosen."""
-    search = summary.about["search"]
+def _search_table(summary: Summary) -> Table:
+    """List the settings that a search tried for each configuration, and the one it chose."""
+    search = summary.metadata["search"]
     rows = []
     for name, space in search["spaces"].items():
-        listed = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in space.items())
+        grid = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in space.items())
         chosen = ", ".join(f"{key} {value}" for key, value in search["chosen"].get(name, {}).items())
-        rows.append([name, str(search["sizes"][name]), str(search["tried"][name]), listed, chosen or "not finished"])
-    return Table(["row", "settings", "tried", "grid", "chosen"], [[Cell(text) for text in row] for row in rows])
+        rows.append([name, str(search["sizes"][name]), str(search["tried"][name]), grid, chosen or "not finished"])
+    return Table.of_texts(["configuration", "settings", "tried", "grid", "chosen"], rows)
 
 
 def _paper_rows(summary: Summary, row: SummaryRow, paper: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    columns = summary.about["columns"]
+    columns = summary.metadata["columns"]
     return [
-        (f"the paper, {columns}: {name} (Table {table})", paper_figures(paper, table, name, columns))
+        (f"the paper, {columns}: {name} (Table {table})", paper_metrics(paper, table, name, columns))
         for table, name in row.paper.items()
     ]
 
 
-def _best(column: Column, rows: Sequence[Mapping[str, Spread]]) -> str | None:
-    """The best mean as it is printed; nothing where there is nothing to compare."""
-    found = [figures[column.key].mean for figures in rows if column.key in figures]
+def _best(column: MetricColumn, rows: Sequence[Mapping[str, Spread]]) -> str | None:
+    """Return the best mean as it is printed, or ``None`` if there are not two to compare."""
+    found = [metrics[column.key].mean for metrics in rows if column.key in metrics]
     means = [mean for mean in found if not isnan(mean)]
     return f"{max(means):.{column.digits}f}" if len(means) > 1 else None
 
 
-def _cell(column: Column, value: Spread | None, best: str | None) -> Cell:
+def _cell(column: MetricColumn, value: Spread | None, best: str | None) -> Cell:
     if value is None:
         return Cell("")
     mean = f"{value.mean:.{column.digits}f}"
@@ -199,177 +268,83 @@ def _cell(column: Column, value: Spread | None, best: str | None) -> Cell:
     return Cell(mean + deviation, bold=mean == best)
 
 
-#: Losses of the figure about convergence, by name.
-_CURVES = ("triplet-hn", "triplet-sn", "bcls")
-#: Losses that make the lines across a grid, and what the paper calls them.
-_ACROSS = {"triplet-sn": "w/o BCLS", "triplet-sn+kendall": "w/o SW-HS"}
-_NAMES = {"rsum": "RSUM", "tau": "tau-a", "bcls": "BCLS"}
-#: Charts of convergence: a key of the history, and the title.
-_COURSE = {"loss": "Training loss", "validation_loss": "Validation loss", "rsum": "Validation RSUM"}
-
-
-def build(
-    summaries: Sequence[Summary], paper: Mapping[str, Any] | None = None, remarks: Mapping[str, str] | None = None
-) -> list[Section]:
-    """Make a report.
-
-    Args:
-        summaries: The sweeps, in the order of the report.
-        paper: The paper's tables, to stand beside.
-        remarks: What lies behind a verdict, by claim; not shown for one without data.
-    """
-    return [verdicts(judge(summaries), remarks or {}), *(_section(summary, summaries, paper) for summary in summaries)]
-
-
-def verdicts(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
-    """The claims, how they came out, by which rule, and the figures behind."""
-    about = (
-        "Computed from the results below. A comparison is held where the difference is above twice its standard error "
-        "over seeds, partly where it is above 0 but not by that much or where there is one seed, not where it is 0 or "
-        "below. A claim is held where all of its comparisons are, not where none speaks for it, and partly in between."
-    )
-    rows = [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims]
-    found = [
-        [
-            Cell(one.claim),
-            Cell(finding.where),
-            Cell(finding.what),
-            Cell(f"{finding.difference:+.{_digits(finding)}f}"),
-            Cell("one seed" if finding.margin is None else f"{finding.margin:.{_digits(finding)}f}"),
-            Cell(finding.verdict),
-        ]
-        for one in claims
-        for finding in one.findings
-    ]
-    blocks: list[Block] = [Text(about), Table(["claim", "verdict"], rows)]
-    why = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
-    if why:
-        blocks += [Text("What lies behind, above all where a claim does not hold as it stands:"), Terms(why)]
-    blocks += [Text("What is compared:"), Terms([(one.claim, one.rule) for one in claims])]
-    if found:
-        blocks.append(Table(["claim", "where", "comparison", "difference", "margin", "verdict"], found))
-    return Section("Claims of the paper", blocks)
-
-
-def _digits(finding: Finding) -> int:
-    """RSUM is a sum of percentages, and every other figure lies between -1 and 1."""
-    return 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
-
-
-def _section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str, Any] | None) -> Section:
-    about = summary.about
-    seeds = f"{len(about['seeds'])} seed{'s' * (len(about['seeds']) != 1)}"
-    told = f"{about['about']} {about['dataset']}, {summary.split} split, {seeds}: mean ± standard deviation."
-    made = ", ".join(commit[:12] for commit in summary.commits) or "an unknown revision"
-    blocks: list[Block] = [Text(told.strip()), main_table(summary, paper)]
-    if summary.trials:
-        search = about["search"]
-        blocks.append(
-            Text(
-                f"Each row at its own best setting by validation {search['measure']}, of the same number of settings "
-                f"for each ({search['method']}); {summary.trials} runs of the search, of which those not chosen are "
-                f"not tested{f' but for {summary.tested_trials}' if summary.tested_trials else ''}."
-            )
-        )
-        blocks.append(search_table(summary))
-    tests = _tests(summary)
-    if tests is not None:
-        blocks += [Text("Paired permutation tests over images, the seeds averaged."), tests]
-    blocks += _charts(summary, summaries)
-    blocks.append(Text(f"{summary.seconds / 60:.0f} minutes of training, from {made}; file {about['file']}."))
-    return Section(about["name"], blocks)
-
-
-def _tests(summary: Summary) -> Table | None:
+def _paired_table(summary: Summary) -> Table | None:
+    """Test the best BCLS configuration by validation RSUM against all others, if ranks were saved."""
     plain = [row for row in summary.rows if not row.point and row.validation]
     bcls = [row for row in plain if row.loss["name"] == "bcls"]  # of an ensemble, the loss of its first member
     if not bcls or len(plain) < 2:
         return None
-    return paired_table(summary, max(bcls, key=lambda row: row.validation["rsum"].mean))
+    best = max(bcls, key=lambda row: row.validation["rsum"].mean)
+    rows = []
+    for row in summary.rows:
+        test = None if row.name == best.name else compare_rows(summary.folder, best, row, summary.split)
+        if test is not None:
+            interval = f"{test['difference_low']:+.1f} to {test['difference_high']:+.1f}"
+            difference = f"{test['difference']:+.1f}"
+            rows.append([row.name, difference, interval, f"{test['p_value']:.4f}", f"{test['seeds']:.0f}"])
+    headings = [f"RSUM of {best.name} minus that of", "difference", "95 % interval", "p", "seeds"]
+    return Table.of_texts(headings, rows) if rows else None
 
 
-def _charts(summary: Summary, summaries: Sequence[Summary]) -> list[Block]:
+def _grid_charts(summary: Summary, summaries: Sequence[Summary]) -> list[Block]:
+    """Draw RSUM and tau over the values of a grid with one key."""
     keys = {key for row in summary.rows for key in row.point}
-    if not keys:
-        return _convergence(summary)
     (key,) = keys if len(keys) == 1 else ("",)
-    rows = [row for row in summary.rows if isinstance(row.point.get(key), int | float)]
     charts: list[Block] = []
-    for figure in ("rsum", "tau"):
+    for metric in ("rsum", "tau"):
         drawn: dict[str, list[tuple[float, float]]] = {}
-        for row in rows:
-            mean = _mean(summary, row, figure)
-            if mean is not None:
+        for row in summary.rows:
+            mean = _mean(summary, row, metric)
+            if mean is not None and isinstance(row.point.get(key), int | float):
                 drawn.setdefault(_line_name(summary, row), []).append((float(row.point[key]), mean))
-        lines = [Line(name, sorted(points)) for name, points in drawn.items()]
+        lines = [ChartLine(name, sorted(points)) for name, points in drawn.items()]
         lines = [line for line in lines if len(line.points) > 1]
         if lines:
-            across = _across(summary, summaries, figure) if key in {"loss.alpha", "loss.beta"} else []
+            levels = _level_lines(summary, summaries, metric) if key in {"loss.alpha", "loss.beta"} else []
             name = key.rpartition(".")[2]
-            charts.append(Chart(f"{_NAMES[figure]} against {name}", name, [*lines, *across]))
+            charts.append(Chart(f"{_NAMES[metric]} against {name}", name, [*lines, *levels]))
     return charts
 
 
 def _line_name(summary: Summary, row: SummaryRow) -> str:
-    """The row's name; the only row of a file without ``runs`` is called like the file, and goes by its loss."""
-    if row.row != Path(summary.about["file"]).stem:
+    """Return the configuration's name, or its loss if the file has no ``runs`` and the name is that of the file."""
+    if row.row != Path(summary.metadata["file"]).stem:
         return row.row
     return _NAMES.get(row.loss["name"], str(row.loss["name"]))
 
 
-def _across(summary: Summary, summaries: Sequence[Summary], figure: str) -> list[Line]:
-    """Levels of rows without the Kendall loss or without its sampling, of the same data and model."""
+def _level_lines(summary: Summary, summaries: Sequence[Summary], metric: str) -> list[ChartLine]:
+    """Return the levels without the Kendall loss and without its sampling, for the same data and model."""
     first = summary.rows[0]
     lines = []
-    for loss, name in _ACROSS.items():
+    for loss, name in _LEVELS.items():
         found = [
             row
             for other in summaries
             for row in other.rows
             if row.loss["name"] == loss and not row.point and (row.dataset, row.model) == (first.dataset, first.model)
         ]
-        # Searched rows have settings of their own: a row that is called like the line is meant for it.
+        # A configuration with the name of the line has the settings of the grid; others were searched separately.
         found = [row for row in found if row.name == name] or found
-        level = _mean(summary, found[0], figure) if found else None
+        level = _mean(summary, found[0], metric) if found else None
         if level is not None:
-            lines.append(Line(name, level=level))
+            lines.append(ChartLine(name, level=level))
     return lines
 
 
-def _mean(summary: Summary, row: SummaryRow, figure: str) -> float | None:
-    """A row's figure on the split that the sweep shows: figures of two splits do not belong into one chart."""
-    figures = row.test if summary.split == "test" else row.validation
-    return figures[figure].mean if figure in figures else None
+def _mean(summary: Summary, row: SummaryRow, metric: str) -> float | None:
+    """Return a mean on the split that the sweep shows; a chart never mixes two splits."""
+    metrics = row.on(summary.split)
+    return metrics[metric].mean if metric in metrics else None
 
 
-def _convergence(summary: Summary) -> list[Block]:
-    chosen = [row for row in summary.rows if row.loss["name"] in _CURVES and not row.noise and len(row.history) > 1]
+def _history_charts(summary: Summary) -> list[Block]:
+    """Draw losses and validation RSUM over epochs."""
+    rows = [row for row in summary.rows if row.loss["name"] in _CONVERGENCE and not row.noise and len(row.history) > 1]
     charts: list[Block] = []
-    for figure, title in _COURSE.items():
-        lines = [_curve(row, figure) for row in chosen]
+    for key, title in _HISTORY.items():
+        lines = [ChartLine(row.name, [(one["epoch"], one[key]) for one in row.history if key in one]) for row in rows]
         lines = [line for line in lines if line.points]
         if len(lines) > 1:
             charts.append(Chart(title, "epoch", lines))
     return charts
-
-
-def _curve(row: SummaryRow, figure: str) -> Line:
-    return Line(row.name, [(one["epoch"], one[figure]) for one in row.history if figure in one])
-
-
-_TITLE = "Experiments"
-_LEDE = "What was claimed, what was measured, and by which rule the two were compared."
-
-
-def as_html(sections: Sequence[Section]) -> str:
-    """One page that needs no other file and no network."""
-    parts = [
-        section(f"part{place}", one.title, "\n".join(block.as_html() for block in one.blocks))
-        for place, one in enumerate(sections)
-    ]
-    return document(_TITLE, _LEDE, "".join(parts))
-
-
-def as_markdown(sections: Sequence[Section]) -> str:
-    """One page of Markdown."""
-    return "\n\n".join([f"# {_TITLE}", _LEDE, *(one.as_markdown() for one in sections)]) + "\n"

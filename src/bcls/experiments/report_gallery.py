@@ -1,4 +1,4 @@
-"""Two rows side by side on the queries where they differ most: the paper's Figures 6 and 7."""
+"""Page of two configurations of a sweep on the queries where they differ most, as Figures 6 and 7 of the paper."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
 
 
 def gallery(summary: Summary, names: list[str], data: str, *, count: int = 20) -> str:
-    """Make the page of two rows of a sweep, from their first seed.
+    """Render the page of two configurations of a sweep, from their first seeds.
 
-    Test queries are shown where the sweep was tested, else those of the validation split.
+    The queries are those of the test split if the sweep was tested, else those of the validation split.
 
     Args:
-        summary: The sweep, with its runs.
-        names: Two of its rows.
+        summary: The sweep, whose folder contains its runs.
+        names: Two of its configurations.
         data: Folder of the dataset.
-        count: Queries of each direction.
+        count: Number of queries of each direction.
 
     Returns:
         One HTML file.
 
     Raises:
-        ValueError: There are no such rows, or their models are not there.
+        ValueError: There are no such configurations, or their models are missing.
     """
     rows = {row.name: row for row in summary.rows if row.keys and not row.ensemble}
     for name in names:
         check_choice("--gallery", name, rows)
     if len(names) != 2:
-        fail("--gallery", "two rows of the sweep", f"{len(names)}", "such as --gallery Triplet-HN BCLS")
+        fail("--gallery", "two configurations of the sweep", f"{len(names)}", "for example --gallery Triplet-HN BCLS")
     shared = SharedData(data, summary.folder / "shared")
     chosen = [rows[name] for name in names]
     config = _config(summary, chosen[0])
-    split = shared.split(summary.about["test_split"] if summary.split == "test" else str(config.val_split), config)
+    split = shared.split(summary.metadata["test_split"] if summary.split == "test" else str(config.val_split), config)
     scores = [partial(_scores, summary, row, shared, split) for row in chosen]
     ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
     captions = shared.captions(split, config.labels)
     labels = None if captions is None else PairLabels(config.labels, captions.vectors, split.image_of_caption)
-    figures = compare(split, ranks[0], ranks[1])
-    return comparison_page(names, split, scores, ranks, figures, labels=labels, count=count)
+    metrics = compare(split, ranks[0], ranks[1])
+    return comparison_page(names, split, scores, ranks, metrics, labels=labels, count=count)
 
 
 def _config(summary: Summary, row: SummaryRow) -> TrainConfig:

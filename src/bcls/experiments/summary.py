@@ -1,4 +1,4 @@
-"""Rows of tables from single runs: the mean over seeds, and how far seeds lie apart."""
+"""Summaries of sweeps: mean and standard deviation over seeds for each configuration."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,45 +14,45 @@ from bcls.experiments.results import SWEEP, read_results
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds."""
+    """Mean and standard deviation of a metric over seeds."""
 
     mean: float
     deviation: float
-    """Standard deviation over seeds; 0 for one seed."""
+    """0 for one seed."""
     count: int
-    """Seeds."""
+    """Number of seeds."""
 
     @property
     def error(self) -> float | None:
-        """Standard error of the mean; nothing for one seed."""
+        """Standard error of the mean; ``None`` for one seed."""
         return self.deviation / sqrt(self.count) if self.count > 1 else None
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation of some values.
+    """Compute mean and standard deviation.
 
     Example:
         >>> spread([1.0, 3.0])
         Spread(mean=2.0, deviation=1.4142135623730951, count=2)
     """
     mean = fmean(values)
-    if isnan(mean):  # a figure that one of the runs does not have, such as the order of scores that are all equal
+    if isnan(mean):  # undefined for one of the runs, such as tau of constant scores
         return Spread(mean, mean, len(values))
     return Spread(mean, stdev(values) if len(values) > 1 else 0.0, len(values))
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A row of a table, at one point of the grid, over all its seeds."""
+    """A configuration at one point of the grid, over all its seeds."""
 
     sweep: str
     row: str
-    """The row of the file."""
+    """Name of the configuration in the sweep file."""
     name: str
-    """With the point of the grid."""
+    """The same with the point of the grid."""
     dataset: str
     model: str
-    """Name of the model; of an ensemble, of its first member's."""
+    """Name of the model; of an ensemble, that of its first member."""
     loss: dict[str, Any]
     point: dict[str, Any]
     noise: float
@@ -61,68 +61,81 @@ class SummaryRow:
     test: dict[str, Spread]
     """Empty until the sweep is final."""
     histories: list[list[dict[str, float]]]
-    """Figures of each epoch, for each seed."""
+    """Metrics of each epoch, for each seed."""
     keys: dict[int, str]
     """Key of the run of each seed."""
     ensemble: list[str]
     failed: int
-    """Seeds that diverged."""
+    """Number of seeds that diverged."""
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """Means over seeds of each epoch's figures, as far as all seeds went."""
+        """Means over seeds of the metrics of each epoch that all seeds have reached."""
         return [
             {key: fmean(one[key] for one in epochs) for key in epochs[0] if all(key in one for one in epochs)}
             for epochs in zip(*self.histories, strict=False)
         ]
 
     @property
-    def figures(self) -> dict[str, Spread]:
-        """Of the test split where there are any, else of the validation split."""
+    def metrics(self) -> dict[str, Spread]:
+        """Metrics on the test split if there are any, else on the validation split."""
         return self.test or self.validation
+
+    def on(self, split: str) -> dict[str, Spread]:
+        """Metrics on ``"test"`` or ``"validation"``."""
+        return self.test if split == "test" else self.validation
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A sweep, summed up."""
+    """Summary of a sweep.
+
+    Attributes:
+        folder: Folder of the sweep.
+        metadata: Content of ``sweep.json``.
+        rows: The configurations in the order of the sweep file.
+        trials: Number of runs of a search.
+        tested_trials: Number of those that were tested after an earlier choice and are no configuration now.
+        commits: Revisions of the code that trained the runs.
+        seconds: Training time of all runs.
+    """
 
     folder: Path
-    about: dict[str, Any]
+    metadata: dict[str, Any]
     rows: list[SummaryRow]
     trials: int = 0
-    """Runs of a search."""
     tested_trials: int = 0
-    """Those that were tested, by a choice made before, and are no row."""
     commits: list[str] = field(default_factory=list)
-    """Revisions of the code that the runs were made with."""
     seconds: float = 0.0
-    """Of training, all runs together."""
 
     @property
     def split(self) -> str:
-        """Whose figures the tables show."""
-        judged = [row for row in self.rows if row.validation]  # the others diverged from every seed
-        return "test" if judged and all(row.test for row in judged) else "validation"
+        """Split that the tables show: ``"test"`` if every configuration was tested, else ``"validation"``."""
+        finished = [row for row in self.rows if row.validation]  # the others diverged with every seed
+        return "test" if finished and all(row.test for row in finished) else "validation"
 
 
 def summarise(folder: str | Path) -> Summary:
-    """Read a sweep and put its seeds together.
+    """Read the results of a sweep and average them over seeds.
+
+    Args:
+        folder: Folder that ``bcls sweep`` wrote.
 
     Raises:
-        ValueError: The folder holds no sweep.
+        ValueError: The folder contains no sweep, or its files are damaged.
     """
-    about, lines = read_results(folder)
+    metadata, lines = read_results(folder)
     runs = [line for line in lines if line["phase"] == RUN]
-    if len(runs) < len(lines) and not about.get("search"):
+    if len(runs) < len(lines) and not metadata.get("search"):
         remedy = "run the sweep again: finished runs are kept"
-        fail(str(Path(folder) / SWEEP), "`search`, for there are trials", "none", remedy)
+        fail(str(Path(folder) / SWEEP), "`search`, since there are trials", "none", remedy)
     names = dict.fromkeys(line["name"] for line in runs)
-    order = {name: place for place, name in enumerate(about["rows"])}
-    rows = [_row(about, name, [line for line in runs if line["name"] == name]) for name in names]
+    order = {name: place for place, name in enumerate(metadata["rows"])}
+    rows = [_row(metadata, name, [line for line in runs if line["name"] == name]) for name in names]
     rows.sort(key=lambda row: order.get(row.row, len(order)))
     return Summary(
         Path(folder),
-        about,
+        metadata,
         rows,
         len(lines) - len(runs),
         sum("test" in line for line in lines if line["key"] not in {run["key"] for run in runs}),
@@ -131,10 +144,10 @@ def summarise(folder: str | Path) -> Summary:
     )
 
 
-def _row(about: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
+def _row(metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
     first, good = lines[0], [line for line in lines if "failed" not in line]
     return SummaryRow(
-        sweep=about["name"],
+        sweep=metadata["name"],
         row=first["row"],
         name=name,
         dataset=first["dataset"],
@@ -144,7 +157,7 @@ def _row(about: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]
         noise=first["noise"],
         paper=first.get("paper") or {},
         validation=_spreads(line["validation"] for line in good),
-        # Some seeds tested and some not would make a mean of other seeds than the validation's.
+        # A mean over the tested seeds alone would not be comparable with the validation mean over all seeds.
         test=_spreads(line["test"] for line in good) if good and all("test" in line for line in good) else {},
         histories=[line["history"] for line in good if "history" in line],
         keys={line["seed"]: line["key"] for line in good},

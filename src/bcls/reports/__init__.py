@@ -1,1 +1,1 @@
-"""HTML pages and charts that commands write."""
+"""HTML pages, charts and Markdown tables of all commands, from plain values."""

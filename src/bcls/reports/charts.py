@@ -1,57 +1,269 @@
-"""Plots by matplotlib as elements of a page: they take its font and its text colour, and need no file beside it."""
+"""Charts drawn with matplotlib, as images for a page or as SVG files."""
 
 import io
 import re
-from collections.abc import Iterator
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from html import escape
-from typing import Any
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, NamedTuple
 
 from bcls._core.extras import require
+from bcls.reports.html import data_uri
 
-#: A colour that nothing else has, exchanged for the colour of the text around the plot.
-INK = "#010203"
-_INKED = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
+#: Line colours, distinguishable with colour blindness. On dark pages the style sheet inverts their lightness.
+COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c", "#b0343c", "#5f6b7a", "#0f8b8d", "#8c6a1f")
+_MARKERS = "osv^D<>PX"
+_INK = "#1c1f26"
+_STYLE = {
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), _INK),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "font.size": 10,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bcls",  # the same input gives the same bytes
+    "text.parse_math": False,  # a name may contain a dollar sign
+}
+# rcParams are global, and the web app draws in several threads.
+_LOCK = threading.Lock()
 
 
-@contextmanager
-def drawing(font_size: float = 10.0) -> Iterator[Any]:
-    """Draw in the page's colours, whatever a user's own style file says.
+class ChartImage(NamedTuple):
+    """A chart for a page; the macro ``chart`` of ``macros.html`` draws it."""
+
+    title: str
+    src: str
+    """Data URI of an SVG file with a transparent background."""
+    alt: str
+    """Title and the main values as text."""
+
+
+@dataclass(frozen=True)
+class ChartLine:
+    """One line of a chart. Values that are not finite are left out.
+
+    Attributes:
+        name: Name in the legend.
+        points: Pairs of x and y.
+        level: A constant y value, drawn as a dashed line across the chart in place of points.
+        band: Triples of x, lowest and highest y, drawn as an area behind the line.
+        colour: Colour of the line; by default the next one of :data:`COLOURS`.
+        dashed: Whether a line through points is dashed.
+    """
+
+    name: str
+    points: list[tuple[float, float]] = field(default_factory=list)
+    level: float | None = None
+    band: list[tuple[float, float, float]] = field(default_factory=list)
+    colour: str | None = None
+    dashed: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "points", [(x, y) for x, y in self.points if isfinite(x) and isfinite(y)])
+        object.__setattr__(self, "band", [one for one in self.band if all(map(isfinite, one))])
+        if self.level is not None and not isfinite(self.level):
+            object.__setattr__(self, "level", None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not self.points and self.level is None
+
+
+def line_chart(title: str, x_label: str, lines: Sequence[ChartLine]) -> ChartImage | None:
+    """Draw lines over a common axis.
 
     Args:
-        font_size: In points.
+        title: Title above the chart.
+        x_label: Label of the horizontal axis.
+        lines: The lines, drawn with a legend where there are several.
 
-    Yields:
-        The class of figures. Used without pyplot, which would keep a list of them.
+    Returns:
+        The chart, or ``None`` if no line has any point.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
+
+    Example:
+        >>> line_chart("RSUM", "epoch", [ChartLine("BCLS", [(1, 300.0), (2, 310.5)])]).alt
+        'RSUM by epoch. BCLS: 300 at 1, 310.5 at 2.'
+        >>> line_chart("RSUM", "epoch", []) is None
+        True
     """
-    matplotlib = require("matplotlib", "plots", "drawing curves")
-    figure_class = require("matplotlib.figure", "plots", "drawing curves").Figure
-    own = {"svg.fonttype": "none", "svg.hashsalt": "bcls", "axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**dict.fromkeys(_INKED, INK), **own, "font.size": font_size})
-        yield figure_class
+    drawn = [line for line in lines if not line.is_empty]
+    if not any(line.points for line in drawn):
+        return None
+    with _figure((4.0, 2.9)) as figure:
+        axes = figure.add_subplot()
+        handles = [_draw(axes, line, number) for number, line in enumerate(drawn)]
+        axes.set_title(_clean(title))
+        axes.set_xlabel(_clean(x_label))
+        if all(float(x).is_integer() for line in drawn for x, _ in line.points):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(drawn) > 1:
+            _legend(figure, handles, [line.name for line in drawn])
+        svg = _save(figure)
+    values = " ".join(f"{line.name}: {_values(line)}." for line in drawn)
+    return ChartImage(title, data_uri("image/svg+xml", svg.encode()), f"{title} by {x_label}. {values}")
 
 
-def as_element(figure: Any, label: str, prefix: str) -> str:
-    """An SVG element: no prolog, own ids, as wide as its place.
+def bar_chart(title: str, labels: Sequence[str], series: Mapping[str, Sequence[int]]) -> ChartImage:
+    """Draw counts as horizontal bars, with each count and its share of the series as text.
 
     Args:
-        figure: Drawn within :func:`drawing`.
-        label: What it says to those who cannot see it.
-        prefix: What tells its ids from those of other plots in the page.
+        title: Title above the chart.
+        labels: Name of each group of bars, from top to bottom.
+        series: Counts by name, one for each label; several series stand side by side.
+
+    Returns:
+        The chart. Its alternative text contains all counts.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+
+    Example:
+        >>> bar_chart("Ranks", ["1", "2–5"], {"": [3, 1]}).alt
+        'Ranks. 1: 3 (75.0%), 2–5: 1 (25.0%).'
     """
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None})
-    svg = written.getvalue()
-    # Its metadata name the program's address, and its style would reach every element of the page.
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg[svg.index("<svg") :].strip(), flags=re.DOTALL)
-    box = re.search(r'viewBox="[^"]*"', svg)
-    # HTML knows the namespaces of an inline SVG, and does without their addresses.
-    opening = f'<svg class="curve" role="img" aria-label="{escape(label)}" {box.group() if box else ""}>'
-    svg = opening + svg[svg.index(">") + 1 :].replace("xlink:href", "href")
-    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
-    return re.sub(r" font-family: [^;\"]*;", "", svg).replace(INK, "currentColor")
+    texts = {
+        name: [f"{count:,} ({count / max(1, sum(counts)):.1%})" for count in counts] for name, counts in series.items()
+    }
+    thick = 0.8 / len(series)
+    with _figure((4.6, 0.6 + 0.3 * len(labels) * (1 + len(series)) / 2 + 0.3 * (len(series) > 1))) as figure:
+        axes = figure.add_subplot()
+        handles = []
+        for number, (name, counts) in enumerate(series.items()):
+            total = max(1, sum(counts))
+            places = [place + (number - (len(series) - 1) / 2) * thick for place in range(len(labels))]
+            bars = axes.barh(places, [count / total for count in counts], thick * 0.9, color=COLOURS[number])
+            axes.bar_label(bars, texts[name], padding=3)
+            handles.append(bars)
+        axes.set_title(_clean(title))
+        axes.set_yticks(range(len(labels)), labels)
+        axes.invert_yaxis()
+        axes.set_xticks([])
+        axes.set_xlim(0, 1.35 * max([1e-9, *(bar.get_width() for bars in handles for bar in bars)]))
+        axes.spines["bottom"].set_visible(False)
+        axes.tick_params(length=0)
+        if len(series) > 1:
+            _legend(figure, handles, list(series))
+        svg = _save(figure)
+    values = " ".join(
+        (f"{name}: " if name else "")
+        + ", ".join(f"{label}: {text}" for label, text in zip(labels, texts[name], strict=True))
+        + "."
+        for name in series
+    )
+    return ChartImage(title, data_uri("image/svg+xml", svg.encode()), f"{title}. {values}")
+
+
+def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartLine]]) -> str:
+    """Draw measurements with logarithmic axes, one panel for each unit, for a file of its own.
+
+    Args:
+        title: Title above the panels.
+        x_label: Label of the horizontal axes.
+        panels: Lines by the heading of their panel. The same names in all panels share colours and one legend. Points
+            with a value of 0 or below are left out.
+
+    Returns:
+        An SVG file with a white background.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+
+    Example:
+        >>> svg = log_log_chart("Losses", "B", {"ms": [ChartLine("fused", [(8, 0.1), (64, 0.8)])]})
+        >>> svg.startswith("<?xml"), ">fused</text>" in svg
+        (True, True)
+    """
+    names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
+    handles: dict[str, Any] = {}
+    with _figure((5 * len(panels), 5.2)) as figure:
+        figure.patch.set_alpha(1.0)
+        for axes, (heading, lines) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+        ):
+            xs = sorted({x for line in lines for x, _ in line.points})
+            for line in lines:
+                points = [(x, y) for x, y in sorted(line.points) if y > 0]
+                if points:
+                    number = names.index(line.name)
+                    marker = "" if line.dashed else _MARKERS[number % len(_MARKERS)]
+                    handles[line.name] = _plot(axes, points, line, number, marker)
+            axes.set(xscale="log", yscale="log", xlabel=x_label, title=heading)
+            axes.set_xticks(xs, [f"{x:,g}" for x in xs], rotation=45)
+            axes.minorticks_off()
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3)
+        figure.suptitle(_clean(title))
+        return _save(figure)
+
+
+@contextmanager
+def _figure(size: tuple[float, float]) -> Iterator[Any]:
+    """Create a transparent figure with the style of the package, whatever style the user has configured."""
+    matplotlib = require("matplotlib", "reports", "drawing charts")
+    # Used without pyplot, which would keep a reference to every figure.
+    figure_class = require("matplotlib.figure", "reports", "drawing charts").Figure
+    with _LOCK, matplotlib.rc_context(), warnings.catch_warnings():
+        # Glyphs that matplotlib's own font lacks are drawn by the browser.
+        warnings.simplefilter("ignore", UserWarning)
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        figure = figure_class(figsize=size, layout="constrained")
+        figure.patch.set_alpha(0.0)
+        yield figure
+
+
+def _draw(axes: Any, line: ChartLine, number: int) -> Any:
+    """Draw one line with its band."""
+    colour = line.colour or COLOURS[number % len(COLOURS)]
+    axes.patch.set_alpha(0.0)
+    if line.level is not None:
+        return axes.axhline(line.level, color=colour, linestyle="--")
+    if line.band:
+        axes.fill_between(*zip(*line.band, strict=True), color=colour, alpha=0.18, linewidth=0)
+    return _plot(axes, line.points, line, number, "o" if len(line.points) <= 30 else "")
+
+
+def _plot(axes: Any, points: Sequence[tuple[float, float]], line: ChartLine, number: int, marker: str) -> Any:
+    colour = line.colour or COLOURS[number % len(COLOURS)]
+    style = "--" if line.dashed else "-"
+    (handle,) = axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=style)
+    return handle
+
+
+def _legend(figure: Any, handles: list[Any], names: list[str]) -> None:
+    columns = 3 if max(map(len, names)) < 14 else 1
+    # matplotlib leaves out names that begin with an underscore.
+    texts = [_clean(f" {name}" if name.startswith("_") else name) for name in names]
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns)
+
+
+def _save(figure: Any) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue()
+
+
+def _values(line: ChartLine) -> str:
+    """Describe a line by its first and last point."""
+    if line.level is not None:
+        return f"{line.level:.4g} throughout"
+    ends = [line.points[0]] + line.points[-1:] * (len(line.points) > 1)
+    return ", ".join(f"{y:.4g} at {x:g}" for x, y in ends)
+
+
+def _clean(text: str) -> str:
+    """Replace characters that XML does not allow."""
+    return re.sub("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)

@@ -1,48 +1,151 @@
-"""What is around every page that we write: one file, no other host, and nothing runs in it but its own script."""
+"""Self-contained HTML pages, rendered from the Jinja2 templates of this package."""
 
 import base64
 import hashlib
-from html import escape
+import io
+import sys
+from functools import cache
 from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bcls
+from bcls._core.errors import check_whole, fail
+from bcls._core.extras import require
+from bcls._core.files import write_whole
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+#: Longest side of an embedded thumbnail, in pixels.
+THUMBNAIL = 160
+# Images up to this side are drawings, on which JPEG artefacts would show; they are embedded without loss.
+_SMALL = 96
 
 
-def frame(title: str, content: str, style: str, script: str | None = None) -> str:
-    """Put any page together: what is around the content, and the style that all pages share.
+def render_page(template: str, title: str, *, script: str | None = None, **values: Any) -> str:
+    """Render a page as one HTML file that loads nothing from the network.
+
+    All values are escaped. The content security policy allows images from data URIs, the style of the package and
+    the given script, both by their hashes: even an unescaped value could neither run nor load anything.
 
     Args:
-        title: Plain text.
-        content: HTML.
-        style: The page's own style.
-        script: The one script of the page. Without it, elements may have a style, as matplotlib's drawings do, and
-            the content security policy keeps out scripts alone; with it, the policy names both by their hashes.
+        template: File in ``reports/templates`` that extends ``base.html``.
+        title: Title of the page, plain text.
+        script: File in ``reports/templates`` with the only script of the page.
+        **values: Variables of the template. A missing variable raises an error.
+
+    Returns:
+        The page.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
+
+    Example:
+        >>> page = render_page("report.html", "a < b", lede="", sections=[])
+        >>> "<title>a &lt; b</title>" in page, "script-src" in page
+        (True, False)
     """
-    style, own = _shared() + style, "style-src 'unsafe-inline'"
-    if script is not None:
-        own = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
-    policy = f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<link rel="icon" href="data:,">
-<title>{escape(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{content}
-</main>
-{"" if script is None else f"<script>{script}</script>"}
-</body>
-</html>
-"""
+    style = _read("page.css")
+    code = None if script is None else _read(script)
+    policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    if code is not None:
+        policy += f"; script-src '{_hash(code)}'"
+    shared = {"title": title, "policy": policy, "style": style, "script": code, "version": bcls.__version__}
+    page: str = _environment().get_template(template).render({**shared, **values})
+    return page
 
 
-def _shared() -> str:
-    return resources.files("bcls.reports").joinpath("page.css").read_text(encoding="utf-8")
+def embed_image(image: "Image.Image", alt: str, side: int = THUMBNAIL) -> dict[str, str | int]:
+    """Encode a thumbnail of an image as a data URI.
+
+    Args:
+        image: Image of any size. It is not changed.
+        alt: Text that describes the image.
+        side: Longest side of the thumbnail, in pixels.
+
+    Returns:
+        ``src``, ``alt``, ``width`` and ``height``, as the macro ``image`` of ``macros.html`` expects them.
+
+    Example:
+        >>> from PIL import Image
+        >>> small = embed_image(Image.new("RGB", (400, 200)), "a black rectangle")
+        >>> small["src"][:22], small["width"], small["height"]
+        ('data:image/jpeg;base64', 160, 80)
+    """
+    small = image.copy()
+    small.thumbnail((side, side))
+    file = io.BytesIO()
+    if max(small.size) <= _SMALL:
+        kind = "webp"
+        small.save(file, "WEBP", lossless=True)
+    else:
+        kind = "jpeg"
+        small.convert("RGB").save(file, "JPEG", quality=80, optimize=True)
+    return {"src": data_uri(f"image/{kind}", file.getvalue()), "alt": alt, "width": small.width, "height": small.height}
+
+
+def data_uri(media_type: str, content: bytes) -> str:
+    """Encode bytes as a data URI.
+
+    Example:
+        >>> data_uri("text/plain", b"hi")
+        'data:text/plain;base64,aGk='
+    """
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+
+
+def check_page(html: str | None, queries: int = 1) -> None:
+    """Check the options of a page before a long computation.
+
+    Args:
+        html: Value of ``--html``.
+        queries: Value of ``--queries``.
+
+    Raises:
+        ValueError: The file cannot be created there, or ``queries`` is below 1.
+        MissingExtraError: A page was requested and Jinja2 or matplotlib is not installed.
+    """
+    check_whole("--queries", queries, least=1)
+    if html is None:
+        return
+    path = Path(html)
+    if not html or path.is_dir():
+        fail("--html", "a file name", repr(html), "use a file name such as page.html")
+    if not path.parent.is_dir():
+        fail("--html", "a file in an existing folder", html, f"create the folder {path.parent} first")
+    require("jinja2", "reports", "writing HTML pages")
+    require("matplotlib", "reports", "drawing charts")
+
+
+def write_page(html: str, page: str) -> None:
+    """Write a page or a report to a file and print its path to standard error.
+
+    Raises:
+        ValueError: The text contains half of a surrogate pair, which no encoding can represent.
+    """
+    try:
+        write_whole(Path(html), page)
+    except UnicodeEncodeError:
+        fail("--html", "captions in valid Unicode", "half of a surrogate pair", "fix the text of the captions")
+    print(f"page: {html}", file=sys.stderr)
+
+
+@cache
+def _environment() -> Any:
+    jinja2 = require("jinja2", "reports", "writing HTML pages")
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("bcls.reports"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _read(name: str) -> str:
+    return resources.files("bcls.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:

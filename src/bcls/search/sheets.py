@@ -1,31 +1,27 @@
-"""Results as pictures: a contact sheet, and a page that needs nothing beside it."""
+"""Search results as a contact sheet (PNG) and as a self-contained HTML page."""
 
-import base64
-import html
 import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bcls.reports.html import frame
+from bcls.reports.html import embed_image, render_page
 from bcls.search.service import Hit, Service
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _SIDE, _LINE, _GAP, _COLUMNS = 224, 20, 8, 5
-_STYLE = (
-    "ol{display:grid;grid-template-columns:repeat(auto-fill,minmax(15rem,1fr));gap:1.5rem;padding:0;list-style:none}"
-    "img{max-width:100%;max-height:15rem;display:block}figure{margin:0}figcaption{overflow-wrap:anywhere}"
-    ".score{color:var(--quiet)}.unlike{opacity:.6}"
-)
 
 
 def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
-    """Thumbnails with scores, as a PNG file; a grey field stands for a photo that is gone.
+    """Draw thumbnails with their scores; a missing photo is a grey rectangle.
 
     Args:
-        service: Where the hits come from.
-        hits: The results; of none, an empty sheet.
+        service: The service that returned the results.
+        hits: The results; without any the sheet is empty.
+
+    Returns:
+        A PNG file.
     """
     from PIL import Image, ImageDraw
 
@@ -42,35 +38,35 @@ def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
             draw.text((left + 8, top + 8), "photo is missing", fill="black")
         else:
             sheet.paste(small, (left + (_SIDE - small.width) // 2, top + (_SIDE - small.height) // 2))
-        # The built-in font knows Latin letters only.
+        # The built-in font contains only Latin letters.
         name = hit.name.rsplit("/", 1)[-1].encode("latin-1", "replace").decode("latin-1")
         draw.text((left, top + _SIDE + 2), f"{hit.score:.2f}  {name[:28]}", fill="black")
-    return _file(sheet, "PNG")
+    file = io.BytesIO()
+    sheet.save(file, "PNG")
+    return file.getvalue()
 
 
 def page(service: Service, title: str, hits: Sequence[Hit], note: str) -> str:
-    """A web page with thumbnails inside it.
+    """Render a page with embedded thumbnails.
 
     Args:
-        service: Where the hits come from.
-        title: What was searched for.
+        service: The service that returned the results.
+        title: The query.
         hits: The results.
-        note: A line under the title.
+        note: A line below the title.
+
+    Raises:
+        MissingExtraError: Jinja2 is not installed.
     """
-    items = "".join(_item(service, hit) for hit in hits)
-    return frame(title, f"<h1>{html.escape(title)}</h1><p>{html.escape(note)}</p><ol>{items}</ol>", _STYLE)
-
-
-def _item(service: Service, hit: Hit) -> str:
-    small = _thumbnail(service, hit)
-    words = html.escape(" / ".join(hit.captions), quote=True)
-    shown = "<p>photo is missing</p>"
-    if small is not None:
-        data = base64.b64encode(_file(small, "JPEG")).decode()
-        shown = f'<img src="data:image/jpeg;base64,{data}" alt="{words or html.escape(hit.name, quote=True)}">'
-    text = f'{html.escape(hit.path)} <span class="score">{hit.score:.2f}</span>'
-    unlike = "" if hit.fits else ' class="unlike"'
-    return f"<li{unlike}><figure>{shown}<figcaption>{text}<br>{words}</figcaption></figure></li>"
+    shown = []
+    for hit in hits:
+        small = _thumbnail(service, hit)
+        captions = " / ".join(hit.captions)
+        image = None if small is None else embed_image(small, captions or hit.name, _SIDE)
+        shown.append(
+            {"image": image, "path": hit.path, "score": f"{hit.score:.2f}", "captions": captions, "fits": hit.fits}
+        )
+    return render_page("search.html", title, note=note, hits=shown)
 
 
 def _thumbnail(service: Service, hit: Hit) -> "Image.Image | None":
@@ -78,9 +74,3 @@ def _thumbnail(service: Service, hit: Hit) -> "Image.Image | None":
         return service.thumbnail(hit.number, _SIDE)
     except (OSError, ValueError):
         return None
-
-
-def _file(image: "Image.Image", kind: str) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind)
-    return buffer.getvalue()

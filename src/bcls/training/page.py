@@ -1,96 +1,86 @@
-"""``report.html``: curves, tables and settings of a run in one file that needs no other and no network."""
+"""``report.html`` of a run: charts of its metrics, validation results, settings and environment."""
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from bcls._core.extras import MissingExtraError
 from bcls._core.files import write_whole
-from bcls.reports.charts import as_element, drawing
-from bcls.reports.html import frame
+from bcls.reports.blocks import Cell, Table
+from bcls.reports.charts import ChartImage, ChartLine, line_chart
+from bcls.reports.html import render_page
 from bcls.training.console import duration
-from bcls.training.metrics_log import Curve, curves_of, read_metrics
+from bcls.training.metrics_log import curves_of, read_metrics
 from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
-
-_COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c")
-_STYLE = """
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1.5rem; }
-figure { margin: 0; }
-svg { width: 100%; height: auto; }
-.scroll { overflow-x: auto; }
-th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-tr.best td { font-weight: 700; }
-pre { overflow-x: auto; padding: 1rem; border: 1px solid var(--line); }
-.quiet { color: var(--quiet); }
-"""
 
 
 def write_report(folder: Path) -> None:
-    """Write ``report.html`` from what else lies in a run's folder.
+    """Write ``report.html`` from the other files of a run.
 
     Args:
-        folder: The run's folder. Without matplotlib the page has no curves, and says how to get them.
+        folder: Folder of the run. Without matplotlib the page has no charts but a hint how to install it.
     """
     lines = read_metrics(folder)
     steps = [line for line in lines if line["kind"] == "step"]
-    looks = [line for line in lines if line["kind"] == "validation"]
-    settings = (folder / CONFIG).read_text(encoding="utf-8")
-    environment = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-    write_whole(folder / REPORT, _page(folder.name, steps, looks, settings, environment))
-
-
-def _page(name: str, steps: list[Any], looks: list[Any], settings: str, environment: Mapping[str, Any]) -> str:
-    took = duration(steps[-1]["seconds"]) if steps else "no time"
-    last = steps[-1]["step"] if steps else 0
+    validations = [line for line in lines if line["kind"] == "validation"]
+    summary = f"{steps[-1]['step']} steps in {duration(steps[-1]['seconds'])}." if steps else "No steps."
+    charts, hint = [], ""
     try:
-        curves = enumerate(curves_of(steps, looks))
-        plots = "".join(f"<figure>{_svg(number, curve)}</figure>" for number, curve in curves)
+        charts = run_charts(steps, validations)
     except MissingExtraError as error:
-        plots = f'<p class="quiet">No curves: {escape(str(error))}</p>'
-    content = f"""<h1>{escape(name)}</h1>
-<p class="quiet">{last} steps in {took}.</p>
-<h2>Course</h2>
-<div class="plots">{plots}</div>
-<h2>Validation</h2>
-{_table(looks)}
-<h2>Settings</h2>
-<pre>{escape(settings)}</pre>
-<h2>Environment</h2>
-<pre>{escape(json.dumps(environment, indent=1))}</pre>"""
-    return frame(f"{name}: a training run", content, _STYLE)
+        hint = str(error)
+    page = render_page(
+        "run.html",
+        f"{folder.name}: training run",
+        name=folder.name,
+        summary=summary,
+        charts=charts,
+        hint=hint,
+        validation=_validation_table(validations) if validations else None,
+        settings=(folder / CONFIG).read_text(encoding="utf-8"),
+        environment=json.dumps(json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8")), indent=1),
+    )
+    write_whole(folder / REPORT, page)
 
 
-def _table(looks: Sequence[Mapping[str, Any]]) -> str:
-    if not looks:
-        return '<p class="quiet">No validation split.</p>'
-    keys = [key for key, value in looks[0].items() if isinstance(value, float)]
-    head = "".join(f"<th>{escape(key)}</th>" for key in ("epoch", *keys))
-    latest = max((number for number, look in enumerate(looks) if look["best"]), default=-1)
-    digits = {key: 4 if "tau" in key or key == "loss" else 2 for key in keys}
+def run_charts(steps: Sequence[Mapping[str, Any]], validations: Sequence[Mapping[str, Any]]) -> list[ChartImage]:
+    """Draw the metrics of a run.
+
+    Args:
+        steps: Lines of ``metrics.jsonl`` of the kind ``step``.
+        validations: Those of the kind ``validation``.
+
+    Returns:
+        A chart for each group of metrics that has values.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    charts = []
+    for curve in curves_of(steps, validations):
+        lines = [ChartLine(key, points_of(curve.lines, curve.axis, key)) for key in curve.keys]
+        charts.append(line_chart(curve.title, curve.axis, lines))
+    return [chart for chart in charts if chart is not None]
+
+
+def points_of(lines: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
+    """Read the points of a line chart from lines of ``metrics.jsonl``, those where both values are numbers.
+
+    Example:
+        >>> points_of([{"step": 1, "loss": 0.5}, {"step": 2}, {"step": 3, "loss": "?"}], "step", "loss")
+        [(1.0, 0.5)]
+    """
+    pairs = [(line.get(x), line.get(y)) for line in lines]
+    return [(float(a), float(b)) for a, b in pairs if isinstance(a, int | float) and isinstance(b, int | float)]
+
+
+def _validation_table(validations: Sequence[Mapping[str, Any]]) -> Table:
+    """One row for each validation, the best one in bold."""
+    keys = [key for key, value in validations[0].items() if isinstance(value, float)]
+    best = max((number for number, one in enumerate(validations) if one["best"]), default=-1)
     rows = []
-    for number, look in enumerate(looks):
-        cells = "".join(f"<td>{look[key]:.{digits[key]}f}</td>" for key in keys)
-        mark = ' class="best"' if number == latest else ""
-        rows.append(f"<tr{mark}><td>{look['epoch']}</td>{cells}</tr>")
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-
-
-def _svg(number: int, curve: Curve) -> str:
-    with drawing() as figure_class:
-        figure = figure_class(figsize=(4.2, 2.8), layout="constrained")
-        figure.patch.set_alpha(0.0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0.0)
-        for key, colour in zip(curve.keys, _COLOURS, strict=False):
-            points = [(line[curve.axis], line[key]) for line in curve.lines if key in line]
-            marker = "o" if len(points) == 1 else ""
-            axes.plot(*zip(*points, strict=True), color=colour, label=key, marker=marker, linewidth=1.5)
-        axes.set_title(curve.title, fontsize=11)
-        axes.set_xlabel(curve.axis)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        if len(curve.keys) > 1:
-            axes.legend(frameon=False)
-        return as_element(figure, curve.title, f"plot{number}")
+    for number, one in enumerate(validations):
+        texts = [f"{one[key]:.{4 if 'tau' in key or key == 'loss' else 2}f}" for key in keys]
+        rows.append([Cell(text, bold=number == best) for text in (str(one["epoch"]), *texts)])
+    return Table(["epoch", *keys], rows)

@@ -9,7 +9,7 @@ from bcls.web.site import Site
 
 #: Nothing inline, nothing from another host, no frames. Pictures may also be those that the page itself holds.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {

@@ -1,7 +1,6 @@
 """Training runs: which there are, and their curves and tables."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from bcls._core.config import read_yaml
-from bcls.training.metrics_log import curves_of, read_metrics
+from bcls._core.extras import MissingExtraError
+from bcls.reports.charts import ChartImage, ChartLine, line_chart
+from bcls.training.metrics_log import read_metrics
+from bcls.training.page import points_of, run_charts
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import site_of
-from bcls.web.curves import Line, curve
 from bcls.web.problem import ProblemError
 from bcls.web.rendering import html
 
@@ -84,13 +85,18 @@ def read_run(name: str, folder: Path) -> Run:
 def runs_page(request: Request) -> Response:
     """All runs: a table, and the curves of the first of them in one plot each."""
     runs = [read_run(name, folder) for name, folder in _known(request).items()]
-    plots = []
-    for title, key in (("RSUM", "rsum"), ("Tau, image to text", "i2t_tau_a"), ("Tau, text to image", "t2i_tau_a")):
-        lines = [Line(run.name, _points(run.looks, "epoch", key)) for run in runs[:TOGETHER]]
-        plots.append(curve(title, "epoch", lines))
+
+    def draw() -> list[ChartImage | None]:
+        titles = {"RSUM": "rsum", "Tau, image to text": "i2t_tau_a", "Tau, text to image": "t2i_tau_a"}
+        return [
+            line_chart(
+                title, "epoch", [ChartLine(run.name, points_of(run.looks, "epoch", key)) for run in runs[:TOGETHER]]
+            )
+            for title, key in titles.items()
+        ]
+
     rows = [(run, _figures(run.best)) for run in runs]
-    shown = {"rows": rows, "figures": _FIGURES, "plots": [plot for plot in plots if plot], "together": TOGETHER}
-    return html(request, "runs.html", shown)
+    return html(request, "runs.html", {"rows": rows, "figures": _FIGURES, "together": TOGETHER, **_charts(draw)})
 
 
 @routes.get("/runs/{name:path}")
@@ -100,16 +106,20 @@ def run_page(request: Request, name: str) -> Response:
     if folder is None:
         raise ProblemError(404, "there is no such run: see /runs for those there are")
     run = read_run(name, folder)
-    plots = [
-        curve(one.title, one.axis, [Line(key, _points(one.lines, one.axis, key)) for key in one.keys])
-        for one in curves_of(run.steps, run.looks)
-    ]
+    charts = _charts(lambda: run_charts(run.steps, run.looks))
     keys = [key for key, value in (run.looks[0] if run.looks else {}).items() if isinstance(value, float)]
     rows = [
         (look.get("epoch", ""), look is run.best, [_written(key, look.get(key)) for key in keys]) for look in run.looks
     ]
-    values = {"run": run, "plots": [plot for plot in plots if plot], "keys": keys, "rows": rows}
-    return html(request, "run.html", values)
+    return html(request, "run.html", {"run": run, "keys": keys, "rows": rows, **charts})
+
+
+def _charts(draw: Callable[[], list[Any]]) -> dict[str, Any]:
+    """Draw charts for a template; without matplotlib there is a hint instead."""
+    try:
+        return {"charts": [chart for chart in draw() if chart is not None], "hint": ""}
+    except MissingExtraError as error:
+        return {"charts": [], "hint": str(error)}
 
 
 def _known(request: Request) -> dict[str, Path]:
@@ -118,15 +128,6 @@ def _known(request: Request) -> dict[str, Path]:
     if site.runs is None:
         raise ProblemError(404, "there is no folder of runs: start with `bcls serve INDEX --runs DIR`")
     return find_runs(site.runs)
-
-
-def _points(lines: Sequence[Mapping[str, Any]], axis: str, key: str) -> list[tuple[float, float]]:
-    pairs = [(line.get(axis), line.get(key)) for line in lines]
-    return [(float(x), float(y)) for x, y in pairs if _is_number(x) and _is_number(y)]  # type: ignore[arg-type]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _figures(look: Mapping[str, Any]) -> list[str]:

@@ -2,9 +2,9 @@
 const bar = document.querySelector(".filter");
 if (bar) {
   const box = bar.querySelector("input");
-  const told = bar.querySelector("output");
+  const count = bar.querySelector("output");
   const queries = [...document.querySelectorAll(".query")];
-  // Photos are searched by the caption that describes them.
+  // Photos are searched by their alternative text, which is a caption.
   const texts = queries.map((query) =>
     [query.textContent, ...[...query.querySelectorAll("img")].map((photo) => photo.alt)].join(" ").toLowerCase()
   );
@@ -15,7 +15,7 @@ if (bar) {
       query.hidden = !words.every((word) => texts[place].includes(word));
       shown += query.hidden ? 0 : 1;
     });
-    told.textContent = `${shown} of ${queries.length}`;
+    count.textContent = `${shown} of ${queries.length}`;
   };
   box.addEventListener("input", filter);
   bar.addEventListener("submit", (event) => event.preventDefault());

@@ -1,12 +1,12 @@
 import pytest
 
-from bcls.experiments.claims import HELD, NOT, PARTLY, UNKNOWN, judge
+from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, check_claims
 from bcls.experiments.summary import summarise
-from tests.experiments.report.made import line, sweep
+from tests.experiments.sweep_factory import line, sweep
 
 
 def verdicts(*folders):
-    return {claim.claim: claim for claim in judge([summarise(folder) for folder in folders])}
+    return {claim.claim: claim for claim in check_claims([summarise(folder) for folder in folders])}
 
 
 def rows(rsums, taus=None, seeds=(1, 2, 3), step=0.1, **changes):
@@ -17,12 +17,12 @@ def rows(rsums, taus=None, seeds=(1, 2, 3), step=0.1, **changes):
     ]
 
 
-def test_without_results_nothing_is_claimed(tmp_path):
+def test_claims_without_results_have_no_data(tmp_path):
     found = verdicts(sweep(tmp_path / "a", rows({"sigmoid": 1.0})))
     assert {claim.verdict for claim in found.values()} == {UNKNOWN}
 
 
-def test_an_order_beyond_the_spread_is_held(tmp_path):
+def test_differences_above_the_margin_are_held(tmp_path):
     figures = {
         "triplet-hn": 300.0,
         "triplet-sn": 310.0,
@@ -44,28 +44,31 @@ def test_an_order_beyond_the_spread_is_held(tmp_path):
     ("soft", "step", "seeds", "expected"),
     [
         (315.0, 0.1, (1, 2, 3), HELD),
-        (315.0, 50.0, (1, 2, 3), PARTLY),  # within the spread of the seeds
-        (315.0, 0.1, (1,), PARTLY),  # one seed shows no spread
-        (295.0, 0.1, (1, 2, 3), PARTLY),  # one of the two steps
+        (315.0, 50.0, (1, 2, 3), INCONCLUSIVE),  # both differences are within their margins
+        (315.0, 0.1, (1,), INCONCLUSIVE),  # one seed has no margin
+        (295.0, 0.1, (1, 2, 3), PARTLY),  # one of the two comparisons is contradicted
+        (320.05, 0.1, (1, 2, 3), PARTLY),  # one of the two is inconclusive
     ],
 )
-def test_between_held_and_not(tmp_path, soft, step, seeds, expected):
+def test_verdict_of_two_comparisons(tmp_path, soft, step, seeds, expected):
     figures = {"triplet-hn": 300.0, "triplet-sn": soft, "bcls": 320.0}
     found = verdicts(sweep(tmp_path / "a", rows(figures, seeds=seeds, step=step)))
     assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == expected
 
 
-def test_the_reverse_order_is_not(tmp_path):
+def test_reverse_order_is_not_held(tmp_path):
     found = verdicts(sweep(tmp_path / "a", rows({"triplet-hn": 3.0, "triplet-sn": 2.0, "bcls": 1.0})))
     assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == NOT
 
 
-def test_equal_is_no_difference(tmp_path):
-    found = verdicts(sweep(tmp_path / "a", rows({"triplet-hn": 3.0, "triplet-sn": 3.0, "bcls": 3.0})))
-    assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == NOT
+@pytest.mark.parametrize(("soft", "expected"), [(3.0, INCONCLUSIVE), (2.9, INCONCLUSIVE), (2.5, NOT)])
+def test_differences_within_the_margin_are_inconclusive_in_both_directions(tmp_path, soft, expected):
+    metrics = {"triplet-hn": 3.0, "triplet-sn": soft, "bcls": soft}
+    found = verdicts(sweep(tmp_path / "a", rows(metrics)))
+    assert found["RSUM: BCLS above Triplet-SN above Triplet-HN"].verdict == expected
 
 
-def test_models_are_compared_within_themselves(tmp_path):
+def test_losses_are_compared_within_one_model(tmp_path):
     other = {"settings": {"model": {"name": "sgr"}, "loss": {"name": "bcls"}}}
     lines = rows({"triplet-hn": 300.0, "bcls": 310.0})
     lines += [
@@ -78,7 +81,7 @@ def test_models_are_compared_within_themselves(tmp_path):
     assert claim.verdict == PARTLY
 
 
-def test_a_comma_in_a_name_of_a_dataset_makes_no_second_model(tmp_path):
+def test_comma_in_a_dataset_name_is_no_second_model(tmp_path):
     folders = [
         sweep(tmp_path / name[-1], rows({"triplet-hn": 300.0, "bcls": 310.0}, dataset=name))
         for name in ("x, a", "x, b")
@@ -86,7 +89,7 @@ def test_a_comma_in_a_name_of_a_dataset_makes_no_second_model(tmp_path):
     assert verdicts(*folders)["the same settings work for several models"].verdict == UNKNOWN
 
 
-def test_rows_of_a_grid_are_judged_by_themselves(tmp_path):
+def test_configurations_of_a_grid_are_compared_separately(tmp_path):
     lines = [
         line(row, seed, rsum + seed, name=f"{row} ({alpha})", point={"loss.alpha": alpha})
         for row, rsums in (("good", (300.0, 320.0)), ("bad", (290.0, 200.0)))
@@ -97,12 +100,12 @@ def test_rows_of_a_grid_are_judged_by_themselves(tmp_path):
         one["settings"] = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
     found = verdicts(sweep(tmp_path / "a", lines, spread=0.2))["alpha is best at the captions' spread"].findings
     assert [(one.what, one.difference) for one in found if "rsum" in one.what] == [
-        ("rsum: good (0.2) less good (0.0)", pytest.approx(20.0)),
-        ("rsum: bad (0.2) less bad (0.0)", pytest.approx(-90.0)),
+        ("rsum: good (0.2) minus good (0.0)", pytest.approx(20.0)),
+        ("rsum: bad (0.2) minus bad (0.0)", pytest.approx(-90.0)),
     ]
 
 
-def test_a_loss_with_several_rows_is_that_with_the_best_validation(tmp_path):
+def test_best_validation_rsum_represents_a_loss(tmp_path):
     plain = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
     lines = rows({"triplet-hn": 300.0})
     for name, validation, test in (("good", 320.0, 290.0), ("bad", 310.0, 330.0)):
@@ -111,16 +114,16 @@ def test_a_loss_with_several_rows_is_that_with_the_best_validation(tmp_path):
         one.setdefault("test", {"rsum": 300.0 + one["seed"]})
     claim = verdicts(sweep(tmp_path / "a", lines))["the same settings work for several models"]
     assert claim.findings == []
-    found = judge([summarise(tmp_path / "a")])
+    found = check_claims([summarise(tmp_path / "a")])
     (order,) = (one for one in found if one.claim.startswith("RSUM"))
     assert order.findings == []  # there is no Triplet-SN
     lines += [line("triplet-sn", seed, 300.0, test={"rsum": 280.0 + seed}) for seed in (1, 2)]
     (first, _) = verdicts(sweep(tmp_path / "b", lines))["RSUM: BCLS above Triplet-SN above Triplet-HN"].findings
-    assert first.what == "rsum: good less triplet-sn"
+    assert first.what == "rsum: good minus triplet-sn"
     assert first.difference == pytest.approx(10.0)
 
 
-def test_tested_rows_are_not_mixed_with_others(tmp_path):
+def test_tested_configurations_are_not_compared_with_others(tmp_path):
     tested = [
         line(loss, seed, 1.0, test={"rsum": rsum + seed})
         for loss, rsum in (("bcls", 30.0), ("triplet-sn", 20.0))
@@ -131,7 +134,7 @@ def test_tested_rows_are_not_mixed_with_others(tmp_path):
     assert finding.difference == pytest.approx(10.0)
 
 
-def test_people_on_the_images_for_reporting(tmp_path):
+def test_expert_agreement_on_the_images_for_reporting(tmp_path):
     lines = []
     for loss, tau in (("triplet-hn", 0.4), ("triplet-sn", 0.45), ("bcls", 0.5)):
         test = {"rsum": 1.0, "judged_expert_tau_c": 0.9 - tau, "report_expert_tau_c": tau}
@@ -165,15 +168,15 @@ def test_alpha_beta_and_noise(tmp_path):
                 seed,
                 300.0,
                 noise=noise,
-                figures={"true_tau": true + 0.001 * seed},
+                metrics={"true_tau": true + 0.001 * seed},
                 settings={"model": {"name": "dual"}, "loss": loss},
             )
             for seed in (1, 2)
         ]
-    assert verdicts(sweep(tmp_path / "d", lines))["noise in the labels is survived"].verdict == HELD
+    assert verdicts(sweep(tmp_path / "d", lines))["noise in the labels is tolerated"].verdict == HELD
 
 
-def test_variants_of_ours_are_no_evidence(tmp_path):
+def test_sweeps_can_opt_out_of_claims(tmp_path):
     paper = sweep(tmp_path / "a", rows({"triplet-hn": 300.0, "kendall-sw-hs": 200.0}))
     ours = sweep(tmp_path / "b", rows({"kendall-sw-hs": 400.0}), claims=False)
     claim = "the Kendall loss alone is poor at RSUM"

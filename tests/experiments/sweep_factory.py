@@ -1,4 +1,4 @@
-"""Results of sweeps that were never run, with known figures."""
+"""Writes results of sweeps with known metrics, without training."""
 
 import json
 
@@ -6,7 +6,8 @@ import numpy as np
 
 
 def line(row, seed, rsum, tau=0.3, **changes):
-    figures = {"rsum": rsum, "tau": tau, **changes.pop("figures", {})}
+    """One line of ``results.jsonl``."""
+    metrics = {"rsum": rsum, "tau": tau, **changes.pop("metrics", {})}
     plain = {
         "row": row,
         "name": row,
@@ -20,7 +21,7 @@ def line(row, seed, rsum, tau=0.3, **changes):
         "dataset": "made",
         "revision": "0123456789abcdef",
         "seconds": 60.0,
-        "validation": figures,
+        "validation": metrics,
         "history": [{"epoch": epoch, "loss": 1 / epoch, "rsum": rsum * epoch / 4} for epoch in (1, 2, 3, 4)],
         "settings": {"model": {"name": "dual"}, "loss": {"name": row}},
     }
@@ -28,6 +29,7 @@ def line(row, seed, rsum, tau=0.3, **changes):
 
 
 def sweep(folder, lines, **about):
+    """Write the folder of a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = {
         "name": folder.name,
@@ -47,6 +49,7 @@ def sweep(folder, lines, **about):
 
 
 def ranks(folder, key, seed, images=30, each=2, kind="validation"):
+    """Write random ranks of a run."""
     draw = np.random.default_rng(seed)
     (folder / "ranks").mkdir(exist_ok=True)
     arrays = {

@@ -1,4 +1,4 @@
-"""The demo's model: pictures in any form give the same, captions are read once, wrong input is named."""
+"""The model of the demo: equivalent inputs, cached captions, errors for wrong input."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from bcls.data.dataset import open_dataset
-from bcls.experiments.demo_model import TEXT_WIDTH, Reader, ScenesConfig, ScenesModel
+from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
 from bcls.models.config import MODELS
 from bcls.models.folder import load
 from bcls.models.padded import Padded
@@ -19,30 +19,30 @@ CONFIG = ScenesConfig(channels=2, width=8)
 def model():
     torch.manual_seed(0)
     known = torch.nn.functional.normalize(torch.randn(2, TEXT_WIDTH), dim=1)
-    return ScenesModel(CONFIG, Reader({"a dog": known[0], "a cat": known[1]}))
+    return ScenesModel(CONFIG, CaptionReader({"a dog": known[0], "a cat": known[1]}))
 
 
-def test_pixels_and_pictures_give_the_same(model):
+def test_pixels_and_images_give_the_same_embeddings(model):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
-    pictures = [Image.fromarray(one) for one in pixels]
+    images = [Image.fromarray(one) for one in pixels]
     array = pixels.transpose(0, 3, 1, 2)
-    expected = model.encode_images(pictures)
+    expected = model.encode_images(images)
     torch.testing.assert_close(expected.norm(dim=1), torch.ones(3))
     for same in (array, torch.from_numpy(array.copy()), torch.from_numpy(array.copy()).float(),
                  Padded(torch.from_numpy(array.copy()))):  # fmt: skip
         torch.testing.assert_close(model.encode_images(same), expected)
-    assert model.encode_images([pictures[0].resize((200, 90))]).shape == (1, 8)
+    assert model.encode_images([images[0].resize((200, 90))]).shape == (1, 8)
 
 
-def test_known_captions_are_not_read_again(model, monkeypatch):
-    monkeypatch.setattr("bcls.experiments.demo_model._minilm", lambda: pytest.fail("read again"))
+def test_known_captions_are_not_encoded_again(model, monkeypatch):
+    monkeypatch.setattr("bcls.experiments.demo_model._minilm", lambda: pytest.fail("encoded again"))
     vectors = model.read(["a cat", "a dog", "a cat"])
     assert torch.equal(vectors[0], vectors[2])
     torch.testing.assert_close(model.encode_texts(["a cat"]), model.encode_texts(Padded(vectors[:1])))
     assert model.encode_texts([]).shape == (0, 8)
 
 
-def test_unknown_captions_are_read_with_minilm(model):
+def test_unknown_captions_are_encoded_with_minilm(model):
     pytest.importorskip("sentence_transformers", reason='needs pip install "bcls[text]"')
     from bcls.labels.encoders import load_text_encoder
 
@@ -52,7 +52,7 @@ def test_unknown_captions_are_read_with_minilm(model):
     assert torch.equal(found[1], model.read(["a dog"])[0])
 
 
-def test_saved_and_loaded(model, tmp_path, monkeypatch):
+def test_saving_and_loading_keeps_scores(model, tmp_path, monkeypatch):
     monkeypatch.setitem(
         MODELS, "scenes", ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
     )
@@ -81,11 +81,14 @@ def test_training_builds_it_by_name(monkeypatch, tmp_path):
     [
         (lambda model: model.encode_texts("a dog"), "a list of strings"),
         (lambda model: model.encode_texts([1, 2]), "a list of strings"),
-        (lambda model: model.encode_texts(torch.zeros(2, 5)), r"vectors \(C, 384\), got torch.float32 \(2, 5\)"),
+        (
+            lambda model: model.encode_texts(torch.zeros(2, 5)),
+            r"embeddings of MiniLM \(C, 384\), got torch.float32 \(2, 5\)",
+        ),
         (lambda model: model.encode_images(torch.zeros(2, 3, 32, 32)), r"\(N, 3, 64, 64\), got \(2, 3, 32, 32\)"),
         (lambda _: ScenesConfig(side=16), "`side`"),
     ],
 )
-def test_wrong_input_is_named(model, call, message):
+def test_wrong_input_is_an_error(model, call, message):
     with pytest.raises(ValueError, match=message):
         call(model)

@@ -1,4 +1,4 @@
-"""The demo end to end, small: every file it promises, the same figures twice, nothing lost on the way."""
+"""A small demo from start to end: its files, reproducible results, and what an interruption keeps."""
 
 import io
 import json
@@ -15,8 +15,8 @@ from bcls.data.dataset import open_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.experiments import demo as demo
-from bcls.experiments.demo import print_table
-from bcls.experiments.demo_results import FIGURES, LOSSES, DemoSettings, Run, Spread, summary
+from bcls.experiments.demo_results import LOSSES, METRICS, DemoRun, DemoSettings, print_table, summary
+from bcls.experiments.summary import Spread
 from bcls.models.config import MODELS
 from bcls.models.folder import load
 from bcls.training.metrics_log import read_metrics
@@ -29,7 +29,7 @@ REGISTERED = ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A small demo's folder, what it printed, and what it said on the way."""
+    """Folder of a small demo, its standard output and its standard error."""
     out = tmp_path_factory.mktemp("demo") / "made" / "here"
     said = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said[0]), redirect_stderr(said[1]):
@@ -42,7 +42,7 @@ def test_end_to_end(made):
     out, printed, said = made
     figures = json.loads(printed)  # standard output is JSON alone
     assert list(figures) == list(LOSSES)
-    assert all(set(row) == {key for key, _, _ in FIGURES} for row in figures.values())
+    assert all(set(row) == {key for key, _, _ in METRICS} for row in figures.values())
     assert "training 3 of 3: BCLS, seed 1 of 1" in said
     results = json.loads((out / "results.json").read_text())
     assert results["summary"] == figures
@@ -61,8 +61,8 @@ def test_the_scenes_are_a_dataset(made):
         assert (np.asarray(test.read_image(test.image_ids[number])).transpose(2, 0, 1) == pixels[number]).all()
 
 
-def test_each_run_is_one_that_the_library_reads(made, monkeypatch, capsys):
-    """Run folders are whole, and the model in them gives the figures that the demo tells, from pictures and strings."""
+def test_runs_can_be_loaded_and_evaluated(made, monkeypatch, capsys):
+    """Run folders are complete, and their models reproduce the metrics of the demo from images and strings."""
     monkeypatch.setitem(MODELS, "scenes", REGISTERED)
     out = made[0]
     test = open_dataset(out / "scenes").split("test")
@@ -85,7 +85,7 @@ def test_each_run_is_one_that_the_library_reads(made, monkeypatch, capsys):
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(1))
 
 
-def test_a_later_demo_replaces_an_earlier_one_and_nothing_else(made, tmp_path, capsys):
+def test_later_demo_replaces_only_an_earlier_demo(made, tmp_path, capsys):
     out = shutil.copytree(made[0], tmp_path / "out")
     (out / "runs" / "mine").mkdir()
     before = (out / "results.json").read_bytes()
@@ -105,7 +105,7 @@ def test_a_later_demo_replaces_an_earlier_one_and_nothing_else(made, tmp_path, c
         assert results is None or (folder / "results.json").read_text() == results
 
 
-def test_interrupted_demo_keeps_its_rounds_and_gives_the_same_figures_again(made, tmp_path, monkeypatch, capsys):
+def test_interrupted_demo_keeps_finished_seeds_and_is_reproducible(made, tmp_path, monkeypatch, capsys):
     real = demo.train
 
     def stops(loss, seed, *rest):
@@ -130,15 +130,15 @@ def test_table_on_the_terminal(capsys):
     assert "±" not in table  # one seed has no spread
 
 
-def test_a_folder_that_looks_like_markup(capsys):
+def test_folder_name_that_looks_like_markup(capsys):
     print_table([run_of(loss, 1.0) for loss in LOSSES], Path("a[/b] [bold]"))
     assert "a[/b] [bold]/report.html" in capsys.readouterr().out
 
 
-def test_missing_extra_is_said_first(tmp_path, monkeypatch, capsys):
+def test_missing_extra_is_reported_before_the_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert cli.main(["demo", *SMALL, "--out", str(tmp_path / "x")]) == 2
-    assert 'pip install "bcls[plots]"' in capsys.readouterr().err
+    assert 'pip install "bcls[reports]"' in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
@@ -149,35 +149,36 @@ def test_out_that_is_a_file(tmp_path, capsys):
     assert (tmp_path / "taken").read_text() == "mine"
 
 
-def test_run_learns_and_measures_what_it_says(tmp_path):
-    """A run's test figures are those of its own scores, and training beats chance."""
+def test_run_learns_and_is_measured_by_its_scores(tmp_path):
+    """The test metrics of a run are those of its scores, and training beats chance."""
     settings = DemoSettings(images=200, seeds=1, epochs=4, batch=32)
     data = demo.prepare(settings, tmp_path / "scenes")
     one = demo.train("triplet-sn", 0, data, settings, tmp_path / "run")
     assert one.epochs == [1, 2, 3, 4]
     assert one.train_loss[-1] < one.train_loss[0]
     assert one.similarity.shape == (30, 150)
-    assert one.test["rsum"] == recalls(one.similarity, data.test.image_of_caption)["rsum"]
+    assert one.test["rsum"] == recalls(one.similarity, data.test.split.image_of_caption)["rsum"]
     taus = kendall(one.similarity, data.test.true)
     assert one.test["tau_true"] == (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
     shuffled = np.random.default_rng(0).permuted(one.similarity, axis=0)
     assert one.test["tau_true"] > kendall(shuffled, data.test.true)["i2t_tau_a"] + 0.03
-    # Labels of the validation split: own captions are 1, whoever labels them.
-    own = data.validation.image_of_caption[None, :] == np.arange(len(data.validation.pixels))[:, None]
+    # Both kinds of relevance are 1 for the captions of an image.
+    owner = data.validation.split.image_of_caption
+    own = owner[None, :] == np.arange(len(data.validation.split.images))[:, None]
     assert (data.validation.pseudo[own] == 1).all()
     assert (data.validation.true[own] == 1).all()
 
 
 def run_of(loss, rsum):
-    test = {key: rsum for key, _, _ in FIGURES}
-    return Run(loss, 0, [1], [0.1], [1.0], [0.2], test, 1.0, np.zeros((1, 1), np.float32))
+    test = {key: rsum for key, _, _ in METRICS}
+    return DemoRun(loss, 0, [1], [0.1], [1.0], [0.2], test, 1.0, np.zeros((1, 1), np.float32))
 
 
 def test_summary_of_runs():
     rows = summary([run_of("bcls", 1.0), run_of("triplet-hn", 4.0), run_of("bcls", 3.0)])
     assert list(rows) == ["triplet-hn", "bcls"]
-    assert rows["bcls"]["rsum"] == Spread(2.0, pytest.approx(2**0.5))
-    assert rows["triplet-hn"]["rsum"] == Spread(4.0, 0.0)
+    assert rows["bcls"]["rsum"] == Spread(2.0, pytest.approx(2**0.5), 2)
+    assert rows["triplet-hn"]["rsum"] == Spread(4.0, 0.0, 1)
 
 
 @pytest.mark.slow
