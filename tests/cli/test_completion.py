@@ -14,7 +14,7 @@ from bcls.cli import main as cli
 from bcls.cli.completion import commands, main
 from bcls.cli.evaluate import EvaluateSettings
 from bcls.data.check import CheckSettings
-from bcls.search.index import IndexSettings
+from bcls.search.build import IndexSettings
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 

@@ -544,8 +544,7 @@ def try_search() -> str:
 
     from bcls.data.synthetic import make_scenes, render
     from bcls.experiments.demo_model import ScenesConfig, ScenesModel
-    from bcls.search.build import build_index
-    from bcls.search.index import IndexSettings
+    from bcls.search.build import IndexSettings, build_index
     from bcls.search.service import Service
 
     with torch.random.fork_rng(devices=[]):
