@@ -32,11 +32,11 @@ from bcls.cli.main import keep_freed_memory
 from bcls.data.text_files import read_json
 from bcls.models.config import build
 from bcls.models.folder import load
-from bcls.search.build import build_index
+from bcls.search.build import IndexSettings, build_index
 from bcls.search.embedding import BATCH, image_vectors, prepare
-from bcls.search.engine import Row
+from bcls.search.engine import VectorRow
 from bcls.search.faiss_engine import FaissEngine
-from bcls.search.index import IndexSettings, open_index
+from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 from benchmarks.flickr8k import data
 from benchmarks.tables import show_ratios
@@ -173,7 +173,7 @@ def measure_million(rows, arguments, place):
     number = itertools.count(1)
     started = time.perf_counter()
     for block in mixtures(real, count, seed=0):
-        engine.add([Row(next(number), vector, 0.0, "", ()) for vector in block])
+        engine.add([VectorRow(next(number), vector, 0.0, "", ()) for vector in block])
     wrote = time.perf_counter() - started
     engine.finish()
     built = time.perf_counter() - started - wrote
@@ -209,7 +209,7 @@ def measure_million(rows, arguments, place):
 
 
 def measure_kill(rows, arguments, place):
-    command = [sys.executable, "-m", "tests.index.killing", "--rounds", str(arguments.kills)]
+    command = [sys.executable, "-m", "tests.search.kill_rounds", "--rounds", str(arguments.kills)]
     run = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603
     rows.append((f"{arguments.kills} killed runs: exit code", run.returncode, 0, float(run.returncode), "0"))
 

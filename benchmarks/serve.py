@@ -26,8 +26,8 @@ import torch
 
 from bcls.data.text_files import read_json
 from bcls.models.config import build
-from bcls.search.build import build_index
-from bcls.search.index import IndexSettings, open_index
+from bcls.search.build import IndexSettings, build_index
+from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 from benchmarks.flickr8k import data
 from benchmarks.tables import show_ratios

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from bcls.cli import main as cli
-from tests.index.made import photos, tiny_model
+from tests.search.factories import photos, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
@@ -50,7 +50,7 @@ def test_one_line_for_what_is_wrong(run, tiny, tmp_path):
         ((), "arguments are required: --out, PHOTOS"),
         ((source,), "arguments are required: --out"),
         ((tmp_path / "none", "--out", out), "no such folder, zip, tar or dataset of photos"),
-        ((tmp_path / "empty", "--out", out), "expected at least one picture, got none"),
+        ((tmp_path / "empty", "--out", out), "expected at least one image, got none"),
         ((source, "--out", out, "--model", tmp_path / "none"), "expected 'photo', the folder of a model"),
         ((source, "--out", out, "--engine", "sqlite", "--model", tiny), "`engine`: expected one of 'faiss', 'milvus'"),
         ((source, "--out", out, "--workers", "many"), "--workers"),

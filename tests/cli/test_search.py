@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from bcls.cli import main as cli
-from tests.index.made import index, photo, photos, tiny_model
+from tests.search.factories import index, photo, photos, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
@@ -57,7 +57,7 @@ def test_one_query_is_not_given_up_on_a_slow_machine(run, made, monkeypatch):
 
     limits = []
     real = settings.ServiceSettings
-    monkeypatch.setattr("bcls.search.ServiceSettings", lambda **given: limits.append(given["timeout"]) or real(**given))
+    monkeypatch.setattr("bcls.search.service.ServiceSettings", lambda **given: limits.append(given["timeout"]) or real(**given))
     assert run(made, "red")[0] == 0
     assert limits[0] >= 3600
 

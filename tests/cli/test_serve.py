@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bcls.cli import main as cli
-from tests.index.made import index, photos, tiny_model
+from tests.search.factories import index, photos, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 pytest.importorskip("fastapi", reason='needs pip install "bcls[web]"')
@@ -23,7 +23,7 @@ START = """
 import sys
 from bcls.cli import main as cli
 from bcls.models import MODELS
-MODELS["tiny"] = ("tests.index.tiny:TinyConfig", "tests.index.tiny:TinyModel")
+MODELS["tiny"] = ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel")
 cli.VERBS["serve"] = ("bcls.cli.serve", "serve")
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
@@ -94,9 +94,9 @@ def test_one_line_for_what_is_wrong(run, made, tmp_path):
             ((), "arguments are required: INDEX"),
             ((tmp_path / "none", "--port", 0), "no such index"),
             ((tmp_path, "--port", 0), "expected an index with an index.json, got none"),
-            ((made, "--port", port), f"`--port`: expected one that is free at 127.0.0.1, got {port} (Address already"),
+            ((made, "--port", port), f"`--port`: expected a free port at 127.0.0.1, got {port} (Address already"),
             ((made, "--port", 70000), "`--port`: expected a number up to 65535"),
-            ((made, "--host", "0.0.0.0"), "expected 127.0.0.1, or --token or --behind_proxy beside it"),  # noqa: S104
+            ((made, "--host", "0.0.0.0"), "expected 127.0.0.1, or --token or --behind-proxy in addition"),  # noqa: S104
             ((made, "--host", "no such host", "--behind-proxy"), "`--host`: expected an address of this machine"),
             ((made, "--token", "short"), "`token`: expected at least 16 ASCII characters, got 5"),
             ((made, "--token", f"@{tmp_path / 'none'}"), "No such file"),
@@ -121,12 +121,12 @@ def test_an_index_of_another_version_or_model(run, made, tmp_path, monkeypatch):
     manifest = made / "index.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "version": 99}))
-    assert "expected an index of version 1, got version 99; make the index again" in run(made, "--port", 0)[2]
+    assert "expected an index of version 1, got version 99; build the index again" in run(made, "--port", 0)[2]
     manifest.write_text(json.dumps(content))
     another = tiny_model(monkeypatch, tmp_path / "another", seed=4)
     code, _, told = run(made, "--port", 0, "--model", another)
     assert code == 2
-    assert "its vectors mean nothing to another model" in told
+    assert "vectors of different models are not comparable" in told
 
 
 def test_help_and_light_start(run, capsys):

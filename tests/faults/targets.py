@@ -17,7 +17,7 @@ from bcls.labels.cache import ROWS, open_rows, read_manifest, write_cache
 from bcls.losses import TripletLoss
 from bcls.models.folder import load_folder, save_folder
 from bcls.search.calibration import Calibration
-from bcls.search.catalog import Catalog, Facts
+from bcls.search.catalog import Catalog, Photo
 from bcls.search.index import IndexManifest, read_index_manifest, write_index_manifest
 from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
 from tests.models import made
@@ -130,7 +130,7 @@ class Photos:
     def write(self, version):
         catalog = Catalog(self.folder / "catalog.sqlite")
         try:
-            catalog.put([(Facts(f"{version}.jpg", "1:2", "0" * 64, 0.0, False), ["A dog."] * 40)], [])
+            catalog.put([(Photo(f"{version}.jpg", "1:2", "0" * 64, 0.0, False), ["A dog."] * 40)], [])
         finally:
             catalog.close()
 

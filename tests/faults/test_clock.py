@@ -5,12 +5,11 @@ import time
 
 import pytest
 
-from bcls.search.build import build_index
-from bcls.search.index import IndexSettings
+from bcls.search.build import IndexSettings, build_index
 from bcls.training.start import train
-from bcls.web.guard import LASTS, is_login, login_of
+from bcls.web.security import LOGIN_SECONDS, create_login, is_login
 from tests.faults.records import tried
-from tests.index.made import photo, photos, tiny_model
+from tests.search.factories import photo, photos, tiny_model
 from tests.training.made import TinyModel, make_data, settings
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
@@ -65,7 +64,7 @@ def test_training_while_the_clock_goes_back(tmp_path, backwards):
 
 
 def test_logins():
-    login = login_of("a secret of the house", now=1e9)
+    login = create_login("a secret of the house", now=1e9)
     assert is_login("a secret of the house", login, now=0)
-    assert not is_login("a secret of the house", login, now=1e9 + LASTS)
+    assert not is_login("a secret of the house", login, now=1e9 + LOGIN_SECONDS)
     tried("clock jumps", "logins of the web app", 2, "a login ends at its date; a clock that goes back does not end it")

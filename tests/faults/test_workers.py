@@ -16,7 +16,8 @@ import pytest
 
 from bcls.data.synthetic import make_scenes
 from bcls.data.synthetic.dataset import render_all
-from bcls.search.engine import Row, open_engine
+from bcls.search.engine import VectorRow
+from bcls.search.index import open_engine
 from tests.faults.records import tried
 
 
@@ -100,13 +101,13 @@ def test_the_vector_server_is_lost(tmp_path, server):
     _, address, process = server
     vectors = np.eye(4, dtype=np.float32)
     engine = open_engine("milvus", tmp_path, address, "lost", 4)
-    engine.add([Row(1, vectors[0], 1.0, "a.jpg", ("dog",))])
+    engine.add([VectorRow(1, vectors[0], 1.0, "a.jpg", ("dog",))])
     assert engine.count() == 1
     process.kill()
     process.wait()
     asked = {
         "search": lambda: engine.search(vectors[:1], 1),
-        "add": lambda: engine.add([Row(2, vectors[1], 1.0, "b.jpg", ())]),
+        "add": lambda: engine.add([VectorRow(2, vectors[1], 1.0, "b.jpg", ())]),
         "delete": lambda: engine.delete([1]),
         "count": engine.count,
         "open": lambda: open_engine("milvus", tmp_path, address, "lost", 4, read_only=True),

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from bcls.search.batcher import Batcher, OverloadedError
-from bcls.search.service import LastUsed
 
 
 def lengths(texts):
@@ -66,14 +65,6 @@ def test_what_waits_is_answered_before_the_end():
     assert sorted(results) == [1, 2, 3]
     with pytest.raises(OverloadedError, match="try again in 1 s"):
         batcher("late")
-
-
-def test_last_used_forgets_the_oldest():
-    asked = []
-    cache = LastUsed(lambda text: asked.append(text) or text.upper(), 2)
-    assert [cache(text) for text in "abacab"] == list("ABACAB")
-    assert asked == ["a", "b", "c", "b"]
-    assert cache.hits == 2
 
 
 def test_only_those_in_company_wait():

@@ -10,10 +10,10 @@ from PIL import Image
 
 from bcls.data.images import decode
 from bcls.search.batcher import OverloadedError
-from bcls.search.engine import Where, where
+from bcls.search.engine import SearchFilter, parse_filter
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
-from tests.index.made import index, photo, tiny_model
+from tests.search.factories import index, photo, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
@@ -42,10 +42,10 @@ def test_k_may_be_more_than_there_is(service):
 
 
 def test_filters(service):
-    assert {hit.name[0] for hit in service.search("red", 12, where(under="1/")).hits} == {"1"}
-    assert [hit.name for hit in service.search("blue", 12, where(words="above")).hits] == ["1/001-green-red.png"]
-    assert service.search("red", 12, where(before="1990")).hits == ()
-    assert not service.search("red", 12, where(before="1990")).fits
+    assert {hit.name[0] for hit in service.search("red", 12, parse_filter(under="1/")).hits} == {"1"}
+    assert [hit.name for hit in service.search("blue", 12, parse_filter(words="above")).hits] == ["1/001-green-red.png"]
+    assert service.search("red", 12, parse_filter(before="1990")).hits == ()
+    assert not service.search("red", 12, parse_filter(before="1990")).fits
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\0", "x" * 100_000, 3, None])
@@ -87,12 +87,14 @@ def test_captions_for_pictures(service, tmp_path):
     assert answer.hits[0].number == number
     again = service.captions_for_image((tmp_path / "photos/0/000-red-red.png").read_bytes(), k=2)
     assert [hit.text for hit in again.hits] == [hit.text for hit in answer.hits]
-    assert [hit.text for hit in service.captions_for(number, 5, Where(words=("green",))).hits] == ["green above red"]
+    assert [hit.text for hit in service.captions_for(number, 5, SearchFilter(words=("green",))).hits] == [
+        "green above red"
+    ]
 
 
-def test_captions_where_there_are_none(made, tmp_path, tiny):
-    index(tmp_path / "photos", made, tiny, captions=False)
-    with Service(made) as service, pytest.raises(ValueError, match="`captions`: expected an index with captions"):
+def test_captions_where_there_are_none(built, tmp_path, tiny):
+    index(tmp_path / "photos", built, tiny, captions=False)
+    with Service(built) as service, pytest.raises(ValueError, match="`captions`: expected an index with captions"):
         service.captions_for(service.number_of("2/002-blue-red.png"))
 
 
@@ -115,37 +117,37 @@ def test_a_missing_photo(service, tmp_path):
         service.read_photo(number)
 
 
-def test_photos_that_are_gone_altogether(made, tmp_path):
+def test_photos_that_are_gone_altogether(built, tmp_path):
     (tmp_path / "photos").rename(tmp_path / "away")
-    with Service(made) as service:
+    with Service(built) as service:
         hit = service.search("red", k=1).hits[0]
         assert hit.path == str(tmp_path / "photos/0/000-red-red.png")
-        with pytest.raises(FileNotFoundError, match="the photos of the index are gone"):
+        with pytest.raises(FileNotFoundError, match="the photos of the index are missing"):
             service.read_photo(hit.number)
 
 
-def test_a_run_in_the_meantime_is_seen(service, made, tmp_path, tiny):
+def test_a_run_in_the_meantime_is_seen(service, built, tmp_path, tiny):
     first = service.search("white", k=1).hits[0].name
     photo(tmp_path / "photos/0/new.png", ["white"])
     (tmp_path / "photos" / first).unlink()
-    index(tmp_path / "photos", made, tiny)
+    index(tmp_path / "photos", built, tiny)
     assert service.search("white", k=1).hits[0].name == "0/new.png"
     assert len(service.search("white", k=50).hits) == 12
 
 
-def test_another_model_is_refused(made, tmp_path, monkeypatch):
+def test_another_model_is_refused(built, tmp_path, monkeypatch):
     other = tiny_model(monkeypatch, tmp_path / "other", seed=3)
-    with pytest.raises(ValueError, match="its vectors mean nothing to another model"):
-        Service(made, str(other))
+    with pytest.raises(ValueError, match="vectors of different models are not comparable"):
+        Service(built, str(other))
     from bcls.models.folder import load
 
     with pytest.raises(ValueError, match="expected the model"):
-        Service(made, load(other))
+        Service(built, load(other))
 
 
-def test_threads_share_passes_and_get_their_own_answers(made):
+def test_threads_share_passes_and_get_their_own_answers(built):
     words = ["red", "green", "blue", "yellow", "black", "white"]
-    with Service(made, settings=ServiceSettings(cache=0, wait=0.02)) as service:
+    with Service(built, settings=ServiceSettings(cache=0, wait=0.02)) as service:
         expected = {word: service.search(word, k=3) for word in words}
         sizes = []
         real = service.model.encode_texts
@@ -168,9 +170,9 @@ def test_threads_share_passes_and_get_their_own_answers(made):
         assert len(sizes) < 40
 
 
-def test_texts_that_come_again_are_remembered(made):
+def test_texts_that_come_again_are_remembered(built):
     for size, passes in ((2, 1), (0, 3)):
-        with Service(made, settings=ServiceSettings(cache=size)) as service:
+        with Service(built, settings=ServiceSettings(cache=size)) as service:
             calls = []
             real = service.model.encode_texts
             service.model.encode_texts = lambda texts, real=real, calls=calls: calls.append(texts) or real(texts)
@@ -190,9 +192,9 @@ def answered(service, seconds=20):
     return False
 
 
-def test_too_much_at_once(made, monkeypatch):
+def test_too_much_at_once(built, monkeypatch):
     monkeypatch.setattr("bcls.search.service._TOGETHER", 1)
-    with Service(made, settings=ServiceSettings(cache=0, queue=2, timeout=0.3)) as service:
+    with Service(built, settings=ServiceSettings(cache=0, queue=2, timeout=0.3)) as service:
         held = threading.Event()
         real = service.model.encode_texts
         service.model.encode_texts = lambda texts: held.wait(5) and real(texts)
@@ -217,7 +219,7 @@ def test_too_much_at_once(made, monkeypatch):
         service.search("blue")
 
 
-def test_cross_attention_ranks_again(tmp_path, made, monkeypatch):
+def test_cross_attention_ranks_again(tmp_path, built, monkeypatch):
     model = tiny_model(monkeypatch, tmp_path / "cross", regions=True)
     index(tmp_path / "photos", tmp_path / "cross-index", model)
     assert open_index(tmp_path / "cross-index").manifest.cross
@@ -240,7 +242,7 @@ def test_cross_attention_ranks_again(tmp_path, made, monkeypatch):
         vectors.close()
 
 
-def test_broken_settings(made):
+def test_broken_settings(built):
     for broken in (
         {"cache": -1},
         {"queue": 0},
@@ -249,7 +251,7 @@ def test_broken_settings(made):
         {"rerank": -1},
     ):
         with pytest.raises(ValueError, match=r"`\w+`: expected a"):
-            Service(made, settings=ServiceSettings(**broken))
+            Service(built, settings=ServiceSettings(**broken))
 
 
 def test_no_index(tmp_path):
@@ -268,7 +270,7 @@ def test_an_archive_of_photos_that_was_cut_short(tmp_path, tiny):
     with Service(tmp_path / "index") as service:
         hit = service.search("red", k=1).hits[0]
         assert hit.path == str(archive / "a.png")
-        with pytest.raises(FileNotFoundError, match="the photos of the index are gone"):
+        with pytest.raises(FileNotFoundError, match="the photos of the index are missing"):
             service.read_photo(hit.number)
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.index.made import index, photos, tiny_model
-from tests.web.made import client_of, make_site
+from tests.search.factories import index, photos, tiny_model
+from tests.web.factories import client_of, make_site
 
 CAPTIONS = {
     "0/000-red-red": "a red wall\nall red <script>alert(1)</script>",

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from bcls.search.batcher import OverloadedError
-from tests.web.made import client_of, make_site
+from tests.web.factories import client_of, make_site
 
 
 def png(width, height):
@@ -81,7 +81,7 @@ def test_browsers_ask_again_whether_a_number_still_means_that_picture(folders, t
     """Another index at the same address has other pictures under the same numbers."""
     from bcls.search.service import Service
     from bcls.web import Site
-    from tests.index.made import index, photo
+    from tests.search.factories import index, photo
 
     photo(tmp_path / "photos/a.png", ["white"])
     index(tmp_path / "photos", tmp_path / "index", folders / "first")
@@ -107,7 +107,7 @@ def test_sizes_of_a_thumbnail_are_told_apart(client):
     ("address", "status", "said"),
     [
         ("/api/search", 422, "`q`: field required"),
-        ("/api/search?q=", 422, "`q`: expected some words, got ''; write what"),
+        ("/api/search?q=", 422, "`q`: expected some words, got ''; describe"),
         ("/api/search?q=%20%00", 422, "`q`: expected some words"),
         ("/api/search?q=" + "x" * 50_000, 422, "`q`: expected at most 2000 characters, got 50000; describe one"),
         ("/api/search?q=red&k=0", 422, "`k`: input should be greater than or equal to 1, got '0'"),
@@ -138,14 +138,14 @@ def test_pictures_that_are_refused(folders):
             return client.post("/api/search", files={"image": content})
 
         assert send(png(100, 100)).status_code == 200
-        assert "expected a picture, got 3 bytes of something else; send a JPEG" in problem(send(b"abc"), 415)
+        assert "got 3 bytes of something else; send a JPEG" in problem(send(b"abc"), 415)
         assert "got an empty file; send" in problem(send(b""), 415)
         assert "a damaged one" in problem(send(png(100, 100)[:-30]), 415)
-        assert "at most 10000 pixels, got 101 x 100; shrink the picture" in problem(send(png(101, 100)), 413)
+        assert "at most 10000 pixels, got 101 x 100; shrink the image" in problem(send(png(101, 100)), 413)
         # A small file that would unpack to gigabytes: refused by its header.
         bomb = bytearray(png(1, 1))
         bomb[16:24] = (60_000).to_bytes(4, "big") * 2
-        assert "shrink the picture" in problem(send(_with_checksum(bomb)), 413)
+        assert "shrink the image" in problem(send(_with_checksum(bomb)), 413)
         assert "expected at most 20000 bytes" in problem(send(bytes(30_000)), 413)
 
         def endless():
@@ -187,7 +187,7 @@ def test_an_index_made_anew_with_another_model(tmp_path, monkeypatch):
 
     from bcls.search.service import Service
     from bcls.web import Site
-    from tests.index.made import index, photos, tiny_model
+    from tests.search.factories import index, photos, tiny_model
 
     source = photos(tmp_path / "photos", 3)
     index(source, tmp_path / "index", tiny_model(monkeypatch, tmp_path / "first"))
@@ -199,7 +199,7 @@ def test_an_index_made_anew_with_another_model(tmp_path, monkeypatch):
         shutil.move(tmp_path / "new", tmp_path / "index")
         for address in ("/api/search?q=red", "/api/photos/1"):
             answer = client.get(address)
-            assert "an index of another model; start the service again" in problem(answer, 503)
+            assert "an index of another model; restart the service" in problem(answer, 503)
             assert answer.headers["retry-after"] == "60"
 
 
@@ -224,11 +224,11 @@ def test_health_and_metrics(folders):
         client.get("/nowhere/1")
         client.get("/nowhere/2")
         said = client.get("/metrics").text.splitlines()
-        assert 'bcls_requests_total{route="/api/search",status="200"} 3' in said
-        assert 'bcls_requests_total{route="other",status="404"} 2' in said
-        assert 'bcls_request_seconds_bucket{route="/api/search",le="+Inf"} 3' in said
-        assert "bcls_texts_remembered_total 1" in said
-        assert "bcls_texts_encoded_total 2" in said
+        assert 'bcls_requests_total{route="/api/search",status="200"} 3.0' in said
+        assert 'bcls_requests_total{route="other",status="404"} 2.0' in said
+        assert 'bcls_request_seconds_bucket{le="+Inf",route="/api/search"} 3.0' in said
+        assert "bcls_texts_remembered_total 1.0" in said
+        assert "bcls_texts_encoded_total 2.0" in said
 
 
 def test_an_error_of_ours_is_no_traceback(folders, monkeypatch):
@@ -248,7 +248,7 @@ PLACES = ["/api/search?q=red", "/api/photos/1", "/api/photos/1/similar", "/api/p
 @pytest.fixture
 def own(tmp_path, folders):
     """An index that a test may break."""
-    from tests.index.made import index, photos
+    from tests.search.factories import index, photos
 
     photos(tmp_path / "photos", 3)
     index(tmp_path / "photos", tmp_path / "index", folders / "first")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.web.made import listening, make_site
+from tests.web.factories import listening, make_site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 CHROMIUM = shutil.which("chromium")
@@ -151,7 +151,7 @@ def test_choose_a_picture(page, folders):
     page.locator("#image").set_input_files(folders / "photos/1/004-black-red.png")
     page.wait_for_selector("#results a.tile")
     assert names(page)[0] == "1/004-black-red.png"
-    assert page.locator("#asked img").evaluate("image => image.complete")
+    assert page.locator("#query-image img").evaluate("image => image.complete")
     page.locator("summary").click()
     with page.expect_response(lambda answer: "under=0" in answer.url) as told:
         page.locator("[name=under]").fill("0/")
@@ -161,7 +161,7 @@ def test_choose_a_picture(page, folders):
     assert {name[0] for name in names(page)} == {"0"}
     shot(page, "picture-desktop")
     type_query(page, "blue")
-    assert page.locator("#asked").is_hidden()
+    assert page.locator("#query-image").is_hidden()
 
 
 HAND_OVER = """([kind, bytes]) => {
@@ -194,7 +194,7 @@ def test_not_a_picture(page, tmp_path):
     page.goto("/")
     page.locator("#image").set_input_files(tmp_path / "no.png")
     page.wait_for_selector("#results .problem")
-    assert "expected a picture" in page.locator("#results").inner_text()
+    assert "send a JPEG" in page.locator("#results").inner_text()
 
 
 def test_a_file_that_is_too_large_is_not_sent(page, tmp_path):

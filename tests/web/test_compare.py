@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bcls.web.compare import _first, _name, _plain
-from bcls.web.labels import QueryLabels
-from tests.web.made import ColourWords
+from bcls.web.pages import _model_name, _normalized
+from bcls.web.site import PairLabels
+from tests.web.factories import ColourWords
 
 PART = {"hx-request": "true"}
 
@@ -26,7 +26,7 @@ def test_a_caption_of_the_dataset(client):
         truth = re.findall(r'<li class="truth">.*?</li>', column, re.DOTALL)
         assert len(truth) == 1
         assert 'href="/photo/1"' in truth[0]
-        place = int(re.search(r"first match is at place (\d+)", column)[1])
+        place = int(re.search(r"first match has rank (\d+)", column)[1])
         assert f'<span class="place">{place}.</span>' in truth[0]
 
 
@@ -41,7 +41,7 @@ def test_a_caption_of_the_dataset(client):
 )
 def test_a_model_of_a_run_is_called_like_the_run(model, name, tmp_path):
     index = SimpleNamespace(manifest=SimpleNamespace(model=model), folder=tmp_path / "index")
-    assert _name(SimpleNamespace(index=index)) == name
+    assert _model_name(SimpleNamespace(index=index)) == name
 
 
 def test_labels_in_brackets_and_plainly_wrong(client):
@@ -56,7 +56,7 @@ def test_labels_in_brackets_and_plainly_wrong(client):
         assert abs(value - (vectors[:-1] @ vectors[-1]).max()) < 0.006
         assert ("✗ wrong" in items[number]) == (value < 0.2)
     assert min(labels.values()) < 0.2 < max(labels.values())
-    assert "None of the first 12 photos has this text for a caption." in first
+    assert "None of the first 12 photos has this text as a caption." in first
 
 
 def test_captions_for_a_photo(client):
@@ -80,7 +80,7 @@ def test_labels_are_the_best_over_captions_and_remembered():
             calls.append(list(texts))
             return super().encode(texts)
 
-    labels = QueryLabels(Counting())
+    labels = PairLabels(Counting())
     values = labels.of([(("red", "blue"), "blue"), ((), "red"), (("red",), "blue")])
     assert values[0] == 1
     assert values[1] is None
@@ -90,11 +90,9 @@ def test_labels_are_the_best_over_captions_and_remembered():
 
 
 def test_places_and_plain_texts():
-    assert _first([False, True, True]) == 2
-    assert _first([]) is None
-    assert _plain(" A  dog runs .") == _plain("a dog runs")
+    assert _normalized(" A  dog runs .") == _normalized("a dog runs")
 
 
 def test_the_legend_says_the_limit_that_is_used(client, monkeypatch):
-    monkeypatch.setattr("bcls.web.compare.WRONG", 0.35)
+    monkeypatch.setattr("bcls.web.pages.WRONG", 0.35)
     assert "pseudo label below 0.35<" in client.get("/compare?q=blue", headers=PART).text

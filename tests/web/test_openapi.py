@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bcls.web import create_app
-from tests.web.made import listening, make_site
+from tests.web.factories import listening, make_site
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs pip install schemathesis")
 WITH_A_NUMBER = "/api/photos/{number}"

@@ -2,8 +2,8 @@
 
 from bcls.search.service import Service
 from bcls.web import Site
-from tests.index.made import index, photos, tiny_model
-from tests.web.made import client_of, make_site
+from tests.search.factories import index, photos, tiny_model
+from tests.web.factories import client_of, make_site
 
 PAGE = {"accept": "text/html"}
 PART = {"hx-request": "true"}
@@ -36,13 +36,13 @@ def test_the_address_keeps_the_filters(client):
 
 
 def test_an_empty_box_and_no_result(client):
-    assert "Type what you look for" in client.get("/results?q=", headers=PART).text
-    assert "The filters let no photo pass." in client.get("/results?q=red&before=1980", headers=PART).text
+    assert "Type a description" in client.get("/results?q=", headers=PART).text
+    assert "No photo passes the filters." in client.get("/results?q=red&before=1980", headers=PART).text
     nothing = client.get("/results?q=green&words=wall", headers=PART).text
-    assert "Nothing fits; these are the nearest." in nothing
+    assert "No relevant photo; these are the nearest." in nothing
     assert '<li class="unlike">' in nothing
     only = client.get("/results?q=green&words=wall&fitting=true", headers=PART).text
-    assert "Nothing fits." in only
+    assert "No relevant photo." in only
     assert "tile" not in only
 
 

@@ -55,17 +55,17 @@ def test_folders_that_are_runs(folders, tmp_path):
     (deep / "metrics.jsonl").write_text('{"kind": "step", "epoch": 1, "step": 1, "loss": NaN}\n{"kind": "ste')
     (deep / "config.yaml").write_text("model: vsepp\n")
     run = read_run("a/b", find_runs(tmp_path)["a/b"])
-    assert [len(run.steps), run.looks, run.best, run.model, run.trouble] == [1, [], {}, "–", ""]
+    assert [len(run.steps), run.validations, run.best, run.model, run.error] == [1, [], {}, "–", ""]
 
 
 def test_no_runs_yet(folders, tmp_path):
     from dataclasses import replace
 
-    from tests.web.made import client_of, make_site
+    from tests.web.factories import client_of, make_site
 
     site = make_site(folders, compare=False)
     with client_of(replace(site, runs=tmp_path)) as client:
-        assert "No folder here has a metrics.jsonl yet" in client.get("/runs", headers=PAGE).text
+        assert "No folder contains a metrics.jsonl yet" in client.get("/runs", headers=PAGE).text
 
 
 def test_without_matplotlib_the_pages_have_a_hint(client, monkeypatch):

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from bcls.web.server import bind, check_address
-from bcls.web.settings import WebSettings
-from tests.web.made import listening, make_site
+from bcls.web.site import WebSettings
+from tests.web.factories import listening, make_site
 
 
 def test_answers_do_not_wait_for_acknowledgements(folders):
@@ -32,7 +32,7 @@ def test_a_very_long_query_over_a_real_connection(folders):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "photos.example"])  # noqa: S104
 def test_a_network_needs_a_token_or_a_proxy(host):
-    with pytest.raises(ValueError, match="everybody in the network could see the photos"):
+    with pytest.raises(ValueError, match="the whole network could see the photos"):
         check_address(host, has_token=False, behind_proxy=False)
     check_address(host, has_token=True, behind_proxy=False)
     check_address(host, has_token=False, behind_proxy=True)

@@ -515,7 +515,8 @@ def check_search() -> str:
 
     from bcls.data.synthetic import make_scenes, render
     from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
-    from bcls.search import IndexSettings, Service, build_index
+    from bcls.search.build import IndexSettings, build_index
+    from bcls.search.service import Service
 
     class LetterCounts(CaptionReader):
         """Counts characters. MiniLM takes seconds to load and is not needed here."""

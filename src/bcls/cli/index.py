@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bcls.cli.arguments import parse
-from bcls.search.index import IndexSettings
+from bcls.search.build import IndexSettings
 
 ABOUT = (
     "Makes an index of the photos in a folder, a zip or tar, or a dataset. Run again, it takes in what was added, "

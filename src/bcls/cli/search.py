@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bcls._core.errors import fail, visible
 from bcls.cli.arguments import parse
 
 if TYPE_CHECKING:
-    from bcls.search.service import Answer, CaptionAnswer, Service
+    from bcls.search.service import SearchResult, Service
 
 ABOUT = (
     'Finds photos in an index: `bcls search INDEX "a dog on the beach" -k 5`, or with --image instead of the text. '
@@ -65,12 +65,12 @@ def main(arguments: Sequence[str]) -> int:
     folder, text = settings.index, settings.text
     _check(text, settings)
     # Here, not above: `--help` need not wait for them.
-    from bcls.search.engine import where
+    from bcls.search.engine import parse_filter
     from bcls.search.service import Service, ServiceSettings
 
-    limits = where(settings.after, settings.before, settings.under, settings.words)
+    limits = parse_filter(settings.after, settings.before, settings.under, settings.words)
     with Service(folder, settings.model, ServiceSettings(rerank=settings.rerank, timeout=_PATIENCE)) as service:
-        answer: Answer | CaptionAnswer
+        answer: SearchResult[Any]
         if text is not None:
             answer = service.search(text, settings.k, limits)
         elif settings.captions:
@@ -99,17 +99,17 @@ def _read(path: str | None) -> bytes:
     return file.read_bytes()
 
 
-def _show(service: "Service", title: str, settings: SearchSettings, answer: "Answer | CaptionAnswer") -> None:
+def _show(service: "Service", title: str, settings: SearchSettings, answer: "SearchResult[Any]") -> None:
     from bcls._core.files import write_whole
-    from bcls.search.service import Answer, Hit
+    from bcls.search.service import Hit
     from bcls.search.sheets import contact_sheet, page
 
     hits = [hit for hit in answer.hits if hit.fits or not settings.fitting]
     note = _note(answer)
     photos = [hit for hit in hits if isinstance(hit, Hit)]
-    if settings.contact is not None and isinstance(answer, Answer):
+    if settings.contact is not None:
         write_whole(Path(settings.contact), contact_sheet(service, photos))
-    if settings.html is not None and isinstance(answer, Answer):
+    if settings.html is not None:
         write_whole(Path(settings.html), page(service, title, photos, note))
     if settings.json:
         print(json.dumps([hit.as_json() for hit in hits], ensure_ascii=False))
@@ -121,7 +121,7 @@ def _show(service: "Service", title: str, settings: SearchSettings, answer: "Ans
     print(note)
 
 
-def _note(answer: "Answer | CaptionAnswer") -> str:
+def _note(answer: "SearchResult[Any]") -> str:
     if not answer.hits:
         return "nothing is left to search: the filters let no photo pass"
     note = "" if answer.fits else "nothing fits; these are the nearest. "

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     # Here, not above: `--help` need not wait for them.
     from bcls._core.extras import require
 
-    for module in ("fastapi", "uvicorn", "jinja2", "python_multipart"):
+    for module in ("fastapi", "uvicorn", "jinja2", "python_multipart", "prometheus_client"):
         require(module, "web", "the web app")
     from bcls.web import WebSettings, create_app, serve
     from bcls.web.server import bind, check_address
@@ -95,8 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _site(folder: str, settings: ServeSettings, limits: "WebSettings") -> "Site":
-    from bcls.web import Site
-    from bcls.web.labels import QueryLabels
+    from bcls.web import PairLabels, Site
 
     runs = None if settings.runs is None else Path(settings.runs)
     if runs is not None and not runs.is_dir():
@@ -108,7 +107,7 @@ def _site(folder: str, settings: ServeSettings, limits: "WebSettings") -> "Site"
         if settings.labels != "none":
             from bcls.labels.encoders import load_text_encoder
 
-            labels = QueryLabels(load_text_encoder(settings.labels))
+            labels = PairLabels(load_text_encoder(settings.labels))
     return Site(service, limits, other, labels, runs)
 
 

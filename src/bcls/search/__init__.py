@@ -1,42 +1,49 @@
-"""An index of photos: their vectors and what is known about them, in a folder that survives a kill.
-
-Search in an index of photos: by text, by picture, for captions, for more of the same.
-"""
+"""Photo search: build an index of photos, and search it by text or by image."""
 
 from bcls.search.batcher import OverloadedError
-from bcls.search.build import Report, build_index
+from bcls.search.build import IndexReport, IndexSettings, build_index
 from bcls.search.calibration import FITS, Calibration
-from bcls.search.catalog import CaptionOf, Catalog, Photo
-from bcls.search.engine import ENGINES, Engine, Found, IndexUnavailableError, Row, Where, open_engine, where
-from bcls.search.index import Index, IndexManifest, IndexSettings, open_index, read_index_manifest
-from bcls.search.service import Answer, CaptionAnswer, CaptionHit, Hit, Service, ServiceSettings
+from bcls.search.catalog import Catalog, IndexedCaption, Photo
+from bcls.search.engine import (
+    ENGINES,
+    Engine,
+    IndexUnavailableError,
+    Neighbors,
+    SearchFilter,
+    VectorRow,
+    parse_filter,
+)
+from bcls.search.index import Index, IndexManifest, open_engine, open_index, read_index_manifest
+from bcls.search.photo_index import PhotoIndex
+from bcls.search.service import CaptionHit, Hit, PhotoInfo, SearchResult, Service, ServiceSettings
 
 __all__ = [
     "ENGINES",
     "FITS",
-    "Answer",
     "Calibration",
-    "CaptionAnswer",
     "CaptionHit",
-    "CaptionOf",
     "Catalog",
     "Engine",
-    "Found",
     "Hit",
     "Index",
     "IndexManifest",
+    "IndexReport",
     "IndexSettings",
     "IndexUnavailableError",
+    "IndexedCaption",
+    "Neighbors",
     "OverloadedError",
     "Photo",
-    "Report",
-    "Row",
+    "PhotoIndex",
+    "PhotoInfo",
+    "SearchFilter",
+    "SearchResult",
     "Service",
     "ServiceSettings",
-    "Where",
+    "VectorRow",
     "build_index",
     "open_engine",
     "open_index",
+    "parse_filter",
     "read_index_manifest",
-    "where",
 ]

@@ -1,4 +1,4 @@
-"""Queries that come at the same time share one pass through the model."""
+"""Batching of concurrent queries: texts of several threads share one pass through the model."""
 
 import math
 import queue
@@ -17,10 +17,10 @@ Vector = npt.NDArray[np.float32]
 
 
 class OverloadedError(RuntimeError):
-    """More was asked than can be answered in time; nothing is wrong with the query.
+    """There are more queries than can be answered in time; the query itself is valid.
 
     Attributes:
-        retry_after: Seconds after which it is worth trying again.
+        retry_after: Seconds after which to try again.
     """
 
     def __init__(self, retry_after: int) -> None:
@@ -29,20 +29,20 @@ class OverloadedError(RuntimeError):
 
 
 class Batcher:
-    """Calls ``encode`` from one thread, with all texts that came in the meantime.
+    """Calls ``encode`` in one thread, with all texts that have arrived since the last call.
 
-    While a batch is in the model the next one gathers, so under load nobody waits for ``wait``.
+    While a batch is in the model, the next one is collected, so ``wait`` adds no delay under load.
 
     Args:
         encode: ``(n,)`` texts to ``(n, D)`` vectors.
-        batch: Most texts at a time.
-        wait: Seconds that the first text of a batch waits for others, where the batch before had several.
-        waiting: Most texts in the queue.
+        batch: Maximum number of texts per call.
+        wait: Seconds that the first text of a batch waits for others, if the previous batch had several.
+        waiting: Maximum number of texts in the queue.
         timeout: Seconds until a text is given up.
 
     Attributes:
-        texts: How many went through the model.
-        batches: In how many calls.
+        texts: Number of texts encoded so far.
+        batches: Number of calls so far.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Batcher:
         self._queue: queue.Queue[tuple[str, Future[Vector]] | None] = queue.Queue(
             check_whole("waiting", waiting, least=1)
         )
-        self._took = 0.05
+        self._seconds_per_batch = 0.05
         self.texts = self.batches = 0
         self._closed = False
         self._several = False
@@ -66,7 +66,7 @@ class Batcher:
         """The vector of a text.
 
         Raises:
-            OverloadedError: The queue is full, the time is over, or the service is closing.
+            OverloadedError: The queue is full, the time is over, or the batcher is closed.
         """
         future: Future[Vector] = Future()
         try:
@@ -74,44 +74,40 @@ class Batcher:
                 raise queue.Full
             self._queue.put_nowait((text, future))
             return future.result(self._timeout)
-        except queue.Full:
-            raise OverloadedError(self._retry_after()) from None
-        except FutureTimeoutError:
+        except (queue.Full, FutureTimeoutError):
             future.cancel()
-            raise OverloadedError(self._retry_after()) from None
+            batches = 1 + self._queue.qsize() / self._batch
+            raise OverloadedError(max(1, math.ceil(batches * self._seconds_per_batch))) from None
 
     def close(self) -> None:
-        """Stop after what is waiting has been answered."""
+        """Stop after the waiting texts are answered."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
-            # Not longer, however patient queries are: whoever ends the process does not wait for the model.
+            # At most 10 s, also with a long timeout, so that the process can end.
             self._thread.join(min(self._timeout, 10.0))
 
-    def _retry_after(self) -> int:
-        batches = 1 + self._queue.qsize() / self._batch
-        return max(1, math.ceil(batches * self._took))
-
     def _work(self) -> None:
-        going_on = True
-        while going_on:
-            batch, going_on = self._gather()
-            # A text whose time is over is not worth the model's time any more.
+        running = True
+        while running:
+            batch, running = self._collect()
+            # Texts whose time is over are not encoded.
             wanted = [(text, future) for text, future in batch if future.set_running_or_notify_cancel()]
             if wanted:
                 started = time.monotonic()
                 self._answer(wanted)
                 self.texts += len(wanted)
                 self.batches += 1
-                self._took = 0.8 * self._took + 0.2 * (time.monotonic() - started)
+                self._seconds_per_batch = 0.8 * self._seconds_per_batch + 0.2 * (time.monotonic() - started)
 
-    def _gather(self) -> tuple[list[tuple[str, Future[Vector]]], bool]:
+    def _collect(self) -> tuple[list[tuple[str, Future[Vector]]], bool]:
+        """The next batch, and whether to continue after it."""
         first = self._queue.get()
         if first is None:
             return [], False
         batch = [first]
-        # Somebody alone does not wait for others. Where several came together before, they will again: what they were
-        # answered with is on its way to them, and one larger batch is cheaper than two.
+        # A single client is answered at once. After a batch of several texts the same clients are likely to send their
+        # next queries within a moment, and one larger batch is cheaper than two.
         deadline = time.monotonic() + (self._wait if self._several else 0.0)
         while len(batch) < self._batch:
             try:
@@ -129,9 +125,9 @@ class Batcher:
         texts = list(dict.fromkeys(text for text, _ in wanted))
         try:
             vectors = dict(zip(texts, self._encode(texts), strict=True))
-        except Exception as error:  # noqa: BLE001, RUF100 - it belongs to whoever asked, not to this thread
+        except Exception as error:  # noqa: BLE001, RUF100 - raised in the thread of the query, not in this one
             if len(texts) > 1:
-                # One bad text must not spoil the others.
+                # One invalid text must not affect the others.
                 for text in texts:
                     self._answer([one for one in wanted if one[0] == text])
                 return

@@ -1,9 +1,4 @@
-"""A model as the index sees it: pictures and texts in, unit vectors out, and a hash that tells models apart.
-
-Scores of pairs by the whole model, for models that look at regions and words together.
-
-Photos on their way to the model: read, hashed, decoded and prepared by threads, a bounded number ahead.
-"""
+"""Embedding of photos and texts: unit vectors, pair scores, and the threads that read photos ahead of the model."""
 
 import hashlib
 import math
@@ -12,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +15,9 @@ import numpy.typing as npt
 
 from bcls._core.errors import fail, visible
 from bcls.data.images import decode
-from bcls.search.catalog import Facts, Notes, read_notes
+from bcls.search.catalog import Photo
 from bcls.search.engine import Vectors
-from bcls.search.source import FeatureRows, Item, Source
+from bcls.search.source import ExifInfo, FeatureRows, PhotoSource, SourceItem, read_exif
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,13 +25,13 @@ if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
     from bcls.models.padded import Padded
 
-#: Pictures that go through the model at a time.
+#: Images per forward pass.
 BATCH = 64
 PRECISIONS = ("float32", "bfloat16")
 
 
-def hash_of(model: "RetrievalModel") -> str:
-    """Hash of a model's kind and of all its weights, frozen ones included."""
+def model_hash(model: "RetrievalModel") -> str:
+    """Hash of a model's class, configuration and all weights, frozen ones included."""
     import torch
 
     digest = hashlib.sha256(f"{type(model).__qualname__} {model.as_dict()!r}".encode())
@@ -46,13 +42,8 @@ def hash_of(model: "RetrievalModel") -> str:
     return digest.hexdigest()
 
 
-def prepare(model: "RetrievalModel", inputs: "Sequence[Image.Image] | FeatureRows") -> "Padded":
-    """What the image encoder takes, from pictures or features."""
-    return model.prepare_images(as_inputs(inputs))
-
-
-def as_inputs(inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
-    """Pictures as they are, features as the tensors that models take."""
+def model_inputs(inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
+    """Images unchanged, features as the tensors that models take."""
     if not isinstance(inputs, FeatureRows):
         return inputs
     import torch
@@ -64,12 +55,12 @@ def as_inputs(inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
 
 
 def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precision: str = "float32") -> Vectors:
-    """``(N, D)`` unit vectors of images that were prepared one by one.
+    """``(N, D)`` unit vectors of images.
 
     Args:
         model: The model.
-        prepared: From :func:`prepare`.
-        precision: One of :data:`PRECISIONS`, what layers compute in.
+        prepared: Outputs of ``model.prepare_images``.
+        precision: One of :data:`PRECISIONS`, in which the layers compute.
     """
     import torch
 
@@ -79,143 +70,151 @@ def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precisi
     values = torch.cat([one.values for one in prepared])
     lengths = [one.lengths for one in prepared if one.lengths is not None]
     batch = Padded(values, torch.cat(lengths) if lengths else None)
-    short = torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    with judging(model), short:
+    autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with judging(model), autocast:
         vectors = model.image_vectors(model.image_codes(batch.to(model.device)))
     return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
 
 
 def text_vectors(model: "RetrievalModel", texts: Sequence[str]) -> Vectors:
-    """``(C, D)`` unit vectors of texts; those of like length go together, so that little is padding."""
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    """``(C, D)`` unit vectors of texts, encoded sorted by length to reduce padding."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     if not order:
         return np.empty((0, 0), np.float32)
-    rows = model.encode_texts([texts[place] for place in order]).numpy()
+    rows = model.encode_texts([texts[index] for index in order]).numpy()
     vectors = np.empty_like(rows, dtype=np.float32)
     vectors[order] = rows
     return vectors
 
 
 def probe(model: "RetrievalModel", features: FeatureRows | None) -> tuple[int, bool]:
-    """Length of a model's vectors, and whether it scores pairs by more than one product of vectors.
+    """Length of a model's vectors, and whether it scores pairs by more than a dot product (cross attention).
 
     Args:
         model: The model.
-        features: Those of one image, where the index is made from features.
+        features: Features of one image, if the index is built from features.
 
     Raises:
-        ValueError: The model cannot read pictures, or texts, or these features.
+        ValueError: The model cannot read images, texts, or these features.
     """
     from PIL import Image
 
     from bcls.models.base import judging
 
-    what = "pictures" if features is None else f"features of shape {features.values.shape[1:]}"
-    remedy = "choose another --model" + (", or --features of a dataset" if features is None else " or --features")
+    kind = "images" if features is None else f"features of shape {features.values.shape[1:]}"
+    hint = "choose another --model" + (", or --features of a dataset" if features is None else " or --features")
     try:
-        prepared = prepare(model, [Image.new("RGB", (32, 32))] if features is None else features)
+        inputs = [Image.new("RGB", (32, 32))] if features is None else features
+        prepared = model.prepare_images(model_inputs(inputs))
         with judging(model):
             codes = model.image_codes(prepared.to(model.device))
-            width = model.image_vectors(codes).shape[1]
+            dimension = model.image_vectors(codes).shape[1]
     except (ValueError, TypeError, RuntimeError) as error:
-        fail("model", f"one that reads {what}", f"an error ({str(error).splitlines()[0]})", remedy)
+        fail("model", f"one that reads {kind}", f"an error ({str(error).splitlines()[0]})", hint)
     try:
         model.encode_texts(["a photo"])
     except ValueError as error:
         fail("model", "one that reads text", f"an error ({error})", "save it together with its vocabulary")
-    return int(width), codes.values.ndim > 2
+    return int(dimension), codes.values.ndim > 2
 
 
-def scores_of(
-    model: "RetrievalModel", source: Source, names: Sequence[str], text: str, *, max_pixels: int
+def pair_scores(
+    model: "RetrievalModel", source: PhotoSource, names: Sequence[str], text: str, *, max_pixels: int
 ) -> npt.NDArray[np.float64]:
     """Score photos against a text with ``model.similarity``.
 
     Args:
         model: The model.
-        source: Where the photos, or their features, are.
-        names: N photos.
+        source: Source of the photos or their features.
+        names: Names of N photos.
         text: The text.
-        max_pixels: Pictures with more are not read.
+        max_pixels: Larger images are not read.
 
     Returns:
-        ``(N,)`` scores; minus infinity for a photo that cannot be read any more.
+        ``(N,)`` scores; minus infinity for a photo that can no longer be read.
     """
     scores = np.full(len(names), -math.inf)
-    inputs, there = read_inputs(source, names, max_pixels)
-    if there:
-        scores[there] = model.similarity(inputs, [text])[:, 0].numpy()
+    inputs, readable = read_inputs(source, names, max_pixels)
+    if readable:
+        scores[readable] = model.similarity(inputs, [text])[:, 0].numpy()
     return scores
 
 
-def read_inputs(source: Source, names: Sequence[str], max_pixels: int) -> tuple[Any, list[int]]:
-    """Pictures or features as ``model.similarity`` takes them, and which of the names could be read."""
+def read_inputs(source: PhotoSource, names: Sequence[str], max_pixels: int) -> tuple[Any, list[int]]:
+    """Inputs of ``model.similarity`` for some photos, and the positions of those that could be read."""
     if not names:
         return [], []
     features = source.features(names)
     if features is not None:
-        return as_inputs(features), list(range(len(names)))
-    pictures: list[Any] = []
-    there = []
-    for place, name in enumerate(names):
+        return model_inputs(features), list(range(len(names)))
+    images: list[Any] = []
+    readable = []
+    for position, name in enumerate(names):
         try:
-            pictures.append(decode(source.read(name), name, max_pixels=max_pixels))
-            there.append(place)
+            images.append(decode(source.read(name), name, max_pixels=max_pixels))
+            readable.append(position)
         except (OSError, ValueError):
             continue
-    return pictures, there
+    return images, readable
 
 
 @dataclass(frozen=True)
-class Ready:
+class LoadedPhoto:
     """A photo that was read.
 
     Attributes:
-        item: Which.
-        facts: What is known about it, or ``None`` if it cannot be read.
-        captions: What is written about it.
-        known: Number of a photo in the index with the same contents, whose vector can be used again.
-        prepared: What the model takes, where the vector is not known.
-        problem: Why it cannot be read.
+        item: Its name and stamp.
+        photo: Its catalog entry without a number, or ``None`` if it cannot be read.
+        captions: Its captions.
+        same: Number of a photo of the index with the same contents, whose vector is reused.
+        vector: That vector.
+        prepared: Input of the model, if no vector is known.
+        error: Why it cannot be read.
     """
 
-    item: Item
-    facts: Facts | None = None
+    item: SourceItem
+    photo: Photo | None = None
     captions: tuple[str, ...] = ()
-    known: int | None = None
+    same: int | None = None
+    vector: Vectors | None = None
     prepared: "Padded | None" = None
-    problem: str = ""
+    error: str = ""
+
+
+#: Number and vector of a photo of the index, by name and hash of the contents.
+KnownVector = Callable[[str, str], tuple[int, Vectors] | None]
 
 
 def read_ahead(
-    items: Iterable[Item],
-    source: Source,
+    items: Iterable[SourceItem],
+    source: PhotoSource,
     model: "RetrievalModel",
-    known: Callable[[str, str], int | None],
+    known: KnownVector,
     *,
     workers: int,
     max_pixels: int,
-) -> Generator[Ready]:
-    """Read photos in order, some ahead of the one that is asked for.
+) -> Generator[LoadedPhoto]:
+    """Read photos in order, with threads that work a bounded number of photos ahead.
 
     Args:
         items: The photos.
-        source: Where they are.
-        model: Says how pictures are prepared.
-        known: Number of a photo with given contents that has a vector, if any; that of the given name first.
-        workers: Threads; 0 for one a core.
-        max_pixels: Pictures with more are refused.
+        source: Their source.
+        model: Prepares the images.
+        known: Returns number and vector of an indexed photo with the same contents, or ``None``.
+        workers: Threads; 0 for one per core.
+        max_pixels: Larger images are rejected.
 
     Yields:
-        One for each item, in order.
+        One photo per item, in order.
     """
     count = workers or os.cpu_count() or 1
+    load = partial(_load, source=source, model=model, known=known, max_pixels=max_pixels)
     pool = ThreadPoolExecutor(count, thread_name_prefix="bcls-read")
-    waiting: deque[Future[Ready]] = deque()
+    waiting: deque[Future[LoadedPhoto]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(_read, item, source, model, known, max_pixels))
-            # Two batches ahead keep the model busy; what is prepared is small, and each thread holds one whole picture.
+            waiting.append(pool.submit(load, item))
+            # Two batches ahead keep the model busy; prepared images are small.
             if len(waiting) >= 2 * BATCH + count:
                 yield waiting.popleft().result()
         while waiting:
@@ -224,24 +223,22 @@ def read_ahead(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _read(
-    item: Item, source: Source, model: "RetrievalModel", known: Callable[[str, str], int | None], max_pixels: int
-) -> Ready:
+def _load(
+    item: SourceItem, source: PhotoSource, model: "RetrievalModel", known: KnownVector, max_pixels: int
+) -> LoadedPhoto:
     try:
         content = source.read(item.name)
         sha256 = hashlib.sha256(content).hexdigest()
         features = source.features([item.name])
-        notes = read_notes(content) if features is None else Notes()
-        taken = notes.date is not None
-        date = notes.date if notes.date is not None else source.date(item.name)
-        facts = Facts(item.name, item.look, sha256, date, taken, notes.latitude, notes.longitude)
+        exif = read_exif(content) if features is None else ExifInfo()
+        date = exif.date if exif.date is not None else source.date(item.name)
+        photo = Photo(item.name, item.stamp, sha256, date, exif.date is not None, exif.latitude, exif.longitude)
         captions = source.captions(item.name)
-        same = known(item.name, sha256)
-        if same is not None:
-            return Ready(item, facts, captions, known=same)
-        given = [decode(content, item.name, max_pixels=max_pixels)] if features is None else features
-        return Ready(item, facts, captions, prepared=prepare(model, given))
+        if (same := known(item.name, sha256)) is not None:
+            return LoadedPhoto(item, photo, captions, *same)
+        inputs = [decode(content, item.name, max_pixels=max_pixels)] if features is None else features
+        return LoadedPhoto(item, photo, captions, prepared=model.prepare_images(model_inputs(inputs)))
     except (ValueError, MemoryError) as error:
-        return Ready(item, problem=" ".join(str(error).split()) or "too large for the memory")
+        return LoadedPhoto(item, error=" ".join(str(error).split()) or "too large for the memory")
     except OSError as error:
-        return Ready(item, problem=visible(f"`{item.name}`: {error.strerror or error}"))
+        return LoadedPhoto(item, error=visible(f"`{item.name}`: {error.strerror or error}"))

@@ -1,56 +1,24 @@
-"""Flags of ``bcls index``.
-
-``index.json``: what an index was made from and with.
-
-An index that is open for searches.
-"""
+"""The index folder: its manifest (``index.json``), and opening the index or one of its vector engines."""
 
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcls._core.errors import check_whole, fail
+from bcls._core.errors import check_choice, check_whole, fail
 from bcls._core.files import write_whole
 from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import read_json
 from bcls.search.calibration import Calibration
 from bcls.search.catalog import Catalog
-from bcls.search.embedding import hash_of
-from bcls.search.engine import Engine, open_engine
-from bcls.search.source import Source, open_source
+from bcls.search.embedding import model_hash
+from bcls.search.engine import ENGINES, Engine
+from bcls.search.faiss_engine import FaissEngine
+from bcls.search.milvus_engine import MilvusEngine
+from bcls.search.source import PhotoSource, open_source
 
 if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
-
-
-@dataclass(frozen=True)
-class IndexSettings:
-    """Settings of ``bcls index``."""
-
-    out: str
-    """Folder of the index; made new, or brought up to date."""
-    model: str | None = None
-    """Name or folder of a model; the index's own, or photo for a new index."""
-    engine: str | None = None
-    """What holds the vectors: faiss (inside the folder, the default) or milvus."""
-    uri: str | None = None
-    """For milvus: a file such as photos.db, or the address of a server."""
-    features: str | None = None
-    """Name of the dataset's features, for a model that reads features and no pictures."""
-    captions: bool = True
-    """Read captions: those of a dataset, and .txt and .json files beside the photos."""
-    workers: int = 0
-    """Threads that read and decode pictures; 0 for one a core."""
-    max_pixels: int = 80_000_000
-    """Pictures with more pixels are skipped."""
-    device: str = "cpu"
-    """Where the model runs, such as cuda."""
-    precision: str = "float32"
-    """Of the networks that see photos: float32, or bfloat16, twice as fast on processors that have it in hardware."""
-    json: bool = False
-    """Print what was done as JSON."""
-
 
 FILE = "index.json"
 FORMAT = "bcls-index"
@@ -62,66 +30,63 @@ class IndexManifest:
     """Contents of the manifest."""
 
     identity: str
-    """A random name of this index; collections in Milvus are named after it."""
+    """Random name of this index, used for the names of its Milvus collections."""
     photos: str
-    """The folder, archive or dataset, as an absolute path."""
+    """Absolute path of the folder, archive or dataset."""
     model: str
-    """Name or folder that the model was loaded by."""
+    """Name or folder of the model."""
     weights: str
     """Hash of the model's weights."""
     dimension: int
     """Length of the vectors."""
     cross: bool
-    """Whether the model scores pairs by more than one product of vectors, so that results are ranked again."""
+    """Whether the model has cross attention, so that results are reranked."""
     engine: str
     """``faiss`` or ``milvus``."""
     uri: str
-    """Where Milvus is; empty for faiss."""
+    """File or address of Milvus; empty for faiss."""
     features: str | None
-    """Features that the images are read from, instead of pictures."""
+    """Name of the features that the index was built from, instead of images."""
     calibration: dict[str, Calibration]
-    """How similarities become scores, by the kind of query; empty until the first run is done."""
+    """Calibration by the kind of query; empty until the first run is complete."""
     max_pixels: int = MAX_PIXELS
-    """Most pixels of a photo that any run took in, and so of one that is shown."""
-
-    def collection(self, what: str) -> str:
-        """Name of a collection in Milvus."""
-        return f"bcls_{self.identity}_{what}"
+    """Largest limit on the pixels of a photo in any run; also the limit when photos are displayed."""
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:
     """Read the manifest of an index.
 
     Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: The folder is no index, or one of another version of bcls.
+        FileNotFoundError: The folder does not exist.
+        ValueError: The folder is not an index, or one of another format version.
     """
     path = folder / FILE
+    build = "build it with `bcls index PHOTOS --out INDEX`"
     if not folder.exists():
-        raise FileNotFoundError(2, "no such index; make it with `bcls index PHOTOS --out INDEX`", str(folder))
+        raise FileNotFoundError(2, f"no such index; {build}", str(folder))
     if not path.exists():
-        fail(str(folder), f"an index with an {FILE}", "none", "make it with `bcls index PHOTOS --out INDEX`")
+        fail(str(folder), f"an index with an {FILE}", "none", build)
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", "make the index again")
+        fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", "build the index again")
     if content.get("version") != VERSION:
-        remedy = "make the index again, or use the release of bcls that wrote it"
-        fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", remedy)
+        hint = "build the index again, or use the release of bcls that wrote it"
+        fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", hint)
     try:
-        # Older indexes do not say how many pixels they took in.
+        # Older indexes have no max_pixels.
         known = {"max_pixels": MAX_PIXELS, **content}
         fields = {key: known[key] for key in IndexManifest.__dataclass_fields__}
-        _check_kinds(fields)
-        maps = {str(key): Calibration(**value) for key, value in fields["calibration"].items()}
-        return replace(IndexManifest(**fields), calibration=maps)
+        _check_types(fields)
+        calibration = {str(key): Calibration(**value) for key, value in fields["calibration"].items()}
+        return replace(IndexManifest(**fields), calibration=calibration)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        fail(str(path), "fields as bcls writes them", f"a wrong one ({repr(error)[:200]})", "make the index again")
+        fail(str(path), "fields as bcls writes them", f"an invalid one ({repr(error)[:200]})", "build the index again")
 
 
-def _check_kinds(fields: dict[str, Any]) -> None:
+def _check_types(fields: dict[str, Any]) -> None:
     for key in ("identity", "photos", "model", "weights", "engine", "uri"):
         if not isinstance(fields[key], str):
-            raise TypeError(f"{key} is no text")
+            raise TypeError(f"{key} is not a string")
     for key in ("dimension", "max_pixels"):
         check_whole(key, fields[key], least=1)
     if not isinstance(fields["cross"], bool) or not isinstance(fields["features"], str | None):
@@ -129,18 +94,18 @@ def _check_kinds(fields: dict[str, Any]) -> None:
 
 
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
-    """Write the manifest whole."""
-    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    """Write the manifest atomically."""
+    content = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     write_whole(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True)
 class Index:
-    """An index; made by :func:`open_index`.
+    """An open index; see :func:`open_index`.
 
     Attributes:
-        folder: Where it lies.
-        manifest: What it was made from and with.
+        folder: The index folder.
+        manifest: What it was built from and with.
         catalog: Its photos and captions.
         photos: Vectors of the photos.
         captions: Vectors of the captions.
@@ -152,19 +117,19 @@ class Index:
     photos: Engine
     captions: Engine
 
-    def source(self) -> Source:
-        """Where the photos are.
+    def source(self) -> PhotoSource:
+        """Open the source of the photos.
 
         Raises:
-            FileNotFoundError: They are gone.
+            FileNotFoundError: It does not exist any more.
         """
         return open_source(Path(self.manifest.photos), self.manifest.features)
 
     def load_model(self, name: str | None = None) -> "RetrievalModel":
-        """Load the model of the index, by its own name or by another one under which it is found now.
+        """Load the model of the index, by its recorded name or from another location.
 
         Raises:
-            ValueError: There is no such model, or its weights are not those that the index was made with.
+            ValueError: There is no such model, or its weights are not those of the index.
         """
         from bcls.models.folder import load
 
@@ -173,12 +138,12 @@ class Index:
         return model
 
     def check_model(self, model: "RetrievalModel", name: str) -> None:
-        """Refuse a model that the index was not made with."""
-        weights = hash_of(model)
+        """Raise an error if the index was built with another model."""
+        weights = model_hash(model)
         if weights != self.manifest.weights:
             expected = f"the model {self.manifest.model!r} with weights {self.manifest.weights[:12]}"
-            remedy = "its vectors mean nothing to another model: index the photos again into another folder"
-            fail(str(self.folder), expected, f"{name!r} with weights {weights[:12]}", remedy)
+            hint = "vectors of different models are not comparable: build an index in another folder"
+            fail(str(self.folder), expected, f"{name!r} with weights {weights[:12]}", hint)
 
     def close(self) -> None:
         """Close all files."""
@@ -187,29 +152,56 @@ class Index:
 
 
 def open_index(folder: str | Path) -> Index:
-    """Open an index for searches. Nothing in it is written, and it may be brought up to date at the same time.
+    """Open an index for searches. Nothing is written, and another process may update the index at the same time.
 
     Args:
-        folder: A folder that ``bcls index`` wrote.
+        folder: Folder that ``bcls index`` wrote.
 
     Raises:
-        ValueError: The folder is no index, is of another version, or its first run was never finished.
+        ValueError: The folder is not an index, has another format version, or its first run is incomplete.
         OSError: A file is missing.
     """
     folder = Path(folder)
     manifest = read_index_manifest(folder)
     if not manifest.calibration:
-        remedy = f"run `bcls index {manifest.photos} --out {folder}` again: it goes on where it stopped"
-        fail(str(folder), "a finished index", "one whose first run was broken off", remedy)
+        hint = f"run `bcls index {manifest.photos} --out {folder}` again to complete it"
+        fail(str(folder), "a complete index", "one whose first run was interrupted", hint)
+    return open_parts(folder, manifest, read_only=True)
+
+
+def open_parts(folder: Path, manifest: IndexManifest, *, read_only: bool) -> Index:
+    """Open the catalog and both engines of an index, and create them if the index is not read-only."""
     engines = [
         open_engine(
             manifest.engine,
-            folder / what,
+            folder / table,
             manifest.uri,
-            manifest.collection(what),
+            f"bcls_{manifest.identity}_{table}",
             manifest.dimension,
-            read_only=True,
+            read_only=read_only,
         )
-        for what in ("photos", "captions")
+        for table in ("photos", "captions")
     ]
-    return Index(folder, manifest, Catalog(folder / "catalog.sqlite", read_only=True), *engines)
+    return Index(folder, manifest, Catalog(folder / "catalog.sqlite", read_only=read_only), *engines)
+
+
+def open_engine(
+    name: str, folder: Path, uri: str, collection: str, dimension: int, *, read_only: bool = False
+) -> Engine:
+    """Open a vector engine, or create an empty one.
+
+    Args:
+        name: ``"faiss"`` or ``"milvus"``.
+        folder: Folder of the faiss files.
+        uri: File or address of Milvus.
+        collection: Name of the collection in Milvus.
+        dimension: D.
+        read_only: Search only; the engine must exist.
+
+    Raises:
+        ValueError: There is no such engine, or it cannot be reached.
+        MissingExtraError: Its package is not installed.
+    """
+    if check_choice("engine", name, ENGINES) == "milvus":
+        return MilvusEngine(uri, collection, dimension, read_only=read_only)
+    return FaissEngine(folder, dimension, read_only=read_only)

@@ -1,125 +1,209 @@
-"""The JSON API."""
+"""The JSON API: its routes, parameters and response models."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
+from PIL import Image, UnidentifiedImageError
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from bcls.data.images import FORMATS
-from bcls.search.engine import Where
-from bcls.search.service import Answer, CaptionAnswer
-from bcls.web.asked import asked, photo_of, picture, shown
-from bcls.web.facts import facts_of
-from bcls.web.schema import FoundCaptions, FoundPhotos, Health, Number, PhotoFacts, Results, Text, limits, problems
+from bcls.data.images import FORMATS, decode
+from bcls.search.engine import SearchFilter, parse_filter
+from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
+from bcls.web.responses import ProblemError, missing_file
 from bcls.web.site import Site
-from bcls.web.thumbnails import LARGE, SMALL
 
 routes = APIRouter()
-Limits = Annotated[Where, Depends(limits)]
-Upload = Annotated[UploadFile, File(description="A picture: JPEG, PNG, WebP, GIF, BMP or TIFF.")]
-_PICTURE: Mapping[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}, "description": "The picture."}}
-#: Bytes of a file that are sent at a time, no more than the server buffers for a client that does not read.
-_PART = 2**16
-_KINDS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
+#: Longer sides of thumbnails: in grids, and of a single photo.
+_SIDES = {"small": 320, "large": 1280}
+#: Bytes of a file that are sent at a time, at most what the server buffers for a client that does not read.
+_CHUNK = 2**16
+_MEDIA_TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
+#: Maximum length of the text of a filter.
+_FILTER_TEXT = 200
 
 
-def site_of(request: Request) -> Site:
-    """The parts of the app that a request came to."""
+class PhotoModel(BaseModel):
+    """What the index contains about a photo."""
+
+    number: int = Field(description="Its number in the index.")
+    name: str = Field(description="Its name below the photo folder.")
+    path: str = Field(description="Path of its file; in an archive, the archive's path and the name inside.")
+    date: str
+    date_from: Literal["camera", "file"]
+    captions: list[str]
+    place: list[float] | None = Field(None, description="Latitude and longitude, if the camera recorded them.")
+
+
+class FoundPhoto(PhotoModel):
+    """A photo that was found."""
+
+    score: float = Field(description="Between 0 and 1; below 0.5 the photo is not relevant.")
+    similarity: float | None = Field(description="Similarity by the model, on its own scale.")
+    fits: bool
+
+
+class FoundPhotos(BaseModel):
+    """Photos, best first."""
+
+    results: list[FoundPhoto]
+    fits: bool = Field(description="Whether any photo is relevant.")
+    reranked: int = Field(description="Number of results that were reranked by cross attention.")
+
+
+class FoundCaption(BaseModel):
+    """A caption that was found, with its photo."""
+
+    text: str
+    score: float
+    similarity: float
+    fits: bool
+    path: str
+    name: str
+    number: int = Field(description="Number of its photo.")
+
+
+class FoundCaptions(BaseModel):
+    """Captions, best first."""
+
+    results: list[FoundCaption]
+    fits: bool
+    reranked: int
+
+
+class Health(BaseModel):
+    """State of the server."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Problem(BaseModel):
+    """An error, as in RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = Field(description="What is wrong and what to do.")
+
+
+async def get_site(request: Request) -> Site:
+    """The site of the app."""
     site: Site = request.app.state.site
     return site
 
 
-@routes.get("/healthz", response_model=Health, tags=["server"], responses=problems())
+async def get_filters(
+    after: Annotated[str, Query(max_length=_FILTER_TEXT, description="Earliest date, such as 2024-05.")] = "",
+    before: Annotated[str, Query(max_length=_FILTER_TEXT, description="Latest date, exclusive.")] = "",
+    under: Annotated[str, Query(max_length=_FILTER_TEXT, description="Prefix of the name.")] = "",
+    words: Annotated[str, Query(max_length=_FILTER_TEXT, description="Words that captions must contain.")] = "",
+) -> SearchFilter:
+    """The filters of a request."""
+    return parse_filter(after, before, under, words)
+
+
+SiteOf = Annotated[Site, Depends(get_site)]
+Filters = Annotated[SearchFilter, Depends(get_filters)]
+Upload = Annotated[UploadFile, File(description="JPEG, PNG, WebP, GIF, BMP or TIFF.")]
+Text = Annotated[
+    str,
+    Query(
+        description="What the photos should show.",
+        json_schema_extra={"minLength": 1, "maxLength": MAX_TEXT},
+        examples=["a dog on the beach"],
+    ),
+]
+Results = Annotated[int, Query(ge=1, le=MAX_RESULTS, description="Number of results.")]
+Number = Annotated[int, Path(ge=1, le=2**63 - 1, description="Number of a photo, from a search.")]
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error responses of a route; every route may return 401, 403, 421 and 503."""
+    return {status: {"model": Problem} for status in sorted({*statuses, 401, 403, 421, 503})}
+
+
+_UPLOAD = _problems(400, 408, 413, 415, 422)
+_PHOTO = _problems(404, 422)
+
+
+@routes.get("/healthz", tags=["server"], responses=_problems())
 async def healthz() -> Health:
-    """Whether the server lives; needs no token."""
+    """Whether the server is up; needs no token."""
     return Health()
 
 
 @routes.get(
-    "/metrics", tags=["server"], response_class=Response, responses={**problems(), 200: {"content": {"text/plain": {}}}}
+    "/metrics",
+    tags=["server"],
+    response_class=Response,
+    responses={**_problems(), 200: {"content": {"text/plain": {}}}},
 )
-async def metrics(request: Request) -> Response:
-    """Counts and times for Prometheus."""
-    site = site_of(request)
-    values = {f"{name}_total": ("counter", float(value)) for name, value in site.service.counts().items()}
-    return Response(site.metrics.text(values), media_type="text/plain; version=0.0.4; charset=utf-8")
+async def metrics(site: SiteOf) -> Response:
+    """Metrics in the text format of Prometheus."""
+    return Response(site.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@routes.get("/api/search", response_model=FoundPhotos, tags=["search"], responses=problems(422))
-def search(request: Request, q: Text, limits: Limits, k: Results = 10) -> JSONResponse:
+@routes.get("/api/search", response_model=FoundPhotos, tags=["search"], responses=_problems(422))
+def search(site: SiteOf, q: Text, filters: Filters, k: Results = 10) -> JSONResponse:
     """Find photos for a text."""
-    with asked():
-        return _json(site_of(request).service.search(q, k, limits))
+    return _json(site.service.search(q, k, filters))
 
 
-@routes.post("/api/search", response_model=FoundPhotos, tags=["search"], responses=problems(400, 408, 413, 415, 422))
-def search_image(request: Request, image: Upload, limits: Limits, k: Results = 10) -> JSONResponse:
-    """Find photos like a picture, sent as the field "image" of a form (multipart/form-data)."""
-    site = site_of(request)
-    with site.turn(), asked():
-        return _json(site.service.search_image(picture(image.file.read(), site.settings.max_pixels), k, limits))
+@routes.post("/api/search", response_model=FoundPhotos, tags=["search"], responses=_UPLOAD)
+def search_image(site: SiteOf, image: Upload, filters: Filters, k: Results = 10) -> JSONResponse:
+    """Find photos that are similar to an image, sent as the field "image" of a form (multipart/form-data)."""
+    with uploaded(site, image) as decoded:
+        return _json(site.service.search_image(decoded, k, filters))
 
 
-@routes.post(
-    "/api/captions", response_model=FoundCaptions, tags=["search"], responses=problems(400, 408, 413, 415, 422)
-)
-def captions_for_image(request: Request, image: Upload, limits: Limits, k: Results = 10) -> JSONResponse:
-    """Find captions of the index that describe a picture."""
-    site = site_of(request)
-    with site.turn(), asked():
-        return _json(site.service.captions_for_image(picture(image.file.read(), site.settings.max_pixels), k, limits))
+@routes.post("/api/captions", response_model=FoundCaptions, tags=["search"], responses=_UPLOAD)
+def captions_for_image(site: SiteOf, image: Upload, filters: Filters, k: Results = 10) -> JSONResponse:
+    """Find captions of the index that describe an image."""
+    with uploaded(site, image) as decoded:
+        return _json(site.service.captions_for_image(decoded, k, filters))
 
 
-@routes.get("/api/photos/{number}", response_model=PhotoFacts, tags=["photos"], responses=problems(404, 422))
-def photo(request: Request, number: Number) -> dict[str, Any]:
-    """What is known about a photo."""
-    service = site_of(request).service
-    known = photo_of(service, number)
-    with asked():
-        return facts_of(service, known).as_json()
+@routes.get("/api/photos/{number}", response_model=PhotoModel, tags=["photos"], responses=_PHOTO)
+def photo(site: SiteOf, number: Number) -> dict[str, Any]:
+    """What the index contains about a photo."""
+    return site.service.describe(number).as_json()
 
 
-@routes.get(
-    "/api/photos/{number}/captions", response_model=FoundCaptions, tags=["photos"], responses=problems(404, 422)
-)
-def captions(request: Request, number: Number, limits: Limits, k: Results = 10) -> JSONResponse:
-    """Find captions of the index that describe a photo; its own are among them."""
-    service = site_of(request).service
-    photo_of(service, number)
-    with asked():
-        return _json(service.captions_for(number, k, limits))
+@routes.get("/api/photos/{number}/captions", response_model=FoundCaptions, tags=["photos"], responses=_PHOTO)
+def captions(site: SiteOf, number: Number, filters: Filters, k: Results = 10) -> JSONResponse:
+    """Find captions of the index that describe a photo, including its own."""
+    return _json(site.service.captions_for(number, k, filters))
 
 
-@routes.get("/api/photos/{number}/similar", response_model=FoundPhotos, tags=["photos"], responses=problems(404, 422))
-def similar(request: Request, number: Number, limits: Limits, k: Results = 10) -> JSONResponse:
-    """Find more photos like one of the index."""
-    service = site_of(request).service
-    photo_of(service, number)
-    with asked():
-        return _json(service.more_like(number, k, limits))
+@routes.get("/api/photos/{number}/similar", response_model=FoundPhotos, tags=["photos"], responses=_PHOTO)
+def similar(site: SiteOf, number: Number, filters: Filters, k: Results = 10) -> JSONResponse:
+    """Find photos that are similar to one of the index."""
+    return _json(site.service.more_like(number, k, filters))
 
 
 @routes.get(
     "/api/photos/{number}/thumbnail",
     tags=["photos"],
     response_class=Response,
-    responses={**problems(404, 422), **_PICTURE},
+    responses={**_PHOTO, 200: {"content": {"image/jpeg": {}}, "description": "The thumbnail."}},
 )
 def thumbnail(
     request: Request,
+    site: SiteOf,
     number: Number,
     size: Annotated[str, Query(pattern="^(small|large)$", description="small: 320 pixels, large: 1280.")] = "small",
 ) -> Response:
-    """A photo in small, as a JPEG file."""
-    site = site_of(request)
-    known = photo_of(site.service, number)
-    headers = _tagged(f"{known.facts.sha256}-{size}")
-    if _has(request, headers):
+    """A small version of a photo, as a JPEG file."""
+    known = site.service.photo(number)
+    headers = _cache_headers(f"{known.sha256}-{size}")
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    with shown(known.facts.name):
-        content = site.thumbnails.jpeg(number, SMALL if size == "small" else LARGE)
+    with missing_file(known.name):
+        content = site.thumbnails.jpeg(number, _SIDES[size])
     return Response(content, media_type="image/jpeg", headers=headers)
 
 
@@ -127,59 +211,76 @@ def thumbnail(
     "/api/photos/{number}/file",
     tags=["photos"],
     response_class=Response,
-    responses={**problems(404, 422), 200: {"content": {"image/*": {}}, "description": "The file."}},
+    responses={**_PHOTO, 200: {"content": {"image/*": {}}, "description": "The file."}},
 )
-def file(request: Request, number: Number) -> Response:
-    """A photo's own file, as it lies on the disk."""
-    service = site_of(request).service
-    known = photo_of(service, number)
-    headers = _tagged(known.facts.sha256)
-    if _has(request, headers):
+def file(request: Request, site: SiteOf, number: Number) -> Response:
+    """The unchanged file of a photo."""
+    known = site.service.photo(number)
+    headers = _cache_headers(known.sha256)
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    with shown(known.facts.name):
-        content = service.read_photo(number)
-        kind = _kind(content)
-    if kind is None:
+    with missing_file(known.name):
+        content = site.service.read_photo(number)
+        media_type = _media_type(content)
+    if media_type is None:
         headers["Content-Disposition"] = "attachment"
-    return _InParts(content, media_type=kind or "image/tiff", headers=headers)
+    return _ChunkedResponse(content, media_type=media_type or "image/tiff", headers=headers)
 
 
-class _InParts(Response):
-    """An answer that is sent no faster than the client reads, so that the limits of the gate hold for it."""
+@contextmanager
+def uploaded(site: Site, image: UploadFile) -> Iterator[Image.Image]:
+    """The decoded image of a request; few are in memory at the same time."""
+    with site.upload_slot():
+        yield decode_upload(image.file.read(), site.settings.max_pixels)
+
+
+def decode_upload(content: bytes, max_pixels: int) -> Image.Image:
+    """Decode an uploaded image.
+
+    Args:
+        content: The bytes of its file.
+        max_pixels: Larger images are rejected before they are decoded.
+
+    Raises:
+        ProblemError: 415 if it is not an image or damaged, 413 if it is too large.
+    """
+    try:
+        return decode(content, "image", max_pixels=max_pixels)
+    except ValueError as error:
+        problem = str(error).rpartition("; ")[0]
+        if f"at most {max_pixels} pixels" in problem:
+            raise ProblemError(413, f"{problem}; shrink the image") from error
+        raise ProblemError(415, f"{problem}; send a JPEG, PNG, WebP, GIF, BMP or TIFF file") from error
+
+
+class _ChunkedResponse(Response):
+    """A response that is sent at the speed of the client, so that the time limit applies to it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for start in range(0, len(self.body), _PART):
-            await send({"type": "http.response.body", "body": self.body[start : start + _PART], "more_body": True})
+        for start in range(0, len(self.body), _CHUNK):
+            await send({"type": "http.response.body", "body": self.body[start : start + _CHUNK], "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _tagged(tag: str) -> dict[str, str]:
-    """Headers of a picture: browsers keep it, and ask each time whether it is still that one.
+def _cache_headers(tag: str) -> dict[str, str]:
+    """Headers of an image that browsers cache and revalidate.
 
-    A number means one picture in one index alone, and another index may be served at the same address tomorrow.
+    A number identifies a photo in one index only, and another index may be served at the same address later.
     """
     return {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
 
 
-def _has(request: Request, headers: Mapping[str, str]) -> bool:
-    return headers["ETag"] in request.headers.get("if-none-match", "")
-
-
-def _kind(content: bytes) -> str | None:
-    """The media type of a picture that browsers show, by what is in the file and not by its name."""
-    import io
-
-    from PIL import Image, UnidentifiedImageError
-
+def _media_type(content: bytes) -> str | None:
+    """Media type of an image that browsers can display, from its contents; ``None`` for others."""
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            return _KINDS.get(opened.format or "")
+            return _MEDIA_TYPES.get(opened.format or "")
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise ValueError("it is no picture any more") from error
+        raise ValueError("it is no longer an image") from error
 
 
-def _json(found: Answer | CaptionAnswer) -> JSONResponse:
-    """An answer as it goes out; the values are ours, and checking them once more would take as long as the search."""
+def _json(found: SearchResult[Any]) -> JSONResponse:
+    """Results as JSON. Validating our own values again would take as long as the search."""
     rows = [hit.as_json() for hit in found.hits]
     return JSONResponse({"results": rows, "fits": found.fits, "reranked": found.reranked})

@@ -1,4 +1,4 @@
-"""Puts the web app together."""
+"""The ASGI app: routes, middleware, error handlers and the OpenAPI description."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,26 +11,33 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
 import bcls
-from bcls.web import api, compare, pages, runs
-from bcls.web.gate import Gate
-from bcls.web.guard import Guard
-from bcls.web.outer import Outer
-from bcls.web.problem import ProblemError, answer
+from bcls.search.batcher import OverloadedError
+from bcls.web.api import routes as api_routes
+from bcls.web.limiter import LoadLimiter
+from bcls.web.pages import routes as page_routes
+from bcls.web.responses import ProblemError, http_error, problem_response
+from bcls.web.runs import routes as run_routes
+from bcls.web.security import AuthMiddleware, SecurityHeadersMiddleware
 from bcls.web.site import Site
+
+_DETAILS = {
+    404: "there is nothing at this address: see / for the search and /about/api for the API",
+    405: "this address does not support the method: see /about/api",
+}
 
 
 def create_app(site: Site) -> FastAPI:
-    """Make the ASGI app of a site.
+    """Create the ASGI app of a site.
 
     The app closes the site's services when it ends.
 
     Args:
-        site: Index, limits, and what else there is to show.
+        site: Index, limits, and what else to show.
     """
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
-        # A thread for each request that the gate lets in: nothing waits where nobody counts it.
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # One thread per request that the limiter accepts, so that no request waits for a thread.
         anyio.to_thread.current_default_thread_limiter().total_tokens = site.settings.at_once
         yield
         site.close()
@@ -41,58 +48,50 @@ def create_app(site: Site) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",
-        # Redirects would be put together from the Host header.
+        # Redirects would contain the Host header.
         redirect_slashes=False,
-        lifespan=life,
+        lifespan=lifespan,
     )
     app.state.site = site
-    for part in (api, pages, compare, runs):
-        app.include_router(part.routes)
-    # The last one added is the first one a request meets.
-    for layer in (Gate, Guard, Outer):
-        app.add_middleware(layer, site=site)
-    app.add_exception_handler(ProblemError, _problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(Exception, _unexpected)
+    for routes in (api_routes, page_routes, run_routes):
+        app.include_router(routes)
+    # The last one added handles a request first.
+    for middleware in (LoadLimiter, AuthMiddleware, SecurityHeadersMiddleware):
+        app.add_middleware(middleware, site=site)
+    for kind in (ProblemError, OverloadedError, ValueError, OSError, Exception):
+        app.add_exception_handler(kind, _service_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_exception)
     app.openapi = lambda: _description(app)  # type: ignore[method-assign]
     return app
 
 
-async def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ProblemError)  # noqa: S101 - for the type checker
-    return answer(request, error)
+async def _service_error(request: Request, error: Exception) -> Response:
+    return problem_response(request, http_error(error))
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - for the type checker
     first = error.errors()[0]
     where = str(first["loc"][-1])
     if where == "image":
-        expected = "a picture file in a form (multipart/form-data) with the field `image`"
-        return answer(request, ProblemError(422, f"`image`: expected {expected}; see /about/api"))
+        expected = "an image file in a form (multipart/form-data) with the field `image`"
+        return problem_response(request, ProblemError(422, f"`image`: expected {expected}; see /about/api"))
     message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
     got = "" if first["type"] == "missing" else f", got {str(first['input'])[:50]!r}"
-    return answer(request, ProblemError(422, f"`{where}`: {message}{got}; see /about/api"))
+    return problem_response(request, ProblemError(422, f"`{where}`: {message}{got}; see /about/api"))
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
-    details = {
-        404: "there is nothing at this address: see / for the search and /about/api for the API",
-        405: "this address cannot be used like that: see /about/api",
-    }
-    return answer(request, ProblemError(error.status_code, details.get(error.status_code, error.detail)), error.headers)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    return answer(request, ProblemError(500, f"an error in the server ({type(error).__name__}): see its output"))
+    problem = ProblemError(error.status_code, _DETAILS.get(error.status_code, error.detail))
+    return problem_response(request, problem, error.headers)
 
 
 def _description(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description, with problems under their own media type."""
+    """The OpenAPI description, with the media type of problem details."""
     if app.openapi_schema is None:
-        about = "Finds photos of an index by text or by picture. Errors are problems as in RFC 9457."
+        about = "Finds photos of an index by text or by image. Errors are problem details as in RFC 9457."
         found = get_openapi(title=app.title, version=app.version, description=about, routes=app.routes)
         for path in found["paths"].values():
             for operation in path.values():

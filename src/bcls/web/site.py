@@ -1,68 +1,230 @@
-"""What one web app is made of."""
+"""The site that requests share: its settings, request metrics, thumbnail cache and pseudo labels."""
 
+import io
 import math
 import threading
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+
+from bcls._core.errors import check_number, check_whole, fail
 from bcls.search.service import Service
-from bcls.web.labels import QueryLabels
-from bcls.web.metrics import Metrics
-from bcls.web.problem import ProblemError
-from bcls.web.settings import WebSettings
-from bcls.web.thumbnails import Thumbnails
+from bcls.web.responses import ProblemError
 
-#: Pictures that were sent and are unpacked at once; each may take hundreds of megabytes.
-UNPACKED = 2
+if TYPE_CHECKING:
+    from bcls.labels.encoders import TextEncoder
+
+#: Minimum length of a token; shorter ones can be guessed.
+SHORTEST_TOKEN = 16
+#: Uploads, and photos for thumbnails, that are decoded at the same time; each may take hundreds of megabytes.
+_DECODED = 2
+#: Bytes of thumbnails in the cache.
+_THUMBNAIL_BYTES = 64 * 2**20
+#: Results with a lower pseudo label are marked as wrong, as in the pages of `bcls evaluate`.
+WRONG = 0.2
+#: Captions whose vectors are cached.
+_CACHED_CAPTIONS = 20_000
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """Limits of the web app.
+
+    Raises:
+        ValueError: A setting is out of its range.
+    """
+
+    token: str | None = None
+    """Access token that requests must send."""
+    any_host: bool = False
+    """Accept any Host header. Otherwise only names of this machine are accepted, so that another site cannot reach the
+    app through a domain name that points to this machine."""
+    at_once: int = 64
+    """Requests that are processed or waiting; more get status 503."""
+    timeout: float = 15.0
+    """Seconds for a request, and for the arrival of its body."""
+    max_upload: int = 20 * 2**20
+    """Maximum size of a body in bytes."""
+    max_pixels: int = 40_000_000
+    """Maximum number of pixels of an uploaded image."""
+
+    def __post_init__(self) -> None:
+        if self.token is not None and (len(self.token) < SHORTEST_TOKEN or not self.token.isascii()):
+            got = f"{len(self.token)} characters"
+            hint = "create one with `python -c 'import secrets; print(secrets.token_urlsafe())'`"
+            fail("token", f"at least {SHORTEST_TOKEN} ASCII characters", got, hint)
+        for name in ("at_once", "max_upload", "max_pixels"):
+            check_whole(name, getattr(self, name), least=1)
+        check_number("timeout", self.timeout, "15 is usual", above=0)
 
 
 @dataclass(frozen=True)
 class Site:
-    """The parts that requests share.
+    """What the requests of a web app share.
 
     Attributes:
         service: Searches the index.
         settings: Limits.
-        other: Searches the index that is compared with.
+        other: Searches the second index, for the compare view.
         labels: Pseudo labels for the compare view.
         runs: Folder of training runs.
-        metrics: Counts what happens.
-        thumbnails: Photos in small.
+        metrics: Request metrics.
+        thumbnails: Thumbnails of photos.
     """
 
     service: Service
     settings: WebSettings = field(default_factory=WebSettings)
     other: Service | None = None
-    labels: QueryLabels | None = None
+    labels: "PairLabels | None" = None
     runs: Path | None = None
-    metrics: Metrics = field(init=False)
-    thumbnails: Thumbnails = field(init=False)
-    _turns: threading.BoundedSemaphore = field(init=False)
+    metrics: "RequestMetrics" = field(init=False)
+    thumbnails: "ThumbnailCache" = field(init=False)
+    _uploads: threading.BoundedSemaphore = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", Metrics())
-        object.__setattr__(self, "_turns", threading.BoundedSemaphore(UNPACKED))
-        object.__setattr__(self, "thumbnails", Thumbnails(self.service))
+        object.__setattr__(self, "metrics", RequestMetrics(self.service))
+        object.__setattr__(self, "thumbnails", ThumbnailCache(self.service))
+        object.__setattr__(self, "_uploads", threading.BoundedSemaphore(_DECODED))
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """A turn with a picture that was sent.
+    def upload_slot(self) -> Iterator[None]:
+        """Limit how many uploaded images are decoded at the same time.
 
         Raises:
-            ProblemError: 503, others took all the time there was.
+            ProblemError: 503, no slot became free in time.
         """
-        if not self._turns.acquire(timeout=self.settings.timeout):
-            busy = "too many pictures at once: try again in a moment"
+        if not self._uploads.acquire(timeout=self.settings.timeout):
+            busy = "too many images at once: try again in a moment"
             raise ProblemError(503, busy, math.ceil(self.settings.timeout))
         try:
             yield
         finally:
-            self._turns.release()
+            self._uploads.release()
 
     def close(self) -> None:
         """Close the services."""
         self.service.close()
         if self.other is not None:
             self.other.close()
+
+
+class RequestMetrics:
+    """Counts and durations of requests, for Prometheus.
+
+    Args:
+        service: Provides counts of encoded texts.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._registry = CollectorRegistry()
+        labels = ["route", "status"]
+        self._requests = Counter("bcls_requests", "Requests by route and status", labels, registry=self._registry)
+        self._seconds = Histogram("bcls_request_seconds", "Duration", ["route"], registry=self._registry)
+        self._registry.register(self)
+
+    def observe(self, route: str, status: int, seconds: float) -> None:
+        """Record a request.
+
+        Args:
+            route: Pattern of its path, not the path itself, since there are few patterns.
+            status: Status of the response.
+            seconds: Its duration.
+        """
+        self._requests.labels(route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Counts of the service; called by the registry."""
+        for name, value in self._service.counts().items():
+            yield CounterMetricFamily(f"bcls_{name}", name.replace("_", " "), value=value)
+
+    def text(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class ThumbnailCache:
+    """Creates thumbnails and keeps recent ones in memory; threads may share it.
+
+    Args:
+        service: Reads the photos.
+        size: Maximum number of bytes in the cache.
+    """
+
+    def __init__(self, service: Service, size: int = _THUMBNAIL_BYTES) -> None:
+        self._service, self._size = service, size
+        self._lock = threading.Lock()
+        self._decoding = threading.BoundedSemaphore(_DECODED)
+        self._files: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+
+    def jpeg(self, number: int, side: int) -> bytes:
+        """A photo as a JPEG file whose longer side is at most ``side`` pixels.
+
+        Raises:
+            ValueError: There is no such photo, or it cannot be decoded.
+            OSError: Its file is missing.
+        """
+        # Keyed by hash, so that a replaced photo gets a new thumbnail.
+        key = (self._service.photo(number).sha256, side)
+        with self._lock:
+            if key in self._files:
+                self._files.move_to_end(key)
+                return self._files[key]
+        with self._decoding:
+            buffer = io.BytesIO()
+            self._service.thumbnail(number, side).save(buffer, "JPEG", quality=82, optimize=False)
+        with self._lock:
+            self._files[key] = buffer.getvalue()
+            while sum(map(len, self._files.values())) > self._size:
+                self._files.popitem(last=False)
+        return buffer.getvalue()
+
+
+class PairLabels:
+    r"""Pseudo labels of the few pairs that a page shows; threads may share it.
+
+    .. math:: r = \max_k \cos(x_k, y)
+
+    with the captions :math:`x_k` of a photo and a text :math:`y`.
+
+    Args:
+        encoder: Encodes captions and texts.
+    """
+
+    def __init__(self, encoder: "TextEncoder") -> None:
+        self.name = encoder.name
+        self._encoder = encoder
+        self._lock = threading.Lock()
+        self._vectors: dict[str, npt.NDArray[np.float32]] = {}
+
+    def of(self, pairs: Sequence[tuple[Sequence[str], str]]) -> list[float | None]:
+        """Labels of pairs of a photo's captions and a text; ``None`` if the photo has no captions."""
+        vectors = self._encode([one for captions, text in pairs if captions for one in (*captions, text)])
+        found: list[float | None] = []
+        for captions, text in pairs:
+            if not captions:
+                found.append(None)
+            elif text in captions:
+                found.append(1.0)  # exactly, as in training
+            else:
+                cosines = np.stack([vectors[one] for one in captions]) @ vectors[text]
+                found.append(float(np.clip(cosines.max(), -1, 1)))
+        return found
+
+    def _encode(self, texts: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]:
+        with self._lock:
+            if len(self._vectors) > _CACHED_CAPTIONS:
+                self._vectors.clear()
+            new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+            if new:
+                self._vectors.update(zip(new, self._encoder.encode(new), strict=True))
+            return {text: self._vectors[text] for text in texts}

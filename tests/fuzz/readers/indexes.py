@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from bcls.search.calibration import Calibration
-from bcls.search.catalog import Catalog, Facts
-from bcls.search.engine import Row, open_engine
-from bcls.search.index import FILE, IndexManifest, read_index_manifest, write_index_manifest
+from bcls.search.catalog import Catalog, Photo
+from bcls.search.engine import VectorRow
+from bcls.search.index import FILE, IndexManifest, open_engine, read_index_manifest, write_index_manifest
 from tests.fuzz.damage import damage_json
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put
@@ -24,10 +24,10 @@ def whole():
             place, IndexManifest("a", "/photos", "photo", "0" * 64, 4, False, "faiss", "", None, {"text": scores})
         )
         catalog = Catalog(place / "catalog.sqlite")
-        catalog.put([(Facts(f"{n}.jpg", "1:2", "0", 1.5, True, 1.0, 2.0), ["A dog."]) for n in range(3)], [])
+        catalog.put([(Photo(f"{n}.jpg", "1:2", "0", 1.5, True, 1.0, 2.0), ["A dog."]) for n in range(3)], [])
         catalog.close()
         engine = open_engine("faiss", place / "photos", "", "", 4)
-        engine.add([Row(n + 1, np.eye(4, dtype=np.float32)[n], 1.5, f"{n}.jpg", ("dog",)) for n in range(3)])
+        engine.add([VectorRow(n + 1, np.eye(4, dtype=np.float32)[n], 1.5, f"{n}.jpg", ("dog",)) for n in range(3)])
         engine.finish()
         engine.close()
         return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
@@ -54,7 +54,7 @@ def read(name, content, folder):
         try:
             catalog.photos(catalog.numbers().tolist())
             catalog.captions_of(catalog.numbers().tolist())
-            catalog.looks()
+            catalog.stamps()
         finally:
             catalog.close()
         return

@@ -5,9 +5,9 @@ import io
 from PIL import Image
 
 from bcls.data.images import decode
-from bcls.search.catalog import read_notes
-from bcls.web.asked import picture as sent_picture
-from bcls.web.problem import ProblemError
+from bcls.search.source import read_exif
+from bcls.web.api import decode_upload
+from bcls.web.responses import ProblemError
 from tests.data.factories import image_bytes
 from tests.fuzz.engine import Reader
 
@@ -37,14 +37,14 @@ def pictures():
 
 
 def read(content, folder):
-    read_notes(content)
+    read_exif(content)
     decode(content, "a.jpg", max_pixels=_MOST).load()
 
 
 def sent(content, folder):
     """As the web app takes it: a problem with a status that says who is wrong, never 500."""
     try:
-        sent_picture(content, _MOST)
+        decode_upload(content, _MOST)
     except ProblemError as error:
         if error.status not in {413, 415}:
             raise AssertionError(f"status {error.status}") from error

@@ -1,5 +1,5 @@
 "use strict";
-// Keys, dropped and pasted pictures, and the dialog; everything else is htmx.
+// Keyboard shortcuts, dropped and pasted images, and the dialog; everything else is htmx.
 
 const byId = (name) => document.getElementById(name);
 const box = byId("q"), results = byId("results"), detail = byId("detail"), upload = byId("upload");
@@ -9,7 +9,7 @@ function tiles() {
   return [...within.querySelectorAll("a.tile")];
 }
 
-// The tile in the next row that is nearest sideways.
+// The tile in the next row that is horizontally nearest.
 function beside(all, from, down) {
   const here = from.getBoundingClientRect(), middle = here.left + here.width / 2;
   const rows = all.filter((tile) => {
@@ -50,7 +50,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// A photo opens above the page. Focus goes back to the tile that opened it, also after more of the same was opened.
+// A photo opens in a dialog. On close, the focus returns to the tile that opened it, also after similar photos were opened.
 let opener = null;
 document.addEventListener("htmx:afterSwap", (event) => {
   if (!detail || event.detail.target !== detail) return;
@@ -70,7 +70,7 @@ if (detail) {
   detail.addEventListener("click", (event) => { if (event.target === detail) detail.close(); });
 }
 
-// A photo whose file is gone says so.
+// Replaces photos whose file is missing by a note.
 function missing(image) {
   if (!(image instanceof HTMLImageElement) || !image.src.includes("/api/photos/")) return;
   const note = document.createElement("span");
@@ -79,11 +79,11 @@ function missing(image) {
   image.replaceWith(note);
 }
 document.addEventListener("error", (event) => missing(event.target), true);
-// Those that failed before this script ran.
+// Images that failed before this script ran.
 [...document.images].filter((image) => image.complete && !image.naturalWidth && image.currentSrc).forEach(missing);
 
-// A request that never got an answer says so too.
-function tell(text) {
+// Shows a message in place of the results.
+function showMessage(text) {
   const note = document.createElement("p");
   note.className = "problem";
   note.setAttribute("role", "alert");
@@ -91,14 +91,14 @@ function tell(text) {
   results.replaceChildren(note);
 }
 for (const name of ["htmx:sendError", "htmx:timeout"]) {
-  document.addEventListener(name, () => { if (results) tell("The server does not answer. See that it runs, and try again."); });
+  document.addEventListener(name, () => { if (results) showMessage("The server does not respond. Check that it is running, and try again."); });
 }
 
 if (upload) {
-  const input = byId("image"), asked = byId("asked"), preview = asked.querySelector("img"), drop = byId("drop");
+  const input = byId("image"), chosen = byId("query-image"), preview = chosen.querySelector("img"), drop = byId("drop");
 
   const forget = () => {
-    asked.hidden = true;
+    chosen.hidden = true;
     input.value = "";
     if (preview.src.startsWith("blob:")) URL.revokeObjectURL(preview.src);
     preview.removeAttribute("src");
@@ -110,12 +110,12 @@ if (upload) {
     input.dispatchEvent(new Event("change", { bubbles: true }));
   };
 
-  // Runs before htmx sends: a file that is too large is not sent at all, filters go into the address.
+  // Runs before htmx sends: a file that is too large is not sent, and filters go into the address.
   upload.addEventListener("htmx:configRequest", (event) => {
     const file = input.files[0];
     if (!file || file.size > Number(upload.dataset.most)) {
       event.preventDefault();
-      if (file) tell(`The picture file is larger than ${Math.floor(upload.dataset.most / 2 ** 20)} MiB. Shrink it and try again.`);
+      if (file) showMessage(`The image file is larger than ${Math.floor(upload.dataset.most / 2 ** 20)} MiB. Shrink it and try again.`);
       forget();
       return;
     }
@@ -123,13 +123,13 @@ if (upload) {
     history.replaceState(null, "", "/");
     if (preview.src.startsWith("blob:")) URL.revokeObjectURL(preview.src);
     preview.src = URL.createObjectURL(file);
-    asked.querySelector("span").textContent = file.name;
-    asked.hidden = false;
+    chosen.querySelector("span").textContent = file.name;
+    chosen.hidden = false;
     const filters = new URLSearchParams(new FormData(byId("search")));
     filters.delete("q");
     event.detail.path = "/results?" + filters;
   });
-  // With a picture in hand, filters belong to it; words typed put it away.
+  // While an image is chosen, filters apply to it; typing a text removes it.
   byId("filters").addEventListener("change", (event) => {
     if (input.files.length) {
       event.stopImmediatePropagation();
@@ -137,7 +137,7 @@ if (upload) {
     }
   });
   box.addEventListener("input", forget);
-  asked.querySelector("button").addEventListener("click", () => { forget(); results.replaceChildren(); box.focus(); });
+  chosen.querySelector("button").addEventListener("click", () => { forget(); results.replaceChildren(); box.focus(); });
 
   document.addEventListener("paste", (event) => {
     const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));

@@ -5,7 +5,7 @@ import io
 from PIL import Image
 
 from bcls.search.service import Service
-from bcls.web.thumbnails import Thumbnails
+from bcls.web.site import ThumbnailCache
 
 
 def test_remembered_up_to_a_size(folders):
@@ -13,13 +13,13 @@ def test_remembered_up_to_a_size(folders):
         read = []
         real = service.thumbnail
         service.thumbnail = lambda number, side: read.append(number) or real(number, side)
-        one = len(Thumbnails(service, 0).jpeg(1, 320))
+        one = len(ThumbnailCache(service, 0).jpeg(1, 320))
         read.clear()
-        kept = Thumbnails(service, 2 * one + one // 2)
+        kept = ThumbnailCache(service, 2 * one + one // 2)
         for number in (1, 1, 2, 1, 3, 1, 2):  # 3 pushes 2 out, which was used longest ago
             kept.jpeg(number, 320)
         assert read == [1, 2, 3, 2]
-        nothing = Thumbnails(service, 0)
+        nothing = ThumbnailCache(service, 0)
         read.clear()
         assert nothing.jpeg(1, 320) == nothing.jpeg(1, 320)
         assert read == [1, 1]

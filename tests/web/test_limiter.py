@@ -10,8 +10,8 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from bcls.web import create_app
-from bcls.web.gate import _limited
-from tests.web.made import client_of, listening, make_site
+from bcls.web.limiter import limit_body
+from tests.web.factories import client_of, listening, make_site
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def test_people_see_a_page(held):
 def test_pictures_take_turns(folders):
     site = make_site(folders, compare=False, timeout=0.5)
     content = (folders / "photos/0/000-red-red.png").read_bytes()
-    with client_of(site) as client, site.turn(), site.turn():
+    with client_of(site) as client, site.upload_slot(), site.upload_slot():
         for address in ("/api/search", "/api/captions", "/results"):
             answer = client.post(address, files={"image": content})
             assert answer.status_code == 503
             assert answer.headers["retry-after"] == "1"
-            assert "too many pictures at once" in answer.text
+            assert "too many images at once" in answer.text
         assert client.get("/api/search?q=red").status_code == 200
     with client_of(make_site(folders, compare=False)) as client:
         assert client.post("/api/search", files={"image": content}).status_code == 200
@@ -96,7 +96,7 @@ def test_a_body_that_does_not_come():
         await asyncio.sleep(60)
 
     with pytest.raises(HTTPException, match=r"did not arrive within 0\.05 s") as told:
-        asyncio.run(_limited(never, 10, 0.05)())
+        asyncio.run(limit_body(never, 10, 0.05)())
     assert told.value.status_code == 408
 
 
@@ -110,7 +110,7 @@ def test_waiting_for_a_client_to_leave_has_no_deadline():
         return {"type": "http.disconnect"}
 
     async def read():
-        limited = _limited(receive, 3, 0.02)
+        limited = limit_body(receive, 3, 0.02)
         return [await limited(), await limited()]
 
     assert asyncio.run(read())[1]["type"] == "http.disconnect"
@@ -130,7 +130,7 @@ def scope_of(path):
 
 def test_a_file_is_sent_in_parts_and_a_client_that_reads_none_is_cut_off(folders, monkeypatch):
     site = make_site(folders, compare=False, at_once=1, timeout=0.3)
-    monkeypatch.setattr("bcls.web.api._PART", 64)
+    monkeypatch.setattr("bcls.web.api._CHUNK", 64)
     app = create_app(site)
     sent = []
 
@@ -162,7 +162,7 @@ def test_a_file_is_sent_in_parts_and_a_client_that_reads_none_is_cut_off(folders
 def test_a_slow_client_of_a_real_server_is_cut_off(folders, monkeypatch, caplog):
     site = make_site(folders, compare=False, at_once=1, timeout=1)
     monkeypatch.setattr(site.service, "read_photo", lambda number: bytes(64 * 2**20))
-    monkeypatch.setattr("bcls.web.api._kind", lambda content: None)
+    monkeypatch.setattr("bcls.web.api._media_type", lambda content: None)
     with listening(site) as address, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))

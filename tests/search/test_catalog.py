@@ -6,18 +6,17 @@ import time
 
 import pytest
 
-from bcls.search.catalog import Database, in_parts
+from bcls.search.catalog import Database
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (value TEXT)"
 
 
 def values(database):
-    with database.reading() as sql:
-        return [value for (value,) in sql.execute("SELECT value FROM things ORDER BY rowid")]
+    return [value for (value,) in database.rows("SELECT value FROM things ORDER BY rowid")]
 
 
 def add(database, *given):
-    with database.change() as sql:
+    with database.transaction() as sql:
         sql.executemany("INSERT INTO things VALUES (?)", [(one,) for one in given])
 
 
@@ -29,9 +28,9 @@ def test_a_change_happens_whole_or_not_at_all(tmp_path):
         yield ("two",)
         raise RuntimeError("stop")
 
-    with database.change() as sql:
+    with database.transaction() as sql:
         sql.execute("INSERT INTO things VALUES ('kept')")
-    with pytest.raises(RuntimeError, match="stop"), database.change() as sql:
+    with pytest.raises(RuntimeError, match="stop"), database.transaction() as sql:
         sql.executemany("INSERT INTO things VALUES (?)", numbers())
     assert values(database) == ["one", "kept"]
     add(database, "three")
@@ -47,7 +46,7 @@ def test_readers_take_back_what_a_killed_writer_left(tmp_path):
     pid = os.fork()
     if not pid:
         child = Database(path, SCHEMA)
-        with child.change() as sql:
+        with child.transaction() as sql:
             sql.execute("PRAGMA cache_size = 5")  # pages spill to the file before the end
             sql.executemany("INSERT INTO things VALUES (?)", [("x" * 5000,)] * 200)
             (tmp_path / "ready").touch()
@@ -76,8 +75,3 @@ def test_readers_need_no_write_access(tmp_path, monkeypatch):
         add(reader, "two")
     assert told.value.filename == str(tmp_path / "a.sqlite")
     reader.close()
-
-
-def test_parts():
-    assert list(in_parts([1, 2, 3], 2)) == [[1, 2], [3]]
-    assert list(in_parts([])) == []

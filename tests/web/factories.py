@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from bcls.search.service import Service, ServiceSettings
 from bcls.web import Site, WebSettings, create_app
-from bcls.web.labels import QueryLabels
 from bcls.web.server import bind
+from bcls.web.site import PairLabels
 
 HERE = "http://127.0.0.1"
 
@@ -33,7 +33,7 @@ def make_site(folders, *, compare=True, cache=64, **settings):
         Service(folders / name, settings=ServiceSettings(timeout=5, cache=cache))
         for name in (("index", "other") if compare else ("index",))
     ]
-    labels = QueryLabels(ColourWords()) if compare else None
+    labels = PairLabels(ColourWords()) if compare else None
     return Site(services[0], WebSettings(**settings), services[1] if compare else None, labels, folders / "runs")
 
 

@@ -45,5 +45,5 @@ def test_the_formula():
 
 @pytest.mark.parametrize("values", [[], [0.2, 0.1], [float("nan")], [[0.1]]])
 def test_damaged_quantiles(values):
-    with pytest.raises(ValueError, match="`wrong`: expected quantiles in rising order"):
+    with pytest.raises(ValueError, match="`wrong`: expected quantiles in ascending order"):
         Calibration([0.1], values, "texts")

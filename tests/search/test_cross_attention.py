@@ -13,8 +13,8 @@ from bcls.data.vocabulary import Vocabulary
 from bcls.data.write import Content, write_dataset
 from bcls.models.config import build
 from bcls.models.padded import Padded
-from bcls.search.build import build_index
-from bcls.search.index import IndexSettings, open_index
+from bcls.search.build import IndexSettings, build_index
+from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
@@ -62,7 +62,7 @@ def test_vectors_find_and_cross_attention_ranks(data, tmp_path):
         assert captions.reranked == N
         own = model.similarity(regions.take(slice(8, 9)), dataset.texts)[0]
         np.testing.assert_allclose([hit.similarity for hit in captions.hits], own.topk(3).values, atol=1e-5)
-        with pytest.raises(ValueError, match="`image`: expected an index of pictures, got one of features"):
+        with pytest.raises(ValueError, match="`image`: expected an index of images, got one of features"):
             service.search_image(b"")
         with pytest.raises((OSError, ValueError), match="images"):
             service.read_photo(service.number_of("i1"))

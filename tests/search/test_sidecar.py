@@ -1,7 +1,6 @@
 import pytest
 
-from bcls.search.catalog import Notes, read_notes
-from bcls.search.source import MAX_BYTES, read_sidecar
+from bcls.search.source import MAX_BYTES, ExifInfo, read_exif, read_sidecar
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_dates_that_are_none(date, tmp_path):
     exif = Image.Exif()
     exif[306] = date
     Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg", exif=exif)
-    assert read_notes((tmp_path / "a.jpg").read_bytes()) == Notes()
+    assert read_exif((tmp_path / "a.jpg").read_bytes()) == ExifInfo()
 
 
 def test_places_that_are_none(tmp_path):
@@ -43,6 +42,6 @@ def test_places_that_are_none(tmp_path):
         exif[306] = "2020:01:02 03:04:05"
         exif.get_ifd(ExifTags.IFD.GPSInfo).update({1: "N", 2: latitude, 3: "E", 4: (1.0, 0.0, 0.0)})
         Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg", exif=exif)
-        notes = read_notes((tmp_path / "a.jpg").read_bytes())
+        notes = read_exif((tmp_path / "a.jpg").read_bytes())
         assert notes.latitude is notes.longitude is None
         assert notes.date == 1577934245.0

@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from bcls.web.guard import COOKIE, is_login, login_of
-from bcls.web.outer import HEADERS
-from tests.web.made import client_of, make_site
+from bcls.web.security import COOKIE, HEADERS, create_login, is_login
+from tests.web.factories import client_of, make_site
 
 TOKEN = "a secret of the house"  # noqa: S105
 PAGE = {"accept": "text/html"}
@@ -54,7 +53,7 @@ def test_login_and_logout(locked):
     locked.cookies.clear()
     wrong = locked.post("/login", data={"token": "no"}, headers=PAGE)
     assert wrong.status_code == 401
-    assert "This is not the token" in wrong.text
+    assert "This token is wrong" in wrong.text
     assert "set-cookie" not in wrong.headers
     right = locked.post("/login", data={"token": TOKEN})
     assert [right.status_code, right.headers["location"]] == [303, "/"]
@@ -74,7 +73,7 @@ def test_the_cookie_is_only_for_https_where_that_is_used(folders):
 
 
 def test_forged_cookies(locked):
-    value = login_of(TOKEN, time.time())
+    value = create_login(TOKEN, time.time())
     ends, _, signature = value.partition(".")
     assert is_login(TOKEN, value, time.time())
     for forged in (
@@ -94,7 +93,7 @@ def test_forged_cookies(locked):
 
 def test_odd_cookies_beside_ours(locked):
     locked.cookies.clear()
-    value = f'prefs={{"a":1}}; {COOKIE}={login_of(TOKEN, time.time())}; x'
+    value = f'prefs={{"a":1}}; {COOKIE}={create_login(TOKEN, time.time())}; x'
     assert locked.get("/api/photos/1", headers={"cookie": value}).status_code == 200
 
 

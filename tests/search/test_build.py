@@ -14,11 +14,11 @@ from PIL import Image
 from bcls.data.records import Caption, ImageRecord
 from bcls.data.write import Content, write_dataset
 from bcls.models.config import build
-from bcls.search.engine import Where
+from bcls.search.engine import SearchFilter
 from bcls.search.index import open_index, read_index_manifest
-from bcls.search.source import StoreSource
-from tests.index.made import counts, index, photo
+from bcls.search.source import FileSource
 from tests.models.dual import made
+from tests.search.factories import counts, index, photo
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
@@ -29,7 +29,7 @@ def names(out):
         numbers = index.photos.numbers().tolist()
         assert numbers == index.catalog.numbers().tolist()
         assert index.captions.numbers().tolist() == index.catalog.numbers("captions").tolist()
-        return {one.facts.name: number for number, one in index.catalog.photos(numbers).items()}
+        return {one.name: number for number, one in index.catalog.photos(numbers).items()}
     finally:
         index.close()
 
@@ -225,7 +225,7 @@ def test_an_index_whose_first_run_was_stopped(source, out, tiny, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         index(source, out, tiny)
     with pytest.raises(
-        ValueError, match="expected a finished index, got one whose first run was broken off; run `bcls"
+        ValueError, match="expected a complete index, got one whose first run was interrupted; run `bcls"
     ):
         open_index(out)
     monkeypatch.setattr(run, "image_vectors", real)
@@ -233,7 +233,7 @@ def test_an_index_whose_first_run_was_stopped(source, out, tiny, monkeypatch):
 
 
 def test_a_model_without_a_finite_vector(source, out, tiny, monkeypatch):
-    from tests.index.tiny import TinyModel
+    from tests.search.factories import TinyModel
 
     real = TinyModel.image_vectors
 
@@ -276,8 +276,8 @@ def test_facts_of_the_camera(source, out, tiny):
     index(source, out, tiny)
     opened = open_index(out)
     number = opened.catalog.number_of("camera.jpg")
-    facts = opened.catalog.photos([number])[number].facts
-    assert facts.taken
+    facts = opened.catalog.photos([number])[number]
+    assert facts.from_camera
     assert facts.date == 1625833800.0
     assert (round(facts.latitude, 2), round(facts.longitude, 2)) == (-33.86, 151.2)
     opened.close()
@@ -309,11 +309,11 @@ def test_a_file_that_is_only_touched_gets_its_new_date(source, out, tiny):
     assert counts(index(source, out, tiny)) == (0, 0, 0, 12)
     assert names(out) == before
     opened = open_index(out)
-    assert opened.catalog.photos([before[name]])[before[name]].facts.date == 1000
+    assert opened.catalog.photos([before[name]])[before[name]].date == 1000
     query = np.eye(12, dtype=np.float32)[:1]
-    assert opened.photos.search(query, 5, Where(before=2000.0)).numbers[0].tolist()[:2] == [before[name], -1]
-    assert (opened.captions.search(query, 5, Where(before=2000.0)).numbers[0] >= 0).sum() == 2
-    assert (opened.photos.search(query, 5, Where(before=2000.0, words=("wall",))).numbers[0] >= 0).sum() == 1
+    assert opened.photos.search(query, 5, SearchFilter(before=2000.0)).numbers[0].tolist()[:2] == [before[name], -1]
+    assert (opened.captions.search(query, 5, SearchFilter(before=2000.0)).numbers[0] >= 0).sum() == 2
+    assert (opened.photos.search(query, 5, SearchFilter(before=2000.0, words=("wall",))).numbers[0] >= 0).sum() == 1
     opened.close()
 
 
@@ -366,12 +366,12 @@ def test_warnings_of_pillow_are_not_for_people(source, out, tiny, monkeypatch, r
 def test_a_reason_to_skip_a_photo_is_one_line(source, out, tiny, monkeypatch):
     name = "0/x\x1b[2Jy.png"
     photo(source / name, ["red"])
-    real = StoreSource.read
+    real = FileSource.read
 
     def denied(self, wanted):
         if wanted == name:
             raise PermissionError(13, "Permission denied", name)
         return real(self, wanted)
 
-    monkeypatch.setattr(StoreSource, "read", denied)
+    monkeypatch.setattr(FileSource, "read", denied)
     assert index(source, out, tiny).skipped == {name: r"`0/x\x1b[2Jy.png`: Permission denied"}

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from bcls.search.engine import Where
+from bcls.search.engine import SearchFilter
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
-from bcls.search.faiss_engine import FaissEngine, Rows
-from tests.index.test_engines import D, rows, slow_search, unit
+from bcls.search.faiss_engine import FaissEngine, VectorStore
+from tests.search.test_engines import D, rows, slow_search, unit
 
 
 def names(place):
@@ -25,7 +25,7 @@ def engine(tmp_path):
 def recall(engine, there, where=None, k=10):
     queries = unit(20, seed=4)
     found = engine.search(queries, k, where).numbers.tolist()
-    expected = slow_search(there, queries, k, where or Where())
+    expected = slow_search(there, queries, k, where or SearchFilter())
     return np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, expected, strict=True)])
 
 
@@ -48,9 +48,9 @@ def test_narrow_filters_are_exact(engine):
     there = rows(600)
     engine.add(there)
     engine.finish()
-    assert recall(engine, there, Where(after=200.0, before=260.0)) == 1
-    assert recall(engine, there, Where(after=100.0)) >= 0.95
-    found = engine.search(unit(3), 20, Where(after=100.0)).numbers
+    assert recall(engine, there, SearchFilter(after=200.0, before=260.0)) == 1
+    assert recall(engine, there, SearchFilter(after=100.0)) >= 0.95
+    found = engine.search(unit(3), 20, SearchFilter(after=100.0)).numbers
     assert found.min() >= 100
 
 
@@ -122,7 +122,7 @@ def test_rows_refuse_what_is_not_finite(engine):
 
 
 def test_a_missing_or_foreign_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="make the index again"):
+    with pytest.raises(FileNotFoundError, match="build the index again"):
         FaissEngine(tmp_path / "none", D, read_only=True)
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "rows.sqlite").write_bytes(b"something else entirely, and long enough to look like it" * 20)
@@ -131,7 +131,7 @@ def test_a_missing_or_foreign_file(tmp_path):
 
 
 def test_a_full_disk_is_told_and_changes_nothing(tmp_path):
-    store = Rows(tmp_path / "rows.sqlite", D)
+    store = VectorStore(tmp_path / "rows.sqlite", D)
     store.append(rows(3))
     pages = store._database._connection.execute("PRAGMA page_count").fetchone()[0]
     store._database._connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -149,13 +149,13 @@ def test_a_file_that_a_writer_replaces_while_it_is_read(engine, tmp_path, monkey
     engine.add(there)
     engine.finish()
     reader = FaissEngine(tmp_path / "f", D, read_only=True)
-    real = _faiss_files._is_whole
+    real = _faiss_files._is_complete
 
     def late(path):
         path.unlink()
         return real(path)
 
-    monkeypatch.setattr(_faiss_files, "_is_whole", late)
+    monkeypatch.setattr(_faiss_files, "_is_complete", late)
     assert recall(reader, there) == 1
     reader.close()
 
@@ -168,17 +168,17 @@ def test_rows_written_anew_while_they_are_read(engine, tmp_path, monkeypatch):
     engine.add(rows(45)[40:])
     engine.delete(range(1, 21))
     reader = FaissEngine(tmp_path / "f", D, read_only=True)
-    engine._rows._database._connection.execute("PRAGMA busy_timeout = 100")
-    real = Rows.state
+    engine._store._database._connection.execute("PRAGMA busy_timeout = 100")
+    real = VectorStore.state
 
     def compacted_after(self):
         found = real(self)
-        if self is reader._rows:
+        if self is reader._store:
             with pytest.raises(OSError, match="locked"):
-                engine._rows.compact()
+                engine._store.compact()
         return found
 
-    monkeypatch.setattr(Rows, "state", compacted_after)
+    monkeypatch.setattr(VectorStore, "state", compacted_after)
     assert recall(reader, rows(45)[20:], k=5) == 1
     reader.close()
     monkeypatch.undo()
@@ -188,8 +188,8 @@ def test_rows_written_anew_while_they_are_read(engine, tmp_path, monkeypatch):
 
 def test_vectors_are_read_at_one_moment(engine, tmp_path):
     engine.add(rows(20))
-    reader = Rows(tmp_path / "f" / "rows.sqlite", D, read_only=True)
-    writer = engine._rows._database._connection
+    reader = VectorStore(tmp_path / "f" / "rows.sqlite", D, read_only=True)
+    writer = engine._store._database._connection
     writer.execute("PRAGMA busy_timeout = 50")
     first = []
 
@@ -197,7 +197,7 @@ def test_vectors_are_read_at_one_moment(engine, tmp_path):
         if statement.startswith("SELECT vectors") and not first:
             first.append(statement)
             with pytest.raises(OSError, match="locked"):
-                engine._rows.compact()
+                engine._store.compact()
 
     reader._database._connection.set_trace_callback(compacting)
     np.testing.assert_array_equal(reader.vectors_from(0), [row.vector for row in rows(20)])

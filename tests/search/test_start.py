@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from bcls._core.locks import sole_writer
-from bcls.search.build import build_index
-from bcls.search.index import IndexSettings, open_index
-from tests.index.made import counts, index, photos, tiny_model
+from bcls.search.build import IndexSettings, build_index
+from bcls.search.index import open_index
+from tests.search.factories import counts, index, photos, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
@@ -22,7 +22,7 @@ def test_another_model_version_engine_or_folder_is_refused(source, out, tiny, tm
     with pytest.raises(ValueError, match="`engine`: expected 'faiss', which"):
         index(source, out, tiny, engine="milvus", uri="x.db")
     for uri in ("x.db", "http://there:19530"):
-        with pytest.raises(ValueError, match=f"`uri`: expected none, which .*index was made with, got '{uri}'"):
+        with pytest.raises(ValueError, match=f"`uri`: expected none, which .*index was built with, got '{uri}'"):
             index(source, out, tiny, uri=uri)
     content = json.loads((out / "index.json").read_text())
     for uri, given in (("http://here:19530", "http://there:19530"), (str(tmp_path / "a.db"), "a.db")):
@@ -58,7 +58,7 @@ def test_missing_and_empty_photos(out, tiny, tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder, zip, tar or dataset of photos"):
         index(tmp_path / "none", out, tiny)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="expected at least one picture, got none"):
+    with pytest.raises(ValueError, match="expected at least one image, got none"):
         index(tmp_path / "empty", out, tiny)
     assert not out.exists()
 
@@ -84,7 +84,7 @@ def test_models_that_cannot_be_used(source, out, monkeypatch, tmp_path):
     from bcls.models.folder import save_folder
 
     save_folder(build({"name": "vsepp", "words": 20, "features": 8, "width": 16}), tmp_path / "words")
-    with pytest.raises(ValueError, match=r"`model`: expected one that reads pictures, got an error .*; choose another"):
+    with pytest.raises(ValueError, match=r"`model`: expected one that reads images, got an error .*; choose another"):
         index(source, out, tmp_path / "words")
 
 

@@ -2,10 +2,10 @@ import zipfile
 
 import pytest
 
-from bcls.search.build import compare
-from bcls.search.calibration import never_shown, shown
-from bcls.search.source import Item, open_source
-from tests.index.made import photo, photos
+from bcls.search.build import plan_update
+from bcls.search.calibration import NEVER_SHOWN, SCENES
+from bcls.search.source import SourceItem, open_source
+from tests.search.factories import photo, photos
 
 
 def test_a_folder(tmp_path):
@@ -13,10 +13,10 @@ def test_a_folder(tmp_path):
     source = open_source(tmp_path / "p")
     items = source.items()
     assert [item.name for item in items] == ["0/000-red-red.png", "1/001-green-red.png", "2/002-blue-red.png"]
-    assert source.place("0/a.png") == str(tmp_path / "p/0/a.png")
+    assert source.path_of("0/a.png") == str(tmp_path / "p/0/a.png")
     assert source.features(["0/000-red-red.png"]) is None
     (tmp_path / "p/0/000-red-red.txt").write_text("new")
-    assert [a.look != b.look for a, b in zip(items, source.items(), strict=True)] == [True, False, False]
+    assert [a.stamp != b.stamp for a, b in zip(items, source.items(), strict=True)] == [True, False, False]
     for name in ("../secret.png", "/etc/passwd", "a/../../b.png"):
         with pytest.raises(ValueError, match="do not trust this source"):
             source.read(name)
@@ -37,17 +37,17 @@ def test_something_else(tmp_path):
 
 
 def test_what_lacks_a_vector_is_read_again():
-    items = [Item("a", "1"), Item("b", "1")]
-    plan = compare(items, {"a": (1, "1"), "b": (2, "1")}, {2})
-    assert plan.read == [Item("b", "1")]
+    items = [SourceItem("a", "1"), SourceItem("b", "1")]
+    plan = plan_update(items, {"a": (1, "1"), "b": (2, "1")}, {2})
+    assert plan.read == [SourceItem("b", "1")]
     assert plan.unchanged == 1
     assert plan.gone == []
 
 
 def test_texts_to_measure_with():
-    assert len(set(shown())) == len(shown()) >= 20
-    assert len(set(never_shown())) == 64
-    assert not set(shown()) & set(never_shown())
+    assert len(set(SCENES)) == len(SCENES) >= 20
+    assert len(set(NEVER_SHOWN)) == 64
+    assert not set(SCENES) & set(NEVER_SHOWN)
 
 
 def test_a_damaged_caption_in_an_archive_leaves_the_photo_alone(tmp_path):

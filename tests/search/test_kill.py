@@ -1,4 +1,4 @@
-"""The short form of ``python -m tests.index.killing --rounds 1000``."""
+"""The short form of ``python -m tests.search.kill_rounds --rounds 1000``."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
 
 def test_killed_runs_lose_nothing():
-    command = [sys.executable, "-m", "tests.index.killing", "--rounds", "10", "--seed", "3"]
+    command = [sys.executable, "-m", "tests.search.kill_rounds", "--rounds", "10", "--seed", "3"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert run.returncode == 0, run.stderr
     assert "nothing lost, no ghost" in run.stdout

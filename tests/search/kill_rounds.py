@@ -1,7 +1,7 @@
-"""Kills indexing again and again, and looks each time whether anything is lost or haunts the index.
+"""Kills indexing repeatedly, and checks each time that no photo is lost and no vector is without an entry.
 
-``python -m tests.index.killing --rounds 1000``. Children are forked from one process that has everything imported, and
-are killed with SIGKILL after a random time; between rounds photos are added, changed, moved and removed.
+``python -m tests.search.kill_rounds --rounds 1000``. Child processes are forked from one process that has imported
+everything, and are killed with SIGKILL after a random time. Between rounds, photos are added, changed and removed.
 """
 
 import argparse
@@ -20,11 +20,10 @@ import pytest
 import torch
 
 from bcls.search import build as run
-from bcls.search.build import build_index
+from bcls.search.build import IndexSettings, build_index
 from bcls.search.catalog import Catalog
-from bcls.search.engine import open_engine
-from bcls.search.index import FILE, IndexSettings, read_index_manifest
-from tests.index.made import NAMES, photo, tiny_model
+from bcls.search.index import FILE, open_engine, read_index_manifest
+from tests.search.factories import NAMES, photo, tiny_model
 
 
 def child(work):
@@ -69,7 +68,7 @@ def entries(folder):
         if what == "photos":
             for number, one in catalog.photos(numbers.tolist()).items():
                 texts = tuple(caption.text for caption in catalog.captions_of([number]).values())
-                found[one.facts.name] = one.facts.sha256, texts
+                found[one.name] = one.sha256, texts
             assert len(engine.vectors(numbers.tolist())) == len(found)
         engine.close()
     catalog.close()
@@ -86,7 +85,7 @@ def everything(folder):
         captions = catalog.captions_of([number])
         vectors = [engines["photos"].vectors([number]), engines["captions"].vectors(list(captions))]
         texts = tuple(caption.text for caption in captions.values())
-        found.append((one.facts.name, one.facts.sha256, texts, np.concatenate(vectors).round(5).tolist()))
+        found.append((one.name, one.sha256, texts, np.concatenate(vectors).round(5).tolist()))
     counts = engines["photos"].count(), engines["captions"].count()
     return sorted(found), counts
 

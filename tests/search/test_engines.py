@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bcls.search.engine import Row, Where, open_engine
+from bcls.search.engine import SearchFilter, VectorRow
+from bcls.search.index import open_engine
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 D = 16
@@ -23,7 +24,7 @@ def unit(count, seed=0):
 def rows(count, seed=0):
     # Names with what is special in SQL and in Milvus' language.
     return [
-        Row(n, vector, float(n), f'd{n % 3}/it\'s "{n}"_%\\é.jpg', ("dog", f"b{n}") if n % 2 else ())
+        VectorRow(n, vector, float(n), f'd{n % 3}/it\'s "{n}"_%\\é.jpg', ("dog", f"b{n}") if n % 2 else ())
         for n, vector in enumerate(unit(count, seed), start=1)
     ]
 
@@ -92,15 +93,15 @@ def slow_search(there, queries, k, where):
 
 
 WHERES = [
-    Where(),
-    Where(after=20.0, before=40.0),
-    Where(under="d1/"),
-    Where(under='d1/it\'s "4"_%\\'),
-    Where(under="d1/%"),
-    Where(words=("dog",)),
-    Where(words=("b7", "dog")),
-    Where(after=30.0, under="d2/", words=("dog",)),
-    Where(words=("nowhere",)),
+    SearchFilter(),
+    SearchFilter(after=20.0, before=40.0),
+    SearchFilter(under="d1/"),
+    SearchFilter(under='d1/it\'s "4"_%\\'),
+    SearchFilter(under="d1/%"),
+    SearchFilter(words=("dog",)),
+    SearchFilter(words=("b7", "dog")),
+    SearchFilter(after=30.0, under="d2/", words=("dog",)),
+    SearchFilter(words=("nowhere",)),
 ]
 
 
@@ -139,7 +140,12 @@ def test_add_replace_delete_and_open_again(make):
             engine = make(read_only=True)
         assert engine.count() == 38
         assert engine.numbers().tolist() == sorted(there)
-        for where in (Where(), Where(under="new/"), Where(words=("dog",)), Where(words=("cat",))):
+        for where in (
+            SearchFilter(),
+            SearchFilter(under="new/"),
+            SearchFilter(words=("dog",)),
+            SearchFilter(words=("cat",)),
+        ):
             found = engine.search(unit(2, seed=3), 50, where).numbers
             expected = slow_search(there.values(), unit(2, seed=3), 50, where)
             assert [[one for one in row if one >= 0] for row in found.tolist()] == expected
@@ -153,7 +159,7 @@ def test_add_replace_delete_and_open_again(make):
 def test_equal_scores_come_by_number(make):
     engine = make()
     vector = unit(1)[0]
-    engine.add([Row(n, vector, 0.0, f"{n}", ()) for n in (5, 3, 9)])
+    engine.add([VectorRow(n, vector, 0.0, f"{n}", ()) for n in (5, 3, 9)])
     engine.finish()
     assert engine.search(vector[None], 3).numbers.tolist() == [[3, 5, 9]]
 
@@ -179,7 +185,7 @@ def test_unknown_engine(tmp_path):
 def test_milvus_says_what_is_wrong(tmp_path, server):
     with pytest.raises(ValueError, match="pass --uri"):
         open_engine("milvus", tmp_path, "", "c", D)
-    with pytest.raises(ValueError, match="`uri`: expected the file that the index was made with"):
+    with pytest.raises(ValueError, match="`uri`: expected the file that the index was built with"):
         open_engine("milvus", tmp_path, str(tmp_path / "none.db"), "c", D, read_only=True)
     with pytest.raises(ValueError, match="`uri`: expected the collection nothing, got none"):
         open_engine("milvus", tmp_path, server, "nothing", D, read_only=True)

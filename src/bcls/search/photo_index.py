@@ -1,0 +1,133 @@
+"""``PhotoIndex``: build, update and search an index of photos from Python."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bcls._core.errors import fail
+from bcls.data.image_files import check_size
+from bcls.search.build import IndexReport, IndexSettings, build_index
+from bcls.search.engine import SearchFilter
+from bcls.search.service import Hit, Service, ServiceSettings
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from bcls.models.base import RetrievalModel
+
+
+class PhotoIndex:
+    """An index of photos that is searched by text or by image.
+
+    Threads may search at the same time. ``with`` closes the index; so does :meth:`close`.
+
+    Args:
+        folder: Folder of an index, from :meth:`build` or ``bcls index``.
+        model: The model of the index, or its name or folder; by default the one the index was built with.
+        settings: Limits of the query service.
+
+    Attributes:
+        folder: Folder of the index.
+        service: The query service, for captions, similar photos and thumbnails.
+
+    Raises:
+        ValueError: The folder is not a complete index, or was built with another model.
+
+    Example:
+        >>> index = PhotoIndex.build("photos", "index")  # doctest: +SKIP
+        >>> for hit in index.search("a dog on the beach", k=5):  # doctest: +SKIP
+        ...     print(hit.path, hit.score)
+        >>> index.search(Path("sketch.png"))  # doctest: +SKIP
+        >>> index.update().added  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        model: "str | RetrievalModel | None" = None,
+        settings: ServiceSettings | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.service = Service(self.folder, model, settings)
+
+    @classmethod
+    def build(
+        cls, photos: str | Path, out: str | Path, model: "str | RetrievalModel | None" = None, **options: Any
+    ) -> "PhotoIndex":
+        """Build an index of photos, or update the one in ``out``, and open it.
+
+        Args:
+            photos: A folder, zip, tar or dataset.
+            out: Folder of the index.
+            model: A model, or the name or folder of one; by default that of the index, or ``photo`` for a new index.
+            **options: Other fields of :class:`bcls.search.IndexSettings`, such as ``device="cuda"``.
+
+        Returns:
+            The open index.
+
+        Raises:
+            ValueError: An option is invalid, there are no photos, or ``out`` contains something else.
+            OSError: Photos are missing, or the disk is full or read-only.
+        """
+        if model is None or isinstance(model, str):
+            build_index(photos, _settings(out, model, options))
+        else:
+            build_index(photos, _settings(out, type(model).__name__, options), model=model)
+        return cls(out, model)
+
+    def update(self, **options: Any) -> IndexReport:
+        """Add, update and remove photos that changed since the last run; the next search uses the new state.
+
+        Args:
+            **options: Fields of :class:`bcls.search.IndexSettings`, such as ``workers=2``.
+
+        Returns:
+            What was done.
+        """
+        manifest = self.service.index.manifest
+        settings = _settings(self.folder, manifest.model, {"features": manifest.features, **options})
+        return build_index(manifest.photos, settings, model=self.service.model)
+
+    def search(self, query: "str | Path | Image.Image", k: int = 10, filters: SearchFilter | None = None) -> list[Hit]:
+        """Find photos.
+
+        Args:
+            query: A text, the path of an image file (a ``Path``), or a PIL image.
+            k: Number of results.
+            filters: Conditions on the results; see :func:`bcls.search.parse_filter`.
+
+        Returns:
+            The photos, best first. ``hit.fits`` states whether one is relevant.
+
+        Raises:
+            ValueError: The query is empty, too long or not an image, or ``k`` is not between 1 and 1000.
+            FileNotFoundError: The image file does not exist.
+        """
+        if isinstance(query, str):
+            return list(self.service.search(query, k, filters).hits)
+        if isinstance(query, Path):
+            check_size("query", query.name, query.stat().st_size)
+            return list(self.service.search_image(query.read_bytes(), k, filters).hits)
+        return list(self.service.search_image(query, k, filters).hits)
+
+    def __len__(self) -> int:
+        """Number of photos."""
+        return self.service.index.catalog.count()
+
+    def __enter__(self) -> "PhotoIndex":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the service and close the files."""
+        self.service.close()
+
+
+def _settings(out: str | Path, model: str | None, options: dict[str, Any]) -> IndexSettings:
+    known = [field.name for field in dataclasses.fields(IndexSettings) if field.name not in {"out", "model", "json"}]
+    for name in options:
+        if name not in known:
+            fail(name, "an option of IndexSettings", "another name", f"the options are {', '.join(known)}")
+    return IndexSettings(out=str(out), model=model, **options)

@@ -1,0 +1,169 @@
+"""Responses: HTML from templates, problem details (RFC 9457) for errors, and static files."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from http import HTTPStatus
+from importlib import resources
+from typing import Any, NamedTuple
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+import bcls
+from bcls.search.batcher import OverloadedError
+from bcls.search.engine import IndexUnavailableError
+from bcls.search.service import UnknownPhotoError, unreadable
+
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
+
+
+class ProblemError(Exception):
+    """A request that is answered with an error.
+
+    Args:
+        status: The HTTP status.
+        detail: What is wrong and what to do, in one sentence.
+        retry_after: Seconds after which to try again.
+    """
+
+    def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.retry_after = status, detail, retry_after
+
+
+def http_error(error: Exception) -> ProblemError:
+    """The HTTP error for an exception of the search service.
+
+    Example:
+        >>> http_error(ValueError("`text`: expected some words, got ''; describe the photo")).status
+        422
+        >>> http_error(OverloadedError(3)).retry_after
+        3
+    """
+    match error:
+        case ProblemError():
+            return error
+        case OverloadedError():
+            return ProblemError(503, str(error), error.retry_after)
+        case IndexUnavailableError():
+            return ProblemError(503, str(error), 60)
+        case UnknownPhotoError():
+            return ProblemError(404, str(error))
+        case ValueError():
+            # The service calls the query `text`, a request calls it `q`.
+            return ProblemError(422, str(error).replace("`text`", "`q`", 1))
+        case OSError():
+            return ProblemError(503, unreadable(error), 60)
+    return ProblemError(500, f"an error in the server ({type(error).__name__}): see its output")
+
+
+@contextmanager
+def missing_file(name: str) -> Iterator[None]:
+    """Turn the errors of reading a photo's file into a 404.
+
+    Raises:
+        ProblemError: 404, the file is missing or damaged.
+    """
+    try:
+        yield
+    except (IndexUnavailableError, UnknownPhotoError):
+        raise
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or "not found") if isinstance(error, OSError) else str(error)
+        detail = f"{name}: the photo is in the index, but its file is missing or cannot be read ({reason})"
+        raise ProblemError(404, f"{detail}: restore it, or run `bcls index` again") from error
+
+
+def problem_response(request: Request, problem: ProblemError, headers: Mapping[str, str] | None = None) -> Response:
+    """The response for an error: JSON (RFC 9457), or a page or page fragment for browsers."""
+    extra = dict(headers or {})
+    if problem.retry_after is not None:
+        extra["Retry-After"] = str(problem.retry_after)
+    body = {"title": HTTPStatus(problem.status).phrase, "status": problem.status, "detail": problem.detail}
+    if wants_page(request):
+        template = "_problem.html" if is_fragment(request) else "problem.html"
+        return render(request, template, body, status=problem.status, headers=extra)
+    return JSONResponse({"type": "about:blank", **body}, problem.status, extra, "application/problem+json")
+
+
+def wants_page(request: Request) -> bool:
+    """Whether the client is a browser that displays the response."""
+    path: str = request.scope["path"]
+    if path.startswith("/api/") or path in {"/healthz", "/metrics"}:
+        return False
+    return is_fragment(request) or "text/html" in request.headers.get("accept", "")
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether htmx inserts the response into an existing page."""
+    return request.headers.get("hx-request") == "true"
+
+
+def render(
+    request: Request,
+    template: str,
+    values: Mapping[str, Any],
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> HTMLResponse:
+    """Render a page or a page fragment; every value is escaped.
+
+    Args:
+        request: The request, whose app's site determines which views exist.
+        template: Name of the template.
+        values: Variables of the template.
+        status: The HTTP status.
+        headers: Additional headers.
+    """
+    site = request.app.state.site
+    shared = {
+        "path": request.scope["path"],
+        "has_compare": site.other is not None,
+        "has_runs": site.runs is not None,
+        "has_token": site.settings.token is not None,
+        "max_upload": site.settings.max_upload,
+    }
+    text = _templates().get_template(template).render({**shared, **values})
+    # The same address returns a page or a fragment, and photos are private.
+    fixed = {"Vary": "HX-Request", "Cache-Control": "private, no-store"}
+    return HTMLResponse(text, status, {**fixed, **(headers or {})})
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bcls.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["day"] = lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+    environment.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name].version}"
+    environment.globals["version"] = bcls.__version__
+    return environment
+
+
+class StaticFile(NamedTuple):
+    """A static file: its bytes, its media type, and a version that changes with the contents."""
+
+    content: bytes
+    media_type: str
+    version: str
+
+
+@cache
+def static_files() -> dict[str, StaticFile]:
+    """All static files by name, read once; requests never access the disk."""
+    found = {}
+    for file in resources.files("bcls.web").joinpath("static").iterdir():
+        media_type = _MEDIA_TYPES.get("." + file.name.rsplit(".", 1)[-1])
+        if media_type is not None:
+            content = file.read_bytes()
+            version = hashlib.sha256(content).hexdigest()[:12]
+            found[file.name] = StaticFile(content, f"{media_type}; charset=utf-8", version)
+    return found

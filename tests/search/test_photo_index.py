@@ -1,0 +1,57 @@
+import pytest
+from PIL import Image
+
+from bcls.models.folder import load
+from bcls.search import PhotoIndex, parse_filter
+from tests.search.factories import photo
+
+pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+
+
+@pytest.fixture
+def photo_index(source, out, tiny):
+    with PhotoIndex.build(source, out, model=str(tiny), workers=1) as index:
+        yield index
+
+
+def test_search_by_text_path_and_image(photo_index, source):
+    assert len(photo_index) == 12
+    hits = photo_index.search("red", k=3)
+    assert len(hits) == 3
+    assert hits[0].path == str(source / "0/000-red-red.png")
+    assert hits[0].fits
+    path = source / "1/004-black-red.png"
+    for query in (path, Image.open(path)):
+        first = photo_index.search(query, k=1)[0]
+        assert first.name == "1/004-black-red.png"
+        assert first.similarity == pytest.approx(1, abs=1e-5)
+    assert {hit.name[0] for hit in photo_index.search("red", filters=parse_filter(under="1/"))} == {"1"}
+
+
+def test_update_is_seen_by_the_next_search(photo_index, source):
+    photo(source / "0/new.png", ["white"])
+    (source / "0/000-red-red.png").unlink()
+    report = photo_index.update(workers=1)
+    assert (report.added, report.removed, report.unchanged) == (1, 1, 11)
+    assert photo_index.search("white", k=1)[0].name == "0/new.png"
+    assert len(photo_index) == 12
+
+
+def test_model_object_and_reopening(source, out, tiny):
+    model = load(tiny)
+    with PhotoIndex.build(source, out, model) as index:
+        first = index.search("blue", k=1)
+        assert index.update().unchanged == 12
+    with PhotoIndex(out, model) as index:
+        assert index.search("blue", k=1) == first
+
+
+def test_invalid_input(photo_index, source, out, tiny, tmp_path):
+    with pytest.raises(ValueError, match="`device_`: expected an option of IndexSettings"):
+        PhotoIndex.build(source, out, model=str(tiny), device_="cpu")
+    with pytest.raises(ValueError, match="`text`: expected some words"):
+        photo_index.search("")
+    with pytest.raises(FileNotFoundError):
+        photo_index.search(tmp_path / "none.png")
+    with pytest.raises(FileNotFoundError, match="no such index"):
+        PhotoIndex(tmp_path / "none")
