@@ -1,11 +1,11 @@
-"""The web app against its bars on this machine's CPU: ``python -m benchmarks.serve``, with ``BCLS_DATA`` set.
+"""Benchmarks of the web app on the CPU: ``python -m benchmarks.serve``, with ``BCLS_DATA`` set.
 
-The server is a process of its own (``bcls serve``), the clients are threads here, and everything goes over HTTP on the
-loopback address. Two parts, each by itself with ``--only``:
+The server is a separate process (``bcls serve``), the clients are threads of this one, and requests use HTTP on the
+loopback address. Two parts, selected with ``--only``:
 
-- ``latency``: milliseconds of a text query with 8 clients at once, every query another caption and nothing remembered;
-  beside it the same captions, in turns, through the service in this process without HTTP.
-- ``load``: many requests from far more clients than are let in: every answer is 200 or 503, and the server lives on.
+- ``latency``: milliseconds per text query with 8 concurrent clients, a different caption per query and no cache;
+  alternating with the same captions through the service in this process, without HTTP.
+- ``load``: many requests from more clients than the limit: every status is 200 or 503, and the server stays up.
 """
 
 import argparse
@@ -33,13 +33,13 @@ from benchmarks.flickr8k import data
 from benchmarks.tables import show_ratios
 
 CLIENTS, ROUNDS = 8, 4
-#: Seconds that a refused client of the load test waits; far less than it is told to.
+#: Seconds that a rejected client of the load test waits, much less than Retry-After.
 PAUSE = 0.1
 START = "import sys; from bcls.cli.serve import main; sys.exit(main(sys.argv[1:]))"
 
 
 def captions(count):
-    """Different captions, one a photo first."""
+    """Distinct captions, the first of each photo first."""
     images = read_json(data() / "dataset_flickr8k.json.gz")["images"]
     texts = [image["sentences"][turn]["raw"] for turn in range(5) for image in images]
     return list(dict.fromkeys(texts))[:count]
@@ -56,7 +56,7 @@ def index_folder(arguments, place):
 
 @contextlib.contextmanager
 def server(folder, *flags):
-    """A running server: host and port, and its process."""
+    """Start a server; yields host and port, and its process."""
     command = [sys.executable, "-c", START, str(folder), "--port", "0", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
     try:
@@ -70,7 +70,7 @@ def server(folder, *flags):
 
 
 def at_once(clients, work, items):
-    """Do ``work(item)`` for all items from some threads; the results and the seconds of each."""
+    """Call ``work()(item)`` for all items in several threads; returns results and seconds."""
     results, lock = [], threading.Lock()
     waiting = iter(items)
 
@@ -95,7 +95,7 @@ def at_once(clients, work, items):
 
 
 def over_http(address, pause=0.0):
-    """A client with a connection that stays open, and that waits a moment where it was refused."""
+    """A client with a persistent connection that waits for a moment after a rejection."""
 
     def work():
         connection = http.client.HTTPConnection(address, timeout=60)
@@ -118,7 +118,7 @@ def measure_latency(rows, arguments, folder):
     texts = captions(arguments.queries + 100)
     web, alone = [], []
     quiet = ServiceSettings(cache=0, timeout=60)
-    with server(folder, "--no_cache", "--timeout", "60") as (address, _), Service(folder, settings=quiet) as service:
+    with server(folder, "--no-cache", "--timeout", "60") as (address, _), Service(folder, settings=quiet) as service:
         path = "/api/search?k=10&q={}".format
         at_once(CLIENTS, over_http(address), [path(quote(text)) for text in texts[-100:]])  # warms up
         at_once(CLIENTS, lambda: service.search, texts[-100:])
@@ -155,7 +155,7 @@ def measure_load(rows, arguments, folder):
         lambda n: f"/api/photos/{1 + n % photos}/similar",
     ]
     paths = [kinds[n % len(kinds)](n) for n in range(arguments.requests)]
-    with server(folder, "--at_once", str(arguments.at_once)) as (address, process):
+    with server(folder, "--at-once", str(arguments.at_once)) as (address, process):
         started = time.perf_counter()
         found = at_once(arguments.clients, over_http(address, PAUSE), paths)
         took = time.perf_counter() - started
@@ -163,7 +163,7 @@ def measure_load(rows, arguments, folder):
         untold = sum(status == 503 and after is None for (status, after), _ in found)
         alive = process.poll() is None and over_http(address)()("/api/search?q=dog")[0] == 200
     wrong = arguments.requests - statuses[200] - statuses[503] + untold + (not alive)
-    what = f"{arguments.requests} requests, {arguments.clients} clients, {arguments.at_once} let in"
+    what = f"{arguments.requests} requests, {arguments.clients} clients, limit {arguments.at_once}"
     rows.append((f"{what}: 200 and 503", statuses[200], statuses[503], statuses[503] / arguments.requests, "stated"))
     rows.append((f"{what}: other answers, of all", wrong, arguments.requests, wrong / arguments.requests, "<= 0"))
     slowest = max(seconds for _, seconds in found)
@@ -178,12 +178,12 @@ PARTS = {"latency": measure_latency, "load": measure_load}
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
-    parser.add_argument("--index", help="an index of Flickr8k that is already there")
+    parser.add_argument("--index", help="an existing index of Flickr8k")
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--at_once", type=int, default=32)
-    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as place:

@@ -57,9 +57,8 @@ def test_one_query_is_not_given_up_on_a_slow_machine(run, made, monkeypatch):
 
     limits = []
     real = settings.ServiceSettings
-    monkeypatch.setattr(
-        "bcls.search.service.ServiceSettings", lambda **given: limits.append(given["timeout"]) or real(**given)
-    )
+    patched = "bcls.search.service.ServiceSettings"
+    monkeypatch.setattr(patched, lambda **given: limits.append(given["timeout"]) or real(**given))
     assert run(made, "red")[0] == 0
     assert limits[0] >= 3600
 

@@ -29,7 +29,7 @@ COLOURS = {
 @dataclass(frozen=True)
 class TinyConfig:
     regions: bool = False
-    """Whether codes are patches, as those of models with cross attention."""
+    """Whether codes are patches, as in models with cross attention."""
     seed: int = 0
 
 
@@ -85,7 +85,7 @@ class TinyModel(RetrievalModel):
     def scores(self, images, texts):
         if not self.config.regions:
             return images.values @ texts.values.T
-        # Best patch for each patch: another order than that of the vectors.
+        # Best patch for each patch: a different order than by the vectors.
         pairs = torch.einsum("npc,mqc->nmpq", normalize(images.values, dim=2), normalize(texts.values, dim=2))
         return pairs.amax(2).mean(2)
 
@@ -107,7 +107,7 @@ def tiny_model(monkeypatch, folder, **settings):
 
 
 def photo(path, colours, seed=0, side=32, **options):
-    """A picture with up to four patches of colour and a little noise."""
+    """An image with up to four color patches and a little noise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(-6, 7, (side, side, 3))
     half = side // 2
@@ -132,5 +132,5 @@ def index(source, out, model, **settings):
 
 
 def counts(report):
-    """Photos that a run added, updated, took out and left alone."""
+    """Numbers of photos that a run added, updated, removed and left unchanged."""
     return report.added, report.updated, report.removed, report.unchanged

@@ -10,9 +10,11 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +29,7 @@ from tests.search.factories import NAMES, photo, tiny_model
 
 
 def child(work):
-    """Run in a forked process, quietly; its number."""
+    """Run in a forked process without output; returns its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -53,9 +55,18 @@ def mix(folder, chance):
         there[1].rename(folder / f"moved{chance.randrange(40):02}.png")
 
 
+def is_set_up(folder):
+    """Whether a run created the last file of an index with its tables; others may have been killed before."""
+    last = folder / "captions" / "rows.sqlite"
+    if not (folder / FILE).exists() or not last.exists():
+        return False
+    with closing(sqlite3.connect(last)) as connection:
+        return connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'facts'").fetchone()[0] == 1
+
+
 def entries(folder):
-    """Contents and captions by name of the photos that have a vector; fails where a vector has no entry."""
-    if not (folder / FILE).exists() or not (folder / "captions" / "rows.sqlite").exists():
+    """Hash and captions of the photos that have a vector, by name; fails if a vector has no entry."""
+    if not is_set_up(folder):
         return {}
     manifest = read_index_manifest(folder)
     catalog = Catalog(folder / "catalog.sqlite", read_only=True)
@@ -76,7 +87,7 @@ def entries(folder):
 
 
 def everything(folder):
-    """Name, contents, vector and captions of all photos."""
+    """Name, hash, captions and vectors of all photos."""
     manifest = read_index_manifest(folder)
     catalog = Catalog(folder / "catalog.sqlite", read_only=True)
     engines = {w: open_engine("faiss", folder / w, "", "", manifest.dimension) for w in ("photos", "captions")}
@@ -95,7 +106,7 @@ def wait(pid):
 
 
 def kill_rounds(rounds, place, model, seed=0):
-    """Kill that many runs; gives how many were killed and how many had ended before."""
+    """Kill runs; returns how many were killed and how many had ended before."""
     chance = random.Random(seed)
     source, out = place / "photos", place / "index"
     settings = IndexSettings(out=str(out), model=str(model), workers=2)
@@ -126,7 +137,7 @@ def kill_rounds(rounds, place, model, seed=0):
 
 
 def is_same(path, entry):
-    """Whether a photo and its captions are those of an entry; if not, it may have no vector while it is replaced."""
+    """Whether a photo and its captions match an entry; otherwise it may be without a vector while it is replaced."""
     beside = path.with_suffix(".txt")
     texts = (beside.read_text(),) if beside.exists() else ()
     return path.exists() and (hashlib.sha256(path.read_bytes()).hexdigest(), texts) == entry
@@ -144,7 +155,7 @@ def main():
             model = tiny_model(patch, place / "model")
             (place / "photos").mkdir()
             killed, ended = kill_rounds(arguments.rounds, place, model, arguments.seed)
-        print(f"{arguments.rounds} rounds, {killed} killed, {ended} ended before: nothing lost, no ghost")
+        print(f"{arguments.rounds} rounds, {killed} killed, {ended} ended before: no data lost")
     finally:
         shutil.rmtree(place)
 

@@ -15,7 +15,7 @@ def make(encode=lengths, **options):
     return Batcher(encode, **{"batch": 4, "wait": 0.001, "waiting": 8, "timeout": 2.0, **options})
 
 
-def test_one_bad_text_does_not_spoil_the_others():
+def test_an_error_for_one_text_does_not_affect_the_others():
     def picky(texts):
         if "bad" in texts:
             raise ValueError("bad text")
@@ -51,7 +51,7 @@ def test_the_same_text_is_encoded_once():
     assert sum(len(texts) for texts in seen) < 3
 
 
-def test_what_waits_is_answered_before_the_end():
+def test_close_answers_waiting_texts_first():
     batcher = make(lambda texts: time.sleep(0.05) or lengths(texts), batch=1)
     results = []
     threads = [threading.Thread(target=lambda n=n: results.append(batcher("x" * n)[0])) for n in (1, 2, 3)]
@@ -67,12 +67,12 @@ def test_what_waits_is_answered_before_the_end():
         batcher("late")
 
 
-def test_only_those_in_company_wait():
+def test_a_single_client_does_not_wait():
     batcher = make(lengths, wait=0.3)
     started = time.monotonic()
     for text in ("a", "bb", "ccc"):
         batcher(text)
-    assert time.monotonic() - started < 0.3  # somebody alone is answered at once
+    assert time.monotonic() - started < 0.3  # a single client is answered at once
     batcher._several = True
     started = time.monotonic()
     batcher("alone again")

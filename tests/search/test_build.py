@@ -1,4 +1,4 @@
-"""Making an index and bringing it up to date."""
+"""Building and updating an index."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_every_photo_has_the_vector_of_the_model(source, out, tiny):
     opened.close()
 
 
-def test_shorter_numbers_give_nearly_the_same_vectors(source, out, tmp_path):
+def test_bfloat16_vectors_are_close_to_float32(source, out, tmp_path):
     pytest.importorskip("transformers")
     sides = {"image": str(made.vit(tmp_path / "vit")), "text": str(made.bert(tmp_path / "bert"))}
     build({"name": "dual", **sides, "width": 8}).save_pretrained(tmp_path / "model")
@@ -64,7 +64,7 @@ def test_shorter_numbers_give_nearly_the_same_vectors(source, out, tmp_path):
         index(source, tmp_path / "other", tmp_path / "model", precision="float8")
 
 
-def test_a_second_run_does_only_what_changed(source, out, tiny):
+def test_second_run_processes_only_changed_photos(source, out, tiny):
     index(source, out, tiny)
     before = names(out)
     assert counts(index(source, out, tiny)) == (0, 0, 0, 12)
@@ -84,14 +84,14 @@ def test_a_second_run_does_only_what_changed(source, out, tiny):
 def test_moved_photos_are_not_embedded_again(source, out, tiny, monkeypatch):
     index(source, out, tiny)
     (source / "0").rename(source / "elsewhere")
-    monkeypatch.setattr("bcls.search.build.image_vectors", None)  # whoever calls it fails
+    monkeypatch.setattr("bcls.search.build.image_vectors", None)  # calling it fails
     report = index(source, out, tiny)
     assert counts(report) == (4, 0, 4, 8)
     assert sum(name.startswith("elsewhere/") for name in names(out)) == 4
 
 
-def test_swapped_photos(source, out, tiny):
-    """Each has the contents that the other had: vectors must not be mixed up."""
+def test_photos_that_swap_contents_keep_the_right_vectors(source, out, tiny):
+    """Each photo has the contents that the other had before."""
     index(source, out, tiny)
     a, b = source / "0/000-red-red.png", source / "1/001-green-red.png"
     first, second = a.read_bytes(), b.read_bytes()
@@ -123,8 +123,8 @@ def test_captions_beside_photos(source, out, tiny):
     assert index(source, out, tiny, captions=False).captions == 0
 
 
-def test_unreadable_files_are_listed_and_tried_again(source, out, tiny):
-    (source / "0/bad.jpg").write_bytes(b"no picture")
+def test_unreadable_files_are_reported_and_retried(source, out, tiny):
+    (source / "0/bad.jpg").write_bytes(b"not an image")
     (source / "0/empty.png").write_bytes(b"")
     photo(source / "0/large.png", ["red"], side=64)
     report = index(source, out, tiny, max_pixels=2000)
@@ -138,7 +138,7 @@ def test_unreadable_files_are_listed_and_tried_again(source, out, tiny):
     assert list(report.skipped) == ["0/empty.png"]
 
 
-def test_names_that_are_no_text_are_listed(source, out, tiny):
+def test_names_that_are_not_unicode_are_reported(source, out, tiny):
     os.rename(source / "0/000-red-red.png", bytes(source) + b"/\xff.png")
     report = index(source, out, tiny)
     assert report.photos == 11
@@ -146,7 +146,7 @@ def test_names_that_are_no_text_are_listed(source, out, tiny):
     assert "rename the file" in report.skipped["'\\udcff.png'"]
 
 
-def test_a_photo_that_breaks_leaves_the_index(source, out, tiny):
+def test_a_photo_that_becomes_unreadable_is_removed(source, out, tiny):
     index(source, out, tiny)
     (source / "0/000-red-red.png").write_bytes(b"broken now")
     before = read_index_manifest(out).calibration
@@ -186,7 +186,7 @@ def dataset(tmp_path, source):
     return tmp_path / "data"
 
 
-def test_datasets_bring_their_captions(source, out, tiny, tmp_path):
+def test_dataset_captions_are_indexed(source, out, tiny, tmp_path):
     report = index(dataset(tmp_path, source), out, tiny)
     assert (report.photos, report.captions) == (12, 12)
     assert read_index_manifest(out).calibration["text"].origin == "texts"  # 12 are few
@@ -208,7 +208,7 @@ def test_features_of_a_dataset(source, out, tiny, tmp_path):
         index(data, out, tiny)
 
 
-def test_an_index_whose_first_run_was_stopped(source, out, tiny, monkeypatch):
+def test_an_interrupted_first_run_is_continued(source, out, tiny, monkeypatch):
     monkeypatch.setattr("bcls.search.build._TOGETHER", 4)
     monkeypatch.setattr("bcls.search.build.BATCH", 4)
     from bcls.search import build as run
@@ -232,7 +232,7 @@ def test_an_index_whose_first_run_was_stopped(source, out, tiny, monkeypatch):
     assert counts(index(source, out, tiny)) == (4, 0, 0, 8)
 
 
-def test_a_model_without_a_finite_vector(source, out, tiny, monkeypatch):
+def test_photos_with_non_finite_vectors_are_skipped(source, out, tiny, monkeypatch):
     from tests.search.factories import TinyModel
 
     real = TinyModel.image_vectors
@@ -248,7 +248,7 @@ def test_a_model_without_a_finite_vector(source, out, tiny, monkeypatch):
     assert "no finite vector" in next(iter(report.skipped.values()))
 
 
-def test_milvus_gives_what_faiss_gives(source, tmp_path, tiny):
+def test_milvus_and_faiss_return_the_same_results(source, tmp_path, tiny):
     pytest.importorskip("milvus_lite", reason='needs pip install "bcls[milvus]"')
     (source / "0/000-red-red.txt").write_text("a red wall\nall red")
     index(source, tmp_path / "a", tiny)
@@ -266,7 +266,7 @@ def test_milvus_gives_what_faiss_gives(source, tmp_path, tiny):
     two.close()
 
 
-def test_facts_of_the_camera(source, out, tiny):
+def test_date_and_location_from_exif(source, out, tiny):
     from PIL import ExifTags
 
     exif = Image.Exif()
@@ -283,8 +283,8 @@ def test_facts_of_the_camera(source, out, tiny):
     opened.close()
 
 
-def test_a_vector_whose_photo_changed_meanwhile_is_made_anew(source, out, tiny, monkeypatch):
-    """The second photo takes the contents of the first, which is replaced before."""
+def test_a_photo_takes_the_contents_of_one_that_changed(source, out, tiny, monkeypatch):
+    """The second photo gets the contents of the first, which changes in the same run."""
     monkeypatch.setattr("bcls.search.build._TOGETHER", 1)
     monkeypatch.setattr("bcls.search.build.BATCH", 1)
     index(source, out, tiny)
@@ -300,7 +300,7 @@ def test_a_vector_whose_photo_changed_meanwhile_is_made_anew(source, out, tiny, 
     opened.close()
 
 
-def test_a_file_that_is_only_touched_gets_its_new_date(source, out, tiny):
+def test_touched_files_keep_their_number_and_get_the_new_date(source, out, tiny):
     name = "0/000-red-red.png"
     (source / "0/000-red-red.txt").write_text("a red wall\nall red\n")
     index(source, out, tiny)
@@ -317,7 +317,7 @@ def test_a_file_that_is_only_touched_gets_its_new_date(source, out, tiny):
     opened.close()
 
 
-def test_one_of_two_alike_is_touched(source, out, tiny):
+def test_touching_one_of_two_identical_photos(source, out, tiny):
     for name in ("a.png", "b.png"):
         photo(source / name, ["red"], seed=77)
     index(source, out, tiny)
@@ -328,7 +328,7 @@ def test_one_of_two_alike_is_touched(source, out, tiny):
         assert names(out) == before
 
 
-def test_captions_of_an_archive_that_are_wanted_later(source, out, tiny, tmp_path):
+def test_captions_of_an_archive_can_be_added_later(source, out, tiny, tmp_path):
     (source / "0/000-red-red.txt").write_text("a red wall")
     archive = tmp_path / "photos.zip"
     with zipfile.ZipFile(archive, "w") as pack:
@@ -339,7 +339,7 @@ def test_captions_of_an_archive_that_are_wanted_later(source, out, tiny, tmp_pat
     assert index(archive, out, tiny, captions=False).captions == 0
 
 
-def test_no_reader_touches_the_warnings_of_the_process(source, out, tiny, monkeypatch):
+def test_reading_threads_do_not_change_warning_filters(source, out, tiny, monkeypatch):
     exif = Image.Exif()
     exif[306] = "2020:01:02 03:04:05"
     Image.new("RGB", (8, 8)).save(source / "a.jpg", exif=exif)
@@ -357,13 +357,13 @@ def test_no_reader_touches_the_warnings_of_the_process(source, out, tiny, monkey
     assert not [name for name in entered if name.startswith("bcls-read")]
 
 
-def test_warnings_of_pillow_are_not_for_people(source, out, tiny, monkeypatch, recwarn):
+def test_pillow_warnings_are_suppressed(source, out, tiny, monkeypatch, recwarn):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # the photos have a few more
     assert index(source, out, tiny).photos == 12
     assert not [one for one in recwarn if "DecompressionBomb" in str(one.category)]
 
 
-def test_a_reason_to_skip_a_photo_is_one_line(source, out, tiny, monkeypatch):
+def test_reason_for_skipping_is_one_line(source, out, tiny, monkeypatch):
     name = "0/x\x1b[2Jy.png"
     photo(source / name, ["red"])
     real = FileSource.read

@@ -10,13 +10,13 @@ SAMPLES = st.lists(st.floats(-1, 1), min_size=1, max_size=30)
 
 @given(SAMPLES, SAMPLES)
 @settings(max_examples=60, deadline=None)
-def test_scores_rise_and_stay_between_0_and_1(right, wrong):
+def test_scores_increase_and_stay_between_0_and_1(right, wrong):
     scores = fit(right, wrong, "texts")(np.linspace(-1, 1, 401))
     assert ((scores > 0) & (scores < 1)).all()
     assert (np.diff(scores) >= 0).all()
 
 
-def test_half_is_where_errors_are_equal():
+def test_score_is_half_at_the_equal_error_rate():
     rng = np.random.default_rng(0)
     right, wrong = rng.normal(0.6, 0.1, 4000), rng.normal(0.2, 0.1, 4000)
     scores = fit(right, wrong, "captions")
@@ -27,14 +27,14 @@ def test_half_is_where_errors_are_equal():
     assert scores(0.05) < 0.1
 
 
-def test_the_order_is_kept_beyond_what_was_seen():
+def test_scores_increase_beyond_the_samples():
     scores = fit([0.5, 0.6], [0.1, 0.2], "captions")
     assert scores(0.65) < scores(0.7) < scores(0.8)
     assert scores(-0.1) < scores(0.0) < scores(0.05)
 
 
 def test_the_formula():
-    """Against counting, in the middle where the tails hardly count."""
+    """Compare with counting, in the middle of the distributions."""
     rng = np.random.default_rng(1)
     right, wrong = rng.normal(0.5, 0.2, 5000), rng.normal(0.3, 0.2, 5000)
     scores = fit(right, wrong, "captions")

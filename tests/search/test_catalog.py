@@ -1,4 +1,4 @@
-"""The files under a kill, without write access, and with something else in them."""
+"""Database files after a kill and without write access."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def add(database, *given):
         sql.executemany("INSERT INTO things VALUES (?)", [(one,) for one in given])
 
 
-def test_a_change_happens_whole_or_not_at_all(tmp_path):
+def test_transactions_are_atomic(tmp_path):
     database = Database(tmp_path / "a.sqlite", SCHEMA)
     add(database, "one")
 
@@ -38,7 +38,7 @@ def test_a_change_happens_whole_or_not_at_all(tmp_path):
     database.close()
 
 
-def test_readers_take_back_what_a_killed_writer_left(tmp_path):
+def test_readers_roll_back_the_transaction_of_a_killed_writer(tmp_path):
     path = tmp_path / "a.sqlite"
     database = Database(path, SCHEMA)
     add(database, "one")
@@ -71,7 +71,7 @@ def test_readers_need_no_write_access(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     reader = Database(tmp_path / "a.sqlite", SCHEMA, read_only=True)
     assert values(reader) == ["one"]
-    with pytest.raises(OSError, match="readonly") as told:
+    with pytest.raises(OSError, match="readonly") as raised:
         add(reader, "two")
-    assert told.value.filename == str(tmp_path / "a.sqlite")
+    assert raised.value.filename == str(tmp_path / "a.sqlite")
     reader.close()

@@ -1,4 +1,4 @@
-"""SGR on regions of a dataset: vectors find, cross attention ranks again."""
+"""Cross attention (SGR) on region features of a dataset."""
 
 import json
 
@@ -35,7 +35,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def test_vectors_find_and_cross_attention_ranks(data, tmp_path):
+def test_cross_attention_reranks_the_nearest_vectors(data, tmp_path):
     torch.manual_seed(0)
     dataset = open_dataset(data)
     sizes = {"features": D, "width": 16, "word_width": 12, "similarity_width": 8}
@@ -71,7 +71,7 @@ def test_vectors_find_and_cross_attention_ranks(data, tmp_path):
         assert service.search(query, k=2).reranked == 3
 
 
-def test_features_stand_for_pictures_that_are_still_shown(data, tmp_path):
+def test_index_of_features_still_serves_the_images(data, tmp_path):
     model = build({"name": "vsepp", "features": D, "width": 16}, vocabulary=Vocabulary.build(["thing"], threshold=1))
     model.save_pretrained(tmp_path / "model")
     (data / "images").mkdir()

@@ -1,4 +1,4 @@
-"""Both engines behind one interface: the same results, from the same tests."""
+"""All engines pass the same tests."""
 
 import socket
 import subprocess
@@ -57,7 +57,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(params=["faiss", "milvus file", "milvus server"])
 def make(request, tmp_path):
-    """Opens an empty engine, or the same one again."""
+    """Opens an empty engine, or reopens it."""
     name = request.param
     opened = []
     uri = ""
@@ -105,7 +105,7 @@ WHERES = [
 ]
 
 
-def test_search_is_that_of_a_loop(make):
+def test_search_matches_a_loop_over_all_rows(make):
     engine = make()
     there = rows(60)
     engine.add(there)
@@ -156,7 +156,7 @@ def test_add_replace_delete_and_open_again(make):
             engine.vectors([3, 15])
 
 
-def test_equal_scores_come_by_number(make):
+def test_ties_are_sorted_by_number(make):
     engine = make()
     vector = unit(1)[0]
     engine.add([VectorRow(n, vector, 0.0, f"{n}", ()) for n in (5, 3, 9)])
@@ -182,7 +182,7 @@ def test_unknown_engine(tmp_path):
         open_engine("fais", tmp_path, "", "c", D)
 
 
-def test_milvus_says_what_is_wrong(tmp_path, server):
+def test_milvus_error_messages(tmp_path, server):
     with pytest.raises(ValueError, match="pass --uri"):
         open_engine("milvus", tmp_path, "", "c", D)
     with pytest.raises(ValueError, match="`uri`: expected the file that the index was built with"):

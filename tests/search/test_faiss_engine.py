@@ -1,4 +1,4 @@
-"""What only the faiss engine has: the graph, files that may be lost, rows that are dropped."""
+"""The faiss engine: graph, derived files and compaction."""
 
 import numpy as np
 import pytest
@@ -54,18 +54,18 @@ def test_narrow_filters_are_exact(engine):
     assert found.min() >= 100
 
 
-def test_deleted_rows_never_come_back(engine):
+def test_deleted_rows_are_never_returned(engine):
     there = rows(600)
     engine.add(there)
     engine.finish()
     engine.delete(range(1, 60))
     assert engine.search(unit(5), 50).numbers.min() >= 60
     engine.finish()
-    assert engine._view().epoch == 0  # few are dead: the graph is kept
+    assert engine._view().epoch == 0  # few are deleted: the graph is kept
     assert engine.search(unit(5), 50).numbers.min() >= 60
     engine.delete(range(60, 301))
     engine.finish()
-    assert engine._view().epoch == 1  # many are dead: written anew
+    assert engine._view().epoch == 1  # many are deleted: compacted
     assert len(engine._view().written) == 300
     assert recall(engine, there[300:]) >= 0.95
     np.testing.assert_array_equal(engine.vectors([301, 600]), [there[300].vector, there[599].vector])
@@ -82,7 +82,7 @@ def test_everything_can_be_deleted(engine):
     assert engine.numbers().tolist() == [1, 2]
 
 
-def test_lost_or_damaged_files_cost_nothing(engine, tmp_path):
+def test_missing_or_damaged_faiss_files_lose_no_data(engine, tmp_path):
     there = rows(50)
     engine.add(there)
     engine.finish()
@@ -99,8 +99,8 @@ def test_lost_or_damaged_files_cost_nothing(engine, tmp_path):
         again.close()
 
 
-def test_readers_notice_rows_written_anew(engine, tmp_path):
-    """A file of an older epoch is not used for the rows of this one."""
+def test_readers_notice_compaction(engine, tmp_path):
+    """A faiss file of an older epoch is ignored."""
     there = rows(50)
     engine.add(there)
     engine.finish()
@@ -114,7 +114,7 @@ def test_readers_notice_rows_written_anew(engine, tmp_path):
     reader.close()
 
 
-def test_rows_refuse_what_is_not_finite(engine):
+def test_non_finite_vectors_are_rejected(engine):
     bad = rows(1)[0]._replace(vector=np.full(D, np.nan, np.float32))
     with pytest.raises(ValueError, match="`rows`: expected finite vectors of 16 numbers"):
         engine.add([bad])
@@ -130,19 +130,19 @@ def test_a_missing_or_foreign_file(tmp_path):
         FaissEngine(tmp_path / "f", D)
 
 
-def test_a_full_disk_is_told_and_changes_nothing(tmp_path):
+def test_full_disk_raises_and_changes_nothing(tmp_path):
     store = VectorStore(tmp_path / "rows.sqlite", D)
     store.append(rows(3))
     pages = store._database._connection.execute("PRAGMA page_count").fetchone()[0]
     store._database._connection.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(OSError, match="full") as told:
+    with pytest.raises(OSError, match="full") as raised:
         store.append(rows(3000))
-    assert told.value.errno == 28
+    assert raised.value.errno == 28
     assert store.count() == 3
     store.close()
 
 
-def test_a_file_that_a_writer_replaces_while_it_is_read(engine, tmp_path, monkeypatch):
+def test_faiss_file_replaced_while_it_is_opened(engine, tmp_path, monkeypatch):
     from bcls.search import faiss_engine as _faiss_files
 
     there = rows(20)
@@ -160,8 +160,8 @@ def test_a_file_that_a_writer_replaces_while_it_is_read(engine, tmp_path, monkey
     reader.close()
 
 
-def test_rows_written_anew_while_they_are_read(engine, tmp_path, monkeypatch):
-    """A reader sees the rows of one moment: the writer waits for it, or is done before."""
+def test_compaction_while_rows_are_read(engine, tmp_path, monkeypatch):
+    """A reader sees one snapshot: the writer waits for it, or finishes before."""
     there = rows(40)
     engine.add(there)
     engine.finish()
@@ -186,7 +186,7 @@ def test_rows_written_anew_while_they_are_read(engine, tmp_path, monkeypatch):
     assert recall(engine, rows(45)[20:], k=5) == 1
 
 
-def test_vectors_are_read_at_one_moment(engine, tmp_path):
+def test_vectors_are_read_from_one_snapshot(engine, tmp_path):
     engine.add(rows(20))
     reader = VectorStore(tmp_path / "f" / "rows.sqlite", D, read_only=True)
     writer = engine._store._database._connection

@@ -1,4 +1,4 @@
-"""The short form of ``python -m tests.search.kill_rounds --rounds 1000``."""
+"""A short run of ``python -m tests.search.kill_rounds --rounds 1000``."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
 
-def test_killed_runs_lose_nothing():
+def test_killed_runs_lose_no_data():
     command = [sys.executable, "-m", "tests.search.kill_rounds", "--rounds", "10", "--seed", "3"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert run.returncode == 0, run.stderr
-    assert "nothing lost, no ghost" in run.stdout
+    assert "no data lost" in run.stdout

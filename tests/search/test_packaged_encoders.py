@@ -1,4 +1,4 @@
-"""With real encoders: EfficientNet-Lite0 and MiniLM out of their packages."""
+"""Index and search with the packaged encoders EfficientNet-Lite0 and MiniLM."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Searching through the one service object."""
+"""The query service."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ def test_text_to_photos(service, tmp_path):
     np.testing.assert_allclose(similarities, sorted(everything.tolist(), reverse=True), atol=1e-5)
 
 
-def test_k_may_be_more_than_there_is(service):
+def test_k_may_exceed_the_number_of_photos(service):
     assert len(service.search("red", k=1000).hits) == 12
     for k in (0, 1001, True):
         with pytest.raises(ValueError, match="`k`: expected"):
@@ -49,25 +49,25 @@ def test_filters(service):
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\0", "x" * 100_000, 3, None])
-def test_bad_texts(service, text):
+def test_invalid_texts(service, text):
     with pytest.raises(ValueError, match="`text`: expected"):
         service.search(text)
 
 
 @pytest.mark.parametrize("text", ["красный", "🐕", "\ud800 red", "?", "x" * 2000])
-def test_odd_texts_are_searched(service, text):
+def test_unusual_texts_are_searched(service, text):
     assert len(service.search(text, k=2).hits) == 2
 
 
-def test_picture_to_photos(service, tmp_path):
+def test_image_to_photos(service, tmp_path):
     path = tmp_path / "photos/1/004-black-red.png"
     for given in (path.read_bytes(), Image.open(path)):
         hit = service.search_image(given, k=2).hits[0]
         assert hit.name == "1/004-black-red.png"
         assert hit.similarity == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="`image`: expected a picture, got 3 bytes of something else"):
+    with pytest.raises(ValueError, match=r"`image`: expected .*, got 3 bytes of something else"):
         service.search_image(b"abc")
-    with pytest.raises(ValueError, match="`image`: expected a picture, got an empty file"):
+    with pytest.raises(ValueError, match=r"`image`: expected .*, got an empty file"):
         service.search_image(b"")
 
 
@@ -80,7 +80,7 @@ def test_more_like_a_photo(service):
         service.more_like(999)
 
 
-def test_captions_for_pictures(service, tmp_path):
+def test_captions_for_images(service, tmp_path):
     number = service.number_of("0/000-red-red.png")
     answer = service.captions_for(number, k=2)
     assert {hit.text for hit in answer.hits} == {"a red wall", "all red"}
@@ -92,7 +92,7 @@ def test_captions_for_pictures(service, tmp_path):
     ]
 
 
-def test_captions_where_there_are_none(built, tmp_path, tiny):
+def test_captions_of_an_index_without_captions(built, tmp_path, tiny):
     index(tmp_path / "photos", built, tiny, captions=False)
     with Service(built) as service, pytest.raises(ValueError, match="`captions`: expected an index with captions"):
         service.captions_for(service.number_of("2/002-blue-red.png"))
@@ -117,7 +117,7 @@ def test_a_missing_photo(service, tmp_path):
         service.read_photo(number)
 
 
-def test_photos_that_are_gone_altogether(built, tmp_path):
+def test_missing_photo_folder(built, tmp_path):
     (tmp_path / "photos").rename(tmp_path / "away")
     with Service(built) as service:
         hit = service.search("red", k=1).hits[0]
@@ -126,7 +126,7 @@ def test_photos_that_are_gone_altogether(built, tmp_path):
             service.read_photo(hit.number)
 
 
-def test_a_run_in_the_meantime_is_seen(service, built, tmp_path, tiny):
+def test_next_search_sees_an_update(service, built, tmp_path, tiny):
     first = service.search("white", k=1).hits[0].name
     photo(tmp_path / "photos/0/new.png", ["white"])
     (tmp_path / "photos" / first).unlink()
@@ -135,7 +135,7 @@ def test_a_run_in_the_meantime_is_seen(service, built, tmp_path, tiny):
     assert len(service.search("white", k=50).hits) == 12
 
 
-def test_another_model_is_refused(built, tmp_path, monkeypatch):
+def test_another_model_is_rejected(built, tmp_path, monkeypatch):
     other = tiny_model(monkeypatch, tmp_path / "other", seed=3)
     with pytest.raises(ValueError, match="vectors of different models are not comparable"):
         Service(built, str(other))
@@ -145,7 +145,7 @@ def test_another_model_is_refused(built, tmp_path, monkeypatch):
         Service(built, load(other))
 
 
-def test_threads_share_passes_and_get_their_own_answers(built):
+def test_concurrent_queries_share_batches_and_get_their_own_results(built):
     words = ["red", "green", "blue", "yellow", "black", "white"]
     with Service(built, settings=ServiceSettings(cache=0, wait=0.02)) as service:
         expected = {word: service.search(word, k=3) for word in words}
@@ -170,7 +170,7 @@ def test_threads_share_passes_and_get_their_own_answers(built):
         assert len(sizes) < 40
 
 
-def test_texts_that_come_again_are_remembered(built):
+def test_text_vectors_are_cached(built):
     for size, passes in ((2, 1), (0, 3)):
         with Service(built, settings=ServiceSettings(cache=size)) as service:
             calls = []
@@ -182,7 +182,7 @@ def test_texts_that_come_again_are_remembered(built):
 
 
 def answered(service, seconds=20):
-    """Whether a query is answered in the end; a busy machine may take some tries."""
+    """Whether a query is answered eventually; a busy machine may need several attempts."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -192,19 +192,19 @@ def answered(service, seconds=20):
     return False
 
 
-def test_too_much_at_once(built, monkeypatch):
+def test_overload(built, monkeypatch):
     monkeypatch.setattr("bcls.search.service._TOGETHER", 1)
     with Service(built, settings=ServiceSettings(cache=0, queue=2, timeout=0.3)) as service:
         held = threading.Event()
         real = service.model.encode_texts
         service.model.encode_texts = lambda texts: held.wait(5) and real(texts)
-        told = []
+        waits = []
 
         def ask(number):
             try:
                 service.search(f"red {number}")
             except OverloadedError as error:
-                told.append(error.retry_after)
+                waits.append(error.retry_after)
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
         for thread in threads:
@@ -212,14 +212,14 @@ def test_too_much_at_once(built, monkeypatch):
         for thread in threads:
             thread.join(3)
         held.set()
-        assert len(told) == 8  # five at once, three after their time was over
-        assert min(told) >= 1
-        assert answered(service)  # and it goes on
+        assert len(waits) == 8  # five at once, three after their time was over
+        assert min(waits) >= 1
+        assert answered(service)  # and it still works
     with pytest.raises(OverloadedError):
         service.search("blue")
 
 
-def test_cross_attention_ranks_again(tmp_path, built, monkeypatch):
+def test_cross_attention_reranks(tmp_path, built, monkeypatch):
     model = tiny_model(monkeypatch, tmp_path / "cross", regions=True)
     index(tmp_path / "photos", tmp_path / "cross-index", model)
     assert open_index(tmp_path / "cross-index").manifest.cross
@@ -242,7 +242,7 @@ def test_cross_attention_ranks_again(tmp_path, built, monkeypatch):
         vectors.close()
 
 
-def test_broken_settings(built):
+def test_invalid_settings(built):
     for broken in (
         {"cache": -1},
         {"queue": 0},
@@ -254,14 +254,14 @@ def test_broken_settings(built):
             Service(built, settings=ServiceSettings(**broken))
 
 
-def test_no_index(tmp_path):
+def test_missing_index(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such index"):
         Service(tmp_path / "none")
     with pytest.raises(ValueError, match=r"expected an index with an index.json, got none"):
         Service(tmp_path)
 
 
-def test_an_archive_of_photos_that_was_cut_short(tmp_path, tiny):
+def test_truncated_archive_of_photos(tmp_path, tiny):
     archive = tmp_path / "photos.zip"
     with zipfile.ZipFile(archive, "w") as pack:
         pack.write(photo(tmp_path / "a.png", ["red"]), "a.png")
@@ -274,7 +274,7 @@ def test_an_archive_of_photos_that_was_cut_short(tmp_path, tiny):
             service.read_photo(hit.number)
 
 
-def test_what_was_taken_in_under_a_raised_limit_is_shown_and_ranked(tmp_path, monkeypatch):
+def test_photos_indexed_with_a_raised_limit_are_displayed_and_reranked(tmp_path, monkeypatch):
     model = tiny_model(monkeypatch, tmp_path / "cross", regions=True)
     photo(tmp_path / "photos/a.png", ["red"])
     index(tmp_path / "photos", tmp_path / "index", model, max_pixels=2000)

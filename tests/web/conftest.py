@@ -1,4 +1,4 @@
-"""One site for all tests of the web app: a small index, another of the same photos, and a run."""
+"""One site for all tests of the web app: two small indexes of the same photos, and training runs."""
 
 import json
 
@@ -16,7 +16,7 @@ CAPTIONS = {
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Photos, two indexes of them with different models, and a folder of runs."""
+    """Photos, two indexes of them with different models, and training runs."""
     place = tmp_path_factory.mktemp("web")
     with pytest.MonkeyPatch.context() as patch:
         models = [tiny_model(patch, place / name, regions=name == "second") for name in ("first", "second")]

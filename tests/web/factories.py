@@ -1,4 +1,4 @@
-"""Sites for the tests of the web app, and ways to ask them."""
+"""Sites and clients for the tests of the web app."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ HERE = "http://127.0.0.1"
 
 
 class ColourWords:
-    """Text encoder that counts words of colour, so that labels can be foretold."""
+    """Text encoder that counts color words, so that labels are predictable."""
 
     name = "colour words"
     dimension = 7
@@ -45,7 +45,7 @@ def client_of(site, base_url=HERE, **options):
 
 @contextmanager
 def listening(site):
-    """The app on a real port of this machine; its address."""
+    """Run the app on a real port; yields its address."""
     with bind("127.0.0.1", 0) as socket:
         config = uvicorn.Config(
             create_app(site), http="h11", log_level="warning", h11_max_incomplete_event_size=256 * 1024

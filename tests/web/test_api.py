@@ -1,4 +1,4 @@
-"""The JSON API: what it finds, and a clear answer to everything that is wrong."""
+"""The JSON API: results and problem details."""
 
 import io
 import json
@@ -18,7 +18,7 @@ def png(width, height):
 
 
 def problem(answer, status):
-    """The detail of a problem, with its form checked."""
+    """The detail of a problem response, after checking its format."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     body = answer.json()
@@ -46,7 +46,7 @@ def test_filters(client):
     assert client.get("/api/search?q=red&before=1990").json() == {"results": [], "fits": False, "reranked": 0}
 
 
-def test_search_with_a_picture(client, folders):
+def test_image_search(client, folders):
     content = (folders / "photos/1/004-black-red.png").read_bytes()
     body = client.post("/api/search?k=2", files={"image": content}).json()
     assert [len(body["results"]), body["results"][0]["name"]] == [2, "1/004-black-red.png"]
@@ -77,8 +77,8 @@ def test_photos(client, folders):
 
 
 @pytest.mark.parametrize("what", ["thumbnail", "file"])
-def test_browsers_ask_again_whether_a_number_still_means_that_picture(folders, tmp_path, what):
-    """Another index at the same address has other pictures under the same numbers."""
+def test_etags_differ_between_indexes(folders, tmp_path, what):
+    """Another index at the same address has other photos under the same numbers."""
     from bcls.search.service import Service
     from bcls.web import Site
     from tests.search.factories import index, photo
@@ -98,13 +98,13 @@ def test_browsers_ask_again_whether_a_number_still_means_that_picture(folders, t
         assert other.content != first.content
 
 
-def test_sizes_of_a_thumbnail_are_told_apart(client):
+def test_etags_differ_between_thumbnail_sizes(client):
     tags = [client.get(f"/api/photos/1/thumbnail?size={size}").headers["etag"] for size in ("small", "large")]
     assert tags[0] != tags[1]
 
 
 @pytest.mark.parametrize(
-    ("address", "status", "said"),
+    ("address", "status", "expected"),
     [
         ("/api/search", 422, "`q`: field required"),
         ("/api/search?q=", 422, "`q`: expected some words, got ''; describe"),
@@ -127,11 +127,11 @@ def test_sizes_of_a_thumbnail_are_told_apart(client):
         ("/api/none", 404, "nothing at this address: see /"),
     ],
 )
-def test_what_is_wrong_with_a_request(client, address, status, said):
-    assert said in problem(client.get(address), status)
+def test_problem_details_of_invalid_requests(client, address, status, expected):
+    assert expected in problem(client.get(address), status)
 
 
-def test_pictures_that_are_refused(folders):
+def test_rejected_uploads(folders):
     with client_of(make_site(folders, compare=False, max_upload=20_000, max_pixels=10_000)) as client:
 
         def send(content):
@@ -165,7 +165,7 @@ def _with_checksum(content):
     return bytes(content)
 
 
-def test_a_photo_that_is_gone(folders, tmp_path):
+def test_missing_photo_file(folders, tmp_path):
     import shutil
 
     with client_of(make_site(folders, compare=False)) as client:
@@ -174,15 +174,15 @@ def test_a_photo_that_is_gone(folders, tmp_path):
         shutil.move(path, tmp_path / "away.png")
         try:
             for what in ("thumbnail", "file"):
-                said = problem(client.get(f"/api/photos/{number}/{what}"), 404)
-                assert "2/011-white-green.png: the photo is in the index, but its file is missing" in said
-                assert "run `bcls index` again" in said
+                detail = problem(client.get(f"/api/photos/{number}/{what}"), 404)
+                assert "2/011-white-green.png: the photo is in the index, but its file is missing" in detail
+                assert "run `bcls index` again" in detail
             assert client.get("/api/search?q=red&k=20&under=2/011").status_code == 200
         finally:
             shutil.move(tmp_path / "away.png", path)
 
 
-def test_an_index_made_anew_with_another_model(tmp_path, monkeypatch):
+def test_index_replaced_by_one_of_another_model(tmp_path, monkeypatch):
     import shutil
 
     from bcls.search.service import Service
@@ -203,7 +203,7 @@ def test_an_index_made_anew_with_another_model(tmp_path, monkeypatch):
             assert answer.headers["retry-after"] == "60"
 
 
-def test_overload_is_told(folders, monkeypatch):
+def test_overload_is_503_with_retry_after(folders, monkeypatch):
     site = make_site(folders, compare=False)
 
     def full(*_):
@@ -223,15 +223,15 @@ def test_health_and_metrics(folders):
             client.get("/api/search", params={"q": text})
         client.get("/nowhere/1")
         client.get("/nowhere/2")
-        said = client.get("/metrics").text.splitlines()
-        assert 'bcls_requests_total{route="/api/search",status="200"} 3.0' in said
-        assert 'bcls_requests_total{route="other",status="404"} 2.0' in said
-        assert 'bcls_request_seconds_bucket{le="+Inf",route="/api/search"} 3.0' in said
-        assert "bcls_texts_remembered_total 1.0" in said
-        assert "bcls_texts_encoded_total 2.0" in said
+        lines = client.get("/metrics").text.splitlines()
+        assert 'bcls_requests_total{route="/api/search",status="200"} 3.0' in lines
+        assert 'bcls_requests_total{route="other",status="404"} 2.0' in lines
+        assert 'bcls_request_seconds_bucket{le="+Inf",route="/api/search"} 3.0' in lines
+        assert "bcls_texts_remembered_total 1.0" in lines
+        assert "bcls_texts_encoded_total 2.0" in lines
 
 
-def test_an_error_of_ours_is_no_traceback(folders, monkeypatch):
+def test_internal_errors_have_no_traceback(folders, monkeypatch):
     site = make_site(folders, compare=False)
     monkeypatch.setattr(site.service, "search", lambda *_: 1 / 0)
     with client_of(site, raise_server_exceptions=False) as client:
@@ -247,7 +247,7 @@ PLACES = ["/api/search?q=red", "/api/photos/1", "/api/photos/1/similar", "/api/p
 
 @pytest.fixture
 def own(tmp_path, folders):
-    """An index that a test may break."""
+    """An index that a test may damage."""
     from tests.search.factories import index, photos
 
     photos(tmp_path / "photos", 3)
@@ -256,8 +256,8 @@ def own(tmp_path, folders):
 
 
 @pytest.mark.parametrize("address", PLACES)
-@pytest.mark.parametrize("trouble", ["gone", "made anew", "damaged"])
-def test_trouble_with_the_index_is_not_the_fault_of_a_request(own, trouble, address):
+@pytest.mark.parametrize("trouble", ["gone", "rebuilt", "damaged"])
+def test_unreadable_index_is_503(own, trouble, address):
     from bcls.search.service import Service
     from bcls.web import Site
 
@@ -273,7 +273,7 @@ def test_trouble_with_the_index_is_not_the_fault_of_a_request(own, trouble, addr
         assert answer.headers["retry-after"] == "60"
 
 
-def test_trouble_in_what_holds_the_vectors(own, monkeypatch):
+def test_engine_errors_are_503(own, monkeypatch):
     from bcls.search.engine import IndexUnavailableError
     from bcls.search.service import Service
     from bcls.web import Site

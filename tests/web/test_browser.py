@@ -1,4 +1,4 @@
-"""The app in a real Chromium: search, upload, compare and keys, with no request to another host and no CSP report."""
+"""The app in Chromium: search, upload, compare and keyboard, without external requests or CSP reports."""
 
 import os
 import shutil
@@ -31,23 +31,23 @@ def address(folders):
 
 @pytest.fixture
 def page(browser, address):
-    """A page that fails the test when anything is loaded from elsewhere or anything is reported on the console."""
+    """A page that fails the test on external requests and console errors."""
     context = browser.new_context(viewport=DESKTOP, base_url=address)
     context.set_default_timeout(10_000)
     page = context.new_page()
-    asked, said = [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
+    requests, errors = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.expected = []
     yield page
-    assert {url for url in asked if not url.startswith((address, "blob:" + address, "data:"))} == set()
-    assert [text for text in said if not any(part in text for part in page.expected)] == []
+    assert {url for url in requests if not url.startswith((address, "blob:" + address, "data:"))} == set()
+    assert [text for text in errors if not any(part in text for part in page.expected)] == []
     context.close()
 
 
 def shot(page, name):
-    """A screenshot, where somebody wants to look at them."""
+    """Take a screenshot if BCLS_SCREENSHOTS is set."""
     if "BCLS_SCREENSHOTS" in os.environ:
         page.wait_for_load_state("networkidle")
         page.screenshot(path=f"{os.environ['BCLS_SCREENSHOTS']}/{name}.png")
@@ -63,14 +63,14 @@ def type_query(page, text):
     page.wait_for_selector("#results .note")
 
 
-def test_answers_as_you_type(page):
+def test_results_while_typing(page):
     page.goto("/")
-    asked = []
-    page.on("request", lambda request: asked.append(request.url) if "/results" in request.url else None)
+    requests = []
+    page.on("request", lambda request: requests.append(request.url) if "/results" in request.url else None)
     type_query(page, "red")
     assert len(names(page)) == 12
     assert names(page)[0] == "0/000-red-red.png"
-    assert len(asked) < 3  # not one for each letter
+    assert len(requests) < 3  # not one for each letter
     assert page.url.endswith("/?q=red")
     page.reload()
     assert names(page)[0] == "0/000-red-red.png"
@@ -129,7 +129,7 @@ def test_keys(page):
     assert page.evaluate("document.activeElement.id") != "q"
 
 
-def test_more_like_this_opens_in_place(page):
+def test_similar_photos_open_in_the_dialog(page):
     page.goto("/?q=red")
     page.locator("#results a.tile").first.click()
     page.wait_for_selector("dialog[open] .like a.tile")
@@ -140,26 +140,26 @@ def test_more_like_this_opens_in_place(page):
     page.wait_for_selector("dialog:not([open])", state="attached")
 
 
-def test_captions_are_text(page):
+def test_captions_are_escaped(page):
     page.goto("/photo/1")
     page.wait_for_selector(".captions .truth")
     assert "<script>alert(1)</script>" in page.locator("ul.captions").inner_text()
 
 
-def test_choose_a_picture(page, folders):
+def test_choose_an_image(page, folders):
     page.goto("/")
     page.locator("#image").set_input_files(folders / "photos/1/004-black-red.png")
     page.wait_for_selector("#results a.tile")
     assert names(page)[0] == "1/004-black-red.png"
     assert page.locator("#query-image img").evaluate("image => image.complete")
     page.locator("summary").click()
-    with page.expect_response(lambda answer: "under=0" in answer.url) as told:
+    with page.expect_response(lambda answer: "under=0" in answer.url) as response:
         page.locator("[name=under]").fill("0/")
         page.locator("[name=under]").blur()
-    assert told.value.request.method == "POST"
+    assert response.value.request.method == "POST"
     page.wait_for_function("() => document.querySelectorAll('#results a.tile').length === 4")
     assert {name[0] for name in names(page)} == {"0"}
-    shot(page, "picture-desktop")
+    shot(page, "image-desktop")
     type_query(page, "blue")
     assert page.locator("#query-image").is_hidden()
 
@@ -172,14 +172,14 @@ HAND_OVER = """([kind, bytes]) => {
   const options = { bubbles: true, cancelable: true, [name]: data };
   if (kind === "drop") {
     document.body.dispatchEvent(new DragEvent("dragover", options));
-    if (document.getElementById("drop").hidden) throw new Error("nothing says that a picture may be dropped");
+    if (document.getElementById("drop").hidden) throw new Error("the drop hint is hidden");
   }
   document.body.dispatchEvent(new make(kind, options));
 }"""
 
 
 @pytest.mark.parametrize("kind", ["drop", "paste"])
-def test_drop_or_paste_a_picture(page, folders, kind):
+def test_drop_or_paste_an_image(page, folders, kind):
     page.goto("/")
     content = list((folders / "photos/2/005-white-red.png").read_bytes())
     page.evaluate(HAND_OVER, [kind, content])
@@ -188,9 +188,9 @@ def test_drop_or_paste_a_picture(page, folders, kind):
     assert page.locator("#drop").is_hidden()
 
 
-def test_not_a_picture(page, tmp_path):
+def test_file_that_is_not_an_image(page, tmp_path):
     page.expected = ["415"]  # Chromium writes failed requests on the console
-    (tmp_path / "no.png").write_bytes(b"no picture")
+    (tmp_path / "no.png").write_bytes(b"not an image")
     page.goto("/")
     page.locator("#image").set_input_files(tmp_path / "no.png")
     page.wait_for_selector("#results .problem")
@@ -205,7 +205,7 @@ def test_a_file_that_is_too_large_is_not_sent(page, tmp_path):
     assert "larger than 20 MiB" in page.locator("#results").inner_text()
 
 
-def test_a_photo_that_is_gone(browser, folders, tmp_path):
+def test_missing_photo_file(browser, folders, tmp_path):
     path = folders / "photos/2/008-blue-green.png"
     shutil.move(path, tmp_path / "away.png")
     try:

@@ -1,4 +1,4 @@
-"""Load and slow requests: answers in time, and no pile-up."""
+"""Overload, slow requests and slow clients."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from tests.web.factories import client_of, listening, make_site
 
 @pytest.fixture
 def held(folders, monkeypatch):
-    """A site whose searches wait until they are let go."""
+    """A site whose searches block until released."""
     site = make_site(folders, compare=False, at_once=2, timeout=0.3)
     go, started = threading.Event(), threading.Semaphore(0)
     real = site.service.search
@@ -32,7 +32,7 @@ def held(folders, monkeypatch):
         go.set()
 
 
-def test_time_is_limited_and_places_stay_taken_until_work_ends(held):
+def test_timed_out_requests_count_until_their_work_ends(held):
     client, go, started = held
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(client.get("/api/search?q=red"))) for _ in range(2)]
@@ -58,10 +58,10 @@ def test_time_is_limited_and_places_stay_taken_until_work_ends(held):
             break
         threading.Event().wait(0.05)
     else:
-        pytest.fail("places were never given back")
+        pytest.fail("slots were never released")
 
 
-def test_people_see_a_page(held):
+def test_browsers_get_an_error_page(held):
     client, _, started = held
     threads = [threading.Thread(target=client.get, args=("/api/search?q=red",)) for _ in range(2)]
     for thread in threads:
@@ -77,7 +77,7 @@ def test_people_see_a_page(held):
         thread.join(10)
 
 
-def test_pictures_take_turns(folders):
+def test_uploads_are_limited(folders):
     site = make_site(folders, compare=False, timeout=0.5)
     content = (folders / "photos/0/000-red-red.png").read_bytes()
     with client_of(site) as client, site.upload_slot(), site.upload_slot():
@@ -91,16 +91,16 @@ def test_pictures_take_turns(folders):
         assert client.post("/api/search", files={"image": content}).status_code == 200
 
 
-def test_a_body_that_does_not_come():
+def test_slow_body_is_408():
     async def never():
         await asyncio.sleep(60)
 
-    with pytest.raises(HTTPException, match=r"did not arrive within 0\.05 s") as told:
+    with pytest.raises(HTTPException, match=r"did not arrive within 0\.05 s") as raised:
         asyncio.run(limit_body(never, 10, 0.05)())
-    assert told.value.status_code == 408
+    assert raised.value.status_code == 408
 
 
-def test_waiting_for_a_client_to_leave_has_no_deadline():
+def test_waiting_for_a_disconnect_has_no_deadline():
     messages = [{"type": "http.request", "body": b"abc", "more_body": False}]
 
     async def receive():
@@ -128,7 +128,7 @@ def scope_of(path):
     }
 
 
-def test_a_file_is_sent_in_parts_and_a_client_that_reads_none_is_cut_off(folders, monkeypatch):
+def test_files_are_sent_in_chunks_and_slow_clients_are_disconnected(folders, monkeypatch):
     site = make_site(folders, compare=False, at_once=1, timeout=0.3)
     monkeypatch.setattr("bcls.web.api._CHUNK", 64)
     app = create_app(site)
@@ -151,7 +151,7 @@ def test_a_file_is_sent_in_parts_and_a_client_that_reads_none_is_cut_off(folders
         assert await ask(3) == 200
         assert len(sent) == 3
         assert max(len(message.get("body", b"")) for message in sent) == 64
-        # The place is free again.
+        # The slot is free again.
         assert await ask(10**6) == 200
         assert sent[-1]["more_body"] is False
 
@@ -159,7 +159,7 @@ def test_a_file_is_sent_in_parts_and_a_client_that_reads_none_is_cut_off(folders
     site.close()
 
 
-def test_a_slow_client_of_a_real_server_is_cut_off(folders, monkeypatch, caplog):
+def test_slow_client_of_a_real_server_is_disconnected(folders, monkeypatch, caplog):
     site = make_site(folders, compare=False, at_once=1, timeout=1)
     monkeypatch.setattr(site.service, "read_photo", lambda number: bytes(64 * 2**20))
     monkeypatch.setattr("bcls.web.api._media_type", lambda content: None)
@@ -178,6 +178,6 @@ def test_a_slow_client_of_a_real_server_is_cut_off(folders, monkeypatch, caplog)
                 refused += 1
                 time.sleep(0.1)
         else:
-            pytest.fail("the place was never given back")
-    assert refused, "a file that is not read holds its place"
+            pytest.fail("the slot was never released")
+    assert refused, "a file that is not read occupies its slot"
     assert "Traceback" not in caplog.text

@@ -1,4 +1,4 @@
-"""Requests made from the API's own description: whatever comes, no answer is an error of the server."""
+"""Requests generated from the OpenAPI description never cause a server error."""
 
 import warnings
 
@@ -15,7 +15,7 @@ WITH_A_NUMBER = "/api/photos/{number}"
 
 @pytest.fixture(scope="module")
 def described(folders):
-    """Address of a running app, and its description."""
+    """Address of a running app, and its OpenAPI schema."""
     site = make_site(folders, compare=False)
     with listening(site) as address, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -23,7 +23,7 @@ def described(folders):
 
 
 def ask(address, operation, examples):
-    """Make requests for one operation, right and wrong ones; the statuses that came back."""
+    """Send valid and invalid requests to one operation; returns the statuses."""
     statuses = set()
     modes = list(schemathesis.GenerationMode)
     if not {"parameters", "requestBody"} & set(operation.definition.raw):
@@ -62,12 +62,12 @@ def ask_everything(described, examples):
     assert {200, 404, 422} <= set.union(*statuses.values())
 
 
-def test_no_errors_of_the_server(described):
+def test_no_server_errors(described):
     ask_everything(described, 8)
 
 
 @pytest.mark.slow
-def test_no_errors_of_the_server_in_many_requests(described):
+def test_no_server_errors_in_many_requests(described):
     ask_everything(described, 200)
 
 

@@ -1,4 +1,4 @@
-"""Pages without a browser: what they hold, escaped."""
+"""Pages without a browser: contents and escaping."""
 
 from bcls.search.service import Service
 from bcls.web import Site
@@ -10,14 +10,14 @@ PART = {"hx-request": "true"}
 HOSTILE = '"><script>alert(1)</script>'
 
 
-def test_start(client):
+def test_start_page(client):
     page = client.get("/", headers=PAGE).text
     assert "12 photos and 4 captions" in page
     assert "Compare</a>" in page
     assert "Runs</a>" in page
 
 
-def test_results_come_with_the_page_or_alone(client):
+def test_results_as_page_and_as_fragment(client):
     whole, part = client.get("/?q=red", headers=PAGE), client.get("/results?q=red", headers=PART)
     assert whole.text.count('class="tile"') == part.text.count('class="tile"') == 12
     assert "<html" in whole.text
@@ -27,7 +27,7 @@ def test_results_come_with_the_page_or_alone(client):
     assert part.headers["vary"] == "HX-Request"
 
 
-def test_the_address_keeps_the_filters(client):
+def test_address_contains_the_filters(client):
     part = client.get("/results?q=red&under=1/&fitting=true", headers=PART)
     assert part.headers["hx-replace-url"] == "/?q=red&under=1%2F&fitting=true"
     page = client.get(part.headers["hx-replace-url"], headers=PAGE).text
@@ -35,7 +35,7 @@ def test_the_address_keeps_the_filters(client):
     assert "<details open>" in page
 
 
-def test_an_empty_box_and_no_result(client):
+def test_empty_query_and_no_results(client):
     assert "Type a description" in client.get("/results?q=", headers=PART).text
     assert "No photo passes the filters." in client.get("/results?q=red&before=1980", headers=PART).text
     nothing = client.get("/results?q=green&words=wall", headers=PART).text
@@ -62,7 +62,7 @@ def test_more_results(folders, tmp_path, monkeypatch):
         assert "Compare</a>" not in page
 
 
-def test_pictures(client, folders):
+def test_image_upload(client, folders):
     content = (folders / "photos/1/004-black-red.png").read_bytes()
     part = client.post("/results?under=1/", files={"image": content}, headers=PART).text
     assert part.count('class="tile"') == 4
@@ -86,17 +86,17 @@ def test_a_photo(client):
     assert "search again" in gone.text
 
 
-def test_what_people_type_is_escaped(client):
+def test_user_input_is_escaped(client):
     for address in ("/", "/results", "/compare"):
         text = client.get(address, params={"q": HOSTILE, "under": HOSTILE}, headers=PAGE).text
         assert "<script>alert" not in text
     assert "<script>alert" not in client.get(f"/{HOSTILE}", headers=PAGE).text
-    said = client.get("/results", params={"q": "red", "after": HOSTILE}, headers=PART)
-    assert said.status_code == 422
-    assert "&lt;script&gt;" in said.text
+    invalid = client.get("/results", params={"q": "red", "after": HOSTILE}, headers=PART)
+    assert invalid.status_code == 422
+    assert "&lt;script&gt;" in invalid.text
 
 
-def test_bad_queries_are_told_in_the_page(client):
+def test_invalid_queries_in_the_page(client):
     long = client.get("/results?q=" + "x" * 3000, headers=PART)
     assert long.status_code == 422
     assert "at most 2000 characters, got 3000" in long.text
@@ -112,11 +112,11 @@ def test_the_api_is_described(client):
     assert "What the photos should show." in page
 
 
-def test_without_captions_of_its_own_the_name_is_the_alternative_text(client):
+def test_alt_text_without_captions_is_the_name(client):
     assert 'alt="0/003-yellow-red.png"' in client.get("/results?q=yellow", headers=PART).text
 
 
-def test_a_site_without_anything_else(folders):
+def test_site_without_compare(folders):
     site = make_site(folders, compare=False)
     with client_of(site) as client:
         assert "Compare" not in client.get("/", headers=PAGE).text

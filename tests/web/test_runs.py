@@ -1,4 +1,4 @@
-"""Training runs: tables and charts."""
+"""Pages of training runs."""
 
 import re
 import sys
@@ -38,7 +38,7 @@ def test_one_run(client):
     assert "model: {name: vsepp}" in page
 
 
-def test_runs_that_are_not_there_or_damaged(client):
+def test_missing_and_damaged_runs(client):
     assert client.get("/runs/..%2f..%2fetc", headers=PAGE).status_code == 404
     assert "see /runs" in client.get("/runs/none", headers=PAGE).text
     broken = client.get("/runs/broken", headers=PAGE)
@@ -46,7 +46,7 @@ def test_runs_that_are_not_there_or_damaged(client):
     assert "metrics.jsonl cannot be read" in broken.text
 
 
-def test_folders_that_are_runs(folders, tmp_path):
+def test_find_runs(folders, tmp_path):
     assert list(find_runs(folders / "runs")) == ["broken", "vsepp <b>"]
     assert list(find_runs(folders / "runs" / "broken")) == ["broken"]
     assert find_runs(tmp_path) == {}

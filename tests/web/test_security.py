@@ -1,4 +1,4 @@
-"""Who may ask, and what browsers are told."""
+"""Token, login, hosts, cross-site requests and security headers."""
 
 import re
 import time
@@ -19,7 +19,7 @@ def locked(folders):
         yield client
 
 
-def test_nothing_without_the_token(locked):
+def test_every_route_needs_the_token(locked):
     locked.cookies.clear()
     every = [path for path in locked.app.openapi()["paths"] if path != "/healthz"]
     for path in [*every, "/api/openapi.json", "/runs", "/compare", "/results", "/photo/1", "/nowhere"]:
@@ -43,7 +43,7 @@ def test_wrong_tokens(locked, given):
     assert locked.get("/api/search?q=red", headers={"authorization": given.encode()}).status_code == 401
 
 
-def test_the_token_opens(locked):
+def test_correct_token(locked):
     locked.cookies.clear()
     assert locked.get("/api/search?q=red", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
     assert locked.get("/api/search?q=red", headers={"authorization": f"bearer  {TOKEN}"}).status_code == 200
@@ -66,7 +66,7 @@ def test_login_and_logout(locked):
     assert locked.get("/api/search?q=red").status_code == 401
 
 
-def test_the_cookie_is_only_for_https_where_that_is_used(folders):
+def test_login_cookie_is_secure_over_https(folders):
     site = make_site(folders, compare=False, token=TOKEN, any_host=True)
     with client_of(site, "https://photos.example", follow_redirects=False) as client:
         assert "; Secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"]
@@ -91,37 +91,37 @@ def test_forged_cookies(locked):
     assert locked.get("/api/photos/1", headers={"cookie": "bcls=\x01;;=="}).status_code == 401
 
 
-def test_odd_cookies_beside_ours(locked):
+def test_malformed_cookies_beside_the_login(locked):
     locked.cookies.clear()
     value = f'prefs={{"a":1}}; {COOKIE}={create_login(TOKEN, time.time())}; x'
     assert locked.get("/api/photos/1", headers={"cookie": value}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["photos.example/login?", "photos.example/static/", "[", "x/healthz#"])
-def test_a_host_header_with_a_path_opens_nothing(locked, host):
+def test_host_header_with_a_path_does_not_bypass_the_token(locked, host):
     locked.cookies.clear()
     for path in ("/api/search?q=red", "/photo/1"):
         assert locked.get(path, headers={"host": host}).status_code == 401
         assert locked.get(path, headers={"host": host, **PAGE}).status_code in {303, 401}
 
 
-def test_no_login_where_there_is_no_token(client):
+def test_login_without_a_token_is_404(client):
     assert client.post("/login", data={"token": "x"}).status_code == 404
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::2]"])
-def test_names_of_other_sites_are_refused(client, host):
+def test_foreign_hosts_are_rejected(client, host):
     answer = client.get("/api/search?q=red", headers={"host": host})
     assert answer.status_code == 421
     assert "use one of these" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:8000"])
-def test_names_of_this_machine(client, host):
+def test_local_hosts_are_accepted(client, host):
     assert client.get("/healthz", headers={"host": host}).status_code == 200
 
 
-def test_other_sites_may_link_but_not_load(client):
+def test_cross_site_requests_may_navigate_but_not_load(client):
     from_other = {"sec-fetch-site": "cross-site"}
     assert client.get("/", headers={**from_other, "sec-fetch-mode": "navigate"}).status_code == 200
     assert client.get("/api/photos/1/file", headers={**from_other, "sec-fetch-mode": "no-cors"}).status_code == 403
@@ -131,7 +131,7 @@ def test_other_sites_may_link_but_not_load(client):
 @pytest.mark.parametrize(
     "address", ["/", "/api/search?q=red", "/nowhere", "/api/photos/1/file", "/static/app.js", "/healthz"]
 )
-def test_headers_on_every_answer(client, address):
+def test_security_headers_on_every_response(client, address):
     headers = client.get(address).headers
     for name, value in HEADERS.items():
         assert headers[name] == value
@@ -140,7 +140,7 @@ def test_headers_on_every_answer(client, address):
 @pytest.mark.parametrize(
     "address", ["/?q=red", "/photo/1", "/compare?q=red", "/runs", "/runs/vsepp%20%3Cb%3E", "/about/api"]
 )
-def test_pages_have_nothing_inline_and_nothing_from_elsewhere(client, address):
+def test_pages_have_no_inline_code_and_no_external_resources(client, address):
     page = client.get(address, headers=PAGE).text
     assert "<style" not in page
     assert " style=" not in page

@@ -1,4 +1,4 @@
-"""The port, and who may reach it."""
+"""Listening address, port and settings."""
 
 import http.client
 import socket
@@ -10,7 +10,7 @@ from bcls.web.site import WebSettings
 from tests.web.factories import listening, make_site
 
 
-def test_answers_do_not_wait_for_acknowledgements(folders):
+def test_sockets_are_known_to_be_tcp(folders):
     # asyncio sets TCP_NODELAY only on sockets that are known to be TCP.
     with bind("127.0.0.1", 0) as found:
         assert found.proto == socket.IPPROTO_TCP
@@ -20,7 +20,7 @@ def test_answers_do_not_wait_for_acknowledgements(folders):
             accepted.close()
 
 
-def test_a_very_long_query_over_a_real_connection(folders):
+def test_very_long_query_over_a_real_connection(folders):
     with listening(make_site(folders, compare=False)) as address:
         connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
         connection.request("GET", "/api/search?q=" + "x" * 100_000)
@@ -49,6 +49,6 @@ def test_a_network_needs_a_token_or_a_proxy(host):
         {"max_pixels": 0},
     ],
 )
-def test_broken_settings(wrong):
+def test_invalid_settings(wrong):
     with pytest.raises(ValueError, match=rf"`{next(iter(wrong))}`: expected"):
         WebSettings(**wrong)

@@ -1,4 +1,4 @@
-"""Thumbnails: remembered up to a size, and never of a photo that was replaced."""
+"""The thumbnail cache."""
 
 import io
 
@@ -8,7 +8,7 @@ from bcls.search.service import Service
 from bcls.web.site import ThumbnailCache
 
 
-def test_remembered_up_to_a_size(folders):
+def test_thumbnails_are_cached_up_to_a_size(folders):
     with Service(folders / "index") as service:
         read = []
         real = service.thumbnail

@@ -7,12 +7,12 @@ catalog entries, and inserted after them.
 import time
 import uuid
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -234,44 +234,6 @@ def _absolute(name: str) -> str:
     return str(Path(name).absolute()) if Path(name).is_dir() else name
 
 
-class UpdatePlan(NamedTuple):
-    """What a run has to do.
-
-    Attributes:
-        read: Photos that are new or may have changed.
-        gone: Numbers of photos of the index that no longer exist.
-        unchanged: Number of photos that need no work.
-    """
-
-    read: list[SourceItem]
-    gone: list[int]
-    unchanged: int
-
-
-def plan_update(
-    items: Sequence[SourceItem], stamps: Mapping[str, tuple[int, str]], missing: Collection[int]
-) -> UpdatePlan:
-    """Compare the photos of a source with the index by their stamps.
-
-    Args:
-        items: Photos of the source.
-        stamps: Number and stamp of the photos in the index, by name.
-        missing: Numbers of the index without a vector, because a run was killed.
-
-    Example:
-        >>> plan_update([SourceItem("a", "1"), SourceItem("b", "2")], {"a": (1, "1"), "c": (2, "5")}, set())
-        UpdatePlan(read=[SourceItem(name='b', stamp='2')], gone=[2], unchanged=1)
-    """
-    read = []
-    for item in items:
-        number, stamp = stamps.get(item.name, (None, ""))
-        if number is None or stamp != item.stamp or number in missing:
-            read.append(item)
-    names = {item.name for item in items}
-    gone = [number for name, (number, _) in stamps.items() if name not in names]
-    return UpdatePlan(read, gone, len(items) - len(read))
-
-
 class IndexRun:
     """One update of an index: reads, embeds and writes the photos that may have changed.
 
@@ -297,21 +259,27 @@ class IndexRun:
         """Bring the index up to date; returns the number of photos that did not change."""
         self._missing = self.writer.repair()
         self._stamps = self._index.catalog.stamps()
-        plan = plan_update(items, self._stamps, self._missing)
-        unchanged = plan.unchanged
-        if plan.read:
-            with progress("indexing", len(plan.read)) as step:
+        changed = [item for item in items if self._may_have_changed(item)]
+        unchanged = len(items) - len(changed)
+        if changed:
+            with progress("indexing", len(changed)) as step:
                 try:
-                    unchanged += self._embed(plan.read, model, step)
+                    unchanged += self._embed(changed, model, step)
                 except KeyboardInterrupt:
                     self._write()
                     raise
                 self._write()
         # Last, so that photos that were only moved could reuse their vectors.
-        gone = [*plan.gone, *(self._stamps[name][0] for name in self.skipped if name in self._stamps)]
+        kept = {item.name for item in items}.difference(self.skipped)
+        gone = [number for name, (number, _) in self._stamps.items() if name not in kept]
         self.writer.remove(gone)
         self.removed = len(gone)
         return unchanged
+
+    def _may_have_changed(self, item: SourceItem) -> bool:
+        """Whether a photo is new, its files have another size or time, or a killed run left it without a vector."""
+        number, stamp = self._stamps.get(item.name, (0, ""))
+        return stamp != item.stamp or number in self._missing
 
     def _embed(self, items: list[SourceItem], model: "RetrievalModel", step: Step) -> int:
         """Read and embed photos, and write them from time to time; returns how many had not changed."""
@@ -403,47 +371,29 @@ class IndexWriter:
         photos.delete(np.setdiff1d(vectors, entries).tolist())
         return set(np.setdiff1d(entries, vectors).tolist())
 
-    def write(self, photos: Sequence[tuple[LoadedPhoto, Vectors]], replaces: Sequence[int]) -> None:
+    def write(self, loaded: Sequence[tuple[LoadedPhoto, Vectors]], replaces: Sequence[int]) -> None:
         """Insert photos with their vectors, and delete the entries that they replace."""
-        entries = [(one.photo, one.captions, vector) for one, vector in photos if one.photo is not None]
+        entries = [(one.photo, one.captions) for one, _ in loaded if one.photo is not None]
         if not entries:
             return
-        texts = [text for _, captions, _ in entries for text in captions]
-        caption_vectors = text_vectors(self._model, texts)
+        caption_vectors = text_vectors(self._model, [text for _, captions in entries for text in captions])
         self._delete_vectors(replaces)
-        numbers = self.index.catalog.put([(photo, captions) for photo, captions, _ in entries], replaces)
-        self.index.photos.add(
-            [
-                VectorRow(number, vector, photo.date, photo.name, words_of(captions))
-                for number, (photo, captions, vector) in zip(numbers, entries, strict=True)
-            ]
-        )
-        if texts:
-            # Sorted by number, which is the order of insertion.
-            inserted = list(self.index.catalog.captions_of(numbers).values())
-            dates = {number: photo.date for number, (photo, _, _) in zip(numbers, entries, strict=True)}
-            self._add_captions(inserted, caption_vectors, dates)
+        numbers = self.index.catalog.put(entries, replaces)
+        photos = [photo._replace(number=number) for number, (photo, _) in zip(numbers, entries, strict=True)]
+        # Captions are sorted by number, which is the order of insertion.
+        captions = list(self.index.catalog.captions_of(numbers).values())
+        self._add_vectors(photos, np.stack([vector for _, vector in loaded]), captions, caption_vectors)
 
     def touch(self, photos: Sequence[Photo]) -> None:
         """Update stamps of photos, and the dates of their vectors, which filters use."""
         if not photos:
             return
         before = self.index.catalog.photos([photo.number for photo in photos])
-        changed = {photo.number: photo for photo in photos if photo.date != before[photo.number].date}
-        if changed:
-            captions = list(self.index.catalog.captions_of(list(changed)).values())
-            texts: dict[int, list[str]] = {number: [] for number in changed}
-            for caption in captions:
-                texts[caption.photo].append(caption.text)
-            vectors = self.index.photos.vectors(list(changed))
-            self.index.photos.add(
-                [
-                    VectorRow(number, vector, photo.date, photo.name, words_of(texts[number]))
-                    for (number, photo), vector in zip(changed.items(), vectors, strict=True)
-                ]
-            )
-            dates = {number: photo.date for number, photo in changed.items()}
-            self._add_captions(captions, self.index.captions.vectors([one.number for one in captions]), dates)
+        changed = [photo for photo in photos if photo.date != before[photo.number].date]
+        numbers = [photo.number for photo in changed]
+        captions = list(self.index.catalog.captions_of(numbers).values())
+        caption_vectors = self.index.captions.vectors([caption.number for caption in captions])
+        self._add_vectors(changed, self.index.photos.vectors(numbers), captions, caption_vectors)
         # Last: after a kill, the next run detects the old stamps.
         self.index.catalog.touch(photos)
 
@@ -456,6 +406,21 @@ class IndexWriter:
     def _delete_vectors(self, numbers: Sequence[int]) -> None:
         self.index.captions.delete(list(self.index.catalog.captions_of(numbers)))
         self.index.photos.delete(list(numbers))
+
+    def _add_vectors(
+        self, photos: Sequence[Photo], vectors: Vectors, captions: Sequence[IndexedCaption], caption_vectors: Vectors
+    ) -> None:
+        """Add the vectors of photos, and then those of their captions."""
+        texts: dict[int, list[str]] = {photo.number: [] for photo in photos}
+        for caption in captions:
+            texts[caption.photo].append(caption.text)
+        self.index.photos.add(
+            [
+                VectorRow(photo.number, vector, photo.date, photo.name, words_of(texts[photo.number]))
+                for photo, vector in zip(photos, vectors, strict=True)
+            ]
+        )
+        self._add_captions(captions, caption_vectors, {photo.number: photo.date for photo in photos})
 
     def _add_captions(self, captions: Sequence[IndexedCaption], vectors: Vectors, dates: Mapping[int, float]) -> None:
         self.index.captions.add(

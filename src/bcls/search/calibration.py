@@ -1,6 +1,6 @@
 """Calibration: similarities of a model become scores between 0 and 1 that are comparable across indexes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ _WIDE = 0.02
 #: Scores of named photos for a text, by a model with cross attention.
 PairScores = Callable[[list[str], str], npt.NDArray[np.float64]]
 #: Everyday scenes that are common in photo collections.
-SCENES = (
+SCENES = [
     "a dog running on a beach",
     "a cat asleep on a sofa",
     "a birthday cake with candles",
@@ -60,8 +60,8 @@ SCENES = (
     "people dancing at a wedding",
     "a black and white dog catching a frisbee",
     "a tall building with many windows",
-)
-_SUBJECTS = (
+]
+_SUBJECTS = [
     "the interest rate",
     "the second theorem",
     "a clause in the contract",
@@ -70,8 +70,8 @@ _SUBJECTS = (
     "the exchange of letters about copyright",
     "the definition of an integer",
     "yesterday's password",
-)
-_STATEMENTS = (
+]
+_STATEMENTS = [
     "was postponed until further notice",
     "follows from the assumption above",
     "is no longer compatible with version two",
@@ -80,9 +80,9 @@ _STATEMENTS = (
     "remains subject to approval",
     "was misquoted in the footnote",
     "depends on the rate of inflation",
-)
+]
 #: Sentences that no photo can show.
-NEVER_SHOWN = tuple(f"{subject} {statement}" for subject in _SUBJECTS for statement in _STATEMENTS)
+NEVER_SHOWN = [f"{subject} {statement}" for subject in _SUBJECTS for statement in _STATEMENTS]
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _own_captions(
 
 
 def _best_photos(
-    texts: tuple[str, ...],
+    texts: Sequence[str],
     catalog: Catalog,
     photos: Engine,
     model: "RetrievalModel",

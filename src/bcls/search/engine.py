@@ -112,26 +112,21 @@ class Engine(Protocol):
 
     def add(self, rows: Sequence[VectorRow]) -> None:
         """Add rows, replacing rows with the same numbers; they are on disk when this returns."""
-        ...
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows; unknown numbers are ignored."""
-        ...
 
     def search(self, queries: Vectors, k: int, filters: SearchFilter | None = None) -> Neighbors:
         """Find the ``k`` nearest rows of each of ``(Q, D)`` queries among those that pass the filter.
 
         Rows with equal scores are sorted by number.
         """
-        ...
 
     def count(self) -> int:
         """Number of rows."""
-        ...
 
     def numbers(self) -> Numbers:
         """Numbers of all rows, sorted."""
-        ...
 
     def vectors(self, numbers: Sequence[int]) -> Vectors:
         """``(n, D)`` vectors of the given rows, in that order.
@@ -139,15 +134,12 @@ class Engine(Protocol):
         Raises:
             ValueError: A number is unknown.
         """
-        ...
 
     def finish(self) -> None:
         """Optimize for search after many changes; skipping this loses no data."""
-        ...
 
     def close(self) -> None:
         """Close files and connections."""
-        ...
 
 
 def check_queries(queries: Vectors, k: int, dimension: int) -> Vectors:

@@ -171,6 +171,7 @@ def open_index(folder: str | Path) -> Index:
 
 def open_parts(folder: Path, manifest: IndexManifest, *, read_only: bool) -> Index:
     """Open the catalog and both engines of an index, and create them if the index is not read-only."""
+    catalog = Catalog(folder / "catalog.sqlite", read_only=read_only)
     engines = [
         open_engine(
             manifest.engine,
@@ -182,7 +183,7 @@ def open_parts(folder: Path, manifest: IndexManifest, *, read_only: bool) -> Ind
         )
         for table in ("photos", "captions")
     ]
-    return Index(folder, manifest, Catalog(folder / "catalog.sqlite", read_only=read_only), *engines)
+    return Index(folder, manifest, catalog, *engines)
 
 
 def open_engine(

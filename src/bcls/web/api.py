@@ -123,7 +123,8 @@ Number = Annotated[int, Path(ge=1, le=2**63 - 1, description="Number of a photo,
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Error responses of a route; every route may return 401, 403, 421 and 503."""
-    return {status: {"model": Problem} for status in sorted({*statuses, 401, 403, 421, 503})}
+    content = {"application/problem+json": {"schema": Problem.model_json_schema()}}
+    return {status: {"content": content} for status in sorted({*statuses, 401, 403, 421, 503})}
 
 
 _UPLOAD = _problems(400, 408, 413, 415, 422)

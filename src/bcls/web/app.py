@@ -1,13 +1,11 @@
-"""The ASGI app: routes, middleware, error handlers and the OpenAPI description."""
+"""The ASGI app: routes, middleware and error handlers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
 import bcls
@@ -44,6 +42,7 @@ def create_app(site: Site) -> FastAPI:
 
     app = FastAPI(
         title="bcls",
+        description="Finds photos of an index by text or by image. Errors are problem details as in RFC 9457.",
         version=bcls.__version__,
         docs_url=None,
         redoc_url=None,
@@ -62,7 +61,6 @@ def create_app(site: Site) -> FastAPI:
         app.add_exception_handler(kind, _service_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_exception)
-    app.openapi = lambda: _description(app)  # type: ignore[method-assign]
     return app
 
 
@@ -86,17 +84,3 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
     problem = ProblemError(error.status_code, _DETAILS.get(error.status_code, error.detail))
     return problem_response(request, problem, error.headers)
-
-
-def _description(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description, with the media type of problem details."""
-    if app.openapi_schema is None:
-        about = "Finds photos of an index by text or by image. Errors are problem details as in RFC 9457."
-        found = get_openapi(title=app.title, version=app.version, description=about, routes=app.routes)
-        for path in found["paths"].values():
-            for operation in path.values():
-                for status, response in operation["responses"].items():
-                    if status >= "400" and "application/json" in response.get("content", {}):
-                        response["content"] = {"application/problem+json": response["content"]["application/json"]}
-        app.openapi_schema = found
-    return app.openapi_schema

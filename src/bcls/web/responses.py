@@ -18,6 +18,7 @@ from bcls.search.batcher import OverloadedError
 from bcls.search.engine import IndexUnavailableError
 from bcls.search.service import UnknownPhotoError, unreadable
 
+_PACKAGE = __name__.rpartition(".")[0]
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
 
 
@@ -136,7 +137,7 @@ def render(
 @cache
 def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bcls.web"),
+        loader=jinja2.PackageLoader(_PACKAGE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -160,7 +161,7 @@ class StaticFile(NamedTuple):
 def static_files() -> dict[str, StaticFile]:
     """All static files by name, read once; requests never access the disk."""
     found = {}
-    for file in resources.files("bcls.web").joinpath("static").iterdir():
+    for file in resources.files(_PACKAGE).joinpath("static").iterdir():
         media_type = _MEDIA_TYPES.get("." + file.name.rsplit(".", 1)[-1])
         if media_type is not None:
             content = file.read_bytes()

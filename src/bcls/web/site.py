@@ -66,7 +66,7 @@ class WebSettings:
         check_number("timeout", self.timeout, "15 is usual", above=0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Site:
     """What the requests of a web app share.
 
@@ -85,14 +85,11 @@ class Site:
     other: Service | None = None
     labels: "PairLabels | None" = None
     runs: Path | None = None
-    metrics: "RequestMetrics" = field(init=False)
-    thumbnails: "ThumbnailCache" = field(init=False)
-    _uploads: threading.BoundedSemaphore = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", RequestMetrics(self.service))
-        object.__setattr__(self, "thumbnails", ThumbnailCache(self.service))
-        object.__setattr__(self, "_uploads", threading.BoundedSemaphore(_DECODED))
+        self.metrics = RequestMetrics(self.service)
+        self.thumbnails = ThumbnailCache(self.service)
+        self._uploads = threading.BoundedSemaphore(_DECODED)
 
     @contextmanager
     def upload_slot(self) -> Iterator[None]:

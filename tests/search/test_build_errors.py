@@ -1,4 +1,4 @@
-"""What a run of ``bcls index`` begins with: which folders, models and flags it takes, and which it refuses."""
+"""Input checks of ``bcls index``: folders, models and options."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.search.factories import counts, index, photos, tiny_model
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 
 
-def test_another_model_version_engine_or_folder_is_refused(source, out, tiny, tmp_path, monkeypatch):
+def test_another_model_version_engine_or_folder_is_rejected(source, out, tiny, tmp_path, monkeypatch):
     index(source, out, tiny)
     other = tiny_model(monkeypatch, tmp_path / "other", seed=7)
     with pytest.raises(ValueError, match=r"expected the model '.*tiny' with weights .*, got '.*other' with weights"):
@@ -48,7 +48,7 @@ def test_another_model_version_engine_or_folder_is_refused(source, out, tiny, tm
         open_index(out)
 
 
-def test_photos_that_moved_as_a_whole_keep_their_entries(source, out, tiny, tmp_path):
+def test_moved_photo_folder_keeps_its_entries(source, out, tiny, tmp_path):
     index(source, out, tiny)
     shutil.move(source, tmp_path / "moved")
     assert counts(index(tmp_path / "moved", out, tiny)) == (0, 0, 0, 12)
@@ -63,7 +63,7 @@ def test_missing_and_empty_photos(out, tiny, tmp_path):
     assert not out.exists()
 
 
-def test_nothing_else_is_overwritten(source, out, tiny):
+def test_other_files_are_not_overwritten(source, out, tiny):
     out.mkdir()
     (out / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="`out`: expected a new or empty folder, or an index"):
@@ -79,7 +79,7 @@ def test_one_writer_at_a_time(source, out, tiny):
     assert index(source, out, tiny).photos == 12
 
 
-def test_models_that_cannot_be_used(source, out, monkeypatch, tmp_path):
+def test_model_that_cannot_read_images(source, out, monkeypatch, tmp_path):
     from bcls.models.config import build
     from bcls.models.folder import save_folder
 
@@ -88,7 +88,7 @@ def test_models_that_cannot_be_used(source, out, monkeypatch, tmp_path):
         index(source, out, tmp_path / "words")
 
 
-def test_bad_flags(source, out, tiny):
+def test_invalid_options(source, out, tiny):
     for settings, match in (
         ({"device": "cuda:99"}, "`device`: expected one that torch can use here: cpu"),
         ({"device": "nonsense"}, "`device`: expected one that torch can use here: cpu"),
@@ -112,7 +112,7 @@ def test_a_read_only_folder(source, tmp_path, tiny):
         index(source, tmp_path / "locked" / "index", tiny)
 
 
-def test_settings_are_those_of_the_first_run(source, out, tiny):
+def test_settings_of_the_first_run_are_defaults(source, out, tiny):
     index(source, out, tiny)
     report = build_index(source, IndexSettings(out=str(out)))  # neither model nor engine is named again
     assert counts(report) == (0, 0, 0, 12)

@@ -1,4 +1,4 @@
-"""Two models side by side."""
+"""The compare view."""
 
 import re
 from types import SimpleNamespace
@@ -39,12 +39,12 @@ def test_a_caption_of_the_dataset(client):
         ("checkpoints/best", "best (index)"),
     ],
 )
-def test_a_model_of_a_run_is_called_like_the_run(model, name, tmp_path):
+def test_model_of_a_run_has_the_name_of_the_run(model, name, tmp_path):
     index = SimpleNamespace(manifest=SimpleNamespace(model=model), folder=tmp_path / "index")
     assert _model_name(SimpleNamespace(index=index)) == name
 
 
-def test_labels_in_brackets_and_plainly_wrong(client):
+def test_labels_and_wrong_marks(client):
     first, _ = columns(client.get("/compare?q=blue%20blue", headers=PART).text)
     items = dict(re.findall(r'href="/photo/(\d+)".*?</a>(.*?)</li>', first, re.DOTALL))
     captioned = {number: re.search(r"\[(-?[\d.]+)\]", item) for number, item in items.items()}
@@ -68,11 +68,11 @@ def test_captions_for_a_photo(client):
     assert client.get("/compare?photo=0").status_code == 422
 
 
-def test_nothing_asked(client):
+def test_page_without_a_query(client):
     assert "Type a caption of the dataset" in client.get("/compare", headers={"accept": "text/html"}).text
 
 
-def test_labels_are_the_best_over_captions_and_remembered():
+def test_labels_are_the_maximum_over_captions_and_cached():
     calls = []
 
     class Counting(ColourWords):
@@ -89,10 +89,10 @@ def test_labels_are_the_best_over_captions_and_remembered():
     assert calls == [["red", "blue"]]
 
 
-def test_places_and_plain_texts():
+def test_normalized_texts():
     assert _normalized(" A  dog runs .") == _normalized("a dog runs")
 
 
-def test_the_legend_says_the_limit_that_is_used(client, monkeypatch):
+def test_legend_states_the_threshold(client, monkeypatch):
     monkeypatch.setattr("bcls.web.pages.WRONG", 0.35)
     assert "pseudo label below 0.35<" in client.get("/compare?q=blue", headers=PART).text
