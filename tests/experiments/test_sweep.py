@@ -13,7 +13,7 @@ from bcls.experiments.plan import plan_runs
 from bcls.experiments.sweep import list_runs
 from bcls.experiments.sweep_file import read_sweep
 from bcls.training.config import TrainConfig
-from bcls.training.start import train
+from bcls.training.train import train
 from tests.experiments.made import BASE, data, write
 
 ROWS = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}, "both": {"ensemble": ["HN", "BCLS"]}}
@@ -275,22 +275,21 @@ def test_one_that_diverges_does_not_stop_those_beside_it(place):
     assert "expected a finite number" in lines["wild"]["failed"]
 
 
-def test_a_stop_leaves_a_checkpoint_of_every_run(place, monkeypatch):
+def test_a_stop_leaves_a_checkpoint(place, monkeypatch):
     from bcls.experiments import run as train_run
-    from bcls.training.run_folder import Interrupt
 
     file = write(place / "a.yaml", runs={"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}, seeds=1)
     asked = []
 
-    def agreed(self, device, *, look=True):
+    def stops(answer, device, *, communicate=True):
         asked.append(1)
         return len(asked) > 3
 
     with monkeypatch.context() as patch:
-        patch.setattr(Interrupt, "agreed", agreed)
+        patch.setattr("bcls.training.train.any_process", stops)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(file, settings(place, together=2))
-    assert len(list((place / "out").glob("runs/*/checkpoints/last/training.json"))) == 2
+    assert len(list((place / "out").glob("runs/*/checkpoints/last/training.json"))) == 1
     assert run_sweep(file, settings(place, together=2)).finished == 2
     whole = run_sweep(file, settings(place, out=str(place / "whole")))
     assert whole.finished == 2

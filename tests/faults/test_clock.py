@@ -7,11 +7,11 @@ import pytest
 
 from bcls.search.build import build_index
 from bcls.search.index import IndexSettings
-from bcls.training.start import train
+from bcls.training.train import train
 from bcls.web.guard import LASTS, is_login, login_of
 from tests.faults.records import tried
 from tests.index.made import photo, photos, tiny_model
-from tests.training.made import TinyModel, make_data, settings
+from tests.training.factories import TinyModel, make_data, settings
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 _LATER = 4_000_000_000

@@ -30,7 +30,8 @@ from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, query_ranks, recalls
 from bcls.evaluation.statistics import human_correlation
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.images import Pictures, feature_images
+from bcls.training.loader import LazyImages as Pictures
+from bcls.training.loader import feature_source as feature_images
 from bcls.training.metrics_log import read_metrics
 
 if TYPE_CHECKING:

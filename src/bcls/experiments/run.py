@@ -11,9 +11,8 @@ import io
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from bcls._core.errors import fail
-from bcls._core.files import recover, write_whole
+from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.evaluation.evaluator import CaptionVectors
 from bcls.experiments.metrics import (
@@ -44,12 +43,12 @@ from bcls.experiments.sweep_file import Sweep
 from bcls.labels.cache import cached_embeddings
 from bcls.models.folder import load
 from bcls.models.padded import Padded
-from bcls.training.checkpoint import Progress, read_state
-from bcls.training.config import TrainConfig, write_yaml
-from bcls.training.console import DivergedError
-from bcls.training.loop import steps
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, Interrupt, describe, listening, locked
-from bcls.training.setup import Run, build_model, set_up, start_accelerator
+from bcls.training.config import TrainConfig
+from bcls.training.distributed import start_accelerator
+from bcls.training.metrics_log import DivergedError
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, Interrupt, describe
+from bcls.training.setup import build_model
+from bcls.training.train import train
 
 if TYPE_CHECKING:
     from bcls.data.dataset import Dataset
@@ -201,11 +200,7 @@ class Job:
 
 
 def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | None]:
-    """Train runs of a sweep, or go on with them from their last checkpoints; each gets the weights of ``bcls train``.
-
-    Several take turns, step by step. A small model keeps a GPU busy for a fraction of the time that the host needs to
-    start a step: the others' steps fill the rest, each on a stream of its own. Nothing random depends on what came
-    before a step, so a run is the same alone and in company.
+    """Train runs of a sweep one after another, or resume them from their last checkpoints.
 
     Args:
         jobs: The runs.
@@ -216,69 +211,41 @@ def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | 
 
     Raises:
         ValueError: Settings, data and model do not fit together.
-        KeyboardInterrupt: It was stopped; each run wrote a checkpoint.
+        KeyboardInterrupt: It was stopped; the run wrote a checkpoint.
     """
-    with ExitStack() as stack:
-        interrupt = Interrupt()
-        courses = [_begin(job, dataset, stack, interrupt, shows=len(jobs) == 1) for job in jobs]
-        stack.enter_context(listening(interrupt))  # only now: setting up may take minutes and has nothing to save
-        ends = _take_turns(courses, beside=len(jobs) > 1 and torch.cuda.is_available())
-    if interrupt.asked:  # during the last look at the validation split, after which no step asks
-        raise KeyboardInterrupt
-    del courses
+    ends: list[DivergedError | None] = []
+    interrupt = Interrupt()
+    for job in jobs:
+        config = replace(job.config, resume=(Path(job.config.out) / CONFIG).exists())
+        try:
+            train(
+                config,
+                model=job.model,
+                dataset=dataset,
+                labels=_noisy(job, dataset) if job.noise else None,
+                report=False,
+                show_progress=len(jobs) == 1,
+                save_seconds=SAVE_SECONDS,
+                interrupt=interrupt,
+            )
+            ends.append(None)
+        except DivergedError as error:
+            ends.append(error)
+        if interrupt.asked:  # during the last validation, after which no step checks it
+            raise KeyboardInterrupt
     if torch.cuda.is_available():
         gc.collect()
-        torch.cuda.empty_cache()  # what recorded steps held no other process could have
+        torch.cuda.empty_cache()  # memory of recorded steps, which no other process could use
     return ends
 
 
-def _begin(job: Job, dataset: "Dataset", stack: ExitStack, interrupt: Interrupt, *, shows: bool) -> Iterator[Progress]:
-    folder = Path(job.config.out)
-    stack.enter_context(locked(folder))
-    run = set_up(job.config, job.model, dataset)
-    stack.callback(run.pool.shutdown)
-    stack.callback(run.accelerator.unwrap_model, run.parallel, keep_fp32_wrapper=False)
-    (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    kept = {name: recover(folder / CHECKPOINTS / name) for name in (LAST, BEST)}
-    write_yaml(folder / CONFIG, run.config)
-    if job.noise:
-        run = replace(run, labels=_noisy(run, job.noise))
-    state = read_state(folder / CHECKPOINTS / LAST) if kept[LAST] else None
-    return steps(run, folder, state, interrupt, save_seconds=SAVE_SECONDS, shows=shows)
-
-
-def _take_turns(courses: Sequence[Iterator[Progress]], *, beside: bool) -> list[DivergedError | None]:
-    """Take a step of each course in turn until all have ended."""
-    streams: list[Any] = [torch.cuda.Stream() if beside else None for _ in courses]  # type: ignore[no-untyped-call]
-    if beside:
-        torch.cuda.synchronize()  # what was set up lies on the ordinary stream
-    ends: list[DivergedError | None] = [None] * len(courses)
-    left, stopped = set(range(len(courses))), False
-    while left:
-        for number in sorted(left):
-            try:
-                with torch.cuda.stream(streams[number]) if beside else nullcontext():
-                    if next(courses[number], None) is None:
-                        left.remove(number)
-            except DivergedError as error:
-                ends[number] = error
-                left.remove(number)
-            except KeyboardInterrupt:  # the others have been told, too, and write their checkpoints in turn
-                stopped = True
-                left.remove(number)
-    if beside:
-        torch.cuda.synchronize()
-    if stopped:
-        raise KeyboardInterrupt
-    return ends
-
-
-def _noisy(run: Run, noise: float) -> NoisyLabels:
-    config = run.config
+def _noisy(job: Job, dataset: "Dataset") -> NoisyLabels:
+    config = job.config
     if config.labels == "none":
         fail("noise", "a run with labels", "labels: none", "name a text encoder, such as minilm")
-    vectors, owner = np.asarray(cached_embeddings(run.train, config.labels)), run.train.image_of_caption
-    return NoisyLabels(vectors, owner, config.aggregate, run.accelerator.device, noise=noise)
+    split = (dataset.without_quarantined() if config.skip_quarantined else dataset).split(config.train_split)
+    vectors, owner = np.asarray(cached_embeddings(split, config.labels)), split.image_of_caption
+    return NoisyLabels(vectors, owner, config.aggregate, start_accelerator(config).device, noise=job.noise)
 
 
 @dataclass(frozen=True)

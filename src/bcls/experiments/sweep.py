@@ -291,7 +291,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[Planned], plan: S
     """
     from bcls.experiments.metrics import read_judgements
     from bcls.experiments.run import Bench, Shared, do_runs, wants_work
-    from bcls.training.console import tell
+    from bcls.training.metrics_log import log_line as tell
 
     out = Path(settings.out)
     left = [run for run in runs if wants_work(out, run, final=settings.final)]

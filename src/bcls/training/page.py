@@ -10,8 +10,7 @@ from bcls._core.extras import MissingExtraError
 from bcls._core.files import write_whole
 from bcls.reports.charts import as_element, drawing
 from bcls.reports.html import frame
-from bcls.training.console import duration
-from bcls.training.metrics_log import Curve, curves_of, read_metrics
+from bcls.training.metrics_log import Curve, curves_of, duration, read_metrics
 from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
 
 _COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c")
