@@ -1,8 +1,8 @@
-"""Kill a training run at random moments, go on, and compare: ``python -m benchmarks.resume --kills 100``.
+"""Kill a training run at random times, resume it, and compare: ``python -m benchmarks.resume --kills 100``.
 
-Every attempt is a process of its own that is ended with SIGKILL after a random time: while it reads, trains, validates,
-or replaces a checkpoint. It is continued until it is done, and then weights, optimiser, metrics and the best checkpoint
-are compared, bit for bit, with a run that nobody disturbed. Then the next run begins, until there were enough kills.
+Every attempt is a separate process that is ended with SIGKILL after a random time: while it reads, trains, validates or
+replaces a checkpoint. The run is resumed until it is complete. Then weights, optimizer, metrics and the best checkpoint
+are compared, bit for bit, with those of an uninterrupted run. Further runs follow until there were enough kills.
 """
 
 import argparse
@@ -21,14 +21,12 @@ from pathlib import Path
 
 import torch
 
-import bcls.training.loop
-import bcls.training.page  # noqa: F401  here, so that the forked processes need not load them
 from bcls._core.files import write_whole
 from bcls.training.config import TrainConfig
-from bcls.training.start import train
-from tests.training.made import make_data
+from bcls.training.train import train
+from tests.training.factories import make_data
 
-#: Values of metrics.jsonl that are times.
+#: Keys of metrics.jsonl that are times.
 CLOCKS = {"seconds"}
 
 
@@ -56,14 +54,14 @@ def settings(data, out):
 
 
 def attempt(config):
-    """One process that trains; its noise is not wanted."""
+    """Train without output."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
         train(config)
 
 
 def run(config, seconds=None):
-    """Train in another process, killed after so many seconds; whether it came to its end."""
+    """Train in another process, which is killed after ``seconds``; returns whether it completed."""
     child = multiprocessing.get_context("fork").Process(target=attempt, args=(config,))
     child.start()
     child.join(seconds)
@@ -72,12 +70,12 @@ def run(config, seconds=None):
         child.join()
         return False
     if child.exitcode != 0:
-        raise SystemExit(f"a run ended with {child.exitcode}: look at {config.out}")
+        raise SystemExit(f"a run ended with {child.exitcode}: see {config.out}")
     return True
 
 
 def contents(folder):
-    """Everything that must not depend on the kills: tensors as bytes, states and metrics without clocks."""
+    """Everything that must not depend on the kills: tensors as bytes, states and metrics without times."""
     found = {}
     for path in sorted((folder / "checkpoints").rglob("*")):
         if path.suffix == ".safetensors":
@@ -94,7 +92,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the counts to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a forked process has no other threads
     if importlib.util.find_spec("tensorboard"):
@@ -115,7 +113,7 @@ def main():
         while not done:
             begun = (Path(config.out) / "config.yaml").exists()
             resumed += any((Path(config.out) / "checkpoints" / name).exists() for name in ("last", "last.old"))
-            # At most half a run, so that a run meets several; unlimited once there were enough.
+            # At most half a run, so that a run is killed several times; without limit after enough kills.
             limit = draw.uniform(0.0, took / 2) if kills < arguments.kills else None
             done = run(replace(config, resume=begun), limit)
             kills += not done
@@ -124,10 +122,10 @@ def main():
         runs += 1
         print(f"{kills} kills, {runs} runs ended, {different} differ", file=sys.stderr, flush=True)
     shutil.rmtree(home)
-    figures = {"kills": kills, "resumed from a checkpoint": resumed, "runs": runs, "different": different}
-    print(json.dumps(figures))
+    counts = {"kills": kills, "resumed from a checkpoint": resumed, "runs": runs, "different": different}
+    print(json.dumps(counts))
     if arguments.json:
-        write_whole(arguments.json, json.dumps(figures) + "\n")
+        write_whole(arguments.json, json.dumps(counts) + "\n")
     return 1 if different else 0
 
 

@@ -1,8 +1,9 @@
 """What BCLS adds to a training step of VSE++: ``python -m benchmarks.training --device cuda``.
 
-One process holds a run for each loss, with the same model, data and batch; the runs take turns, step by step, so that a
-busy moment hits all, and the median counts. A step is everything that the loop does: batch, labels, scores, loss,
-backward pass, clipping, optimiser. Data is made up: features of 2,048 numbers, captions of 8 to 16 words.
+One process holds a run for each loss, with the same model, data and batch. The runs take turns, step by step, so that
+load from other processes affects all of them, and the median is reported. A step is everything that the loop does:
+batch, labels, scores, loss, backward pass, clipping, optimizer. The data is synthetic: features of 2,048 numbers,
+captions of 8 to 16 words.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +20,9 @@ import torch
 
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.config import TrainConfig
-from bcls.training.loader import labelled
 from bcls.training.optimization import make_loss
 from bcls.training.setup import set_up
-from bcls.training.step import seed_step, step_once
+from bcls.training.train import seed_step, train_step
 from benchmarks.tables import show
 
 LOSSES = ("triplet-hn", "triplet-sn", "bcls")
@@ -63,16 +64,16 @@ def make_run(folder, loss, arguments):
     criterion = make_loss({"name": loss, "reduction": "sum"}).to(run.accelerator.device)
     vectors = np.random.default_rng(1).standard_normal((len(run.train.captions), 384)).astype(np.float16)
     labels = BatchLabels(vectors, run.train.image_of_caption, "max", run.accelerator.device)
-    return run, criterion, labels if loss == "bcls" else None
+    return replace(run, loader=replace(run.loader, labels=labels if loss == "bcls" else None)), criterion
 
 
-def steps_of(run, criterion, labels):
-    """One step of the loop each time; endless."""
+def steps_of(run, criterion):
+    """One step of the loop at a time, endlessly."""
     for epoch in itertools.count():
         plan = [batch for step in run.plan(epoch) for batch in step]
-        for number, pairs in enumerate(run.feed.batches(plan, epoch)):
+        for number, batch in enumerate(run.loader.batches(plan, epoch)):
             seed_step(1, epoch, number, 0)
-            yield step_once(run, criterion, [labelled(pairs, labels, run.train.image_of_caption)])
+            yield train_step(run, criterion, [batch])
 
 
 def main():

@@ -199,9 +199,9 @@ def trained(tmp_path_factory):
     import torch
 
     from bcls.models.folder import load
-    from bcls.training.start import train
-    from tests.training.made import make_data as make_training_data
-    from tests.training.made import settings
+    from bcls.training.train import train
+    from tests.training.factories import make_data as make_training_data
+    from tests.training.factories import settings
 
     folder = tmp_path_factory.mktemp("trained")
     data = make_training_data(folder / "features")

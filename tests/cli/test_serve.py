@@ -20,7 +20,9 @@ pytest.importorskip("fastapi", reason='needs pip install "bcls[web]"')
 ROOT = Path(__file__).parents[2]
 #: The command, with the model of the tests known to it.
 START = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` starts processes that ignore it
 from bcls.cli import main as cli
 from bcls.models import MODELS
 MODELS["tiny"] = ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel")

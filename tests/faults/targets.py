@@ -21,7 +21,7 @@ from bcls.search.catalog import Catalog, Photo
 from bcls.search.index import IndexManifest, read_index_manifest, write_index_manifest
 from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
 from tests.models import made
-from tests.training.made import TinyModel
+from tests.training.factories import TinyModel
 
 
 def learner(seed=0):

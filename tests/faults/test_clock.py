@@ -6,11 +6,11 @@ import time
 import pytest
 
 from bcls.search.build import IndexSettings, build_index
-from bcls.training.start import train
+from bcls.training.train import train
 from bcls.web.security import LOGIN_SECONDS, create_login, is_login
 from tests.faults.records import tried
 from tests.search.factories import photo, photos, tiny_model
-from tests.training.made import TinyModel, make_data, settings
+from tests.training.factories import TinyModel, make_data, settings
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 _LATER = 4_000_000_000

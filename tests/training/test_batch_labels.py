@@ -31,7 +31,7 @@ def expected(embeddings, captions, aggregate):
 @pytest.mark.parametrize("captions", [[0, 1, 2, 7], [3], [4, 0, 5, 1], list(range(9))])
 @pytest.mark.parametrize("held", [True, False])
 def test_the_labels_of_the_library(aggregate, dtype, captions, held, monkeypatch):
-    monkeypatch.setattr(batch_labels, "fits", lambda size, device: held)
+    monkeypatch.setattr(batch_labels, "fits_in_memory", lambda size, device: held)
     embeddings = vectors(dtype)
     captions = np.array(captions)
     made = BatchLabels(embeddings, OWNER, aggregate, CPU)(captions)
@@ -61,18 +61,19 @@ def test_a_caption_without_a_direction_is_named(bad):
         BatchLabels(embeddings, OWNER, "max", CPU)
 
 
-def test_vectors_that_stay_on_the_disk_are_looked_at_too(monkeypatch):
-    monkeypatch.setattr(batch_labels, "fits", lambda size, device: False)
+def test_embeddings_in_a_mapped_file_are_checked(monkeypatch):
+    monkeypatch.setattr(batch_labels, "fits_in_memory", lambda size, device: False)
     embeddings = vectors()
     embeddings[7] = 0
     with pytest.raises(ValueError, match="caption 7"):
         BatchLabels(embeddings, OWNER, "max", CPU)
+    monkeypatch.setattr(batch_labels, "_BLOCK", 2)
     with pytest.raises(ValueError, match="caption 7"):
-        batch_labels._check(embeddings, block=2)
+        BatchLabels(embeddings, OWNER, "max", CPU)
 
 
-def test_so_few_vectors_are_looked_at_wherever_they_go():
-    """The look is at what came, before it goes to a device: "meta" stands for a GPU, and holds no values."""
+def test_embeddings_are_checked_for_every_device():
+    """Values are checked before they go to a device: "meta" stands for a GPU and holds no values."""
     embeddings = vectors()
     embeddings[3] = np.nan
     with pytest.raises(ValueError, match="caption 3"):

@@ -3,7 +3,7 @@
 import pytest
 
 from bcls.training.estimate import estimate
-from tests.training.made import captions_of, make_data, settings
+from tests.training.factories import captions_of, make_data, settings
 
 
 @pytest.mark.parametrize(("images", "each"), [(2, 1), (3, 1), (8, 3)])

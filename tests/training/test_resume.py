@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bcls.training.start import train
-from tests.training.made import TinyModel, make_data, settings
+from bcls.training.train import train
+from tests.training.factories import TinyModel, make_data, settings
 
 ROOT = Path(__file__).parents[2]
 FULL = {
@@ -65,11 +65,12 @@ def whole(tmp_path_factory):
 )
 def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(whole, tmp_path, at, number, done):
     data, expected = whole
+    handler = signal.getsignal(signal.SIGINT)  # not always Python's: `nohup` starts processes that ignore SIGINT
     with pytest.raises(KeyboardInterrupt):
         train(settings(data, tmp_path / "run", **FULL), model=Stopping(at, number))
     state = json.loads((tmp_path / "run" / "checkpoints" / "last" / "training.json").read_text())
     assert state["progress"]["done"] == done
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     train(settings(data, tmp_path / "run", **FULL, resume=True), model=Stopping())
     assert contents(tmp_path / "run") == expected
 

@@ -10,14 +10,9 @@ from bcls.losses import BCLSLoss, TripletHardLoss
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.metrics_log import read_metrics
 from bcls.training.setup import set_up
-from bcls.training.start import train
+from bcls.training.train import train
 from bcls.training.validate import validate
-from tests.training.made import TinyModel, make_data, settings
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_data(tmp_path_factory.mktemp("validate") / "data")
+from tests.training.factories import TinyModel, settings
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from bcls.models.padded import Padded
 from bcls.training.config import TrainConfig
 from bcls.training.metrics_log import read_metrics
 from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH
-from bcls.training.start import train as train_run
+from bcls.training.train import train as train_run
 
 #: Side of the images in pixels.
 SIDE = 64

@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from bcls._core.errors import fail
 from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.evaluation.evaluator import CaptionVectors
@@ -35,11 +36,13 @@ from bcls.experiments.sweep_file import Sweep
 from bcls.labels.cache import cached_embeddings
 from bcls.models.folder import load
 from bcls.models.padded import Padded
+from bcls.training.batch_labels import NoisyLabels
 from bcls.training.config import TrainConfig
-from bcls.training.console import DivergedError
+from bcls.training.distributed import start_accelerator
+from bcls.training.metrics_log import DivergedError
 from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
 from bcls.training.setup import build_model
-from bcls.training.start import train
+from bcls.training.train import train
 
 if TYPE_CHECKING:
     from bcls.evaluation.recall import QueryRanks
@@ -130,9 +133,18 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
     """
     config = _config(context, run)
     model, dataset = context.shared.model(config), context.shared.dataset
-    train(config, model=model, dataset=dataset, label_noise=run.noise, report=False)
+    labels = _noisy_labels(config, dataset, run.noise) if run.noise else None
+    train(config, model=model, dataset=dataset, labels=labels, report=False)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU
+
+
+def _noisy_labels(config: TrainConfig, dataset: Dataset, noise: float) -> NoisyLabels:
+    if config.labels == "none":
+        fail("noise", "a run with labels", "labels: none", "name a text encoder, such as minilm")
+    split = (dataset.without_quarantined() if config.skip_quarantined else dataset).split(config.train_split)
+    vectors, owner = np.asarray(cached_embeddings(split, config.labels)), split.image_of_caption
+    return NoisyLabels(vectors, owner, config.aggregate, start_accelerator(config).device, noise=noise)
 
 
 class SharedData:

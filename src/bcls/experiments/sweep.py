@@ -155,7 +155,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan
     """
     from bcls.experiments.metrics import read_judgements
     from bcls.experiments.run import SharedData, SweepContext, chooses_on_ratings, finish_run, needs_work
-    from bcls.training.console import tell
+    from bcls.training.metrics_log import log_line
 
     out = Path(settings.out)
     left = [run for run in runs if needs_work(out, run, final=settings.final)]
@@ -170,7 +170,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
         with claimed(run_folder(out, run)) as mine:
             if mine and _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
-                tell(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
+                log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
                 finish_run(context, run)
         write_results(out, plan)
 

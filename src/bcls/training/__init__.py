@@ -1,10 +1,9 @@
-"""Training: one loop over batches of distinct images, for every model and every loss.
+"""Training of image-text models: one loop over batches of distinct images, for every model and every loss.
 
-:func:`train` is the whole of ``bcls train``. The loop itself is :mod:`bcls.training.loop`, a file to read.
+:func:`bcls.training.train.train` does what ``bcls train`` does; :mod:`bcls.training.train` is the loop, read from top
+to bottom. This package imports no torch, so that settings can be read without it.
 """
 
-from bcls.training.config import TrainConfig
-from bcls.training.run_folder import Result
-from bcls.training.start import train
+from bcls.training.config import Result, TrainConfig
 
-__all__ = ["Result", "TrainConfig", "train"]
+__all__ = ["Result", "TrainConfig"]

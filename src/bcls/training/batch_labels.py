@@ -1,4 +1,4 @@
-"""Labels of a batch, from the vectors of all captions, on the device that trains."""
+"""Labels of a batch, computed on the training device from the embeddings of all captions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,25 +11,28 @@ from torch.nn import functional
 
 from bcls._core.errors import fail
 from bcls.training.config import Aggregate
-from bcls.training.images import fits
+from bcls.training.memory import fits_in_memory
+
+#: Embeddings that are checked at once: they may be a mapped file that is larger than the memory.
+_BLOCK = 1 << 16
 
 
 class BatchLabels:
-    r"""Relevance of the captions of a batch to its images, ``(B, B)`` float32, as :func:`bcls.labels.relevance` has it.
+    r"""Relevance of the captions of a batch to its images, ``(B, B)`` float32, equal to :func:`bcls.labels.relevance`.
 
     .. math:: r_{ij} = \max_{k : \mathrm{image}(k) = \mathrm{image}(i)} \cos(x_k, x_j)
 
-    over all captions of the image, those outside of the batch too; ``"mean"`` averages, ``"paired"`` takes caption i
-    alone. Pairs of one image are exactly 1. Nothing of the size of the dataset squared ever exists.
+    over all captions of the image, also those outside of the batch; ``"mean"`` averages, ``"paired"`` takes caption i
+    alone. Pairs of one image are exactly 1. No matrix of the size of the dataset squared is ever computed.
 
     Args:
-        embeddings: ``(C, d)`` vectors of the captions, float16 and up, any length; a memory-mapped file will do.
-        image_of_caption: ``(C,)`` number of each caption's image.
+        embeddings: ``(C, d)`` embeddings of the captions, float16 or wider, of any length; a memory-mapped file works.
+        image_of_caption: ``(C,)`` index of each caption's image.
         aggregate: ``"max"``, ``"mean"`` or ``"paired"``.
-        device: Where the labels are wanted; the vectors go there once if they fit.
+        device: Device of the labels; the embeddings are kept there if they fit into memory.
 
     Raises:
-        ValueError: A vector is zero or not finite, or there are not as many as captions.
+        ValueError: An embedding is zero or not finite, or their number differs from that of the captions.
     """
 
     def __init__(
@@ -42,45 +45,51 @@ class BatchLabels:
         if len(embeddings) != len(image_of_caption):
             expected = f"{len(image_of_caption)} rows, one for each caption"
             fail("embeddings", expected, len(embeddings), "embed the captions again: bcls labels embed")
-        _check(embeddings)
+        for first in range(0, len(embeddings), _BLOCK):
+            rows = embeddings[first : first + _BLOCK]
+            wrong = np.flatnonzero(~np.isfinite(rows).all(1) | ~rows.any(1))
+            if len(wrong):
+                hint = "the caption is probably empty: run bcls data check, then embed again"
+                got = f"none for caption {first + int(wrong[0])}"
+                fail("embeddings", "finite vectors with a direction", got, hint)
         self.aggregate = aggregate
         self.device = device
         self._images = torch.from_numpy(image_of_caption).to(device)
-        table = _table(image_of_caption)
+        table = _caption_table(image_of_caption)
         self._table = torch.from_numpy(table).to(device)
         real = np.ones(table.shape, dtype=bool)
         real[:, 1:] = table[:, 1:] != table[:, :1]
         self._real = torch.from_numpy(real).to(device)
         self._embeddings = embeddings
-        self._held: Tensor | None = None
-        if fits(embeddings.shape[0] * embeddings.shape[1] * 4, device):
-            self._held = _unit(_to_tensor(embeddings), device)
+        self._device_embeddings: Tensor | None = None
+        if fits_in_memory(embeddings.shape[0] * embeddings.shape[1] * 4, device):
+            self._device_embeddings = _unit(embeddings, device)
 
     @property
-    def held(self) -> bool:
-        """Whether all vectors are on the device, so that a batch is made without the host."""
-        return self._held is not None
+    def on_device(self) -> bool:
+        """Whether all embeddings are on the device, so that labels need no data from the host."""
+        return self._device_embeddings is not None
 
     def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
         chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device, non_blocking=True)
         images = self._images[chosen]
-        # Labels stay in float32 whatever the model runs in: half precision cannot tell windows apart.
+        # Labels stay in float32 in every precision of the model: half precision cannot separate windows.
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             columns = self._rows(chosen)
             if self.aggregate == "paired":
                 cosines = columns @ columns.T
             else:
                 own = self._table[images]
-                # Images with fewer captions repeat one: no matter for the best, and left out of the mean.
+                # Images with fewer captions repeat one, which does not change the maximum and is left out of the mean.
                 references = self._rows(own.reshape(-1)).view(*own.shape, -1)
                 cosines = _aggregate(references, columns, self.aggregate, self._real[images])
             return cosines.clamp(-1, 1).masked_fill(images[:, None] == images, 1.0)
 
     def _rows(self, captions: Tensor) -> Tensor:
-        if self._held is not None:
-            return self._held[captions]
-        return _unit(_to_tensor(self._embeddings[captions.cpu().numpy()]), self.device)
+        if self._device_embeddings is not None:
+            return self._device_embeddings[captions]
+        return _unit(self._embeddings[captions.cpu().numpy()], self.device)
 
 
 class NoisyLabels(BatchLabels):
@@ -125,7 +134,7 @@ class NoisyLabels(BatchLabels):
 
 
 def _aggregate(references: Tensor, columns: Tensor, aggregate: str, real: Tensor) -> Tensor:
-    """``(B, K, d)`` captions of the images against ``(B, d)`` captions; ``real`` says which of the K are no repeats."""
+    """``(B, K, d)`` captions of the images against ``(B, d)`` captions; ``real`` marks those of the K that count."""
     if aggregate == "max":
         best = references[:, 0] @ columns.T
         for turn in range(1, references.shape[1]):
@@ -135,11 +144,11 @@ def _aggregate(references: Tensor, columns: Tensor, aggregate: str, real: Tensor
     return torch.einsum("bkd,bk->bd", references, weights) @ columns.T
 
 
-def _table(image_of_caption: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _caption_table(image_of_caption: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """``(N, K)`` captions of each image; images with fewer than K repeat their first one.
 
     Example:
-        >>> _table(np.array([0, 1, 0]))
+        >>> _caption_table(np.array([0, 1, 0]))
         array([[0, 2],
                [1, 1]])
     """
@@ -152,20 +161,6 @@ def _table(image_of_caption: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return table
 
 
-def _to_tensor(rows: npt.NDArray[Any]) -> Tensor:
+def _unit(rows: npt.NDArray[Any], device: torch.device) -> Tensor:
     # A copy: torch warns about arrays that it may not write to, such as mapped files.
-    return torch.from_numpy(np.array(rows))
-
-
-def _unit(rows: Tensor, device: torch.device) -> Tensor:
-    return functional.normalize(rows.to(device, torch.float32), dim=1)
-
-
-def _check(embeddings: npt.NDArray[Any], block: int = 1 << 16) -> None:
-    """Look at all vectors once, a block at a time: they may be a mapped file that is larger than the memory."""
-    for first in range(0, len(embeddings), block):
-        rows = embeddings[first : first + block]
-        wrong = np.flatnonzero(~np.isfinite(rows).all(1) | ~rows.any(1))
-        if len(wrong):
-            remedy = "an empty caption, most likely: run bcls data check, then embed again"
-            fail("embeddings", "finite vectors with a direction", f"none for caption {first + int(wrong[0])}", remedy)
+    return functional.normalize(torch.from_numpy(np.array(rows)).to(device, torch.float32), dim=1)

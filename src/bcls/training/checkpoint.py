@@ -1,15 +1,13 @@
-"""The moving average of the weights.
-
-Checkpoints: the model's own files, beside them what else a run needs to go on bit for bit. No pickle.
+"""Checkpoints: the files of the model, and beside them everything that a run needs to resume bit for bit. No pickle.
 
 ``model.safetensors`` and ``config.json`` are those of :meth:`bcls.models.base.RetrievalModel.save_pretrained`, so a
-checkpoint loads as a model. ``training.safetensors`` holds the optimiser's tensors, the loss's own parameters, and the
-live weights where the model's files hold their moving average; ``training.json`` the position, the best figure, and how
-long ``metrics.jsonl`` was. Random numbers need no state: they are seeded at each step from the seed and the position.
+checkpoint loads as a model. ``training.safetensors`` holds the optimizer's tensors, the loss's own parameters, and the
+live weights if the model's files hold their moving average; ``training.json`` the position, the best metric, and the
+length of ``metrics.jsonl``. Random numbers need no state: they are seeded at each step from the seed and the position.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,11 +24,63 @@ from bcls.models.base import RetrievalModel
 from bcls.models.config import MODELS
 from bcls.models.folder import WEIGHTS, write_files
 
+TENSORS, STATE = "training.safetensors", "training.json"
+_VERSION = 1
+_DAMAGED = "the file is damaged: use another checkpoint"
+
+
+@dataclass
+class Progress:
+    """Position and state of a run, in plain values."""
+
+    epoch: int = 0
+    """Epochs completed."""
+    step: int = 0
+    """Optimizer steps completed in the current epoch."""
+    done: int = 0
+    """Optimizer steps completed in all epochs."""
+    metrics_bytes: int = 0
+    """Length of metrics.jsonl."""
+    seconds: float = 0.0
+    """Training time, over all parts of the run."""
+    best: float | None = None
+    """The best value of the metric that selects the best epoch."""
+    best_epoch: int = 0
+    """The epoch of that value, from 1."""
+    stale: int = 0
+    """Epochs since then."""
+    flat: int = 0
+    """Steps in a row with all scores equal."""
+    pending: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    """Values of steps that are not in metrics.jsonl yet."""
+    finished: bool = False
+    """Whether the run is complete."""
+
+
+@dataclass
+class Learner:
+    """Everything with weights or state that training changes."""
+
+    model: RetrievalModel
+    loss: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    average: "MovingAverage | None" = None
+    scaler: Any = None
+
+    @contextmanager
+    def evaluated_weights(self) -> Iterator[RetrievalModel]:
+        """The model with the weights that are evaluated and saved: the moving average, if there is one."""
+        if self.average is None:
+            yield self.model
+        else:
+            with swapped_weights(self.model, self.average.state):
+                yield self.model
+
 
 class MovingAverage:
     r"""Exponential moving average of a model's state, :math:`a \leftarrow d\,a + (1 - d)\,w` after each step.
 
-    Whole numbers (counters of batch norm) are copied. The average starts at the weights themselves.
+    Integers (counters of batch norm) are copied. The average starts at the weights themselves.
 
     Args:
         model: The model.
@@ -39,11 +89,11 @@ class MovingAverage:
 
     def __init__(self, model: RetrievalModel, decay: float) -> None:
         self.decay = decay
-        self.state = copy_of(model)
+        self.state = copy_weights(model)
 
     @torch.no_grad()
     def update(self, model: RetrievalModel) -> None:
-        """Take in the weights after a step."""
+        """Add the weights after a step."""
         now = model.trained_state()
         names = [name for name, value in self.state.items() if value.is_floating_point()]
         torch._foreach_lerp_(
@@ -52,19 +102,9 @@ class MovingAverage:
         for name in self.state.keys() - set(names):
             self.state[name].copy_(now[name])
 
-    @contextmanager
-    def in_place(self, model: RetrievalModel) -> Iterator[None]:
-        """The model with the average as its weights; its own come back afterwards, whatever happens."""
-        own = copy_of(model)
-        model.load_trained_state(self.state)
-        try:
-            yield
-        finally:
-            model.load_trained_state(own)
-
 
 def decay_for(decay: float, steps: int) -> float:
-    """The decay of a run: at most 1 - 3 / steps, which leaves 5 % of the first weights in the average at the end.
+    """The decay of a run: at most 1 - 3 / steps, which leaves 5 % of the initial weights in the average at the end.
 
     Example:
         >>> decay_for(0.999, 10_000), decay_for(0.999, 300)
@@ -73,52 +113,20 @@ def decay_for(decay: float, steps: int) -> float:
     return min(decay, 1 - 3 / max(steps, 3))
 
 
-def copy_of(model: RetrievalModel) -> dict[str, Tensor]:
-    """The weights, copied."""
+def copy_weights(model: RetrievalModel) -> dict[str, Tensor]:
+    """A copy of the trained weights."""
     return {name: value.detach().clone() for name, value in model.trained_state().items()}
 
 
-TENSORS, STATE = "training.safetensors", "training.json"
-_VERSION = 1
-
-
-@dataclass
-class Progress:
-    """Where a run stands, in plain values."""
-
-    epoch: int = 0
-    """Epoch, from 0."""
-    step: int = 0
-    """Steps of the optimiser done in that epoch."""
-    done: int = 0
-    """Steps done in all epochs."""
-    metrics_bytes: int = 0
-    """Length of metrics.jsonl at that moment."""
-    seconds: float = 0.0
-    """Time spent training, over all its parts."""
-    best: float | None = None
-    """The best figure so far."""
-    best_epoch: int = 0
-    """The epoch that it came from, from 1."""
-    stale: int = 0
-    """Epochs since then."""
-    flat: int = 0
-    """Steps in a row with all scores equal."""
-    pending: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """Values of steps that are not in metrics.jsonl yet."""
-    finished: bool = False
-    """Whether the run is over."""
-
-
-@dataclass
-class Learner:
-    """Everything that learns."""
-
-    model: RetrievalModel
-    loss: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    average: MovingAverage | None = None
-    scaler: Any = None
+@contextmanager
+def swapped_weights(model: RetrievalModel, weights: dict[str, Tensor]) -> Iterator[None]:
+    """The model with other weights; its own are put back afterwards, also after an error."""
+    own = copy_weights(model)
+    model.load_trained_state(weights)
+    try:
+        yield
+    finally:
+        model.load_trained_state(own)
 
 
 def write_checkpoint(
@@ -127,21 +135,23 @@ def write_checkpoint(
     """Write a checkpoint into an empty folder; all of it is on the disk afterwards.
 
     Args:
-        folder: Where to.
-        learner: What learns.
-        progress: Where the run stands.
-        settings: The run's settings, so that a continuation with others can be refused.
-        data: What tells the dataset from another: name, numbers of images and captions, hash.
+        folder: The folder.
+        learner: Model, loss and optimizer.
+        progress: Position of the run.
+        settings: Settings of the run, to refuse a continuation with others.
+        data: Identity of the dataset: name, numbers of images and captions, hash.
     """
-    tensors = _optimizer_tensors(learner.optimizer)
+    tensors = {
+        f"optimizer/{number}/{key}": torch.as_tensor(value)
+        for number, parameter in enumerate(_parameters(learner.optimizer))
+        for key, value in learner.optimizer.state.get(parameter, {}).items()
+    }
     tensors |= {f"loss/{name}": value for name, value in learner.loss.state_dict().items()}
-    if learner.average is None:
-        write_model(learner.model, folder)
-    else:
+    if learner.average is not None:
         tensors |= {f"weights/{name}": value for name, value in learner.model.trained_state().items()}
-        with learner.average.in_place(learner.model):
-            write_model(learner.model, folder)
     write_whole(folder / TENSORS, save(_plain(tensors)))
+    with learner.evaluated_weights() as model:
+        write_model(model, folder)
     state = {
         "version": _VERSION,
         "progress": asdict(progress),
@@ -153,8 +163,9 @@ def write_checkpoint(
 
 
 def write_model(model: RetrievalModel, folder: Path) -> None:
-    """Write a model's files; of one that is not in the registry only weights and settings, for its own code to read."""
-    if any(place.rpartition(":")[2] == type(model).__name__ for _, place in MODELS.values()):
+    """Write a model's files; of a model that is not registered only weights and settings, for its own code to read."""
+    known = (place.rpartition(":")[2] if isinstance(place, str) else place.__name__ for _, place in MODELS.values())
+    if type(model).__name__ in known:
         write_files(model, folder)
         return
     write_whole(folder / WEIGHTS, save(_plain(model.trained_state())))
@@ -172,30 +183,36 @@ def read_state(folder: Path) -> dict[str, Any]:
         state = json.loads(path.read_text(encoding="utf-8"))
         version = state["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
-        got = f"none that can be read ({str(error)[:200]})"
-        fail(str(path), "the state of a training run", got, "start a new run")
+        fail(str(path), "the state of a training run", f"none that can be read ({str(error)[:200]})", "start a new run")
     if version != _VERSION:
         fail(str(path), f"version {_VERSION}", f"version {version}", "use the release of bcls that wrote it")
     for key in ("progress", "settings", "data"):
         if not isinstance(state.get(key), dict):
-            fail(str(path), f"a mapping `{key}`", repr(state.get(key)), "the file is damaged: use another checkpoint")
+            fail(str(path), f"a mapping `{key}`", repr(state.get(key)), _DAMAGED)
     checked: dict[str, Any] = state
     return checked
 
 
 def restore(folder: Path, learner: Learner, state: dict[str, Any]) -> Progress:
-    """Put everything that learns back to where a checkpoint was.
+    """Restore model, loss and optimizer from a checkpoint.
+
+    Args:
+        folder: The checkpoint.
+        learner: Changed in place.
+        state: From :func:`read_state`.
+
+    Returns:
+        The position of the run.
 
     Raises:
-        ValueError: A file is cut off, or the checkpoint is of another model; the message says what differs.
+        ValueError: A file is incomplete, or the checkpoint is of another model; the message names the difference.
     """
     tensors = _read(folder / TENSORS)
     weights = _read(folder / WEIGHTS)
-    device = learner.model.device
     if learner.average is None:
         learner.model.load_trained_state(weights)
     else:
-        learner.average.state = {name: value.to(device) for name, value in weights.items()}
+        learner.average.state = {name: value.to(learner.model.device) for name, value in weights.items()}
         learner.model.load_trained_state(_below(tensors, "weights/"))
     learner.loss.load_state_dict(_below(tensors, "loss/"))
     _restore_optimizer(learner.optimizer, _below(tensors, "optimizer/"), folder / TENSORS)
@@ -206,16 +223,7 @@ def restore(folder: Path, learner: Learner, state: dict[str, Any]) -> Progress:
         values["pending"] = [(step, row) for step, row in values["pending"]]
         return Progress(**values)
     except (KeyError, TypeError, ValueError) as error:
-        got = f"something else ({str(error)[:200]})"
-        fail(str(folder / STATE), "a position in the run", got, "the file is damaged: use another checkpoint")
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {}
-    for number, parameter in enumerate(_parameters(optimizer)):
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer/{number}/{key}"] = torch.as_tensor(value)
-    return tensors
+        fail(str(folder / STATE), "a position in the run", f"something else ({str(error)[:200]})", _DAMAGED)
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
@@ -229,19 +237,17 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tens
         if value.ndim and value.shape != parameter.shape:
             got = f"{tuple(value.shape)} for number {number}"
             fail(str(path), f"shape {tuple(parameter.shape)}", got, "the checkpoint is of another model")
-        optimizer.state[parameter][key] = _as_before(value, parameter, fused=bool(optimizer.defaults.get("fused")))
+        if value.ndim:
+            # In the parameter's own memory format: filters of convolutions are channels last, and a fused step needs
+            # one format for everything that it reads.
+            optimizer.state[parameter][key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+        else:
+            # Adam counts its steps on the CPU unless it is fused.
+            device = parameter.device if optimizer.defaults.get("fused") else torch.device("cpu")
+            optimizer.state[parameter][key] = value.to(device, copy=True)
 
 
-def _as_before(value: Tensor, parameter: Tensor, *, fused: bool) -> Tensor:
-    if value.ndim:
-        # In the parameter's own order of memory: filters of convolutions lie channels last, and a fused step wants one
-        # order for all that it reads.
-        return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-    # Adam counts its steps on the CPU unless it is fused.
-    return value.to(parameter.device if fused else torch.device("cpu"), copy=True)
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -262,4 +268,4 @@ def _read(path: Path) -> dict[str, Tensor]:
         return load(path.read_bytes())
     except SafetensorError as error:
         got = f"{path.stat().st_size} bytes that are not ({error})"
-        fail(str(path), "a whole safetensors file", got, "it was cut off: use another checkpoint")
+        fail(str(path), "a whole safetensors file", got, "it is incomplete: use another checkpoint")

@@ -1,4 +1,4 @@
-"""Everything that a training run is told, in one place; the same names in YAML, as flags and in code."""
+"""Settings of a training run, with the same names in YAML, as flags and in code; and its result."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from bcls._core.errors import check_choice, check_number, check_whole, fail
 Schedule = Literal["step", "cosine", "constant"]
 Precision = Literal["no", "bf16", "fp16"]
 Aggregate = Literal["max", "mean", "paired"]
-#: What `best` may be: the figures of a validation, see :mod:`bcls.training.validate`.
+#: Metrics of the validation split that `best` may name.
 Measure = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
 
 
@@ -28,92 +28,113 @@ class TrainConfig:
     """The loss: `name` or a sum such as infonce+kendall-sw-hs, its arguments, and `learn_temperature`."""
 
     train_split: str = "train"
-    """Split to learn from."""
+    """Split to train on."""
     val_split: str | None = "val"
-    """Split to look at after each epoch; null for none."""
+    """Split to evaluate after each epoch; null for none."""
     val_images: int | None = 1000
-    """Look at the first so many of its images; null for all."""
+    """Number of its first images to evaluate; null for all."""
     features: str | None = None
-    """Features of the images by name; without it the model reads pictures."""
+    """Name of the features of the images; without it the model reads image files."""
     augment: bool = True
-    """Random crops and flips of pictures where the image encoder is trained; views of features that have some."""
+    """Random crops and flips of images whose encoder is trained; random views of features that have several."""
     smallest_crop: float = 0.4
-    """The smallest crop, as a share of the picture's area."""
+    """The smallest crop, as a share of the image's area."""
     skip_quarantined: bool = True
-    """Leave out what `bcls data check` found bad."""
+    """Leave out the items that `bcls data check` put into quarantine."""
     vocabulary: str | None = None
-    """Vocabulary file for models with one of their own; by default the words of the training captions."""
+    """Vocabulary file for models that use one; by default it is built from the training captions."""
     word_threshold: int = 4
-    """How often a word must appear in the training captions to get into the vocabulary."""
+    """Smallest number of occurrences of a word that is in the vocabulary."""
 
     labels: str = "minilm"
-    """Text encoder of the continuous labels; none for losses that need no labels."""
+    """Text encoder of the continuous labels; none for losses without labels."""
     aggregate: Aggregate = "max"
-    """How an image's captions make one label: the best, their mean, or the sampled caption alone."""
+    """How labels combine the captions of an image: the maximum, the mean, or the sampled caption alone."""
 
     epochs: int = 20
-    """Passes over the captions."""
+    """Passes over the captions. With --resume a larger number extends a finished run."""
     batch: int = 128
     """Pairs in a batch, of all processes together."""
     distinct: bool = True
     """No image twice in a batch."""
     accumulate: int = 1
-    """Batches whose gradients are added up before each step of the optimiser; the loss sees one batch at a time."""
+    """Batches whose gradients are averaged for one optimizer step; the loss sees one batch at a time."""
     warm_negatives: int = 0
-    """Epochs at the start with `triplet`, the sum over all negatives, in place of the loss: the cure for collapse."""
+    """Epochs at the start that use `triplet`, the sum over all negatives, instead of the loss; prevents collapse."""
 
     optimizer: Literal["adam", "adamw"] = "adam"
-    """Optimiser; the weight decay of adamw is decoupled."""
+    """Optimizer; the weight decay of adamw is decoupled."""
     lr: float = 5e-4
     """Learning rate."""
     rates: dict[str, float] = field(default_factory=dict)
-    """Factors on the learning rate by the name of a parameter group (`--rates.heads 2`), `loss` for the temperature."""
+    """Factors on the learning rate by parameter group (`--rates.heads 2`); `loss` is the group of the temperature."""
     weight_decay: float = 0.0
-    """Weight decay; not for vectors such as biases."""
+    """Weight decay; not applied to vectors such as biases."""
     clip: float | None = 2.0
     """Largest norm of the gradient; null for no limit."""
     schedule: Schedule = "step"
-    """How the learning rate goes down: at the epochs of `drops`, along a cosine, or not at all."""
+    """Learning rate schedule: drops at the epochs of `drops`, a cosine down to 0, or constant."""
     drops: list[int] = field(default_factory=lambda: [10])
-    """Epochs after which the learning rate is multiplied by `drop`, for the step schedule."""
+    """Epochs after which the step schedule multiplies the learning rate by `drop`."""
     drop: float = 0.1
     """The factor of each drop."""
     warmup: float = 0.0
-    """Epochs over which the learning rate rises from nothing, fractions allowed."""
+    """Epochs over which the learning rate rises linearly from 0; fractions are allowed."""
     ema: float = 0.0
-    """Decay of the moving average of the weights, such as 0.999; 0 for none. The average is what is judged and kept.
-    A short run takes less, so that its average forgets the first weights."""
+    """Decay of the moving average of the weights, such as 0.999; 0 for none. The average is evaluated and saved.
+    A short run uses a smaller decay, so that the average forgets the initial weights."""
     precision: Precision = "no"
     """Mixed precision: bf16, fp16, or no for float32."""
     graph: bool = False
-    """Record steps as CUDA graphs: many times faster where the model is small and its inputs are held on the GPU."""
+    """Record steps as CUDA graphs: many times faster for a small model whose inputs fit on the GPU."""
 
     best: Measure = "rsum"
-    """Figure on the validation split that checkpoints/best is chosen by."""
+    """Validation metric that selects checkpoints/best."""
     patience: int | None = None
-    """Stop after so many epochs without a better figure; null for never."""
+    """Stop after this many epochs without improvement; null for never."""
     save_every: int = 500
-    """Steps between checkpoints, beside the one after each epoch."""
+    """Steps between checkpoints, in addition to the one after each epoch."""
     keep_epochs: bool = False
-    """Also keep the model of every epoch, in checkpoints/epoch-1 and so on."""
+    """Keep the model of every epoch, in checkpoints/epoch-1 and so on."""
     log_every: int = 10
-    """Steps between two lines of metrics.jsonl; on a GPU values are read, and NaN is found, that often."""
+    """Steps between two lines of metrics.jsonl; on a GPU values are read, and NaN is detected, that often."""
     resume: bool = False
     """Continue the run in `out` from its last checkpoint."""
 
     device: str = "auto"
     """auto, cpu or cuda."""
     workers: int = 4
-    """Threads that read and crop pictures."""
+    """Threads that read and crop images."""
     seed: int = 1
-    """Of the weights, the order of the captions, crops and dropout."""
+    """Seed of the weights, the order of the captions, crops and dropout."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values by name, for YAML and JSON."""
         return asdict(self)
 
 
-#: What may differ between a run and its continuation: nothing that changes a weight.
+@dataclass(frozen=True)
+class Result:
+    """Result of a run.
+
+    Attributes:
+        folder: The run's folder; ``bcls.models.load(folder)`` loads its best model.
+        epochs: Number of epochs trained.
+        best: Metrics of the best epoch on the validation split; empty without one.
+        best_epoch: The best epoch, from 1; 0 without a validation split.
+        history: Metrics of every epoch.
+        seconds: Training time, over all parts of the run.
+    """
+
+    folder: Path
+    epochs: int
+    best: dict[str, float]
+    best_epoch: int
+    history: list[dict[str, float]]
+    seconds: float
+
+
+#: Settings that may differ when a run is resumed, since they change no weight.
 FREE_ON_RESUME = frozenset({"data", "out", "resume", "workers", "device", "save_every", "keep_epochs", "log_every"})
 
 _RULES: tuple[tuple[str, int], ...] = (
@@ -150,25 +171,25 @@ def check_config(config: TrainConfig) -> None:
     if not 0 <= config.ema < 1:
         fail("ema", "a number from 0 to below 1", config.ema, "0.999 is usual; 0 for none")
     if not 0 < config.smallest_crop <= 1:
-        fail("smallest_crop", "a share above 0, up to 1", config.smallest_crop, "1 keeps the whole picture")
+        fail("smallest_crop", "a share above 0, up to 1", config.smallest_crop, "1 keeps the whole image")
     _check_together(config)
 
 
 def _check_together(config: TrainConfig) -> None:
-    """Check settings that must fit each other."""
+    """Check settings that depend on each other."""
     for name in ("model", "loss"):
         if "name" not in getattr(config, name):
             fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
     if "tau" in config.best and config.labels == "none":
         fail("best", "a recall where there are no labels", config.best, "use rsum, or set `labels`")
     if config.patience is not None and config.val_split is None:
-        fail("patience", "a validation split to judge by", "val_split: null", "name one, or leave patience out")
+        fail("patience", "a validation split", "val_split: null", "name one, or leave patience out")
     if config.warm_negatives >= config.epochs:
         fail("warm_negatives", f"fewer than the {config.epochs} epochs", config.warm_negatives, "1 or 2 are usual")
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Settings, dotted, that differ between a run and what would continue it.
+    """Settings, with dotted keys, that differ between a run and its continuation.
 
     Example:
         >>> differences({"lr": 1, "model": {"name": "a"}, "out": "x"}, {"lr": 2, "model": {"name": "a"}, "out": "y"})
@@ -185,7 +206,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def write_yaml(path: Path, config: TrainConfig) -> None:
-    """Write the settings so that ``bcls train --config`` reads them again."""
+    """Write the settings as a file that ``bcls train --config`` reads."""
     import yaml
 
     from bcls._core.files import write_whole

@@ -1,12 +1,10 @@
-"""What processes have to agree on, and how they part.
+"""Distributed training: start and shutdown, agreement between processes, and gathering with gradients.
 
-Codes of all processes in each process, with gradients.
-
-Every process scores the whole batch and computes the whole loss. The gradient of a gathered code is then added up over
+Every process scores the whole batch and computes the whole loss. The gradient of a gathered code is then summed over
 the processes, W times the right one where there are W, and the average that DistributedDataParallel takes of the
-weights' gradients makes it right again. Weights used after the gathering (scores of cross attention, a temperature)
-have the whole gradient in each process, and the average leaves it as it is. So W processes with B/W pairs each learn
-what one with B pairs learns. Labels and image ids need no gathering: the plan of the epoch is known to all.
+weights' gradients corrects it. Weights used after the gathering (scores of cross attention, a temperature) have the
+whole gradient in each process, and the average leaves it unchanged. So W processes with B/W pairs each learn what one
+with B pairs learns. Labels and image ids need no gathering: every process knows the plan of the epoch.
 """
 
 import time
@@ -14,28 +12,78 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bcls._core.errors import fail
 from bcls.models.padded import Padded
+from bcls.training.config import TrainConfig
 
-#: Seconds, hundreds of times what a thread needs.
-_MOMENT = 0.2
+#: Seconds, hundreds of times what a thread needs to finish.
+_GRACE = 0.2
 
 
-def agree(answer: bool, device: torch.device) -> bool:
+def start_accelerator(config: TrainConfig) -> Accelerator:
+    """The accelerator of a run, on the device and in the precision of the settings.
+
+    Raises:
+        ValueError: ``device`` is cuda and there is none.
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        fail("device", "a machine with a CUDA device", "none", "use --device cpu or auto")
+    # An earlier run of this process may have had another precision or device.
+    shared = AcceleratorState._shared_state
+    if shared and shared["_cpu"] != (config.device == "cpu"):
+        AcceleratorState._reset_state(reset_partial_state=True)
+    elif shared and shared["_mixed_precision"] != config.precision:
+        AcceleratorState._reset_state()
+    return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
+
+
+def shutdown_distributed() -> None:
+    """End the communication between processes, if there is any; the last call of a program.
+
+    A thread of gloo releases the last tensors a moment after they have arrived, and needs the interpreter for it. If
+    that is shutting down already, the process aborts, and a complete run ends as a failed one.
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+        # Destroying a group does not wait for its threads once a wrapped model has used it.
+        time.sleep(_GRACE)
+
+
+def from_main_process(answer: bool, device: torch.device) -> bool:
     """The main process's answer, in every process."""
     if not (dist.is_available() and dist.is_initialized()):
         return answer
-    told = torch.tensor([answer], dtype=torch.int64, device=device)
-    dist.broadcast(told, src=0)
-    return bool(told.item())
+    flag = torch.tensor([answer], dtype=torch.int64, device=device)
+    dist.broadcast(flag, src=0)
+    return bool(flag.item())
+
+
+def any_process(answer: bool, device: torch.device, *, communicate: bool = True) -> bool:
+    """Whether the answer of any process is yes; every process must call it at the same steps.
+
+    Args:
+        answer: This process's answer.
+        device: Where tensors for the communication live.
+        communicate: Ask the other processes now. Without it several processes answer no.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return answer
+    if not communicate:
+        return False
+    flag = torch.tensor([answer], dtype=torch.int64, device=device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return bool(flag.item())
 
 
 def average_gradients(module: nn.Module, processes: int) -> None:
-    """Average the gradients of a module that no wrapper looks after: the loss, with its temperature.
+    """Average the gradients of a module that DistributedDataParallel does not wrap: the loss, with its temperature.
 
-    Every process computes the whole loss, so they are equal but for rounding, and stay so.
+    Every process computes the whole loss, so the gradients are equal up to rounding, and stay equal.
     """
     if processes == 1:
         return
@@ -45,23 +93,41 @@ def average_gradients(module: nn.Module, processes: int) -> None:
             parameter.grad /= processes
 
 
-def hang_up() -> None:
-    """End the talk between processes, where there is one: the last thing that a program does.
+def gather_codes(codes: Padded, sizes: list[int]) -> Padded:
+    """The codes of all processes, in the order of their ranks, padded to the longest.
 
-    A thread of gloo lets go of the last tensors a moment after they have arrived, and needs the interpreter for it.
-    Where that is going down already the process aborts, and a run that is whole ends as one that failed.
+    Args:
+        codes: Codes of this process: vectors ``(b, D)`` or sequences ``(b, L, D)`` with or without lengths.
+        sizes: Number of items of each process; with one entry the codes are returned unchanged.
     """
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
-        # Destroying a group does not wait for its threads where a wrapped model has been part of it.
-        time.sleep(_MOMENT)
+    if len(sizes) == 1:
+        return codes
+    values, lengths = codes.values, codes.lengths
+    if values.ndim > 2:
+        longest = int(_maximum(values.shape[1], values.device))
+        # One process may have full rows where another has padding: they must agree whether lengths are needed.
+        padded = lengths is not None or values.shape[1] < longest
+        if _maximum(padded, values.device) and lengths is None:
+            lengths = torch.full((len(values),), values.shape[1], device=values.device)
+        values = functional.pad(values, (0, 0) * (values.ndim - 2) + (0, longest - values.shape[1]))
+    gathered: Tensor = _Gather.apply(values, sizes)  # type: ignore[no-untyped-call]
+    if lengths is None:
+        return Padded(gathered)
+    with torch.no_grad():
+        return Padded(gathered, _Gather.apply(lengths, sizes))  # type: ignore[no-untyped-call]
+
+
+def _maximum(value: int, device: torch.device) -> int:
+    largest = torch.tensor([value], dtype=torch.int64, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, sizes: list[int]) -> Tensor:
         ctx.sizes, ctx.rank = sizes, dist.get_rank()
-        # Processes may hold one item more or less; collectives want equal shapes.
+        # Processes may hold one item more or less; collectives need equal shapes.
         filled = own.new_zeros((max(sizes), *own.shape[1:]))
         filled[: len(own)] = own
         parts = [torch.empty_like(filled) for _ in sizes]
@@ -74,41 +140,3 @@ class _Gather(torch.autograd.Function):
         dist.all_reduce(gradient)
         start = sum(ctx.sizes[: ctx.rank])
         return gradient[start : start + ctx.sizes[ctx.rank]], None
-
-
-def gather_codes(codes: Padded, sizes: list[int]) -> Padded:
-    """The codes of all processes, in the order of their ranks; padded to the longest of any.
-
-    Args:
-        codes: Those of this process: vectors ``(b, D)`` or sequences ``(b, L, D)`` with or without lengths.
-        sizes: How many items each process has; one entry where there is one process, and nothing happens.
-    """
-    if len(sizes) == 1:
-        return codes
-    values = codes.values
-    if values.ndim > 2:
-        longest = torch.tensor([values.shape[1]], device=values.device)
-        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-        missing = int(longest) - values.shape[1]
-        if missing:
-            values = functional.pad(values, (0, 0) * (values.ndim - 2) + (0, missing))
-    gathered: Tensor = _Gather.apply(values, sizes)  # type: ignore[no-untyped-call]
-    lengths = codes.lengths
-    if lengths is None and values.ndim > 2 and values.shape[1] != codes.values.shape[1]:
-        lengths = torch.full((len(values),), codes.values.shape[1], device=values.device)
-    if values.ndim > 2:
-        # Whether lengths are needed must be agreed on: one process may have full rows where another has padding.
-        needed = torch.tensor([lengths is not None], dtype=torch.int64, device=values.device)
-        dist.all_reduce(needed, op=dist.ReduceOp.MAX)
-        if not int(needed):
-            return Padded(gathered)
-        if lengths is None:
-            lengths = torch.full((len(values),), values.shape[1], device=values.device)
-        return Padded(gathered, _gather_plain(lengths, sizes))
-    return Padded(gathered, None if lengths is None else _gather_plain(lengths, sizes))
-
-
-def _gather_plain(own: Tensor, sizes: list[int]) -> Tensor:
-    with torch.no_grad():
-        gathered: Tensor = _Gather.apply(own, sizes)  # type: ignore[no-untyped-call]
-        return gathered

@@ -1,4 +1,4 @@
-"""What a run would take, before it is started."""
+"""Sizes of a run before it is started: steps, parameters and memory, for ``bcls train --dry-run``."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcls.models.base import RetrievalModel
 from bcls.training.config import TrainConfig
-from bcls.training.loader import labelled
-from bcls.training.setup import Run, set_up, unvisited
-from bcls.training.step import score_pairs
+from bcls.training.setup import TrainState, set_up
+from bcls.training.train import score_pairs
 
-#: Batches that the memory of a step is measured at; a step grows with the square of the batch at most.
+#: Batch sizes at which the memory of a step is measured; it grows with the square of the batch at most.
 _PROBES = (4, 8, 16)
 
 
@@ -27,12 +25,12 @@ class Estimate:
         captions: Training captions.
         left_out: Captions that fit into no batch.
         steps_each: Steps in the first epoch.
-        steps: Steps in all.
+        steps: Steps in all epochs.
         trained: Parameters that are trained.
         parameters: All parameters of the model.
-        state_bytes: Weights, gradients, moments of the optimiser and moving average, in bytes.
-        step_bytes: What a step keeps for its backward pass, in bytes; measured on small batches and scaled up.
-        device: Where the run would take place.
+        state_bytes: Weights, gradients, optimizer state and moving average, in bytes.
+        step_bytes: Memory that a step keeps for its backward pass, in bytes; extrapolated from small batches.
+        device: Device of the run.
     """
 
     images: int
@@ -47,7 +45,7 @@ class Estimate:
     device: str
 
     def as_text(self) -> str:
-        """For people."""
+        """A table for the terminal."""
         total = self.state_bytes + self.step_bytes
         rows = [
             ("training data", f"{self.images:,} images, {self.captions:,} captions, {self.left_out:,} left out"),
@@ -55,7 +53,7 @@ class Estimate:
             ("parameters", f"{self.trained:,} trained of {self.parameters:,}"),
             ("weights, gradients, moments", _size(self.state_bytes)),
             ("kept by a step, estimated", _size(self.step_bytes)),
-            (f"memory on {self.device}, estimated", f"{_size(total)}, beside features and labels"),
+            (f"memory on {self.device}, estimated", f"{_size(total)}, besides features and labels"),
         ]
         return "\n".join(f"{name:<30} {value}" for name, value in rows)
 
@@ -63,54 +61,50 @@ class Estimate:
 def estimate(config: TrainConfig) -> Estimate:
     """Set a run up without starting it, and measure small batches of it.
 
-    Frozen encoders look at a few pictures and captions only, and labels are not made: it takes seconds.
+    Frozen encoders encode a few images and captions only, and no labels are made, so it takes seconds.
 
     Raises:
-        ValueError: What is wrong with the settings, or with the data as far as it was looked at.
+        ValueError: The settings are wrong, or they do not match the data.
     """
-    run = set_up(config, rehearsal=True)
+    state = set_up(config, dry_run=True)
     try:
-        steps = len(run.plan(0))
-        trained = sum(one.numel() for group in run.learner.optimizer.param_groups for one in group["params"])
+        steps = len(state.plan(0))
+        trained = sum(one.numel() for group in state.learner.optimizer.param_groups for one in group["params"])
+        parameters = list(state.model.parameters())
+        weights = sum(one.numel() * one.element_size() for one in parameters)
         return Estimate(
-            images=len(run.train.images),
-            captions=len(run.train.captions),
-            left_out=unvisited(run),
+            images=len(state.train.images),
+            captions=len(state.train.captions),
+            left_out=state.unused_captions(),
             steps_each=steps,
             steps=steps * config.epochs,
             trained=trained,
-            parameters=sum(one.numel() for one in run.model.parameters()),
-            state_bytes=_state_bytes(run.model, trained, averaged=config.ema > 0),
-            step_bytes=_step_bytes(run),
-            device=str(run.accelerator.device),
+            parameters=sum(one.numel() for one in parameters),
+            state_bytes=weights + trained * 4 * (3 + (config.ema > 0)),  # gradient, two moments, moving average
+            step_bytes=_step_bytes(state),
+            device=str(state.accelerator.device),
         )
     finally:
-        run.pool.shutdown()
+        state.close()
 
 
-def _state_bytes(model: RetrievalModel, trained: int, *, averaged: bool) -> int:
-    weights = sum(one.numel() * one.element_size() for one in model.parameters())
-    return weights + trained * 4 * (3 + averaged)
-
-
-def _step_bytes(run: Run) -> int:
-    """Bytes that autograd keeps at the run's batch, by a parabola through those at small batches."""
-    owner = run.feed.image_of_caption
-    captions = np.arange(len(owner))
+def _step_bytes(state: TrainState) -> int:
+    """Bytes that autograd keeps at the run's batch size, by a parabola through those of small batches."""
+    captions = np.arange(len(state.loader.image_of_caption))
     sizes = [size for size in _PROBES if size <= len(captions)] or [len(captions)]
     kept = []
     for size in sizes:
-        pairs = next(iter(run.feed.batches([captions[:size]], epoch=0)))
-        with _counting() as count:
-            score_pairs(run, labelled(pairs, None, owner))
+        batch = next(state.loader.batches([captions[:size]], epoch=0))
+        with _count_saved_bytes() as count:
+            score_pairs(state, batch)
         kept.append(float(count[0]))
     # The loss adds a handful of matrices of the batch squared.
     curve = np.polynomial.Polynomial.fit(sizes, kept, min(2, len(sizes) - 1))
-    return int(max(0.0, curve(run.config.batch))) + 40 * run.config.batch**2
+    return int(max(0.0, curve(state.config.batch))) + 40 * state.config.batch**2
 
 
 @contextmanager
-def _counting() -> Iterator[list[int]]:
+def _count_saved_bytes() -> Iterator[list[int]]:
     count = [0]
     seen: set[int] = set()
 
@@ -126,7 +120,7 @@ def _counting() -> Iterator[list[int]]:
 
 
 def _size(count: int) -> str:
-    """Bytes for people.
+    """Bytes in readable units.
 
     Example:
         >>> _size(2_500_000), _size(3_200_000_000)

@@ -1,141 +1,47 @@
-"""Batches for the loop, made ahead of time where that helps.
+"""Inputs and batches of a run: image sources, captions, and the loaders that make batches from them.
 
-A batch on the device: what a step of the optimiser is computed from.
-
-Batches as numbers of captions, for recorded steps: the device looks up everything else.
-
-Features, captions and labels of a small dataset lie on the GPU. A step then needs no more from the host than which
-captions it is about, and which views of their images where these have several. Those of a whole epoch travel at once.
+Features are kept on the device if they fit into memory, and read from their files otherwise; without features images
+are read and cropped by threads. :class:`Loader` makes batches on the host, ahead of time where that helps.
+:class:`DeviceLoader` serves recorded steps: features, captions and labels lie on the GPU, so a step needs only the
+indices of its captions, and those of a whole epoch are sent at once.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
+from bcls.data.dataset import Dataset
+from bcls.data.features import Features
+from bcls.data.images import random_view
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.cuda_graph import STEP
-from bcls.training.images import HeldImages, ImageSource, fits
-from bcls.training.sampler import Numbers, share_of_rank
+from bcls.training.memory import fits_in_memory
+from bcls.training.sampler import Indices, share_of_rank
 
 #: Batches that are made ahead.
 _AHEAD = 3
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A batch: the numbers of all its captions, and what this process encodes of it.
-
-    Attributes:
-        captions: ``(B,)`` captions of the whole batch.
-        images: Inputs of this process's share of the images.
-        texts: Inputs of its share of the captions.
-    """
-
-    captions: Numbers
-    images: Padded
-    texts: Padded
-
-
-class Texts:
-    """Captions as the model takes them, made once and kept on the device if they fit."""
-
-    def __init__(self, texts: Padded, device: torch.device) -> None:
-        self.all = texts
-        self._lengths = None if texts.lengths is None else texts.lengths.numpy()
-        self._device = device
-        self._held = texts.to(device) if fits(texts.values.nbytes, device) else texts
-
-    @property
-    def held(self) -> bool:
-        """Whether all captions are on the device, or there is only one."""
-        return self._held.values.device.type == self._device.type
-
-    def longest(self, captions: Numbers) -> int | None:
-        """Words of the longest of some captions; ``None`` where each is one vector."""
-        return None if self._lengths is None else int(self._lengths[captions].max())
-
-    def take(self, captions: Numbers, whole: Numbers) -> Padded:
-        """Some captions, cut to the longest of the whole batch, so that all processes have one width."""
-        rows = torch.from_numpy(captions).to(self._held.values.device, non_blocking=True)
-        return self.rows(rows, self.longest(whole))
-
-    def rows(self, captions: Tensor, width: int | None) -> Padded:
-        """Some captions by numbers that lie where the captions do, cut or padded to a width."""
-        taken = self._held.take(captions)
-        if width is None:
-            return taken
-        values = taken.values[:, :width]
-        if values.shape[1] < width:
-            values = functional.pad(values, (0, width - values.shape[1]))
-        return Padded(values, taken.lengths)
-
-
-@dataclass(frozen=True)
-class Feed:
-    """Makes the batches of this process.
-
-    Attributes:
-        images: Where images come from.
-        texts: The captions.
-        image_of_caption: ``(C,)`` number of each caption's image.
-        device: Where batches are wanted.
-        rank: Number of this process.
-        ranks: How many there are.
-    """
-
-    images: ImageSource
-    texts: Texts
-    image_of_caption: Numbers
-    device: torch.device
-    rank: int = 0
-    ranks: int = 1
-
-    def batches(self, plan: Sequence[Numbers], epoch: int) -> Iterator[Pairs]:
-        """The batches of a plan, in order, on the device."""
-        if self.images.at_hand:
-            yield from (self._send(self._make(captions, epoch)) for captions in plan)
-            return
-        with ThreadPoolExecutor(1, "bcls-feed") as ahead:
-            coming: deque[Future[Pairs]] = deque()
-            try:
-                for captions in plan:
-                    coming.append(ahead.submit(self._make, captions, epoch))
-                    if len(coming) > _AHEAD:
-                        yield self._send(coming.popleft().result())
-                while coming:
-                    yield self._send(coming.popleft().result())
-            finally:
-                for one in coming:
-                    one.cancel()
-
-    def _make(self, whole: Numbers, epoch: int) -> Pairs:
-        own = whole[share_of_rank(whole, self.rank, self.ranks)]
-        images = self.images.take(self.image_of_caption[own], own, epoch)
-        if self.device.type == "cuda" and images.values.device.type == "cpu":  # so that the copy runs beside the work
-            images = Padded(images.values.pin_memory(), images.lengths)
-        return Pairs(whole, images, self.texts.take(own, whole))
-
-    def _send(self, pairs: Pairs) -> Pairs:
-        return Pairs(pairs.captions, pairs.images.to(self.device), pairs.texts.to(self.device))
+#: Captions of recorded steps are padded to a multiple of this, so that few recordings serve all batches.
+CAPTION_STEP = 4
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch.
+    """What one optimizer step is computed from, on the device.
 
     Attributes:
-        pairs: How many pairs it has, those of all processes together.
+        pairs: Number of pairs, of all processes together.
         images: Inputs of this process's share of the images.
         texts: Inputs of its share of the captions.
-        image_ids: ``(B,)`` numbers of the images of the whole batch.
-        relevance: ``(B, B)`` labels of the whole batch, or ``None`` for a loss that needs none.
+        image_ids: ``(B,)`` indices of the images of the whole batch.
+        relevance: ``(B, B)`` labels of the whole batch, or ``None`` for a loss without labels.
     """
 
     pairs: int
@@ -146,7 +52,7 @@ class Batch:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What batches have in common that one recording serves."""
+        """Batches of equal shape can share one recording."""
         return tuple((part.shape, part.dtype) for part in self.tensors())
 
     def tensors(self) -> Iterator[Tensor]:
@@ -155,7 +61,7 @@ class Batch:
         yield from (one for one in (*every, self.relevance) if one is not None)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same with every tensor changed."""
+        """The same batch with every tensor changed."""
 
         def of(one: Tensor | None) -> Tensor | None:
             return None if one is None else change(one)
@@ -165,21 +71,293 @@ class Batch:
         return Batch(self.pairs, images, texts, change(self.image_ids), of(self.relevance))
 
 
-def labelled(pairs: Pairs, labels: BatchLabels | None, image_of_caption: Numbers) -> Batch:
-    """Put labels and image numbers to the pairs of a batch."""
-    ids = torch.from_numpy(image_of_caption[pairs.captions]).to(pairs.images.values.device, non_blocking=True)
-    relevance = None if labels is None else labels(pairs.captions)
-    return Batch(len(pairs.captions), pairs.images, pairs.texts, ids, relevance)
+class ImageSource(Protocol):
+    """Provides the inputs of a model's image side."""
+
+    #: Whether batches need no reading, so that making them ahead is of no use.
+    in_memory: bool
+
+    def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
+        """Inputs of some images in training; ``captions`` and ``epoch`` select the crop or view, if there is one."""
+        ...
+
+    def everything(self) -> Any:
+        """All images, in order and uncropped, for :meth:`bcls.models.base.RetrievalModel.similarity`."""
+        ...
 
 
 @dataclass(frozen=True)
-class Numbered:
-    """A batch by the numbers of its captions.
+class ViewSampler:
+    """Which view of its image a caption is shown with, drawn from seed, epoch and caption alone.
+
+    Reads a SplitMix64 generator at the caption's position, so any captions can be drawn in any order.
+
+    Attributes:
+        seed: Seed of the run.
+        number: Views of an image, the whole image included.
+
+    Example:
+        >>> ViewSampler(seed=1, number=4)(np.arange(8), epoch=1)
+        array([1, 0, 0, 3, 1, 0, 1, 3])
+    """
+
+    seed: int
+    number: int
+
+    def __call__(self, captions: Indices, epoch: int) -> Indices:
+        """``(C,)`` views, from 0, of some captions."""
+        start = np.random.SeedSequence((self.seed, epoch)).generate_state(1, np.uint64)
+        mixed = start + (captions.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        high = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(33)  # 31 bits, so that the product fits into 64
+        drawn: Indices = (high.astype(np.int64) * self.number) >> 31
+        return drawn
+
+
+def feature_source(features: Features, device: torch.device, seed: int | None = None) -> ImageSource:
+    """Features of a dataset, vectors ``(N, d)`` or regions ``(N, R, d)``: on the device if they fit, else mapped.
+
+    Args:
+        features: The features.
+        device: Device of the model.
+        seed: Seed of the run, to draw one of an image's views for each caption if it has several; ``None`` for whole
+            images, and then only their rows are kept.
+    """
+    views = ViewSampler(seed, features.views) if seed is not None and features.views > 1 else None
+    number = 1 if views is None else views.number
+    size = int(np.prod(features.shape)) * features.arrays[0].dtype.itemsize * number
+    if not fits_in_memory(size, device):
+        return MappedFeatures(features, views)
+    images, each = np.divmod(np.arange(len(features) * number), number)
+    rows = Padded(torch.from_numpy(features.take(images, each)), _region_counts(features, number))
+    return DeviceFeatures(rows, device, views)
+
+
+class DeviceFeatures:
+    """Features kept on the device, in the precision of their file.
+
+    Args:
+        features: ``(N, d)`` or ``(N, R, d)``; with views ``N V`` rows, those of an image one after another.
+        device: Device of the model.
+        views: Draws one of an image's V views for each caption; ``None`` for one row an image.
+    """
+
+    in_memory = True
+
+    def __init__(self, features: Padded, device: torch.device, views: ViewSampler | None = None) -> None:
+        self._features = features.to(device)
+        self.views = views
+
+    def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
+        """See :class:`ImageSource`."""
+        device = self._features.values.device
+        views = None if self.views is None else torch.from_numpy(self.views(captions, epoch))
+        return self.rows(
+            torch.from_numpy(images).to(device, non_blocking=True),
+            None if views is None else views.to(device, non_blocking=True),
+        )
+
+    def rows(self, images: Tensor, views: Tensor | None = None) -> Padded:
+        """Some images by indices on the device, each in one of its views; whole images without ``views``."""
+        if self.views is not None:
+            images = images * self.views.number + (0 if views is None else views)
+        return _float(self._features.take(images))
+
+    def everything(self) -> Padded:
+        """See :class:`ImageSource`."""
+        return _float(self._features.take(slice(None, None, 1 if self.views is None else self.views.number)))
+
+
+class MappedFeatures:
+    """Features in files larger than the memory; the rows of a batch are read when it is made.
+
+    Args:
+        features: The features; row ``i`` is that of image ``i``.
+        views: Draws one of an image's views for each caption; ``None`` for whole images.
+    """
+
+    in_memory = False
+
+    def __init__(self, features: Features, views: ViewSampler | None = None) -> None:
+        self._features, self._views = features, views
+        self._number = 1 if views is None else views.number
+        self._counts = _region_counts(features, self._number)
+
+    def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
+        """See :class:`ImageSource`."""
+        return self._read(images, 0 if self._views is None else self._views(captions, epoch))
+
+    def everything(self) -> Padded:
+        """See :class:`ImageSource`."""
+        return self._read(np.arange(len(self._features)), 0)
+
+    def _read(self, images: Indices, views: Indices | int) -> Padded:
+        counts = None if self._counts is None else self._counts[torch.from_numpy(images * self._number + views)]
+        return _float(Padded(torch.from_numpy(self._features.take(images, views)), counts))
+
+
+class ImageReader:
+    """Images of a dataset, read and cropped by threads.
+
+    Args:
+        dataset: The dataset.
+        prepare: The model's ``prepare_images``.
+        pool: Threads that read.
+        seed: Seed of the run.
+        smallest_crop: Share of the area of the smallest crop; ``None`` for whole images.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        prepare: Callable[[Any], Padded],
+        pool: ThreadPoolExecutor,
+        seed: int,
+        smallest_crop: float | None,
+    ) -> None:
+        self._dataset, self._prepare, self._pool = dataset, prepare, pool
+        self._seed, self._smallest = seed, smallest_crop
+
+    def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
+        """See :class:`ImageSource`."""
+
+        def read(image: int, caption: int) -> Tensor:
+            loaded = self._dataset.read_image(self._dataset.image_ids[image])
+            if self._smallest is not None:
+                loaded = random_view(loaded, (self._seed, epoch, caption), self._smallest)
+            return self._prepare([loaded]).values
+
+        return Padded(torch.cat(list(self._pool.map(read, images.tolist(), captions.tolist()))))
+
+    def everything(self) -> Sequence[Image.Image]:
+        """See :class:`ImageSource`."""
+        return LazyImages(self._dataset, self._pool)
+
+
+class LazyImages(Sequence[Image.Image]):
+    """The images of a dataset, read on access and not kept.
+
+    Args:
+        dataset: The dataset.
+        pool: Threads that read.
+        report: Called with the number of images read up to the end of each slice.
+    """
+
+    def __init__(self, dataset: Dataset, pool: ThreadPoolExecutor, report: Callable[[int], None] | None = None) -> None:
+        self._dataset, self._pool, self._report = dataset, pool, report
+
+    def __len__(self) -> int:
+        return len(self._dataset.images)
+
+    @overload
+    def __getitem__(self, place: int) -> Image.Image: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Image.Image]: ...
+    def __getitem__(self, place: int | slice) -> Image.Image | list[Image.Image]:
+        if isinstance(place, int):
+            return self._dataset.read_image(self._dataset.image_ids[place])
+        if self._report is not None:
+            self._report(place.indices(len(self))[1])
+        return list(self._pool.map(self._dataset.read_image, self._dataset.image_ids[place]))
+
+
+class CaptionInputs:
+    """Captions as the model takes them, prepared once and kept on the device if they fit.
+
+    Args:
+        texts: Token indices with lengths, or vectors of a frozen encoder.
+        device: Device of the model.
+    """
+
+    def __init__(self, texts: Padded, device: torch.device) -> None:
+        self._lengths = None if texts.lengths is None else texts.lengths.numpy()
+        self._texts = texts.to(device) if fits_in_memory(texts.values.nbytes, device) else texts
+        self.on_device = self._texts.values.device.type == device.type
+
+    def longest(self, captions: Indices) -> int | None:
+        """Words of the longest of some captions; ``None`` if each caption is one vector."""
+        return None if self._lengths is None else int(self._lengths[captions].max())
+
+    def take(self, captions: Indices, whole: Indices) -> Padded:
+        """Some captions, cut to the longest of the whole batch, so that all processes have the same width."""
+        rows = torch.from_numpy(captions).to(self._texts.values.device, non_blocking=True)
+        return self.rows(rows, self.longest(whole))
+
+    def rows(self, captions: Tensor, width: int | None) -> Padded:
+        """Some captions by indices on their device, cut or padded to a width."""
+        taken = self._texts.take(captions)
+        if width is None:
+            return taken
+        values = taken.values[:, :width]
+        return Padded(functional.pad(values, (0, width - values.shape[1])), taken.lengths)
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Makes the batches of this process.
+
+    Attributes:
+        images: The images.
+        texts: The captions.
+        image_of_caption: ``(C,)`` index of each caption's image.
+        device: Device of the model.
+        labels: Makes the labels of a batch; ``None`` without labels.
+        rank: Number of this process.
+        ranks: Number of processes.
+    """
+
+    images: ImageSource
+    texts: CaptionInputs
+    image_of_caption: Indices
+    device: torch.device
+    labels: BatchLabels | None = None
+    rank: int = 0
+    ranks: int = 1
+
+    def batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[Batch]:
+        """The batches of a plan, in order, on the device."""
+        if self.images.in_memory:
+            yield from (self._batch(captions, self._inputs(captions, epoch)) for captions in plan)
+            return
+        with ThreadPoolExecutor(1, "bcls-load") as thread:
+            coming: deque[tuple[Indices, Future[tuple[Padded, Padded]]]] = deque()
+            try:
+                for captions in plan:
+                    coming.append((captions, thread.submit(self._inputs, captions, epoch)))
+                    if len(coming) > _AHEAD:
+                        first, inputs = coming.popleft()
+                        yield self._batch(first, inputs.result())
+                while coming:
+                    first, inputs = coming.popleft()
+                    yield self._batch(first, inputs.result())
+            finally:
+                for _, inputs in coming:
+                    inputs.cancel()
+
+    def _inputs(self, whole: Indices, epoch: int) -> tuple[Padded, Padded]:
+        own = share_of_rank(whole, self.rank, self.ranks)
+        images = self.images.take(self.image_of_caption[own], own, epoch)
+        if self.device.type == "cuda" and images.values.device.type == "cpu":  # so that the copy is asynchronous
+            images = Padded(images.values.pin_memory(), images.lengths)
+        return images, self.texts.take(own, whole)
+
+    def _batch(self, whole: Indices, inputs: tuple[Padded, Padded]) -> Batch:
+        images, texts = (one.to(self.device) for one in inputs)
+        ids = torch.from_numpy(self.image_of_caption[whole]).to(self.device, non_blocking=True)
+        return Batch(len(whole), images, texts, ids, None if self.labels is None else self.labels(whole))
+
+
+@dataclass(frozen=True)
+class IndexBatch:
+    """A batch as the indices of its captions.
 
     Attributes:
         captions: ``(B,)`` on the device.
-        width: Words that captions are padded to; ``None`` where a caption is one vector.
-        views: ``(B,)`` which view of its image each caption is shown with, on the device; ``None`` where there is one.
+        width: Words that captions are padded to; ``None`` if a caption is one vector.
+        views: ``(B,)`` view of its image that each caption is shown with, on the device; ``None`` if there is one.
     """
 
     captions: Tensor
@@ -188,57 +366,81 @@ class Numbered:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What batches have in common that one recording serves."""
+        """Batches of equal shape can share one recording."""
         return len(self.captions), self.width
 
     def tensors(self) -> Iterator[Tensor]:
-        """What differs from batch to batch."""
+        """Its tensors, always in the same order."""
         yield self.captions
         if self.views is not None:
             yield self.views
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Numbered":
-        """The same with every tensor changed."""
-        return Numbered(change(self.captions), self.width, None if self.views is None else change(self.views))
+    def map(self, change: Callable[[Tensor], Tensor]) -> "IndexBatch":
+        """The same batch with every tensor changed."""
+        return IndexBatch(change(self.captions), self.width, None if self.views is None else change(self.views))
 
 
-class Lookup:
-    """Makes batches on the device from numbers.
+class DeviceLoader:
+    """Makes batches on the device from indices of captions.
 
     Args:
-        feed: Of a single process, with images and captions on the device; see :meth:`serves`.
-        labels: With all vectors on the device, or ``None``.
+        loader: Loader of a single process whose inputs are all on the device; see :meth:`serves`.
     """
 
-    def __init__(self, feed: Feed, labels: BatchLabels | None) -> None:
-        assert isinstance(feed.images, HeldImages)  # noqa: S101 - `serves` has seen to it
-        self._feed, self._images, self._labels = feed, feed.images, labels
-        self._owner = torch.from_numpy(feed.image_of_caption).to(feed.device)
+    def __init__(self, loader: Loader) -> None:
+        assert isinstance(loader.images, DeviceFeatures)  # noqa: S101 - `serves` has checked it
+        self._loader, self._images = loader, loader.images
+        self._owner = torch.from_numpy(loader.image_of_caption).to(loader.device)
 
     @staticmethod
-    def serves(feed: Feed, labels: BatchLabels | None) -> bool:
-        """Whether all that a batch needs is on the device."""
-        held = isinstance(feed.images, HeldImages) and feed.texts.held
-        return held and feed.ranks == 1 and (labels is None or labels.held)
+    def serves(loader: Loader) -> bool:
+        """Whether all inputs of a batch are on the device."""
+        kept = isinstance(loader.images, DeviceFeatures) and loader.texts.on_device
+        return kept and loader.ranks == 1 and (loader.labels is None or loader.labels.on_device)
 
-    def batches(self, plan: Sequence[Numbers], epoch: int) -> Iterator[Numbered]:
-        """The batches of a plan, in order; the epoch says which views are drawn, where there are some."""
+    def batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[IndexBatch]:
+        """The batches of a plan, in order; the epoch selects the views, if there are several."""
         if not plan:
             return
-        everything = np.concatenate(plan)
-        sizes = [len(one) for one in plan]
+        everything, sizes = np.concatenate(plan), [len(one) for one in plan]
+        indices = torch.split(torch.from_numpy(everything).to(self._loader.device), sizes)
         views: Sequence[Tensor | None] = [None] * len(plan)
         if self._images.views is not None:
-            views = torch.split(torch.from_numpy(self._images.views(everything, epoch)).to(self._feed.device), sizes)
-        numbers = torch.split(torch.from_numpy(everything).to(self._feed.device), sizes)
-        for captions, sent, shown in zip(plan, numbers, views, strict=True):
-            longest = self._feed.texts.longest(captions)
-            yield Numbered(sent, None if longest is None else longest + -longest % STEP, shown)
+            drawn = torch.from_numpy(self._images.views(everything, epoch))
+            views = torch.split(drawn.to(self._loader.device), sizes)
+        for captions, sent, shown in zip(plan, indices, views, strict=True):
+            longest = self._loader.texts.longest(captions)
+            yield IndexBatch(sent, None if longest is None else longest + -longest % CAPTION_STEP, shown)
 
-    def open(self, batch: Numbered) -> Batch:
-        """The whole batch, computed on the device alone."""
-        captions = batch.captions
+    def load(self, batch: IndexBatch) -> Batch:
+        """The whole batch, computed on the device."""
+        captions, labels = batch.captions, self._loader.labels
         ids = self._owner[captions]
-        texts = self._feed.texts.rows(captions, batch.width)
-        relevance = None if self._labels is None else self._labels(captions)
+        texts = self._loader.texts.rows(captions, batch.width)
+        relevance = None if labels is None else labels(captions)
         return Batch(len(captions), self._images.rows(ids, batch.views), texts, ids, relevance)
+
+
+def pad_captions(texts: Padded) -> Padded:
+    """Captions padded to a multiple of :data:`CAPTION_STEP` words.
+
+    Example:
+        >>> pad_captions(Padded(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3]))).values.shape
+        torch.Size([2, 8])
+    """
+    if texts.lengths is None:
+        return texts
+    return Padded(functional.pad(texts.values, (0, -texts.values.shape[1] % CAPTION_STEP)), texts.lengths)
+
+
+def _float(rows: Padded) -> Padded:
+    return Padded(rows.values.float(), rows.lengths)
+
+
+def _region_counts(features: Features, views: int) -> Tensor | None:
+    """Regions of each row without padding, the first ``views`` rows of each image one after another."""
+    if len(features.shape) < 3 or all(counts is None for counts in features.counts):
+        return None
+    every = features.shape[1]
+    counts = [features.regions(image, view) for image in range(len(features)) for view in range(views)]
+    return torch.tensor([every if count is None else count for count in counts], dtype=torch.int64)

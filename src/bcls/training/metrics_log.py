@@ -1,29 +1,175 @@
-"""``metrics.jsonl``: a line for each reading of the steps and one for each validation, none twice and none lost.
+"""Values of a run while it trains: the monitor of its steps, ``metrics.jsonl``, and lines on standard error.
 
-Which curves tell the course of a run.
+On a GPU reading a value waits for all work before it. So each step leaves its values on the device, and they are read
+together every ``log_every`` steps and before each checkpoint: NaN is found a few steps late, but no checkpoint ever
+contains it. On a CPU values are read at every step.
 """
 
 import importlib.util
 import json
+import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bcls._core.errors import fail, shortened
 from bcls.training.run_folder import METRICS
+from bcls.training.sampler import Indices
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Scores of a batch with a smaller standard deviation are all the same.
+_COLLAPSED = 1e-3
+#: This many steps in a row are no accident.
+_COLLAPSED_STEPS = 50
+#: Values of a step that are no terms of the loss; the second set also has those that `metrics.jsonl` adds.
+_NO_TERMS = {"spread", "gradient"}
+_NO_CURVES = _NO_TERMS | {"kind", "epoch", "step", "loss", "lr", "seconds"}
+_COLUMNS = (
+    ("i2t R@1", "i2t_r1"),
+    ("i2t R@10", "i2t_r10"),
+    ("t2i R@1", "t2i_r1"),
+    ("t2i R@10", "t2i_r10"),
+    ("rsum", "rsum"),
+    ("tau", "tau"),
+)
 
 
-class Journal:
-    """Appends to ``metrics.jsonl``, and to TensorBoard where it is installed.
+def log_line(line: str) -> None:
+    """Print a line on standard error; of several processes only the first prints."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, file=sys.stderr, flush=True)
+
+
+def log_epoch(epoch: int, epochs: int, metrics: Mapping[str, float], seconds: float, *, better: bool) -> None:
+    """Print a row of the validation table; its header precedes the first row and every tenth after it."""
+    columns = [(head, key) for head, key in _COLUMNS if key in metrics]
+    if epoch % 10 == 1:
+        log_line("validation  " + "  ".join(f"{head:>8}" for head, _ in columns) + "  time left")
+    cells = "  ".join(f"{metrics[key]:8.4f}" if key == "tau" else f"{metrics[key]:8.2f}" for _, key in columns)
+    left = duration(seconds / epoch * (epochs - epoch))
+    log_line(f"epoch {epoch:<4}  {cells}  {left:>9}{'  best' if better else ''}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in readable units.
+
+    Example:
+        >>> duration(42.2), duration(200), duration(7500)
+        ('42 s', '3 min', '2 h 05 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class DivergedError(ValueError):
+    """A term of the loss or the gradient is NaN or infinite; the message has the step, the term and the captions."""
+
+
+def diverged(step: int, name: str, value: float, captions: Indices, caption_ids: Sequence[str]) -> NoReturn:
+    """Report the batch and the term at fault.
+
+    Raises:
+        DivergedError: Always.
+    """
+    ids = [caption_ids[caption] for caption in captions[:8]]
+    more = f" and {len(captions) - 8} more" if len(captions) > 8 else ""
+    raise DivergedError(
+        f"`{name}`: expected a finite number at step {step}, got {value} with captions {', '.join(ids)}{more}; "
+        "the last checkpoint is from before it: lower --lr, set --clip, or use --precision bf16 in place of fp16"
+    )
+
+
+class StepMonitor:
+    """Collects the values of steps, and detects NaN and collapse.
+
+    Args:
+        caption_ids: Ids of all captions, for error messages.
+        check_gradient: Whether an infinite gradient is an error; with fp16 the scaler skips such steps.
+        pending: Steps whose values were read but not yet written, from a checkpoint.
+        flat: Steps in a row, up to now, with all scores equal.
+    """
+
+    def __init__(
+        self,
+        caption_ids: Sequence[str],
+        *,
+        check_gradient: bool,
+        pending: Sequence[tuple[int, dict[str, float]]] = (),
+        flat: int = 0,
+    ) -> None:
+        self.check_gradient = check_gradient
+        self.pending = list(pending)
+        self.flat = flat
+        self.caption_ids = caption_ids
+        self._warned = False
+        self._unread: list[tuple[int, list[str], Tensor, Indices]] = []
+
+    def add(self, step: int, values: "dict[str, Tensor]", captions: Indices) -> None:
+        """Add the values of a step, without waiting for them."""
+        import torch
+
+        stacked = torch.stack([value.detach().float().reshape(()) for value in values.values()])
+        self._unread.append((step, list(values), stacked, captions))
+
+    def read(self) -> None:
+        """Read the values that were added since the last call.
+
+        Raises:
+            DivergedError: A value is NaN or infinite.
+        """
+        if not self._unread:
+            return
+        import torch
+
+        # One synchronization with the device for all steps; the number of values may change with the loss.
+        row = iter(torch.cat([stacked for _, _, stacked, _ in self._unread]).tolist())
+        for step, names, _, captions in self._unread:
+            values = {name: next(row) for name in names}
+            for name, value in values.items():
+                if not math.isfinite(value) and (name != "gradient" or self.check_gradient):
+                    diverged(step, name, value, captions, self.caption_ids)
+            self.flat = self.flat + 1 if values.get("spread", 1.0) < _COLLAPSED else 0
+            self.pending.append((step, values))
+        self._unread.clear()
+
+    def take_means(self) -> dict[str, float]:
+        """Mean of each value over the pending steps, with the sum of the terms first; clears the pending steps."""
+        sums: dict[str, list[float]] = {}
+        for _, values in self.pending:
+            for name, value in values.items():
+                sums.setdefault(name, []).append(value)
+        self.pending.clear()
+        means = {name: math.fsum(values) / len(values) for name, values in sums.items()}
+        return {"loss": math.fsum(value for name, value in means.items() if name not in _NO_TERMS), **means}
+
+    def collapse_warning(self) -> str | None:
+        """The warning that the model gives all pairs the same score; returned once, after enough such steps."""
+        if self._warned or self.flat < _COLLAPSED_STEPS:
+            return None
+        self._warned = True
+        return (
+            f"the scores of all pairs have been equal for {self.flat} steps: the model has collapsed, and a hinge loss "
+            "stays at 2 x margin an anchor. Start again with --warm-negatives 2 or more (all negatives first), a soft "
+            "loss such as triplet-sn or bcls, a lower --lr, or a --warmup"
+        )
+
+
+class MetricsLog:
+    """Appends to ``metrics.jsonl``, and to TensorBoard if it is installed.
 
     Args:
         folder: The run's folder.
-        keep: Bytes to keep of what is there; lines after them are from steps that are done again.
-        step: The last one that is kept; TensorBoard's curves continue after it.
+        keep: Bytes of the existing file to keep; lines after them are from steps that are repeated.
+        step: The last step that is kept; TensorBoard's curves continue after it.
 
     Raises:
-        ValueError: The file is shorter than that.
+        ValueError: The file is shorter than ``keep``.
     """
 
     def __init__(self, folder: Path, keep: int, step: int) -> None:
@@ -31,7 +177,7 @@ class Journal:
         path.touch()
         if path.stat().st_size < keep:
             got = f"{path.stat().st_size} bytes"
-            fail(str(path), f"at least the {keep} bytes that the checkpoint knows", got, "put the whole file back")
+            fail(str(path), f"at least the {keep} bytes of the checkpoint", got, "put the whole file back")
         self._file = path.open("r+b")
         self._file.truncate(keep)
         self._file.seek(keep)
@@ -41,8 +187,8 @@ class Journal:
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-    def write(self, kind: str, epoch: int, step: int, values: dict[str, Any]) -> None:
-        """Add a line: what it is, where in the run, and its values."""
+    def write(self, kind: str, epoch: int, step: int, values: Mapping[str, Any]) -> None:
+        """Append a line: its kind, its position in the run, and its values."""
         line = {"kind": kind, "epoch": epoch, "step": step, **values}
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
@@ -51,8 +197,8 @@ class Journal:
                 if isinstance(value, float):
                     self._board.add_scalar(f"{kind}/{name}", value, step)
 
-    def settle(self) -> int:
-        """See that all lines are on the disk; how many bytes they are."""
+    def sync(self) -> int:
+        """Make sure that all lines are on the disk; returns the length of the file in bytes."""
         os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -64,38 +210,35 @@ class Journal:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's ``metrics.jsonl``; a last one that was cut off is left out.
+    """The lines of a run's ``metrics.jsonl``; an incomplete last line is skipped.
 
     Raises:
-        ValueError: A line is none that :meth:`Journal.write` writes; the message names the file and the line.
+        ValueError: A line was not written by :meth:`MetricsLog.write`; the message names the file and the line.
         OSError: The file cannot be read.
     """
     path = folder / METRICS
-    # What stands behind the last newline was being written when the run was killed, and is written again by the next.
+    # A line without a newline was being written when the run was killed; the resumed run writes it again.
     whole = path.read_bytes().split(b"\n")[:-1]
-    return [_read_line(f"{path}, line {number}", line) for number, line in enumerate(whole, 1)]
+    return [_parse_line(f"{path}, line {number}", line) for number, line in enumerate(whole, 1)]
 
 
-def _read_line(where: str, content: bytes) -> dict[str, Any]:
-    """One line, with all that says where in the run it belongs."""
-    remedy = "take the line out, or put the whole file back"
+def _parse_line(where: str, content: bytes) -> dict[str, Any]:
+    hint = "take the line out, or put the whole file back"
     try:
-        line: object = json.loads(content)
+        line = json.loads(content)
     except (ValueError, RecursionError) as error:
-        fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", remedy)
+        fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", hint)
     if not isinstance(line, dict):
-        fail(where, "a mapping", repr(line), remedy)
+        fail(where, "a mapping", repr(line), hint)
     if not isinstance(line.get("kind"), str):
-        fail(where, "`kind` to be a word", repr(line.get("kind")), remedy)
+        fail(where, "`kind` to be a word", repr(line.get("kind")), hint)
     for key in ("epoch", "step"):
         if isinstance(line.get(key), bool) or not isinstance(line.get(key), int):
-            fail(where, f"`{key}` to be a whole number", repr(line.get(key)), remedy)
+            fail(where, f"`{key}` to be a whole number", repr(line.get(key)), hint)
     return line
 
 
 Lines = Sequence[Mapping[str, Any]]
-#: Of the steps' values, not terms of the loss.
-_ASIDE = {"kind", "epoch", "step", "loss", "lr", "seconds", "gradient", "spread"}
 
 
 class Curve(NamedTuple):
@@ -107,25 +250,25 @@ class Curve(NamedTuple):
     keys: list[str]
 
 
-def curves_of(steps: Lines, looks: Lines) -> list[Curve]:
-    """The plots of a run, those that it has values for.
+def curves_of(steps: Lines, validations: Lines) -> list[Curve]:
+    """The plots of a run for which it has values.
 
     Args:
         steps: Lines of the kind ``step``.
-        looks: Lines of the kind ``validation``.
+        validations: Lines of the kind ``validation``.
 
     Example:
         >>> [curve.title for curve in curves_of([{"step": 1, "loss": 0.5, "lr": 0.1}], [])]
         ['Loss', 'Learning rate']
     """
-    terms = list(dict.fromkeys(key for line in steps for key in line if key not in _ASIDE))
+    terms = list(dict.fromkeys(key for line in steps for key in line if key not in _NO_CURVES))
     wanted = [
         Curve("Loss", "step", steps, ["loss", *(terms if len(terms) > 1 else [])]),
         Curve("Learning rate", "step", steps, ["lr"]),
         Curve("Norm of the gradient", "step", steps, ["gradient"]),
-        Curve("Validation loss", "epoch", looks, ["loss"]),
-        Curve("Validation RSUM", "epoch", looks, ["rsum"]),
-        Curve("Validation tau", "epoch", looks, ["i2t_tau_a", "t2i_tau_a"]),
+        Curve("Validation loss", "epoch", validations, ["loss"]),
+        Curve("Validation RSUM", "epoch", validations, ["rsum"]),
+        Curve("Validation tau", "epoch", validations, ["i2t_tau_a", "t2i_tau_a"]),
     ]
     present = [one._replace(keys=[key for key in one.keys if any(key in line for line in one.lines)]) for one in wanted]
     return [one for one in present if one.keys]

@@ -1,12 +1,12 @@
-"""Optimiser with a group for each named part of the model.
+"""Optimization: the loss from its settings, the optimizer with its parameter groups, the learning rate schedule.
 
-The learning rate, as a pure function of the step: nothing to store, nothing to restore.
-
-The loss of a run, from its settings.
+The learning rate is a pure function of the step, so a checkpoint need not store it.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from bcls._core.errors import check_choice, check_number, fail
 from bcls.losses import LOSSES, RetrievalLoss, TripletLoss, from_name
 from bcls.training.config import TrainConfig
 
-#: Name of the group of what the loss learns, its temperature.
+#: Parameter group of the parameters of the loss, such as its temperature.
 LOSS_GROUP = "loss"
 
 
@@ -25,20 +25,20 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Adam or AdamW over named groups of parameters.
 
-    A group's learning rate is ``lr`` times its factor in ``config.rates``. Weight decay leaves vectors and numbers
-    alone (biases, norms, a temperature). On CUDA the fused form is used.
+    A group's learning rate is ``lr`` times its factor in ``config.rates``. Weight decay is not applied to vectors and
+    scalars (biases, norms, a temperature). On CUDA the optimizer is fused.
 
     Args:
         groups: Parameters by the name of their group.
         config: Settings of the run.
-        device: Where the parameters are.
+        device: Device of the parameters.
 
     Raises:
-        ValueError: ``rates`` names a group that is not there; the message names those that are.
+        ValueError: ``rates`` names an unknown group; the message lists the groups.
     """
     for name, factor in config.rates.items():
         check_choice("rates", name, groups)
-        check_number(f"rates.{name}", factor, "1 leaves the learning rate as it is; freeze a part in `model`", above=0)
+        check_number(f"rates.{name}", factor, "1 does not change the learning rate; freeze a part in `model`", above=0)
     parts: list[dict[str, Any]] = []
     for name, parameters in groups.items():
         rate = config.lr * config.rates.get(name, 1.0)
@@ -51,10 +51,10 @@ def make_optimizer(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set every group's learning rate to a factor of its own full one."""
+    """Set every group's learning rate to a factor of its full learning rate."""
     for group in optimizer.param_groups:
         rate = group["full_lr"] * factor
-        if isinstance(group["lr"], torch.Tensor):  # read by a recorded step, where it lies
+        if isinstance(group["lr"], torch.Tensor):  # read by a recorded step, in place
             if group.get("rate_there") != rate:
                 group["lr"].fill_(rate)
                 group["rate_there"] = rate
@@ -66,13 +66,14 @@ def rate_at(epoch: int, step: int, steps: int, config: TrainConfig) -> float:
     """Factor on the learning rate at a step.
 
     It rises linearly over ``config.warmup`` epochs; then it is multiplied by ``drop`` after each epoch of ``drops``
-    (``"step"``), falls to 0 along half a cosine (``"cosine"``), or stays (``"constant"``). Time is counted in epochs:
-    two epochs may differ by a step, see :func:`bcls.training.sampler.plan_epoch`.
+    (``"step"``), falls to 0 along half a cosine (``"cosine"``), or is constant (``"constant"``). Time is counted in
+    epochs, since two epochs may differ by a step, see :func:`bcls.training.sampler.plan_epoch`. A run that is extended
+    to more epochs follows the schedule of the new number: a cosine rises again to the value of the longer cosine.
 
     Args:
-        epoch: Epochs done.
-        step: Steps of the optimiser done in this one.
-        steps: Steps that it has.
+        epoch: Epochs completed.
+        step: Optimizer steps completed in the current epoch.
+        steps: Optimizer steps of the current epoch.
         config: Settings of the run.
 
     Example:
@@ -91,7 +92,7 @@ def rate_at(epoch: int, step: int, steps: int, config: TrainConfig) -> float:
     return 1.0
 
 
-#: What a loss can learn: argument, value to start from, and the lowest it may become.
+#: Arguments that a loss can learn, with their initial and smallest values.
 LEARNABLE: dict[str, dict[str, tuple[float, float]]] = {
     "infonce": {"temperature": (0.05, 0.01)},
     "sigmoid": {"scale": (10.0, 0.01), "bias": (-10.0, -float("inf"))},
@@ -107,12 +108,13 @@ def make_loss(
         settings: ``name``, arguments of :func:`bcls.losses.from_name` (of a sum as ``infonce.temperature`` or as a
             mapping below ``infonce``), and ``learn_temperature`` to learn the temperature of ``infonce`` or scale and
             bias of ``sigmoid`` along with the weights.
-        initial_temperature: Where learning the temperature of ``infonce`` starts unless it is given, a model's own.
-        initial_bias: The model's own bias, where it has learnt with a sigmoid loss: scale and bias of ``sigmoid`` then
-            start from the model's two, unless they are given.
+        initial_temperature: Initial value of a learned temperature of ``infonce`` that is not given: the model's own.
+        initial_bias: The model's own bias, if it was trained with a sigmoid loss: scale and bias of ``sigmoid`` then
+            start from the model's, unless they are given.
 
     Raises:
-        ValueError: A name or an argument is unknown; the message names the nearest one.
+        ValueError: A name, an argument or its value is wrong; the message has the full key, such as
+            ``loss.temperature``.
 
     Example:
         >>> loss = make_loss({"name": "infonce+kendall-sw-hs", "infonce": {"temperature": 0.07}})
@@ -133,8 +135,11 @@ def make_loss(
         able = [part for part in parts if part in LEARNABLE]
         if not able:
             fail("loss.learn_temperature", f"a loss among {', '.join(LEARNABLE)}", name, "leave it out")
+        own = {} if initial_temperature is None else {"temperature": initial_temperature}
+        if initial_temperature is not None and initial_bias is not None:
+            # A scale is useful only with its bias: together they decide from which cosine on a pair is a match.
+            own |= {"scale": 1 / initial_temperature, "bias": initial_bias}
         for part in able:
-            own = _starts(initial_temperature, initial_bias)
             for argument, (usual, _) in LEARNABLE[part].items():
                 start = own.get(argument, usual)
                 key = f"{part}.{argument}" if len(parts) > 1 else argument
@@ -142,26 +147,46 @@ def make_loss(
     for key in arguments:
         if key.startswith("learn"):
             check_choice("loss", key, ["learn_temperature"])
-    return from_name(name, **arguments)
+    with settings_section("loss"):
+        return from_name(name, **arguments)
 
 
-def _starts(temperature: float | None, bias: float | None) -> dict[str, float]:
-    """Where a model's own temperature and bias put what a loss learns."""
-    if temperature is None:
-        return {}
-    starts = {"temperature": temperature}
-    # A scale is of use with its bias alone: they say together from which cosine on a pair counts as one.
-    return starts if bias is None else {**starts, "scale": 1 / temperature, "bias": bias}
+@contextmanager
+def settings_section(section: str) -> Iterator[None]:
+    """Make errors name the full key of the settings: `temperature` becomes `loss.temperature`.
+
+    Args:
+        section: ``loss`` or ``model``.
+
+    Example:
+        >>> with settings_section("loss"):
+        ...     check_choice("triplet: argument", "marign", ["margin", "reduction"])
+        Traceback (most recent call last):
+        ...
+        ValueError: `loss.marign`: expected one of 'margin', 'reduction' (arguments of triplet), got 'marign'; did ...
+    """
+    try:
+        yield
+    except ValueError as error:
+        argument, found, rest = str(error).removeprefix("`").partition("`: ")
+        unknown = re.fullmatch(r"(expected one of .*), (got '(.*)'; .*)", rest)
+        loss, is_argument, _ = argument.partition(": argument")
+        if not found or argument.startswith(f"{section}."):
+            raise
+        if unknown and (is_argument or argument == "config"):  # the argument is the key that is not known
+            owner = f" (arguments of {loss})" if is_argument else ""
+            raise ValueError(f"`{section}.{unknown[3]}`: {unknown[1]}{owner}, {unknown[2]}") from error
+        raise ValueError(f"`{section}.{argument.removeprefix('config.')}`: {rest}") from error
 
 
 def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
-    """The loss of the first epochs where ``warm_negatives`` asks for it, with the margin and reduction of the loss.
+    """The loss of the first ``warm_negatives`` epochs, with the margin and reduction of the run's loss.
 
     Example:
         >>> all_negatives({"name": "triplet-sn+kendall", "triplet-sn": {"margin": 0.5}}).margin
         0.5
     """
-    # Of a sum, those of its first part that has one.
+    # In a sum, those of its first part that has one.
     known = {key.rpartition(".")[2]: value for key, value in reversed(_flat(settings).items())}
     arguments = {key: known[key] for key in ("margin", "reduction") if key in known}
     return TripletLoss(**arguments)
@@ -169,7 +194,7 @@ def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
 
 @torch.no_grad()
 def hold_in_range(loss: nn.Module) -> None:
-    """Keep learnt temperatures where the loss is defined; at 0.01 or above, as CLIP does."""
+    """Clamp learned temperatures to the range of the loss; at least 0.01, as in CLIP."""
     for name, parameter in loss.named_parameters():
         argument = name.rsplit(".", 1)[-1]
         for learnable in LEARNABLE.values():
@@ -178,7 +203,7 @@ def hold_in_range(loss: nn.Module) -> None:
 
 
 def numbers(value: Any) -> Any:
-    """Numbers that YAML takes for words, such as 5e-4, as numbers; in mappings and lists too.
+    """Convert numbers that YAML reads as strings, such as 5e-4; in mappings and lists, too.
 
     Example:
         >>> numbers({"lr": "5e-4", "name": "vsepp", "more": ["1e3"]})

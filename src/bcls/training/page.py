@@ -10,8 +10,7 @@ from bcls._core.files import write_whole
 from bcls.reports.blocks import Cell, Table
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page
-from bcls.training.console import duration
-from bcls.training.metrics_log import curves_of, read_metrics
+from bcls.training.metrics_log import curves_of, duration, read_metrics
 from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
 
 

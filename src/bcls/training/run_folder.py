@@ -1,11 +1,4 @@
-"""What a run ran on.
-
-The folder of a run: what is where in it, and one process at a time.
-
-Ctrl-C and SIGTERM: finish the step, write a checkpoint, then leave.
-
-What a training run gives back.
-"""
+"""The folder of a run: names of its files, the lock, ``environment.json``, and requests to stop."""
 
 import json
 import os
@@ -18,24 +11,56 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 import bcls
 from bcls._core.errors import fail
 from bcls._core.files import take, write_whole
 
+CONFIG, METRICS, ENVIRONMENT, REPORT = "config.yaml", "metrics.jsonl", "environment.json", "report.html"
+CHECKPOINTS, LAST, BEST, EPOCH = "checkpoints", "last", "best", "epoch-{}"
+_LOCK = ".lock"
 _PACKAGES = ("accelerate", "numpy", "safetensors", "scipy", "torch", "transformers", "sentence-transformers")
+
+
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Check that a folder can take a new run, or holds one to resume.
+
+    Raises:
+        ValueError: It holds a run although ``resume`` is not set, or it holds none.
+    """
+    # A run that was killed before it wrote its settings leaves an empty folder of checkpoints.
+    started = (folder / CONFIG, folder / METRICS, *(folder / CHECKPOINTS).glob("*"))
+    if not resume and any(path.exists() for path in started):
+        fail(
+            "out", "a new or empty folder", f"{folder}, which holds a run", "continue it with --resume, or use another"
+        )
+    if resume and not (folder / CONFIG).exists():
+        fail("resume", f"a run in {folder}", "none", "leave --resume out to start one")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a run's folder for this process. The system releases the lock when the process ends, however it ends.
+
+    Raises:
+        ValueError: Another process holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("a+", encoding="utf-8") as file:
+        owner = take(file)
+        if owner is not None:
+            fail("out", "a run that no other process trains", f"{folder}, in use by {owner}", "wait for it, or stop it")
+        yield
 
 
 def describe(processes: int) -> dict[str, Any]:
     """Versions, hardware, command line and the revision of the code, as plain values."""
+    import torch
+
     return {
         "bcls": bcls.__version__,
         "revision": _revision(),
@@ -44,7 +69,7 @@ def describe(processes: int) -> dict[str, Any]:
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "gpus": [torch.cuda.get_device_name(one) for one in range(torch.cuda.device_count())],
+        "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
         "processes": processes,
         "command": sys.argv,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -52,14 +77,50 @@ def describe(processes: int) -> dict[str, Any]:
 
 
 def add_environment(path: Path, processes: int) -> None:
-    """Write what this part of the run runs on; a continued run has an entry for each part."""
-    parts: list[dict[str, Any]] = []
-    if path.is_file():
-        try:
-            parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
-        except (ValueError, KeyError, TypeError):
-            parts = []  # a description, nothing that the run needs
+    """Add an entry to ``environment.json``; a resumed run has one for each part."""
+    try:
+        parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        parts = []  # only a description: the run does not depend on it
     write_whole(path, json.dumps({"parts": [*parts, describe(processes)]}, indent=1) + "\n")
+
+
+class Interrupt:
+    """A request to stop after the current step.
+
+    Attributes:
+        asked: Whether the run should stop.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@contextmanager
+def catch_signals(interrupt: Interrupt) -> Iterator[None]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second Ctrl-C raises KeyboardInterrupt at once.
+
+    Signals can be caught in the main thread only; in another one nothing changes.
+
+    Args:
+        interrupt: The request to set.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if interrupt.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        interrupt.asked = True
+        print("stopping after this step, with a checkpoint ...", file=sys.stderr, flush=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _version(name: str) -> str | None:
@@ -70,101 +131,10 @@ def _version(name: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The git revision of the code, where it lies in a repository."""
+    """The git revision of the code, if it lies in a repository."""
     git = shutil.which("git")
     if git is None:
         return None
     command = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     return run.stdout.strip() or None
-
-
-CONFIG, METRICS, ENVIRONMENT, REPORT = "config.yaml", "metrics.jsonl", "environment.json", "report.html"
-CHECKPOINTS, LAST, BEST, EPOCH = "checkpoints", "last", "best", "epoch-{}"
-_LOCK = ".lock"
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder for this process; the system lets go of it when the process ends, however it ends.
-
-    Raises:
-        ValueError: Another process has it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("a+", encoding="utf-8") as file:
-        owner = take(file)
-        if owner is not None:
-            fail("out", "a run that nobody else works on", f"{folder}, in use by {owner}", "wait for it, or stop it")
-        yield
-
-
-class Interrupt:
-    """Whether the run was asked to stop."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def agreed(self, device: torch.device, *, look: bool = True) -> bool:
-        """Whether all processes stop now; each asks at the same steps, and one that was told is enough.
-
-        Args:
-            device: Where tensors for the question live.
-            look: Ask the others now. Without it only a single process answers for itself.
-        """
-        if not (dist.is_available() and dist.is_initialized()):
-            return self.asked
-        if not look:
-            return False
-        flag = torch.tensor([self.asked], dtype=torch.int64, device=device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
-
-
-@contextmanager
-def listening(interrupt: Interrupt | None = None) -> Iterator[Interrupt]:
-    """Turn the first Ctrl-C or SIGTERM into a request; a second Ctrl-C stops at once.
-
-    Outside of the main thread signals cannot be caught, and nothing is changed.
-
-    Args:
-        interrupt: What is told, if it was made before.
-    """
-    interrupt = Interrupt() if interrupt is None else interrupt
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupt
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if interrupt.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        interrupt.asked = True
-        print("stopping after this step, with a checkpoint ...", file=sys.stderr, flush=True)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupt
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended.
-
-    Attributes:
-        folder: The run's folder; ``bcls.models.load(folder)`` is its best model.
-        epochs: Epochs trained.
-        best: Figures of the best epoch on the validation split; empty without one.
-        best_epoch: Which it was, from 1; 0 without a validation split.
-        history: Figures of every epoch.
-        seconds: Time spent, over all parts of the run.
-    """
-
-    folder: Path
-    epochs: int
-    best: dict[str, float]
-    best_epoch: int
-    history: list[dict[str, float]]
-    seconds: float

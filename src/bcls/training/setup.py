@@ -1,18 +1,22 @@
-"""From settings to everything that a run needs: data, model, loss, optimiser, labels, validation."""
+"""Set-up of a run: opens the data and builds model, loss, optimizer, inputs and validation from the settings.
+
+Checks come first, encoders last: a frozen encoder may take minutes, and no setting should fail after it.
+"""
 
 import hashlib
+import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
-from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 
 from bcls._core.errors import check_choice, fail
+from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.labels.cache import cached_embeddings, fingerprint
@@ -23,194 +27,203 @@ from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
 from bcls.training.config import TrainConfig, check_config
-from bcls.training.console import tell
-from bcls.training.cuda_graph import why_not
-from bcls.training.images import HeldImages, ImageSource, PictureImages, Pictures, feature_images
-from bcls.training.loader import Feed, Lookup, Texts
-from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers
-from bcls.training.sampler import left_out, plan_epoch
+from bcls.training.cuda_graph import graph_obstacle
+from bcls.training.distributed import start_accelerator
+from bcls.training.loader import (
+    CaptionInputs,
+    DeviceFeatures,
+    DeviceLoader,
+    ImageReader,
+    ImageSource,
+    LazyImages,
+    Loader,
+    feature_source,
+)
+from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers, settings_section
+from bcls.training.sampler import Indices, plan_epoch
 from bcls.training.validate import Validation
 
-#: Images of a rehearsal.
-_FEW = 16
+#: Models that attend to regions of an image.
+_REGION_MODELS = {"sgr", "saf", "sgraf"}
+
+
+#: Images whose inputs a dry run prepares.
+_DRY_RUN_IMAGES = 16
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a run works with; see :func:`set_up`."""
+class TrainState:
+    """The components of a run; see :func:`set_up`."""
 
     config: TrainConfig
     accelerator: Accelerator
     train: Dataset
-    feed: Feed
-    labels: BatchLabels | None
+    loader: Loader
     validation: Validation | None
     learner: Learner
+    #: The model as DistributedDataParallel and mixed precision wrap it.
     parallel: torch.nn.Module
-    stepper: Any
+    #: The optimizer as the gradient scaler wraps it.
+    optimizer: Any
     pool: ThreadPoolExecutor
-
-    @cached_property
-    def lookup(self) -> Lookup | None:
-        """Makes batches on the device, for recorded steps whose data is all there."""
-        if not self.config.graph or not Lookup.serves(self.feed, self.labels):
-            return None
-        return Lookup(self.feed, self.labels)
 
     @property
     def model(self) -> RetrievalModel:
-        """The model itself, whatever wraps it for several processes."""
+        """The model itself."""
         return self.learner.model
 
-    def plan(self, epoch: int) -> list[list[np.ndarray[Any, np.dtype[np.int64]]]]:
-        """Batches of each step of the optimiser in an epoch."""
-        config = self.config
+    @cached_property
+    def device_loader(self) -> DeviceLoader | None:
+        """Makes batches on the device, for recorded steps whose inputs are all there."""
+        return DeviceLoader(self.loader) if self.config.graph and DeviceLoader.serves(self.loader) else None
+
+    def plan(self, epoch: int) -> list[list[Indices]]:
+        """Captions of the batches of each optimizer step of an epoch."""
+        config, least = self.config, max(2, self.accelerator.num_processes)
         owner = self.train.image_of_caption
-        least = max(2, self.accelerator.num_processes)
         batches = plan_epoch(owner, config.batch, config.seed, epoch, distinct=config.distinct, least=least)
         return [batches[start : start + config.accumulate] for start in range(0, len(batches), config.accumulate)]
 
-    @cached_property
-    def fingerprint(self) -> dict[str, Any]:
-        """What tells the training data from other data."""
-        digest = hashlib.sha256()
-        for caption in self.train.captions:
-            digest.update(f"{caption.caption_id}\t{caption.image_id}\t{caption.text}\n".encode())
-        return {
-            "name": self.train.name,
-            "images": len(self.train.images),
-            "captions": len(self.train.captions),
-            "sha256": digest.hexdigest(),
-        }
+    def unused_captions(self) -> int:
+        """How many captions the first epoch does not use."""
+        return len(self.train.captions) - sum(len(batch) for step in self.plan(0) for batch in step)
+
+    def close(self) -> None:
+        """Stop the threads, and give the model its own ``forward`` back."""
+        self.pool.shutdown()
+        self.accelerator.unwrap_model(self.parallel, keep_fp32_wrapper=False)
 
 
 def set_up(
-    config: TrainConfig, model: RetrievalModel | None = None, dataset: Dataset | None = None, *, rehearsal: bool = False
-) -> Run:
-    """Open the data, build model, loss and optimiser, and put them where they run.
+    config: TrainConfig,
+    model: RetrievalModel | None = None,
+    dataset: Dataset | None = None,
+    *,
+    labels: BatchLabels | None = None,
+    show_progress: bool = True,
+    dry_run: bool = False,
+) -> TrainState:
+    """Open the data and build model, loss, optimizer and inputs; all settings are checked before an encoder runs.
 
     Args:
-        config: The settings.
+        config: Settings.
         model: A model in place of that of the settings.
-        dataset: A dataset that is open already.
-        rehearsal: Only the first pictures and captions can be asked for, and there are neither labels nor validation:
-            frozen encoders would take minutes over all of them.
+        dataset: An open dataset in place of that of the settings.
+        labels: Makes the labels of training batches, in place of those of the settings.
+        show_progress: Show the progress of frozen encoders.
+        dry_run: Prepare the inputs of a few images only, and neither labels nor validation.
 
     Raises:
-        ValueError: A setting is wrong, or settings, data and model do not fit together.
+        ValueError: A setting is wrong, or settings, data and model do not match.
     """
     check_config(config)
     config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
-    loss = make_loss(config.loss)  # a misspelt argument is worth telling before the data is read
+    loss = make_loss(config.loss)
+    check_loss_labels(config, loss)
     accelerator = start_accelerator(config)
-    reason = why_not(config, accelerator.device, accelerator.num_processes) if config.graph else None
-    if reason is not None:
-        fail("graph", "a run whose steps can be recorded", reason, "leave --graph out")
-    whole = dataset if dataset is not None else _open(config)
-    if config.skip_quarantined:
-        whole = whole.without_quarantined()
-    train = _split(whole, "train_split", config.train_split)
+    device = accelerator.device
+    obstacle = graph_obstacle(config, device, accelerator.num_processes) if config.graph else None
+    if obstacle is not None:
+        fail("graph", "a run whose steps can be recorded", obstacle, "leave --graph out")
+    train_split, val_split = open_splits(config, dataset)
     torch.manual_seed(config.seed)
     if model is None:
-        model = build_model(config, train)
+        model = build_model(config, train_split)
     if config.loss.get("learn_temperature"):
-        own = (getattr(model, name, None) for name in ("initial_temperature", "initial_bias"))
-        loss = make_loss(config.loss, *own)
-    _check_labels(config, loss)
-    device = accelerator.device
+        initial = (getattr(model, name, None) for name in ("initial_temperature", "initial_bias"))
+        loss = make_loss(config.loss, *initial)
     model.to(device)
     loss.to(device)
+    groups, learned = model.parameter_groups(), list(loss.parameters())
+    optimizer = make_optimizer({**groups, LOSS_GROUP: learned} if learned else groups, config, device)
+    if config.labels != "none":
+        fingerprint(config.labels)  # raises if the text encoder is not available
+
+    # From here on encoders run.
     pool = ThreadPoolExecutor(config.workers, "bcls-read")
-    shown = train.of_images(train.image_ids[:_FEW]) if rehearsal else train
-    feed = Feed(
-        _images(config, shown, model, device, pool, training=True),
-        Texts(_texts(shown, model), device),
-        shown.image_of_caption,
-        device,
-        accelerator.process_index,
-        accelerator.num_processes,
-    )
-    labels = None
-    if config.labels != "none" and rehearsal:
-        fingerprint(config.labels)  # says so where the encoder is not there
-    elif config.labels != "none":
-        with accelerator.main_process_first():  # makes them where they are not there yet
-            vectors = cached_embeddings(train, config.labels)
-        labels = BatchLabels(vectors, train.image_of_caption, config.aggregate, device)
-    groups = model.parameter_groups()
-    learnt = list(loss.parameters())
-    if learnt:
-        groups = {**groups, LOSS_GROUP: learnt}
-    optimizer = make_optimizer(groups, config, device)
-    steps = config.epochs * ceil(len(train.captions) / (config.batch * config.accumulate))
+    inputs = train_split.of_images(train_split.image_ids[:_DRY_RUN_IMAGES]) if dry_run else train_split
+    images = image_source(config, inputs, model, pool, training=True, show_progress=show_progress)
+    texts = CaptionInputs(caption_inputs(inputs, model, show_progress=show_progress), device)
+    if labels is None and config.labels != "none" and not dry_run:
+        with accelerator.main_process_first():  # the main process embeds the captions if that was not done before
+            vectors = cached_embeddings(train_split, config.labels)
+        labels = BatchLabels(vectors, train_split.image_of_caption, config.aggregate, device)
+    rank, ranks = accelerator.process_index, accelerator.num_processes
+    loader = Loader(images, texts, inputs.image_of_caption, device, labels, rank, ranks)
+    steps = config.epochs * ceil(len(train_split.captions) / (config.batch * config.accumulate))
     average = MovingAverage(model, decay_for(config.ema, steps)) if config.ema else None
     parallel = accelerator.prepare_model(model)
-    stepper = accelerator.prepare_optimizer(optimizer)
+    wrapped_optimizer = accelerator.prepare_optimizer(optimizer)
     learner = Learner(model, loss, optimizer, average, accelerator.scaler)
     validation = None
-    if config.val_split is not None:
-        split = _split(whole, "val_split", config.val_split)
-        validation = None if rehearsal else _validation(config, split, model, device, pool)
-    return Run(config, accelerator, train, feed, labels, validation, learner, parallel, stepper, pool)
+    if val_split is not None and not dry_run:
+        validation = make_validation(config, val_split, model, pool, show_progress=show_progress)
+    return TrainState(config, accelerator, train_split, loader, validation, learner, parallel, wrapped_optimizer, pool)
 
 
-def start_accelerator(config: TrainConfig) -> Accelerator:
-    """Accelerate, on the device and in the precision that the settings ask for."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        fail("device", "a machine with a CUDA device", "none", "use --device cpu or auto")
-    # A run before this one in the same process may have had another precision or device; one beside it has the same.
-    now = AcceleratorState._shared_state
-    if now and now["_cpu"] != (config.device == "cpu"):
-        AcceleratorState._reset_state(reset_partial_state=True)
-    elif now and now["_mixed_precision"] != config.precision:
-        AcceleratorState._reset_state()
-    return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
+def open_splits(config: TrainConfig, dataset: Dataset | None) -> tuple[Dataset, Dataset | None]:
+    """Open the training and the validation split, and check that they have the features of the settings.
+
+    Args:
+        config: Settings of the run.
+        dataset: A dataset that is open already, in place of ``config.data``.
+
+    Raises:
+        ValueError: The dataset, a split or the features do not exist.
+    """
+    if dataset is None:
+        if not config.data:
+            fail("data", "the folder of a dataset", "none", "give it with --data DIR")
+        dataset = open_dataset(config.data)
+    if config.skip_quarantined:
+        dataset = dataset.without_quarantined()
+    splits = []
+    for key, name in (("train_split", config.train_split), ("val_split", config.val_split)):
+        if name is None:
+            continue
+        check_choice(key, name, dataset.splits)
+        split = dataset.split(name)
+        if len(split.images) < 2 or not split.captions:
+            fail(key, "at least two images with captions", f"{len(split.images)} in {name!r}", "choose another split")
+        if config.features is not None:
+            _check_feature_name(config, split)
+        splits.append(split)
+    return splits[0], splits[1] if config.val_split is not None else None
 
 
 def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
-    """The model of the settings; the width of features and the vocabulary come from the data unless they are given.
+    """Build the model of the settings; the width of features and the vocabulary come from the data unless given.
 
     Raises:
-        ValueError: The model's settings are wrong, or say another width than the features have.
+        ValueError: The model's settings are wrong, or do not match the features.
     """
     settings = dict(config.model)
-    wanted = settings.get("name") in {"vsepp", "sgr", "saf", "sgraf"} or settings.get("image") == "features"
-    if config.features is not None and wanted and not settings.get("backbone"):
-        width = train.features(config.features).shape[-1]
-        given = settings.setdefault("features", width)
-        if given != width:
-            expected = f"{width}, the width of the features {config.features!r}"
+    region_model = settings.get("name") in _REGION_MODELS
+    takes_features = region_model or settings.get("name") == "vsepp" or settings.get("image") == "features"
+    if config.features is not None and takes_features and not settings.get("backbone"):
+        shape = train.features(config.features).shape
+        given = settings.setdefault("features", shape[-1])
+        if given != shape[-1]:
+            expected = f"{shape[-1]}, the width of the features {config.features!r}"
             fail("model.features", expected, given, "leave it out: it is read from the data")
-    parsed = model_config(settings)
-    if not hasattr(parsed, "words") or getattr(parsed, "text", "gru") != "gru":  # reads captions by itself
-        return build(parsed)
-    if config.vocabulary is not None:
-        words = Vocabulary.read(config.vocabulary)
-    else:
-        words = Vocabulary.build(train.texts, threshold=config.word_threshold)
-    return build(parsed, vocabulary=words)
+    with settings_section("model"):
+        parsed = model_config(settings)
+    if region_model and config.features is not None:
+        _check_regions(config, shape, parsed.regions)
+    with settings_section("model"):
+        if not hasattr(parsed, "words") or getattr(parsed, "text", "gru") != "gru":  # it reads captions by itself
+            return build(parsed)
+        if config.vocabulary is not None:
+            return build(parsed, vocabulary=Vocabulary.read(config.vocabulary))
+        return build(parsed, vocabulary=Vocabulary.build(train.texts, threshold=config.word_threshold))
 
 
-def unvisited(run: Run) -> int:
-    """How many captions the first epoch leaves out."""
-    return left_out([batch for step in run.plan(0) for batch in step], len(run.train.captions))
+def check_loss_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
+    """Check that a loss that needs continuous labels has them.
 
-
-def _open(config: TrainConfig) -> Dataset:
-    if not config.data:
-        fail("data", "the folder of a dataset", "none", "give it with --data DIR")
-    return open_dataset(config.data)
-
-
-def _split(dataset: Dataset, name: str, split: str) -> Dataset:
-    check_choice(name, split, dataset.splits)
-    part = dataset.split(split)
-    if len(part.images) < 2 or not part.captions:
-        fail(name, "at least two images with captions", f"{len(part.images)} in {split!r}", "choose another split")
-    return part
-
-
-def _check_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
+    Raises:
+        ValueError: It needs labels, and ``labels`` is none.
+    """
     if config.labels == "none":
         try:
             loss.terms(torch.eye(2))
@@ -219,49 +232,110 @@ def _check_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
             fail("labels", f"a text encoder: the loss {name!r} learns from continuous labels", "none", "use minilm")
 
 
-def _texts(dataset: Dataset, model: RetrievalModel) -> Padded:
-    """Captions as the model takes them, or as its frozen encoder gives them: made once."""
-    if getattr(model, "frozen_text", False):
-        tell(f"reading {len(dataset.texts):,} captions once with the frozen text encoder ...")
-        vectors: Padded = model.text_vectors_of(dataset.texts)  # type: ignore[operator]
-        return vectors
-    return model.prepare_texts(dataset.texts)
-
-
-def _images(
+def image_source(
     config: TrainConfig,
     dataset: Dataset,
     model: RetrievalModel,
-    device: torch.device,
     pool: ThreadPoolExecutor,
     *,
     training: bool,
+    show_progress: bool,
 ) -> ImageSource:
+    """The images of a split as the model takes them; a frozen encoder encodes them here, once."""
+    augment = training and config.augment
     if config.features is not None:
-        seed = config.seed if training and config.augment else None  # views are drawn as crops of pictures are
-        return feature_images(dataset.features(config.features), device, seed)
+        # Views are drawn like crops of images.
+        return feature_source(dataset.features(config.features), model.device, config.seed if augment else None)
     if getattr(model, "frozen_images", False):
-        tell(f"looking at {len(dataset.images):,} pictures once with the frozen image encoder ...")
-        vectors: Padded = model.image_vectors_of(Pictures(dataset, pool))  # type: ignore[operator]
-        return HeldImages(vectors, device)
-    smallest = config.smallest_crop if training and config.augment else None
-    return PictureImages(dataset, model.prepare_images, pool, config.seed, smallest)
+        encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
+        if not show_progress:
+            return DeviceFeatures(encode(LazyImages(dataset, pool)), model.device)
+        count = len(dataset.images)
+        with progress(f"encoding {count:,} images once with the frozen image encoder", count) as report:
+            vectors = encode(LazyImages(dataset, pool, report))
+        return DeviceFeatures(vectors, model.device)
+    smallest_crop = config.smallest_crop if augment else None
+    return ImageReader(dataset, model.prepare_images, pool, config.seed, smallest_crop)
 
 
-def _validation(
-    config: TrainConfig, split: Dataset, model: RetrievalModel, device: torch.device, pool: ThreadPoolExecutor
+def caption_inputs(dataset: Dataset, model: RetrievalModel, *, show_progress: bool) -> Padded:
+    """The captions of a split as the model takes them; a frozen encoder encodes them here, once."""
+    if not getattr(model, "frozen_text", False):
+        return model.prepare_texts(dataset.texts)
+    encode: Callable[[Any], Padded] = model.text_vectors_of  # type: ignore[assignment]
+    if not show_progress:
+        return encode(dataset.texts)
+    count = len(dataset.texts)
+    with progress(f"encoding {count:,} captions once with the frozen text encoder", count) as report:
+        return encode(_ReportedList(dataset.texts, report))
+
+
+def make_validation(
+    config: TrainConfig, split: Dataset, model: RetrievalModel, pool: ThreadPoolExecutor, *, show_progress: bool
 ) -> Validation:
+    """The inputs of the validation split, its labels, and the batches of the validation loss."""
     if config.val_images is not None:
         split = split.of_images(split.image_ids[: config.val_images])
     owner = split.image_of_caption
     vectors = None if config.labels == "none" else cached_embeddings(split, config.labels)
     return Validation(
-        _images(config, split, model, device, pool, training=False).everything(),
-        _texts(split, model),
+        image_source(config, split, model, pool, training=False, show_progress=show_progress).everything(),
+        caption_inputs(split, model, show_progress=show_progress),
         owner,
         vectors,
         config.aggregate,
-        # Of no seed of the run, so that runs of several seeds are judged by the same batches.
+        # Independent of the run's seed, so that runs with different seeds are evaluated on the same batches.
         plan_epoch(owner, config.batch, seed=0, epoch=0, distinct=config.distinct),
-        None if vectors is None else BatchLabels(vectors, owner, config.aggregate, device),
+        None if vectors is None else BatchLabels(vectors, owner, config.aggregate, model.device),
     )
+
+
+def data_identity(dataset: Dataset) -> dict[str, Any]:
+    """Name, sizes and a hash of the captions, to detect that a run is resumed with other data."""
+    digest = hashlib.sha256()
+    for caption in dataset.captions:
+        digest.update(f"{caption.caption_id}\t{caption.image_id}\t{caption.text}\n".encode())
+    return {
+        "name": dataset.name,
+        "images": len(dataset.images),
+        "captions": len(dataset.captions),
+        "sha256": digest.hexdigest(),
+    }
+
+
+class _ReportedList(list[str]):
+    """A list that reports the end of each slice that is read."""
+
+    def __init__(self, items: list[str], report: Callable[[int], None]) -> None:
+        super().__init__(items)
+        self._report = report
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            self._report(place.indices(len(self))[1])
+        return super().__getitem__(place)
+
+
+def _check_feature_name(config: TrainConfig, split: Dataset) -> None:
+    """Check that the dataset has the features, with a hint that makes features which the model can use."""
+    try:
+        split.features(str(config.features))
+    except ValueError as error:
+        # The command alone would make features of another network, or of another kind, under this name.
+        regions = config.model.get("regions", 36) if config.model.get("name") in _REGION_MODELS else "global"
+        command = f"--backbone BACKBONE --regions {regions} --name {config.features}"
+        made = re.sub(r"`bcls data features (.*) --name \S+`", rf"`bcls data features \1 {command}`", str(error))
+        if made == str(error):
+            raise
+        raise ValueError(f"{made}, where BACKBONE is its network, such as efficientnet-lite2") from error
+
+
+def _check_regions(config: TrainConfig, shape: tuple[int, ...], regions: int) -> None:
+    name = config.model["name"]
+    hint = f"extract regions with `bcls data features DIR --regions {regions} --name NAME`, or use vsepp or dual"
+    if len(shape) != 3:
+        got = f"global vectors {tuple(shape)}"
+        fail("features", f"regions (N, {regions}, d) for the model {name!r}", f"{config.features!r}, {got}", hint)
+    if regions == 36 and shape[1] != regions:
+        got = f"{shape[1]} regions in {config.features!r}"
+        fail("features", f"{regions} regions an image for the model {name!r}", got, f"set --model.regions {shape[1]}")

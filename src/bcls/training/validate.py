@@ -1,4 +1,4 @@
-"""Figures of a model on the validation split."""
+"""Evaluation on the validation split after each epoch."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,21 +15,21 @@ from bcls.labels.relevance import relevance
 from bcls.models.base import RetrievalModel
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.sampler import Numbers
+from bcls.training.sampler import Indices
 
 
 @dataclass(frozen=True)
 class Validation:
-    """A split to look at.
+    """The inputs of the validation split.
 
     Attributes:
         images: All images, as the model's ``similarity`` takes them.
-        texts: All captions, the same.
-        image_of_caption: ``(C,)``.
-        embeddings: ``(C, d)`` label vectors; ``None`` where there are no labels, and then no tau.
-        aggregate: How an image's captions make one label.
-        batches: Captions of each batch that the loss sees, the same after every epoch.
-        batch_labels: What makes their labels, as in training; ``None`` where there are none.
+        texts: All captions, as the model's ``similarity`` takes them.
+        image_of_caption: ``(C,)`` index of each caption's image.
+        embeddings: ``(C, d)`` embeddings of the captions for the labels; without them there is no tau.
+        aggregate: How labels combine the captions of an image.
+        batches: Captions of each batch of the validation loss, the same after every epoch.
+        batch_labels: Makes the labels of these batches, as in training; ``None`` without labels.
     """
 
     images: Any
@@ -37,12 +37,12 @@ class Validation:
     image_of_caption: npt.NDArray[np.int64]
     embeddings: npt.NDArray[Any] | None
     aggregate: str
-    batches: list[Numbers]
+    batches: list[Indices]
     batch_labels: BatchLabels | None
 
     @cached_property
     def labels(self) -> npt.NDArray[np.float32] | None:
-        """``(N, C)`` labels, made once; for ``"paired"``, which knows no single caption here, those of the best one."""
+        """``(N, C)`` labels, computed once. ``"paired"`` has no single caption here and uses the maximum."""
         if self.embeddings is None:
             return None
         vectors, owner = np.asarray(self.embeddings), self.image_of_caption
@@ -50,20 +50,27 @@ class Validation:
 
 
 def validate(model: RetrievalModel, split: Validation, loss: nn.Module) -> dict[str, float]:
-    """Recalls with their sum ``rsum``, Kendall's tau-a against the labels, ``tau``, the mean of both directions.
+    """Evaluate a model on the validation split.
 
-    And ``loss``, the mean over batches as large as those of training, with nothing dropped and nothing cropped.
+    Args:
+        model: The model.
+        split: The inputs.
+        loss: The loss of the run.
+
+    Returns:
+        Recalls with their sum ``rsum``; with labels Kendall's tau-a in both directions and their mean ``tau``; and
+        ``loss``, the mean over batches of the training size, without dropout and crops.
     """
-    # On a GPU counting pairs takes milliseconds, on processors as long as an epoch of a small model.
+    # On a GPU counting pairs takes milliseconds, on a CPU as long as an epoch of a small model.
     similarity = model.similarity_on_device(split.images, split.texts)
-    figures = recalls(similarity, split.image_of_caption)
+    metrics = recalls(similarity, split.image_of_caption)
     if split.labels is not None:
         taus = kendall(similarity, split.labels)
-        figures |= {key: taus[key] for key in ("i2t_tau_a", "t2i_tau_a")}
-        figures["tau"] = (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
+        metrics |= {key: taus[key] for key in ("i2t_tau_a", "t2i_tau_a")}
+        metrics["tau"] = (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
     if split.batches:
-        figures["loss"] = _mean_loss(similarity, split, loss)
-    return figures
+        metrics["loss"] = _mean_loss(similarity, split, loss)
+    return metrics
 
 
 def _mean_loss(similarity: Tensor, split: Validation, loss: nn.Module) -> float:

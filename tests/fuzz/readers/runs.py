@@ -15,7 +15,7 @@ from tests.fuzz.damage import damage_json, or_plain
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put
 from tests.fuzz.readers.models import damage_tensors
-from tests.training.made import TinyModel
+from tests.training.factories import TinyModel
 
 
 def learner():

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.training.made import make_data
-from tests.training.ranks_job import CASES
+from tests.training.distributed_job import CASES
+from tests.training.factories import make_data
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ def launch(ranks, *words):
         if ranks > 1:
             env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "ACCELERATE_USE_CPU": "true"}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(ranks)}
-        command = [sys.executable, "-m", "tests.training.ranks_job", *map(str, words)]
+        command = [sys.executable, "-m", "tests.training.distributed_job", *map(str, words)]
         jobs.append(subprocess.Popen(command, env=env, cwd=ROOT, stderr=subprocess.PIPE, text=True))
     for job in jobs:
         _, said = job.communicate(timeout=120)

@@ -1,4 +1,4 @@
-"""Lines of ``metrics.jsonl``: those of a killed run are read, those that nobody wrote are named."""
+"""metrics.jsonl: lines of a killed run are read, wrong lines are reported."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from bcls.training.metrics_log import Journal, read_metrics
+from bcls.training.metrics_log import MetricsLog, read_metrics
 
 GOOD = b'{"kind": "step", "epoch": 1, "step": 1, "loss": 0.5}\n'
 
@@ -17,10 +17,10 @@ def put(folder, content):
 
 
 def test_what_is_written_is_read(tmp_path):
-    journal = Journal(tmp_path, keep=0, step=0)
-    journal.write("step", 1, 10, {"loss": 0.5, "more": float("nan")})
-    journal.write("validation", 1, 10, {"rsum": 300.0, "best": True})
-    journal.close()
+    log = MetricsLog(tmp_path, keep=0, step=0)
+    log.write("step", 1, 10, {"loss": 0.5, "more": float("nan")})
+    log.write("validation", 1, 10, {"rsum": 300.0, "best": True})
+    log.close()
     step, look = read_metrics(tmp_path)
     assert (step["kind"], step["loss"], look["rsum"], look["best"]) == ("step", 0.5, 300.0, True)
 
@@ -44,7 +44,7 @@ def test_the_boards_last_epoch_stays_when_a_run_goes_on(tmp_path, monkeypatch):
     board.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: board)
-    Journal(tmp_path, keep=0, step=40).close()
+    MetricsLog(tmp_path, keep=0, step=40).close()
     assert asked["purge_step"] == 41  # what was written at step 40 is kept
 
 

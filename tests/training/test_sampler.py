@@ -1,11 +1,11 @@
-"""Batches of an epoch: every caption once, no image twice in a batch, the same whenever asked."""
+"""Batches of an epoch: every caption once, no image twice in a batch, reproducible."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.training.sampler import left_out, plan_epoch, share_of_rank, sizes_of_ranks
+from bcls.training.sampler import plan_epoch, share_of_rank, sizes_of_ranks
 
 owners = st.lists(st.integers(0, 12), min_size=1, max_size=80).map(lambda one: np.array(one, dtype=np.int64))
 
@@ -20,7 +20,6 @@ def test_every_caption_comes_at_most_once_and_images_are_distinct(owner, batch, 
     assert not batches or max(map(len, batches)) - min(map(len, batches)) <= 1
     if distinct:
         assert all(len(np.unique(owner[one])) == len(one) for one in batches)
-    assert left_out(batches, len(owner)) == len(owner) - len(seen)
     if not distinct and len(owner) > 1 and batch > 2:  # 2 + 1 cannot be shared out
         assert len(seen) == len(owner)
 
@@ -30,7 +29,7 @@ def test_every_caption_comes_at_most_once_and_images_are_distinct(owner, batch, 
 def test_equal_numbers_of_captions_lose_none(batch, epoch):
     owner = np.repeat(np.arange(100), 5)
     batches = plan_epoch(owner, batch, 1, epoch)
-    assert left_out(batches, 500) == 0
+    assert sum(map(len, batches)) == 500
     assert len(batches) == -(-500 // min(batch, 100))
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
 
@@ -39,7 +38,6 @@ def test_an_image_with_far_too_many_captions_loses_some():
     owner = np.array([0] * 20 + [1, 2])
     batches = plan_epoch(owner, 8, 1, 0)
     assert [len(one) for one in batches] == [2, 2]
-    assert left_out(batches, 22) == 18
     shown = {caption for epoch in range(60) for one in plan_epoch(owner, 8, 1, epoch) for caption in one.tolist()}
     assert shown == set(range(22))  # not always the same ones
 
@@ -66,7 +64,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch_alone():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_shares_of_processes_make_up_the_batch(ranks):
     batch = np.arange(11)
-    parts = [batch[share_of_rank(batch, rank, ranks)] for rank in range(ranks)]
+    parts = [share_of_rank(batch, rank, ranks) for rank in range(ranks)]
     assert np.concatenate(parts).tolist() == batch.tolist()
     assert [len(one) for one in parts] == sizes_of_ranks(11, ranks)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1

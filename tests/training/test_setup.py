@@ -1,4 +1,4 @@
-"""Training with everything real: labels from a text encoder, pictures through a backbone."""
+"""Set-up with real encoders: labels from a text encoder, images through a backbone."""
 
 import json
 from dataclasses import replace
@@ -9,14 +9,14 @@ import torch
 from bcls.features.backbones import Backbone, load_backbone
 from bcls.training.config import TrainConfig
 from bcls.training.setup import set_up
-from bcls.training.start import train
+from bcls.training.train import train
 from tests.data.factories import make_dataset
-from tests.training.made import make_data, settings
+from tests.training.factories import make_data, settings
 
 pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')
 
 
-def test_bcls_on_labels_of_a_text_encoder(tmp_path):
+def test_bcls_with_labels_of_a_text_encoder(tmp_path):
     data = make_data(tmp_path / "data")
     changes = {"labels": "wordllama", "loss": {"name": "bcls"}, "best": "tau", "word_threshold": 1}
     model = {"name": "vsepp", "width": 8, "word_width": 4}
@@ -28,7 +28,7 @@ def test_bcls_on_labels_of_a_text_encoder(tmp_path):
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
     rows = [
         {"image_id": f"i{n}", "caption_id": f"i{n}#{k}", "text": f"picture {n} take {k}", "split": split}
@@ -49,17 +49,17 @@ def pictures(tmp_path):
     )
 
 
-def test_pictures_through_a_backbone_that_learns(pictures):
-    config = replace(pictures, model={**pictures.model, "finetune": True})
+def test_images_through_a_trained_backbone(images):
+    config = replace(images, model={**images.model, "finetune": True})
     run = set_up(config)
-    first, again = (next(run.feed.batches(run.plan(0)[0], 0)).images.values for _ in range(2))
+    first, again = (next(run.loader.batches(run.plan(0)[0], 0)).images.values for _ in range(2))
     assert first.shape == (4, 3, 224, 224)
     assert (first == again).all()
-    run.pool.shutdown()
+    run.close()
     assert train(config).epochs == 1
 
 
-def test_a_frozen_backbone_sees_each_picture_once(pictures, monkeypatch):
+def test_a_frozen_backbone_encodes_each_image_once_and_shows_progress(images, monkeypatch, capsys):
     seen, eyes = [], []
     forward = Backbone.forward
 
@@ -69,8 +69,28 @@ def test_a_frozen_backbone_sees_each_picture_once(pictures, monkeypatch):
         return forward(self, pixels)
 
     monkeypatch.setattr(Backbone, "forward", watched)
-    assert train(replace(pictures, epochs=3, drops=[2])).epochs == 3
-    assert sum(seen) == 1 + 4 + 2  # one look at its grid, then the training and the validation pictures
-    # The one that was trained with: a saved model would get a new one from the package.
+    assert train(replace(images, epochs=3, drops=[2])).epochs == 3
+    assert "encoding 4 images once with the frozen image encoder: 4 of 4" in capsys.readouterr().err
+    assert sum(seen) == 1 + 4 + 2  # one image for the size of its grid, then the training and the validation images
+    # The backbone of the run: a saved model would load a new one from the package.
     fresh, used = load_backbone("efficientnet-lite0").state_dict(), eyes[0].state_dict()
     assert all(torch.equal(fresh[name], used[name]) for name in fresh)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rates": {"head": 2.0}}, "`rates`"),
+        ({"val_split": "vla"}, "`val_split`"),
+        ({"labels": "no/such-encoder-anywhere"}, "no/such-encoder-anywhere"),
+        ({"loss": {"name": "infonce", "temperature": -1}}, "`loss.temperature`"),
+        ({"loss": {"name": "bcls"}}, "`labels`"),
+    ],
+)
+def test_settings_are_checked_before_an_encoder_runs(images, monkeypatch, changes, message):
+    def encode(self, items):
+        raise AssertionError("an encoder ran")
+
+    monkeypatch.setattr("bcls.models.vsepp.VseppModel.image_vectors_of", encode)
+    with pytest.raises((ValueError, OSError), match=message):
+        train(replace(images, **changes))

@@ -1,6 +1,6 @@
-"""Run by ``test_ranks.py`` in one process or in several: loss and gradients of one batch, and a short training.
+"""Run by ``test_distributed.py`` in one process or in several: loss and gradients of one batch, and a short training.
 
-``python -m tests.training.ranks_job DATA OUT``; several processes have RANK, WORLD_SIZE and so on set.
+``python -m tests.training.distributed_job DATA OUT``; several processes have RANK, WORLD_SIZE and so on set.
 """
 
 import sys
@@ -13,12 +13,10 @@ from safetensors.torch import save_file
 from bcls.losses import from_name
 from bcls.models.config import build
 from bcls.training.batch_labels import BatchLabels
-from bcls.training.distributed import average_gradients, hang_up
-from bcls.training.loader import labelled
+from bcls.training.distributed import average_gradients, shutdown_distributed
 from bcls.training.setup import set_up
-from bcls.training.start import train
-from bcls.training.step import score_pairs
-from tests.training.made import WIDTH, TinyModel, WordModel, settings
+from bcls.training.train import score_pairs, train
+from tests.training.factories import WIDTH, TinyModel, WordModel, settings
 
 #: Model, loss, and the dataset with the features that it takes.
 CASES = (
@@ -60,8 +58,7 @@ def gradients(data, out, name, loss):
     captions, owner = run.plan(0)[0][0], run.train.image_of_caption
     vectors = np.random.default_rng(0).standard_normal((len(owner), 4))
     labels = BatchLabels(vectors, owner, "max", torch.device("cpu"))
-    pairs = next(iter(run.feed.batches([captions], 0)))
-    similarity = score_pairs(run, labelled(pairs, None, run.train.image_of_caption))
+    similarity = score_pairs(run, next(run.loader.batches([captions], 0)))
     value = criterion(similarity, labels(captions), image_ids=torch.from_numpy(owner[captions]))
     run.accelerator.backward(value)
     average_gradients(criterion, run.accelerator.num_processes)
@@ -79,4 +76,4 @@ if __name__ == "__main__":
     for name, loss, kind in CASES:
         gradients(data / kind, out / name, name, loss)
     train(settings(data / "vectors", out / "run", loss={"name": "triplet-sn"}, accumulate=2), model=make("tiny"))
-    hang_up()
+    shutdown_distributed()

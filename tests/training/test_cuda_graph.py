@@ -1,4 +1,4 @@
-"""Recorded steps: the same run, started with one call a step."""
+"""Recorded steps give the same run, launched with one call a step."""
 
 from dataclasses import replace
 
@@ -7,23 +7,22 @@ import torch
 
 from bcls.models.padded import Padded
 from bcls.training.config import TrainConfig
-from bcls.training.cuda_graph import why_not
+from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.loader import Batch
 from bcls.training.optimization import set_rate
 from bcls.training.setup import set_up
-from bcls.training.start import train
-from bcls.training.step import parts_of, seed_step, stepper
-from tests.training.made import TinyModel, make_data, settings
+from bcls.training.train import load_batches, make_step, seed_step, train
+from tests.training.factories import TinyModel, make_data, settings
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
 def test_reasons_against_recording():
     gpu = torch.device("cuda")
-    assert why_not(TrainConfig(), gpu, 1) is None
-    assert "one process" in why_not(TrainConfig(), gpu, 2)
-    assert "accumulate" in why_not(TrainConfig(accumulate=2), gpu, 1)
-    assert "scaler" in why_not(TrainConfig(precision="fp16"), gpu, 1)
+    assert graph_obstacle(TrainConfig(), gpu, 1) is None
+    assert "one process" in graph_obstacle(TrainConfig(), gpu, 2)
+    assert "accumulate" in graph_obstacle(TrainConfig(accumulate=2), gpu, 1)
+    assert "scaler" in graph_obstacle(TrainConfig(precision="fp16"), gpu, 1)
 
 
 def test_a_cpu_is_refused_before_the_data_is_read(tmp_path):
@@ -59,10 +58,10 @@ def test_recorded_steps_are_the_ordinary_ones(name, more, tmp_path):
     for graph in (False, True):
         run = set_up(replace(asked, graph=graph))
         run.parallel.train()
-        step = stepper(run, run.learner.loss)
+        step = make_step(run, run.learner.loss)
         values = []
         for epoch in range(3):
-            for number, parts in enumerate(parts_of(run, run.plan(epoch), epoch)):
+            for number, parts in enumerate(load_batches(run, run.plan(epoch), epoch)):
                 set_rate(run.learner.optimizer, 0.5**epoch)
                 seed_step(1, epoch, number, 0)
                 terms = step(parts)
@@ -101,9 +100,11 @@ def test_a_step_that_cannot_be_recorded_is_taken_and_the_others_go_on(tmp_path, 
     asked = settings(data, "", model=model, device="cuda", word_threshold=1, val_split=None, graph=True)
     runs = [set_up(asked) for _ in range(3)]
     losses = [run.learner.loss for run in runs]
-    steppers = [stepper(run, loss) for run, loss in zip(runs, (losses[0], Reading(losses[1]), losses[2]), strict=True)]
+    steppers = [
+        make_step(run, loss) for run, loss in zip(runs, (losses[0], Reading(losses[1]), losses[2]), strict=True)
+    ]
     for epoch in range(2):
-        for number, parts in enumerate(zip(*(parts_of(run, run.plan(epoch), epoch) for run in runs), strict=True)):
+        for number, parts in enumerate(zip(*(load_batches(run, run.plan(epoch), epoch) for run in runs), strict=True)):
             for step, part in zip(steppers, parts, strict=True):
                 seed_step(1, epoch, number, 0)
                 step(part)

@@ -1,11 +1,11 @@
-"""Memory that there is for data: what the kernel would give away, and no more than a container may have."""
+"""Free memory: the file cache counts as free, and a container has its limit."""
 
 import os
 
 import pytest
 import torch
 
-from bcls.training import images as room
+from bcls.training import memory
 
 CPU = torch.device("cpu")
 MEMINFO = "MemTotal:       16000 kB\nMemFree:          100 kB\nMemAvailable:    8000 kB\n"
@@ -19,7 +19,7 @@ def machine(tmp_path, monkeypatch):
             path.unlink(missing_ok=True)
             if content is not None:
                 path.write_text(content, encoding="ascii")
-            monkeypatch.setattr(room, name, path)
+            monkeypatch.setattr(memory, name, path)
 
     return make
 
@@ -29,11 +29,11 @@ def machine(tmp_path, monkeypatch):
 )
 def test_the_disks_cache_counts_as_free_and_a_container_has_its_limit(machine, limit, free):
     machine(MEMINFO, limit)
-    assert room.free_bytes(CPU) == free
-    assert room.fits(free // 4 - 1, CPU)
-    assert not room.fits(free // 4 + 1, CPU)
+    assert memory.free_bytes(CPU) == free
+    assert memory.fits_in_memory(free // 4 - 1, CPU)
+    assert not memory.fits_in_memory(free // 4 + 1, CPU)
 
 
 def test_where_the_kernel_says_nothing_it_is_half_of_all(machine):
     machine(None, None)
-    assert room.free_bytes(CPU) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    assert memory.free_bytes(CPU) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

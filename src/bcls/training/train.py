@@ -1,0 +1,399 @@
+"""The training loop, from top to bottom.
+
+One process::
+
+    bcls train --config configs/smoke/tiny.yaml --data DIR --out RUN
+
+Several GPUs, or several nodes with that many each::
+
+    torchrun --nproc_per_node 4 -m bcls train --config ... --data DIR --out RUN
+    accelerate launch --num_processes 4 -m bcls train --config ... --data DIR --out RUN
+    torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint HOST:29500 -m bcls train ...
+
+To continue a run that was stopped or killed, add ``--resume`` to the same command.
+
+``batch`` counts the pairs of all processes together, and the loss sees them all (:mod:`bcls.training.distributed`). A
+step is one optimizer step. Order, crops and dropout are drawn from the seed and the step's position, never from what
+happened before, so a resumed run has the same weights as one that was never interrupted.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bcls._core.config import read_yaml
+from bcls._core.errors import fail
+from bcls._core.files import recover, replace_folder
+from bcls._core.progress import progress
+from bcls.data.dataset import Dataset
+from bcls.losses import RetrievalLoss, check_now
+from bcls.models.base import RetrievalModel
+from bcls.models.padded import Padded
+from bcls.training.batch_labels import BatchLabels
+from bcls.training.checkpoint import (
+    Progress,
+    copy_weights,
+    read_state,
+    restore,
+    swapped_weights,
+    write_checkpoint,
+    write_model,
+)
+from bcls.training.config import Result, TrainConfig, check_config, differences, write_yaml
+from bcls.training.cuda_graph import GraphedStep
+from bcls.training.distributed import any_process, average_gradients, from_main_process, gather_codes, start_accelerator
+from bcls.training.loader import Batch, IndexBatch, pad_captions
+from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
+from bcls.training.optimization import all_negatives, hold_in_range, rate_at, set_rate
+from bcls.training.page import write_report
+from bcls.training.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    EPOCH,
+    LAST,
+    REPORT,
+    Interrupt,
+    add_environment,
+    catch_signals,
+    check_folder,
+    locked,
+)
+from bcls.training.sampler import Indices, sizes_of_ranks
+from bcls.training.setup import TrainState, data_identity, set_up
+from bcls.training.validate import validate
+
+
+def train(
+    config: TrainConfig,
+    *,
+    model: RetrievalModel | None = None,
+    dataset: Dataset | None = None,
+    labels: BatchLabels | None = None,
+    report: bool = True,
+    show_progress: bool = True,
+    save_seconds: float = 0.0,
+    interrupt: Interrupt | None = None,
+) -> Result:
+    """Train a model, or resume a run; does what ``bcls train`` does.
+
+    Args:
+        config: Settings. ``config.out`` is the run's folder, new or empty unless ``config.resume``.
+        model: A model in place of ``config.model``; its weights are trained in place.
+        dataset: An open dataset in place of ``config.data``.
+        labels: Makes the labels of training batches, in place of embeddings of ``config.labels``.
+        report: Write ``report.html`` at the end.
+        show_progress: Show progress and the validation table on standard error.
+        save_seconds: At the end of an epoch write checkpoints only if the last ones are this old, and after the last
+            epoch; with 0 after every epoch. For many short runs, where writing takes as long as training.
+        interrupt: A request to stop that is made elsewhere, in addition to Ctrl-C and SIGTERM.
+
+    Returns:
+        Metrics, and the folder with everything else.
+
+    Raises:
+        ValueError: Settings, data, model or checkpoint are wrong or do not match; or training diverged.
+        KeyboardInterrupt: The run was interrupted; it wrote a checkpoint and can be resumed.
+    """
+    # ------------------------------------------------------------------------------------------------- Set-up
+    check_config(config)
+    if not config.out:
+        fail("out", "a folder for the run", "none", "give it with --out DIR")
+    folder = Path(config.out)
+    check_folder(folder, resume=config.resume)
+    interrupt = Interrupt() if interrupt is None else interrupt
+    main = start_accelerator(config).is_main_process
+    with ExitStack() as stack:
+        if main:
+            stack.enter_context(locked(folder))
+        state = set_up(config, model, dataset, labels=labels, show_progress=show_progress)
+        stack.callback(state.close)
+        config, accelerator, learner = state.config, state.accelerator, state.learner
+        if main:
+            (folder / CHECKPOINTS).mkdir(exist_ok=True)
+            for name in (LAST, BEST):
+                recover(folder / CHECKPOINTS / name)
+        accelerator.wait_for_everyone()
+
+        # ---------------------------------------------------------------------------------------------- Resume
+        at = resume_position(folder, state) if config.resume else Progress()
+        accelerator.wait_for_everyone()  # every process has read the checkpoint before the first one is written
+        if main:
+            write_yaml(folder / CONFIG, config)
+            add_environment(folder / ENVIRONMENT, accelerator.num_processes)
+            (folder / REPORT).unlink(missing_ok=True)  # it would show an earlier state
+            if state.unused_captions():
+                log_line(f"note: {state.unused_captions()} captions fit into no batch and are not used")
+        metrics_log = None
+        if main:
+            metrics_log = MetricsLog(folder, at.metrics_bytes, at.done)
+            stack.callback(metrics_log.close)
+        monitor = StepMonitor(
+            [caption.caption_id for caption in state.train.captions],
+            check_gradient=config.precision != "fp16",
+            pending=at.pending,
+            flat=at.flat,
+        )
+        started = time.monotonic() - at.seconds
+        identity = data_identity(state.train)
+        best_weights: dict[str, Tensor] = {}  # of the best epoch, if it is not written yet
+        last_saved = time.monotonic()
+
+        def save() -> None:
+            """Write ``checkpoints/last``, together with the length that metrics.jsonl has now."""
+            nonlocal last_saved
+            if metrics_log is None:
+                return
+            check_now()  # a wrong input that a loss has found must not get into a checkpoint
+            if best_weights:
+                with swapped_weights(state.model, best_weights):
+                    replace_folder(folder / CHECKPOINTS / BEST, lambda new: write_model(state.model, new))
+                best_weights.clear()
+            at.metrics_bytes, at.seconds = metrics_log.sync(), time.monotonic() - started
+            at.pending, at.flat = list(monitor.pending), monitor.flat
+            settings = config.as_dict()
+            last = folder / CHECKPOINTS / LAST
+            replace_folder(last, lambda new: write_checkpoint(new, learner, at, settings, identity))
+            last_saved = time.monotonic()
+
+        def save_evaluated(name: str) -> None:
+            """Write the model with the weights that the validation used."""
+            with learner.evaluated_weights() as evaluated:
+                replace_folder(folder / CHECKPOINTS / name, lambda new: write_model(evaluated, new))
+
+        # ---------------------------------------------------------------------------------------------- Train
+        step = make_step(state, learner.loss)
+        warm_step = make_step(state, all_negatives(config.loss))
+        stack.enter_context(catch_signals(interrupt))
+        while not at.finished:
+            epoch, plan = at.epoch, state.plan(at.epoch)
+            title = f"epoch {epoch + 1} of {config.epochs}"
+            state.parallel.train()
+            with progress(title, len(plan)) if main and show_progress else nullcontext() as show:
+                for captions, batches in zip(plan[at.step :], load_batches(state, plan[at.step :], epoch), strict=True):
+                    seed_step(config.seed, epoch, at.step, accelerator.process_index)
+                    set_rate(learner.optimizer, rate_at(epoch, at.step, len(plan), config))
+                    try:
+                        values = (warm_step if epoch < config.warm_negatives else step)(batches)
+                    except FloatingPointError as error:
+                        everything = np.concatenate(captions)
+                        diverged(at.done + 1, str(error), float("nan"), everything, monitor.caption_ids)
+                    at.step, at.done = at.step + 1, at.done + 1
+                    monitor.add(at.done, values, np.concatenate(captions))
+
+                    # Log, save, stop
+                    ends = at.step == len(plan)
+                    logs = at.step % config.log_every == 0 or ends
+                    saves = at.done % config.save_every == 0 and not ends
+                    stops = any_process(interrupt.asked, accelerator.device, communicate=logs)
+                    if logs or saves or stops or accelerator.device.type == "cpu":
+                        monitor.read()
+                    if logs:
+                        means = monitor.take_means()
+                        if metrics_log is not None:
+                            lr = float(learner.optimizer.param_groups[0]["lr"])
+                            row = {**means, "lr": lr, "seconds": time.monotonic() - started}
+                            metrics_log.write("step", epoch + 1, at.done, row)
+                        if show is not None:
+                            show(at.step, " ".join(f"{name} {value:.4g}" for name, value in means.items()))
+                            warning = monitor.collapse_warning()
+                            if warning:
+                                log_line(f"warning: {warning}")
+                    if saves or stops:
+                        save()
+                    if stops:
+                        raise KeyboardInterrupt
+
+            # ------------------------------------------------------------------------------------------ Validate
+            metrics: dict[str, float] = {}
+            if main and state.validation is not None:
+                with learner.evaluated_weights() as evaluated, accelerator.autocast():
+                    metrics = validate(evaluated, state.validation, learner.loss)
+            better = bool(metrics) and (at.best is None or metrics[config.best] > at.best)
+            better = from_main_process(better, accelerator.device)
+            at.epoch, at.step = epoch + 1, 0
+            at.stale = 0 if better else at.stale + 1
+            if better:
+                at.best, at.best_epoch = metrics.get(config.best), at.epoch
+            at.finished = is_finished(at, config)
+            if metrics_log is not None:
+                if metrics:
+                    metrics_log.write("validation", at.epoch, at.done, {**metrics, "best": better})
+                    if show_progress:
+                        log_epoch(at.epoch, config.epochs, metrics, time.monotonic() - started, better=better)
+                if better and save_seconds:
+                    with learner.evaluated_weights() as evaluated:
+                        best_weights.update(copy_weights(evaluated))
+                elif better:
+                    save_evaluated(BEST)
+                if config.keep_epochs:
+                    save_evaluated(EPOCH.format(at.epoch))
+            if at.finished or time.monotonic() - last_saved >= save_seconds:
+                save()
+
+        # ---------------------------------------------------------------------------------------------- Result
+        if main and report:
+            write_report(folder)
+        accelerator.wait_for_everyone()
+    lines = [line for line in read_metrics(folder) if line["kind"] == "validation"]
+    history = [{key: value for key, value in line.items() if isinstance(value, float)} for line in lines]
+    best = history[at.best_epoch - 1] if at.best_epoch else {}
+    return Result(folder, at.epoch, best, at.best_epoch, history, at.seconds)
+
+
+def resume_position(folder: Path, state: TrainState) -> Progress:
+    """Restore the last checkpoint of a run, after a check that settings and data are those of the run.
+
+    Only ``epochs`` may change, to extend a run: it follows the schedule of the new number from there on.
+
+    Raises:
+        ValueError: Settings or data differ, or the checkpoint is damaged.
+    """
+    config, last = state.config, folder / CHECKPOINTS / LAST
+    before = read_yaml(folder / CONFIG)
+    if not isinstance(before, dict):
+        fail(str(folder / CONFIG), "the settings of a run", repr(before), "put the file back, or start a new run")
+    epochs = before.get("epochs")
+    changed = differences({**before, "epochs": config.epochs}, config.as_dict())
+    if changed:
+        fail("resume", "the settings of the run", "; ".join(changed), "set them back, or start a new run")
+    if not last.exists():
+        return Progress()
+    checkpoint = read_state(last)
+    now, then = data_identity(state.train), checkpoint["data"]
+    for key, what in (("images", "training images"), ("captions", "training captions"), ("sha256", "captions' hash")):
+        if now[key] != then.get(key):
+            fail("data", f"{then.get(key)} ({what}) as when the run began", now[key], "use the dataset of the run")
+    at = restore(last, state.learner, checkpoint)
+    begun = at.epoch + (at.step > 0)
+    if begun > config.epochs:
+        fail("epochs", f"at least the {begun} epochs that the run has begun", config.epochs, "use more epochs")
+    at.finished = is_finished(at, config)
+    if config.epochs != epochs:
+        lr = config.lr * rate_at(at.epoch, at.step, len(state.plan(at.epoch)), config)
+        log_line(
+            f"resuming after epoch {at.epoch}: {config.epochs} epochs in place of {epochs}; the learning rate follows "
+            f"the {config.schedule} schedule of {config.epochs} epochs and continues at {lr:.3g}"
+        )
+    return at
+
+
+def is_finished(at: Progress, config: TrainConfig) -> bool:
+    """Whether all epochs are done, or the metric has not improved for ``patience`` epochs."""
+    return at.epoch == config.epochs or (config.patience is not None and at.stale >= config.patience)
+
+
+#: The batches of one step: of kind :class:`Batch`, or :class:`IndexBatch` where recorded steps load on the device.
+StepBatches = Sequence[Any]
+
+
+def load_batches(state: TrainState, plan: Sequence[Sequence[Indices]], epoch: int) -> Iterator[StepBatches]:
+    """The batches of each step of a plan."""
+    flat = [batch for step in plan for batch in step]
+    if state.device_loader is not None:
+        yield from ([batch] for batch in state.device_loader.batches(flat, epoch))
+        return
+    batches = state.loader.batches(flat, epoch)
+    for step in plan:
+        yield [next(batches) for _ in step]
+
+
+def make_step(state: TrainState, loss: torch.nn.Module) -> Callable[[StepBatches], dict[str, Tensor]]:
+    """A function that takes a step with a loss, recorded as CUDA graphs if ``graph`` is set."""
+    if not state.config.graph:
+        return lambda batches: train_step(state, loss, batches)
+    optimizer, device_loader = state.learner.optimizer, state.device_loader
+    if device_loader is not None:
+        indexed = GraphedStep[IndexBatch](lambda one: train_step(state, loss, [device_loader.load(one)]), optimizer)
+        return lambda batches: indexed(batches[0])
+    graphed = GraphedStep[Batch](lambda batch: train_step(state, loss, [batch]), optimizer)
+    return lambda batches: graphed(replace(batches[0], texts=pad_captions(batches[0].texts)))
+
+
+def train_step(state: TrainState, loss: torch.nn.Module, batches: Sequence[Batch]) -> dict[str, Tensor]:
+    """Take one optimizer step on one batch, or on several whose gradients are averaged.
+
+    Returns:
+        The terms of the loss, the standard deviation of the scores (``spread``) and the norm of the gradient, on the
+        device.
+
+    Raises:
+        FloatingPointError: The scores are not finite.
+        ValueError: The batch does not fit into memory.
+    """
+    accelerator, learner = state.accelerator, state.learner
+    values: dict[str, Tensor] = {}
+    try:
+        for number, batch in enumerate(batches):
+            waits = number + 1 < len(batches)  # gradients are exchanged once, with the last batch
+            with accelerator.no_sync(state.parallel) if waits else nullcontext():
+                similarity = score_pairs(state, batch)
+                terms = loss_terms(loss, similarity, batch)
+                accelerator.backward(torch.stack(list(terms.values())).sum() / len(batches))
+            for name, value in (*terms.items(), ("spread", similarity.float().std())):
+                values[name] = values.get(name, 0) + value.detach() / len(batches)
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"`batch`: expected one that fits into the memory of {accelerator.device}, got {state.config.batch} pairs; "
+            "lower --batch, or use --precision bf16 or more processes"
+        ) from error
+    average_gradients(loss, accelerator.num_processes)
+    weights = [one for group in learner.optimizer.param_groups for one in group["params"]]
+    limit = float("inf") if state.config.clip is None else state.config.clip
+    values["gradient"] = torch.as_tensor(accelerator.clip_grad_norm_(weights, limit))
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    hold_in_range(loss)
+    if learner.average is not None:
+        learner.average.update(learner.model)
+    return values
+
+
+def score_pairs(state: TrainState, batch: Batch) -> Tensor:
+    """Scores of all pairs of the batch of all processes, ``(B, B)`` float32.
+
+    Scores of vectors are computed in float32 also in mixed precision: bf16 has three digits, and scores would tie.
+    """
+    sizes = sizes_of_ranks(batch.pairs, state.accelerator.num_processes)
+    with state.accelerator.autocast():
+        images, texts = state.parallel(batch.images, batch.texts)
+    images, texts = gather_codes(images, sizes), gather_codes(texts, sizes)
+    if images.values.ndim == texts.values.ndim == 2:
+        return state.model.scores(Padded(images.values.float()), Padded(texts.values.float()))
+    with state.accelerator.autocast():
+        scores = state.model.scores(images, texts)
+    return scores.float()
+
+
+def loss_terms(loss: torch.nn.Module, similarity: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """The terms of the loss by name; one term for a loss that is no :class:`bcls.losses.RetrievalLoss`."""
+    try:
+        if isinstance(loss, RetrievalLoss):
+            return loss.terms(similarity, batch.relevance, image_ids=batch.image_ids)
+        return {"loss": loss(similarity, batch.relevance, image_ids=batch.image_ids)}
+    except ValueError as error:  # losses check their input, too
+        if not similarity.isfinite().all():
+            raise FloatingPointError("similarity") from error
+        raise
+
+
+def seed_step(*position: int) -> None:
+    """Seed torch from a position: seed, epoch, step, process.
+
+    Like ``torch.manual_seed``, which queries more devices and takes longer than a small model's step.
+    """
+    state = np.random.SeedSequence(position).generate_state(1, np.uint64)
+    seed = int(state[0]) >> 1
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
