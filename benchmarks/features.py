@@ -24,11 +24,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from bcls.features.arrays import FeatureSettings
 
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
 from bcls.data.write import Content, write_dataset
-from bcls.features.arrays import FeatureSettings
 from bcls.features.backbones import load_backbone
 from bcls.features.extraction import extract
 from benchmarks.tables import show

@@ -13,7 +13,6 @@ from bcls.experiments.plan import plan_runs
 from bcls.experiments.sweep import list_runs
 from bcls.experiments.sweep_file import read_sweep
 from bcls.training.config import TrainConfig
-from bcls.training.run_folder import Interrupt
 from bcls.training.train import train
 from tests.experiments.made import BASE, data, write
 
