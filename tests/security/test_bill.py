@@ -1,4 +1,4 @@
-"""The bill of materials: what is in it, and that a changed file is found."""
+"""The bill of materials: its contents, and the detection of changed files."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from scripts.sbom import bill, differences
 SOME = ("pyyaml", "safetensors", "packaging")
 
 
-def test_the_bill_names_what_is_installed():
+def test_bill_contains_installed_packages():
     made = bill()
     assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.5")
     names = {part["name"] for part in made["components"]}
@@ -25,11 +25,11 @@ def test_the_bill_names_what_is_installed():
     assert len(numpy["hashes"][0]["content"]) == 64
 
 
-def test_nothing_differs_from_its_own_bill():
+def test_unchanged_installation_matches_its_bill():
     assert list(differences(bill(SOME))) == []
 
 
-def test_other_versions_and_hashes_are_told():
+def test_other_versions_and_hashes_are_reported():
     kept = bill(SOME)
     kept["components"][0]["version"] = "0"
     kept["components"][1]["hashes"][0]["content"] = "0" * 64
@@ -56,7 +56,7 @@ def package(tmp_path):
     return tmp_path
 
 
-def test_changed_and_lost_files_are_told(package, monkeypatch):
+def test_changed_and_missing_files_are_reported(package, monkeypatch):
     monkeypatch.syspath_prepend(str(package))
     kept = bill(["made_up"])
     assert list(differences(kept)) == []

@@ -1,4 +1,4 @@
-"""What is kept beside a dataset: embeddings of captions, and features in the making."""
+"""Caches of a dataset: embeddings of captions, and unfinished features."""
 
 import json
 from functools import cache
@@ -34,7 +34,7 @@ def read_label_rows(content, folder):
 
 
 def take_up_labels(content, folder):
-    """Whatever the notes of a broken-off run say, the next one ends with the right rows."""
+    """The next run gives correct rows, whatever the progress file of an interrupted run contains."""
     rows = np.arange(6, dtype=np.float16).reshape(3, 2)
     put(folder, "embeddings.part.npy", npy(rows * 0))
     put(folder, "progress.json", content)
