@@ -1,6 +1,6 @@
-"""Writes ``docs/faults.md`` from the records of the fault-injection suite.
+"""Writes ``docs/faults.md`` from the records of the fault-injection tests.
 
-``BCLS_FAULTS=results/faults.json pytest tests/faults`` makes the records, ``python scripts/faults_page.py`` the page.
+``BCLS_FAULTS=results/faults.json pytest tests/faults`` writes the records, ``python scripts/faults_page.py`` the page.
 """
 
 import json
@@ -13,34 +13,34 @@ ROOT = Path(__file__).parents[1]
 RECORDS, PAGE = ROOT / "results" / "faults.json", ROOT / "docs" / "faults.md"
 
 _ABOUT = {
-    "clock jumps": "Dates of files in the far future and the far past, and a clock that goes back while work is done.",
-    "cut at every byte": "Each file is cut after each of its bytes, as a broken-off copy leaves it, and read.",
-    "death at every step": "From one step on, nothing more reaches the disk, as when a process is killed: no file is "
-    "opened for writing, renamed, removed or forced to the disk. Done once for every step there is.",
-    "full disk": "The kernel lets no file grow beyond some bytes, from none up to what is needed.",
-    "killed workers": "A helper process is killed with SIGKILL.",
+    "clock jumps": "Files with dates in the far future and the far past, and a clock that goes back during the work.",
+    "truncated at every byte": "Each file is truncated after each byte, as after an interrupted copy, and read.",
+    "killed at every step": "From one step on, nothing more is written to disk, as if the process were killed: no file "
+    "is opened for writing, renamed, removed or flushed. Repeated for every step.",
+    "full disk": "The kernel limits the size of files, from zero bytes up to the size that is needed.",
+    "killed workers": "A worker process is killed with SIGKILL.",
     "lost network": "The server is killed while a client is connected.",
-    "read-only folder": "Another user, who owns nothing, writes into a folder without the right to.",
-    "two processes": "Another process holds what is asked for, and is then killed.",
+    "read-only folder": "An unprivileged user writes into a folder without permission.",
+    "two processes": "Another process holds the lock, and is then killed.",
 }
 _HEAD = """# Faults
 
-What happens when the disk is full, a process dies or two of them meet. Each row was tried by `tests/faults`, which
-checked after every single try that nothing was lost: the older version or the newer one is there, whole, and the next
-run goes on. This page is written by `scripts/faults_page.py` from the suite's own records.
+Behaviour with a full disk, killed processes and concurrent processes. `tests/faults` injects each fault and checks
+after every trial that no data is lost: the older or the newer version is complete, and the next run continues. This
+page is written by `scripts/faults_page.py` from the records of these tests.
 """
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [_HEAD]
     for fault in sorted({row["fault"] for row in rows}):
         parts.append(f"## {fault.capitalize()}\n\n{_ABOUT[fault]}\n")
-        table = ["| what | tries | what was there afterwards |", "|---|---:|---|"]
+        table = ["| target | trials | result |", "|---|---:|---|"]
         table += [f"| {row['target']} | {row['tries']} | {row['outcome']} |" for row in rows if row["fault"] == fault]
         parts.append("\n".join(table) + "\n")
     tries = sum(row["tries"] for row in rows)
-    parts.append(f"{tries} tries in all; lost: nothing.\n")
+    parts.append(f"{tries} trials in total; no data was lost.\n")
     return "\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Small datasets on disk that the tests share."""
+"""Factories of small datasets on disk, and helpers for importers."""
 
 import io
 import json
@@ -19,7 +19,7 @@ needs_real = pytest.mark.skipif(REAL is None, reason="needs the real caption fil
 
 
 def image_bytes(seed=0, size=(32, 24), file_format="PNG", mode="RGB", **options):
-    """Bytes of a picture with smooth random content."""
+    """Return the bytes of an image with smooth random content."""
     generator = np.random.default_rng(seed)
     coarse = Image.fromarray(generator.integers(0, 256, (4, 5, 3), dtype=np.uint8))
     written = io.BytesIO()
@@ -45,7 +45,7 @@ def write_lines(path, rows):
 
 
 def make_images(where, names, kind="folder"):
-    """Pictures as a folder, a zip or a tar; returns its path."""
+    """Write images to a folder, a zip or a tar, and return its path."""
     contents = {name: image_bytes(seed) for seed, name in enumerate(names)}
     if kind == "folder":
         for name, content in contents.items():
@@ -74,7 +74,7 @@ def add_to_tar(archive, name, content, **fields):
 
 
 def make_dataset(folder, kind="folder", rows=None, **manifest):
-    """A dataset made by hand, as a user would: captions, pictures and a two-field manifest."""
+    """Write a dataset as a user would by hand: captions, images and a manifest with two fields."""
     rows = caption_rows() if rows is None else rows
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / "captions.jsonl", rows)
@@ -86,7 +86,7 @@ def make_dataset(folder, kind="folder", rows=None, **manifest):
 
 
 def import_dataset(kind, source, out, **settings):
-    """Import and open; the dataset and the notes."""
+    """Import a source; return the opened dataset and the notes."""
     imported = run_import(kind, source, ImportSettings(str(out), **settings))
     return open_dataset(out), imported.notes
 

@@ -40,7 +40,7 @@ def test_a_clean_dataset(tmp_path, kind):
     assert json.loads((folder / "quarantine.json").read_text()) == {"images": {}, "captions": {}}
 
 
-class TestPictures:
+class TestImages:
     def put(self, folder, content, name="i1.png"):
         (folder / "images" / name).write_bytes(content)
 
@@ -53,7 +53,7 @@ class TestPictures:
             (image_bytes(1, (300, 300), "PNG")[:500], "damaged"),
         ],
     )
-    def test_damaged_ones_go_into_quarantine(self, folder, content, detail):
+    def test_damaged_images_go_into_quarantine(self, folder, content, detail):
         self.put(folder, content)
         kinds, report = found(folder)
         assert kinds == {"damaged-image": ["i1"]}
@@ -63,19 +63,19 @@ class TestPictures:
         assert data.image_ids == ("i0", "i2", "i3")
         assert len(data.captions) == 6
 
-    def test_missing_ones(self, folder):
+    def test_missing_images(self, folder):
         (folder / "images" / "i2.png").unlink()
         kinds, report = found(folder)
         assert kinds == {"missing-image": ["i2"]}
         assert "i2" in report.quarantine.images
 
-    def test_bombs(self, folder):
+    def test_too_many_pixels(self, folder):
         self.put(folder, image_bytes(1, (40, 40)))
         kinds, report = found(folder, max_pixels=1000)
         assert kinds == {"damaged-image": ["i1"]}
         assert "at most 1000 pixels, got 40 x 40" in report.quarantine.images["i1"]
 
-    def test_oddities_are_notes(self, folder):
+    def test_unusual_images_are_notes(self, folder):
         self.put(folder, image_bytes(1, file_format="JPEG", mode="CMYK"))
         frames = [Image.open(io.BytesIO(image_bytes(seed))) for seed in (2, 9)]
         frames[0].save(folder / "images" / "i2.png", save_all=True, append_images=frames[1:])
@@ -93,7 +93,7 @@ class TestPictures:
         (folder / "images.zip").write_bytes(content)
         assert found(folder)[0] == {"damaged-image": ["i0"]}
 
-    def test_images_that_are_gone_are_one_error(self, folder, tmp_path):
+    def test_moved_image_folder_is_one_error(self, folder, tmp_path):
         write_manifest(folder, Manifest("made", images=open_dataset(folder).manifest.images))
         moved = shutil.move(folder / "images", tmp_path / "there")
         (folder / "manifest.json").write_text(
@@ -103,7 +103,7 @@ class TestPictures:
             check_dataset(folder)
         assert found(folder, images=str(moved))[0] == {}
 
-    def test_an_error_of_the_machine_is_none_of_the_picture(self, folder, monkeypatch):
+    def test_system_errors_are_not_findings(self, folder, monkeypatch):
         def refuse(*_):
             raise OSError(24, "Too many open files")
 
@@ -112,7 +112,7 @@ class TestPictures:
             check_dataset(folder)
         assert not (folder / "quarantine.json").exists()
 
-    def test_pictures_that_are_all_missing_are_one_error(self, folder, tmp_path):
+    def test_all_images_missing_is_one_error(self, folder, tmp_path):
         make_images(tmp_path / "others", ["other.png"])
         with pytest.raises(ValueError, match=r"`--images`: expected images of the 4 records .* got none of them"):
             check_dataset(folder, CheckSettings(images=str(tmp_path / "others")))
@@ -131,19 +131,19 @@ class TestPictures:
         with pytest.raises(FileNotFoundError):
             check_dataset(folder, CheckSettings(images=str(tmp_path / "new")))
 
-    def test_no_pictures_at_all(self, folder):
+    def test_dataset_without_images(self, folder):
         shutil.rmtree(folder / "images")
         assert found(folder)[0] == {"not-checked": ["images"]}
 
 
-class TestLeaks:
+class TestDuplicates:
     def test_the_same_file_in_two_splits(self, folder):
         shutil.copy(folder / "images" / "i3.png", folder / "images" / "i0.png")
         kinds, report = found(folder)
         assert kinds == {"duplicate-image": ["i0"]}
         assert report.quarantine.images == {"i0": "duplicate-image: in train, same file as i3 in test"}
 
-    def test_every_copy_outside_the_best_split_goes(self, tmp_path):
+    def test_every_copy_outside_the_kept_split_is_removed(self, tmp_path):
         folder = make_dataset(tmp_path / "made", rows=caption_rows(5, splits=("train", "train", "val", "test", "test")))
         for name in ("i0", "i1", "i2", "i4"):
             shutil.copy(folder / "images" / "i3.png", folder / "images" / f"{name}.png")
@@ -152,7 +152,7 @@ class TestLeaks:
         assert report.quarantine.images["i1"] == "duplicate-image: in train, same file as i3 in test"
         assert report.quarantine.images["i2"] == "duplicate-image: in val, same file as i3 in test"
 
-    def test_splits_of_a_kind_lose_to_one_of_them(self, tmp_path):
+    def test_name_decides_between_splits_of_a_kind(self, tmp_path):
         folder = make_dataset(tmp_path / "made", rows=caption_rows(4, splits=("val", "dev", "dev", "val")))
         for one, other in (("i0", "i1"), ("i2", "i3")):
             shutil.copy(folder / "images" / f"{one}.png", folder / "images" / f"{other}.png")
@@ -173,7 +173,7 @@ class TestLeaks:
         assert report.quarantine.images["i2"].startswith("near-duplicate-image: in val, looks like i3 in test")
         assert "near-duplicate-image" not in found(folder, near=-1)[0]
 
-    def test_flat_pictures_have_nothing_to_compare(self, folder):
+    def test_single_colour_images_are_not_compared(self, folder):
         for name, colour in (("i0", "red"), ("i3", "blue")):
             Image.new("RGB", (32, 24), colour).save(folder / "images" / f"{name}.png")
         assert found(folder)[0] == {}
@@ -183,7 +183,7 @@ class TestLeaks:
         st.lists(st.integers(0, 63), max_size=5),
         st.integers(0, 8),
     )
-    def test_bands_find_every_pair(self, items, flips, most):
+    def test_near_pairs_finds_every_pair(self, items, flips, most):
         base = items[0][0]
         for flip in flips:  # make some that are near
             base ^= 1 << flip
@@ -204,7 +204,7 @@ class TestLeaks:
         assert difference_hash(ramp.transpose(Image.Transpose.FLIP_LEFT_RIGHT)) == 0
 
 
-class TestTexts:
+class TestCaptions:
     def test_empty_repeated_shared_and_long(self, tmp_path):
         rows = caption_rows()
         rows[0]["text"] = " . "
@@ -275,7 +275,7 @@ class TestFeatures:
         self.add(folder, np.ones((8, 3, 4)), every=4, views=4)
         assert found(folder)[0] == {"not-checked": ["grid/val", "grid/test"]}
 
-    def test_padding_is_fine_where_it_is_said(self, folder):
+    def test_padding_is_accepted_with_counts(self, folder):
         values = np.ones((2, 3, 4), dtype=np.float32)
         values[1, 2] = 0
         self.add(folder, values)
@@ -288,7 +288,7 @@ class TestFeatures:
         self.add(folder, np.array([[1.0, 0.0], [0.0, 0.0]]))
         assert found(folder)[0]["bad-features"] == ["i1"]
 
-    def test_vectors_of_nothing(self, folder):
+    def test_empty_vectors(self, folder):
         self.add(folder, np.ones((2, 0)))
         kinds, report = found(folder)
         assert kinds["bad-features"] == ["grid/train"]

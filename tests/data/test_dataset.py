@@ -20,9 +20,9 @@ def folder(tmp_path):
     return make_dataset(tmp_path / "made")
 
 
-class TestMadeByHand:
+class TestHandWrittenDataset:
     @pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
-    def test_two_files_and_pictures_are_enough(self, tmp_path, kind):
+    def test_two_files_and_images_are_enough(self, tmp_path, kind):
         data = open_dataset(make_dataset(tmp_path / "made", kind))
         assert data.name == "made"
         assert data.image_ids == ("i0", "i1", "i2", "i3")
@@ -30,8 +30,8 @@ class TestMadeByHand:
         assert data.texts[:2] == ["image 0, take 0", "image 0, take 1"]
         assert data.image_of_caption.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
         with ThreadPoolExecutor(4) as pool:
-            pictures = list(pool.map(data.read_image, data.image_ids * 3))
-        for number, image in enumerate(pictures):
+            decoded = list(pool.map(data.read_image, data.image_ids * 3))
+        for number, image in enumerate(decoded):
             with Image.open(io.BytesIO(image_bytes(number % 4))) as expected:
                 assert np.array_equal(np.asarray(image), np.asarray(expected))
 
@@ -52,7 +52,7 @@ class TestMadeByHand:
         assert (data.image_ids, data.captions[0].caption_id) == (("7",), "9")
         assert data.read_image("7").mode == "RGB"
 
-    def test_it_is_frozen_and_travels(self, folder):
+    def test_dataset_is_frozen_and_can_be_pickled(self, folder):
         data = open_dataset(folder)
         with pytest.raises(AttributeError):
             data.images = ()
@@ -92,12 +92,12 @@ class TestMadeByHand:
         with pytest.raises(FileNotFoundError, match="the images are missing"):
             open_dataset(folder, images=tmp_path / "new").read_bytes("i1")
 
-    def test_a_picture_that_is_not_there(self, folder):
+    def test_missing_image_file(self, folder):
         (folder / "images" / "i2.png").unlink()
         with pytest.raises(FileNotFoundError, match="no file for image 'i2'"):
             open_dataset(folder).read_image("i2")
 
-    def test_a_picture_without_a_file_is_looked_for_in_its_own_place(self, tmp_path):
+    def test_images_without_a_file_are_found_in_their_own_source(self, tmp_path):
         rows = caption_rows(3, 1)
         folder = make_dataset(tmp_path / "made", rows=rows)
         places = [make_images(tmp_path / name, ["i0.png", f"a/{name}.png"]) for name in ("one", "two")]
@@ -248,20 +248,20 @@ class TestErrorsNameTheLine:
 
 
 class TestQuarantine:
-    def test_bad_ones_are_left_out(self, folder):
+    def test_quarantined_items_are_left_out(self, folder):
         write_quarantine(folder, Quarantine({"i1": "damaged"}, {"i2#0": "empty"}))
         data = open_dataset(folder).without_quarantined()
         assert data.image_ids == ("i0", "i2", "i3")
         assert [caption.caption_id for caption in data.captions] == ["i0#0", "i0#1", "i2#1", "i3#0", "i3#1"]
         assert data.image_of_caption.tolist() == [0, 0, 1, 2, 2]
 
-    def test_an_image_whose_captions_are_all_bad_goes_with_them(self, folder):
+    def test_image_without_remaining_captions_is_removed(self, folder):
         write_quarantine(folder, Quarantine({}, {"i2#0": "empty", "i2#1": "empty", "i3#1": "empty"}))
         data = open_dataset(folder).without_quarantined()
         assert data.image_ids == ("i0", "i1", "i3")
         assert data.splits == {"train": (2, 4), "test": (1, 1)}
 
-    def test_without_a_check_everything_stays(self, folder):
+    def test_without_a_check_nothing_is_removed(self, folder):
         data = open_dataset(folder)
         assert data.without_quarantined() == data
 

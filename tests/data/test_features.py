@@ -85,7 +85,7 @@ class TestFeatures:
         with pytest.raises(ValueError, match=r"one row for each of 2 images x 3, got shape \(4, 5\)"):
             open_dataset(folder).split("train").features("grid")
 
-    def test_the_rest_after_a_quarantine(self, data):
+    def test_features_after_a_quarantine(self, data):
         write_quarantine(data.folder, Quarantine({"i0": "bad"}))
         assert data.without_quarantined().features("regions").take([0, 2])[:, 0, 0].tolist() == [6, 18]
 
@@ -105,7 +105,7 @@ class TestFeatures:
         with pytest.raises(ValueError, match=r"one row for each of 1 images, got shape \(3, 3, 2\)"):
             data.features("regions")
 
-    def test_no_images_have_a_shape_too(self, data):
+    def test_empty_dataset_has_a_feature_shape(self, data):
         features = data.of_images([]).features("regions")
         assert features.shape == (0, 3, 2)
         assert features.take([]).shape == (0, 3, 2)
@@ -114,7 +114,7 @@ class TestFeatures:
             open_dataset(data.folder).of_images([]).features("grid")
 
     @pytest.mark.parametrize("shape", [(1, 0), (1, 0, 2), (1, 3, 0)])
-    def test_rows_of_nothing(self, data, shape):
+    def test_empty_rows_are_refused(self, data, shape):
         np.save(data.folder / "features" / "test.npy", np.zeros(shape))
         with pytest.raises(ValueError, match=r"test.npy`: expected one row for each of 1 images, got shape \(1, "):
             data.split("test").features("regions")

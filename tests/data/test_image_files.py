@@ -29,7 +29,7 @@ class TestStores:
         assert sorted(store.names()) == sorted(NAMES)
         assert [store.read(name) for name in NAMES] == [image_bytes(seed) for seed in range(3)]
 
-    def test_other_files_are_not_pictures(self, tmp_path, kind):
+    def test_other_files_are_not_images(self, tmp_path, kind):
         store = open_store(make_images(tmp_path / "images", ["1.png", "notes.txt", "__MACOSX/._1.png"], kind))
         assert store.names() == ("1.png",)
 
@@ -45,7 +45,7 @@ class TestStores:
             read = list(pool.map(store.read, names * 5))
         assert read == [image_bytes(seed) for seed in range(30)] * 5
 
-    def test_travels_to_other_processes(self, tmp_path, kind):
+    def test_stores_work_in_other_processes(self, tmp_path, kind):
         store = open_store(make_images(tmp_path / "images", NAMES, kind))
         store.read("3.PNG")
         assert pickle.loads(pickle.dumps(store)).read("3.PNG") == image_bytes(2)  # noqa: S301
@@ -62,7 +62,7 @@ class TestStores:
         child.kill()
         assert (hangs, child.exitcode) == (False, 0)
 
-    def test_names_that_lead_outside_are_not_read(self, tmp_path, kind):
+    def test_names_outside_the_folder_are_not_read(self, tmp_path, kind):
         store = open_store(make_images(tmp_path / "images", NAMES, kind))
         with pytest.raises((ValueError, FileNotFoundError)):
             store.read("../secret.png")
@@ -87,7 +87,7 @@ class TestTars:
 class TestRefused:
     @pytest.mark.parametrize("name", ["/etc/a.png", "../a.png", "a/../../b.png", "..\\a.png", "C:/a.png"])
     @pytest.mark.parametrize("kind", ["zip", "tar"])
-    def test_paths_that_lead_outside(self, tmp_path, kind, name):
+    def test_names_outside_the_archive(self, tmp_path, kind, name):
         store = open_store(make_images(tmp_path / "images", [name], kind))
         with pytest.raises(ValueError, match="names inside the archive") as caught:
             store.names()
@@ -153,13 +153,13 @@ class TestRefused:
         with pytest.raises(FileNotFoundError):
             open_store(tmp_path / "nothing.zip")
 
-    def test_names_that_are_no_text(self):
+    def test_names_that_cannot_be_encoded(self):
         with pytest.raises(ValueError, match=r"`x`: expected valid file names, got 'a\\ud800.png'"):
             check_member("x", "a\ud800.png")
         assert check_member("x", "caf\udce9.png")  # Latin-1 on a disk: Python's way to write it
 
     @given(st.text(max_size=30))
-    def test_names_that_pass_stay_inside(self, name):
+    def test_accepted_names_stay_inside_the_folder(self, name):
         try:
             check_member("x", name)
         except ValueError:
@@ -168,7 +168,7 @@ class TestRefused:
 
 
 class TestMatch:
-    def test_whole_names_first(self):
+    def test_full_names_match_first(self):
         match = match_names(["a/1.jpg", "1.jpg", "1"], ["a/1.jpg", "1.jpg", "b/1.png"])
         assert match.files == ("a/1.jpg", "1.jpg", None)
         assert match.notes == ()
@@ -197,7 +197,7 @@ class TestMatch:
         assert match.files == tuple(names)
 
 
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
+def test_folder_that_cannot_be_listed_raises(tmp_path, monkeypatch):
     make_images(tmp_path, ["a/1.png", "b/2.png"])
     real = os.scandir
 
@@ -207,6 +207,6 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(PermissionError) as told:
+    with pytest.raises(PermissionError) as output:
         open_store(tmp_path).names()
-    assert told.value.filename == str(tmp_path / "b")
+    assert output.value.filename == str(tmp_path / "b")

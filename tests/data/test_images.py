@@ -50,7 +50,7 @@ class TestDecode:
         image, file_format, count = decode_with_format(written.getvalue(), "a")
         assert (image.getpixel((0, 0)), file_format, count) == ((255, 0, 0), "GIF", 2)
 
-    def test_the_camera_was_turned(self):
+    def test_exif_orientation_is_applied(self):
         exif = Image.Exif()
         exif[0x0112] = 6
         assert decode(image_bytes(1, file_format="JPEG", exif=exif), "a").size == (24, 32)
@@ -59,7 +59,7 @@ class TestDecode:
         ("content", "message"),
         [
             (b"", "an empty file"),
-            (b"not a picture", "13 bytes of something else"),
+            (b"not an image", "12 bytes of something else"),
             (image_bytes(1, (200, 200), "JPEG")[:1500], "a damaged one"),
             (image_bytes(1, (200, 200), "PNG")[:400], "a damaged one"),
             (image_bytes(1, (200, 200), "WEBP")[:200], "a complete image|something else"),
@@ -71,7 +71,7 @@ class TestDecode:
         assert one_line(caught).startswith("`here.jpg`")
 
     @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-    def test_bombs(self, monkeypatch):
+    def test_too_many_pixels(self, monkeypatch):
         with pytest.raises(ValueError, match="at most 100 pixels, got 32 x 24"):
             decode(image_bytes(), "a", max_pixels=100)
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
@@ -99,9 +99,9 @@ def noise(size):
 
 @pytest.mark.parametrize("size", [(40, 30), (3, 200), (1, 1), (200, 3)])
 def test_crops_stay_inside(size):
-    picture = noise(size)
+    image = noise(size)
     for caption in range(20):
-        view = random_view(picture, (1, 0, caption), 0.5)
+        view = random_view(image, (1, 0, caption), 0.5)
         assert view.width <= size[0]
         assert view.height <= size[1]
         assert min(view.size) > 0
@@ -109,7 +109,7 @@ def test_crops_stay_inside(size):
             assert view.width * view.height >= 0.45 * 40 * 30
 
 
-def test_a_view_is_a_part_of_the_picture_mirrored_half_of_the_time():
+def test_view_is_a_crop_mirrored_half_of_the_time():
     ramp = Image.fromarray(np.broadcast_to(np.arange(0, 200, 2, dtype=np.uint8)[None, :, None], (80, 100, 3)).copy())
     rising = [np.asarray(random_view(ramp, (seed,), 0.3))[0, :, 0].astype(int) for seed in range(60)]
     assert all(abs(np.diff(row)).tolist() == [2] * (len(row) - 1) for row in rising)
@@ -118,6 +118,6 @@ def test_a_view_is_a_part_of_the_picture_mirrored_half_of_the_time():
 
 
 def test_the_seed_alone_decides():
-    picture = noise((50, 40))
-    assert random_view(picture, (2**64 - 1, 3), 0.5).tobytes() == random_view(picture, (2**64 - 1, 3), 0.5).tobytes()
-    assert len({random_view(picture, (1, view), 0.5).tobytes() for view in range(10)}) == 10
+    image = noise((50, 40))
+    assert random_view(image, (2**64 - 1, 3), 0.5).tobytes() == random_view(image, (2**64 - 1, 3), 0.5).tobytes()
+    assert len({random_view(image, (1, view), 0.5).tobytes() for view in range(10)}) == 10

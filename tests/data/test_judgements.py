@@ -1,4 +1,4 @@
-"""What people said: the readers, and what they refuse."""
+"""Readers of human judgements."""
 
 import gzip
 

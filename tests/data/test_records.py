@@ -17,7 +17,7 @@ def test_features_are_added_and_the_rest_is_kept(tmp_path):
     assert {**before, "features": after["features"]} == after
 
 
-def test_the_same_again_changes_nothing(tmp_path):
+def test_adding_the_same_features_again_changes_nothing(tmp_path):
     folder = make_dataset(tmp_path / "data")
     add_features(folder, "grid", "train", FeatureFile("a.npy"))
     kept = (folder / "manifest.json").stat().st_mtime_ns

@@ -13,7 +13,7 @@ def data(tmp_path):
     return open_dataset(make_dataset(tmp_path / "made"))
 
 
-def test_numbers(data, capsys):
+def test_statistics(data, capsys):
     stats = compute_stats(data)
     assert [one.split for one in stats] == ["train", "val", "test"]
     row = stats[0].as_json()
@@ -28,18 +28,18 @@ def test_names_with_brackets_are_names(data, capsys):
     stats = [replace(one, split=f"{one.split}[/b]") for one in compute_stats(data)]
     print_stats("x[/b]", stats)
     print_splits(Manifest("y[/i]", {"train[/i]": (1, 2)}))
-    told = capsys.readouterr().out
-    assert all(name in told for name in ("x[/b]", "test[/b]", "y[/i]", "train[/i]"))
+    output = capsys.readouterr().out
+    assert all(name in output for name in ("x[/b]", "test[/b]", "y[/i]", "train[/i]"))
 
 
-def test_pictures_that_cannot_be_read_are_passed_over(data):
+def test_unreadable_images_are_skipped(data):
     (data.folder / "images" / "i0.png").write_bytes(b"")
-    (data.folder / "images" / "i1.png").write_bytes(b"no picture")
+    (data.folder / "images" / "i1.png").write_bytes(b"no image")
     assert compute_stats(data)[0].as_json()["width"] is None
     assert compute_stats(data, sizes=False)[2].as_json()["width"] is None
 
 
-def test_a_drawing(data, tmp_path):
+def test_plot(data, tmp_path):
     pytest.importorskip("matplotlib", reason='needs pip install "bcls[plots]"')
     plot_stats(compute_stats(data), tmp_path / "stats.svg", "made")
     assert (tmp_path / "stats.svg").read_text().rstrip().endswith("</svg>")

@@ -133,9 +133,9 @@ def test_conventions(text, expected):
 
 
 @given(st.text(max_size=80))
-def test_nothing_is_lost_but_spaces_and_the_shape_of_quotes(text):
-    def plain(said):
-        return "".join(said.split()).replace("``", '"').replace("''", '"').replace('"', "")
+def test_only_spaces_and_the_form_of_quotes_change(text):
+    def plain(text):
+        return "".join(text.split()).replace("``", '"').replace("''", '"').replace('"', "")
 
     tokens = tokenize(text)
     assert plain("".join(tokens)).replace("'", "").replace("`", "") == plain(text).replace("'", "").replace("`", "")
@@ -143,7 +143,7 @@ def test_nothing_is_lost_but_spaces_and_the_shape_of_quotes(text):
 
 
 @given(st.lists(st.sampled_from(["a", "dog", "runs", ".", ",", "3", "red"]), max_size=12))
-def test_tokens_stay_as_they_are(words):
+def test_tokens_are_not_split_again(words):
     assert tokenize(" ".join(words)) == words
 
 
@@ -154,7 +154,7 @@ def captions(name, splits):
 
 
 @needs_real
-def test_the_published_flickr30k_vocabulary_comes_out():
+def test_published_flickr30k_vocabulary_is_reproduced():
     theirs = Vocabulary.read(REAL / "flickr30k" / "f30k_precomp_vocab.json.gz")
     ours = Vocabulary.build(one["raw"] for one in captions("flickr30k", ("train", "val")))
     assert set(theirs.words) <= set(ours.words)

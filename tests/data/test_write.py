@@ -27,7 +27,7 @@ def content(texts=ODD, **more):
 
 
 class TestWriting:
-    def test_odd_texts_come_back(self, tmp_path):
+    def test_unusual_texts_survive_a_round_trip(self, tmp_path):
         write_dataset(tmp_path / "out", content())
         data = open_dataset(tmp_path / "out")
         assert data.texts == ODD
@@ -37,8 +37,8 @@ class TestWriting:
 
     @pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
     @pytest.mark.parametrize("copy", [False, True])
-    def test_images_stay_or_are_copied(self, tmp_path, kind, copy):
-        source = make_images(tmp_path / "source" / "pictures", ["i0.png", "i1.png", "other.png"], kind)
+    def test_images_stay_in_place_or_are_copied(self, tmp_path, kind, copy):
+        source = make_images(tmp_path / "source" / "photos", ["i0.png", "i1.png", "other.png"], kind)
         write_dataset(tmp_path / "out", content(sources=(source,)), copy=copy)
         data = open_dataset(tmp_path / "out")
         assert data.read_bytes("i1") == image_bytes(1)
@@ -53,7 +53,7 @@ class TestWriting:
             with pytest.raises(FileNotFoundError, match="the images are missing; if they have moved"):
                 open_dataset(tmp_path / "out").read_bytes("i0")
 
-    def test_an_unfinished_folder_is_no_dataset_and_may_be_taken_up(self, tmp_path, monkeypatch):
+    def test_unfinished_folder_is_not_a_dataset_and_can_be_overwritten(self, tmp_path, monkeypatch):
         with monkeypatch.context() as broken:
             broken.setattr("bcls.data.write.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
@@ -73,7 +73,7 @@ class TestWriting:
             write_dataset(tmp_path, content())
         assert (tmp_path / "captions.jsonl").read_text() == "mine"
 
-    def test_names_that_lead_outside_are_not_copied(self, tmp_path):
+    def test_names_outside_the_folder_are_not_copied(self, tmp_path):
         source = make_images(tmp_path / "a" / "source", ["i0.png", "../evil.png"])
         evil = Content("x", (ImageRecord("i", "train", "../evil.png"),), (Caption("c", "i", "x", "train"),), (source,))
         with pytest.raises(ValueError, match="names inside the archive"):
@@ -91,7 +91,7 @@ class TestWriting:
             (tmp_path / "source").rename(tmp_path / "gone")
         assert open_dataset(tmp_path / "out").split("train").features("regions").regions(0) == 2
 
-    def test_everything_is_on_the_disk_before_the_manifest(self, tmp_path, monkeypatch):
+    def test_all_files_are_flushed_before_the_manifest(self, tmp_path, monkeypatch):
         synced = set()
         plain = os.fsync
 
@@ -112,7 +112,7 @@ class TestWriting:
         for name in ("copied/images", "copied/images/i0.png", "copied/images/i1.png", "packed/images.zip", "packed"):
             assert str(tmp_path / name) in synced
 
-    def test_nothing_to_write(self, tmp_path):
+    def test_content_without_captions_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="expected at least one caption, got none"):
             write_dataset(tmp_path / "out", content([]))
         assert not (tmp_path / "out").exists()
@@ -128,7 +128,7 @@ class TestWriting:
         with pytest.raises(PermissionError):
             write_dataset(tmp_path / "out", content())
 
-    def test_a_file_in_the_way(self, tmp_path):
+    def test_file_instead_of_a_folder(self, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(OSError, match="file"):
             write_dataset(tmp_path / "file" / "out", content())

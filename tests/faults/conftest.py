@@ -8,7 +8,7 @@ from tests.faults.records import RECORDS
 
 
 def pytest_sessionfinish(session, exitstatus):
-    """Keep the records of a run that passed, where ``BCLS_FAULTS`` names a file for them."""
+    """Save the records of a successful run to the file in ``BCLS_FAULTS``, if it is set."""
     place = os.environ.get("BCLS_FAULTS")
     if place and exitstatus == 0:
         rows = sorted((asdict(one) for one in RECORDS), key=lambda row: (row["fault"], row["target"]))

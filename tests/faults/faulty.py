@@ -1,4 +1,4 @@
-"""Faults to order: files that cannot grow, a process that is dead from one step on, another process, another user."""
+"""Fault injection: files that cannot grow, a process killed at a given step, another process, another user."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ _STEPS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 
 @contextmanager
 def files_end_at(size):
-    """No file can grow beyond ``size`` bytes, as on a full disk: the kernel writes what fits and then refuses."""
+    """Limit the size of files to ``size`` bytes, as on a full disk: the kernel writes what fits, then fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -26,11 +26,11 @@ def files_end_at(size):
 
 
 class KilledError(BaseException):
-    """The process is dead; nothing catches it."""
+    """The process was killed; no code catches this exception."""
 
 
 class _Death:
-    """Counts the steps that change the disk, and lets none happen from a chosen one on."""
+    """Counts the steps that change the disk, and raises from a given step on."""
 
     left: int | None = None
 
@@ -56,9 +56,9 @@ sys.addaudithook(_watch)
 
 @contextmanager
 def killed_after(steps, monkeypatch):
-    """Only ``steps`` more steps reach the disk: openings for writing, renamings, removals, and calls of fsync.
+    """Allow only ``steps`` more steps on the disk: opening for writing, renaming, removing, and fsync.
 
-    Clean-up code runs, as it would not in a process that is killed, but finds that it cannot change anything either.
+    Unlike in a killed process, clean-up code runs, but it cannot change anything either.
     """
     sync = os.fsync
 
@@ -76,12 +76,12 @@ def killed_after(steps, monkeypatch):
 
 
 def die_at_every_step(work, monkeypatch, after):
-    """Do some work again and again, dead one step later each time, until it ends alive; how often it died.
+    """Repeat some work, killed one step later each time, until it finishes; return the number of kills.
 
     Args:
         work: Called without arguments.
         monkeypatch: Pytest's.
-        after: Called after each death, to see what is left.
+        after: Called after each kill, to check the files.
     """
     for steps in range(1000):
         try:
@@ -91,12 +91,12 @@ def die_at_every_step(work, monkeypatch, after):
             after()
         else:
             return steps
-    raise AssertionError("the work never ends")
+    raise AssertionError("the work never finishes")
 
 
 @contextmanager
 def child(work):
-    """Another process that does some work and then stays, until the block ends; gives its number."""
+    """Run some work in another process that stays alive until the block ends; yields its process id."""
     back, out = os.pipe()
     pid = os.fork()
     if not pid:
@@ -115,8 +115,8 @@ def child(work):
         os.close(back)
 
 
-def as_nobody(work):
-    """Do some work as a user who owns nothing; gives what it raised, as text, and "" where it raised nothing."""
+def as_other_user(work):
+    """Do some work as an unprivileged user; return the exception as text, or "" if there was none."""
     back, out = os.pipe()
     pid = os.fork()
     if not pid:
@@ -142,7 +142,7 @@ def as_nobody(work):
 
 
 def contents(folder: Path):
-    """All files below a folder, with their bytes; locks and the like are left out."""
+    """Return all files below a folder with their contents, except hidden files such as locks."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -1,11 +1,11 @@
-"""What the suite tried and what came of it, for the table in ``docs/faults.md``."""
+"""Results of the fault-injection tests, for the tables in ``docs/faults.md``."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Record:
-    """A row of the table; it is written only after everything in it has been checked."""
+class FaultRecord:
+    """A row of a table; recorded after all of its assertions have passed."""
 
     fault: str
     target: str
@@ -13,10 +13,10 @@ class Record:
     outcome: str
 
 
-RECORDS: list[Record] = []
+RECORDS: list[FaultRecord] = []
 
 
 def tried(fault, target, tries, outcome):
-    """Note that a fault was tried so often on something, and what was true after each try."""
-    assert tries > 0, "nothing was tried"
-    RECORDS.append(Record(fault, target, tries, outcome))
+    """Record that a fault was injected ``tries`` times, and the result."""
+    assert tries > 0, "no fault was injected"
+    RECORDS.append(FaultRecord(fault, target, tries, outcome))

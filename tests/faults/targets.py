@@ -1,4 +1,4 @@
-"""Things that are written and must survive: how to write a first and a second version, and how to read them."""
+"""Files and folders that must survive faults: how to write two versions of them, and how to read them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.training.factories import TinyModel
 
 
 def learner(seed=0):
-    """Something that has learnt for one step."""
+    """A model with an optimizer after one step."""
     torch.manual_seed(seed)
     model = TinyModel(2)
     optimizer = torch.optim.Adam(model.parameters())
@@ -37,7 +37,7 @@ def learner(seed=0):
 
 @dataclass
 class Checkpoint:
-    """A run's last checkpoint, replaced by a later one."""
+    """The last checkpoint of a run, replaced by a later one."""
 
     name = "checkpoint of a run"
     folder: Path
@@ -50,16 +50,16 @@ class Checkpoint:
         )
 
     def read(self):
-        """Which version is there, whole; as ``--resume`` would go on from it."""
+        """Return the version that ``--resume`` would continue from, after checking that it is complete."""
         recover(self.folder / "last")
         found = learner(3)
         version = restore(self.folder / "last", found, read_state(self.folder / "last")).epoch
         expected = self.versions[version]
         same = zip(found.model.state_dict().values(), expected.model.state_dict().values(), strict=True)
-        assert all(torch.equal(one, other) for one, other in same), "weights of no version"
+        assert all(torch.equal(one, other) for one, other in same), "weights of neither version"
         for one, other in zip(found.model.parameters(), expected.model.parameters(), strict=True):
             moments, known = found.optimizer.state[one], expected.optimizer.state[other]
-            assert all(torch.equal(moments[key], known[key]) for key in known), "an optimiser of no version"
+            assert all(torch.equal(moments[key], known[key]) for key in known), "optimizer state of neither version"
         return version
 
 
@@ -99,7 +99,7 @@ class SavedModel:
         for version, model in enumerate(self.versions):
             if all(torch.equal(value, found[name]) for name, value in model.state_dict().items()):
                 return version
-        raise AssertionError("weights of no version")
+        raise AssertionError("weights of neither version")
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Words:
 
 @dataclass
 class Photos:
-    """The catalogue of an index: version 1 has a photo more."""
+    """The catalogue of an index; version 1 has one more photo."""
 
     name = "catalogue of an index"
     folder: Path
@@ -145,13 +145,13 @@ class Photos:
             catalog.close()
 
 
-#: Version 0 is there when the fault comes, which strikes while version 1 is written.
+#: Version 0 exists when the fault occurs, while version 1 is written.
 REPLACED = (Checkpoint, IndexFile, SavedModel, Words, Photos)
 
 
 @dataclass
 class Imported:
-    """A dataset that is imported."""
+    """Import of a dataset."""
 
     name = "import of a dataset"
     folder: Path
@@ -169,7 +169,7 @@ class Imported:
 
 @dataclass
 class Labels:
-    """Embeddings of captions, made block by block."""
+    """Embeddings of captions, computed block by block."""
 
     name = "embeddings of captions"
     folder: Path
@@ -191,7 +191,7 @@ class Labels:
 
 @dataclass
 class Regions:
-    """Features of a split, made block by block."""
+    """Features of a split, computed block by block."""
 
     name = "features of a split"
     folder: Path
@@ -210,5 +210,5 @@ class Regions:
         return True
 
 
-#: Nothing is there when the fault comes; the next try must end with everything.
+#: Nothing exists when the fault occurs; the next run must complete everything.
 MADE = (Imported, Labels, Regions)

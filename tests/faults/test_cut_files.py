@@ -1,4 +1,4 @@
-"""Files that end at any byte: read as they were, or refused in words; never taken for something else."""
+"""Files truncated at any byte are read unchanged or give an error message, never other contents."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.faults.targets import Checkpoint, IndexFile, SavedModel, Words
     [(Checkpoint, "last"), (IndexFile, "."), (Words, "."), pytest.param(SavedModel, "model", marks=pytest.mark.slow)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_cut_at_every_byte(tmp_path, kind, place):
+def test_truncated_at_every_byte(tmp_path, kind, place):
     target = kind(tmp_path)
     target.write(1)
     refused = same = 0
@@ -29,14 +29,12 @@ def test_cut_at_every_byte(tmp_path, kind, place):
         path.write_bytes(whole)
     assert target.read() == 1
     assert refused
-    outcome = (
-        f"{refused} times refused in words, {same} times read as it was (an end of line, or a file that is not needed)"
-    )
-    tried("cut at every byte", kind.name, refused + same, outcome)
+    outcome = f"{refused} errors, {same} times read unchanged (a final newline, or a file that is not needed)"
+    tried("truncated at every byte", kind.name, refused + same, outcome)
 
 
-def test_what_is_not_needed_is_little(tmp_path):
-    """The files of a checkpoint that may be cut without a word are those that going on does not read."""
+def test_only_the_config_of_a_checkpoint_may_be_truncated(tmp_path):
+    """Resuming reads all other files of a checkpoint."""
     target = Checkpoint(tmp_path)
     target.write(1)
     silent = set()

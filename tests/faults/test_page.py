@@ -1,4 +1,4 @@
-"""The page in the documentation is what the records say, and the records are of this suite."""
+"""The page in the documentation matches the records, and the records match the tests."""
 
 import ast
 import json
@@ -7,11 +7,11 @@ from pathlib import Path
 from scripts.faults_page import PAGE, RECORDS, page
 
 
-def test_the_page_is_the_generators():
+def test_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == page(json.loads(RECORDS.read_text(encoding="utf-8")))
 
 
-def test_the_records_name_every_fault_of_the_suite():
+def test_records_contain_every_fault():
     suite = set()
     for path in Path(__file__).parent.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Folders that cannot be written: an error that names the file, and nothing is left behind."""
+"""Read-only folders: the error names the file, and no files are left."""
 
 import shutil
 import tempfile
@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from bcls.training.run_folder import locked
-from tests.faults.faulty import as_nobody
+from tests.faults.faulty import as_other_user
 from tests.faults.records import tried
 from tests.faults.targets import MADE, REPLACED
 
 
 @pytest.fixture
-def open_place():
-    """A folder that every user may look into; pytest's own belong to one."""
+def public_folder():
+    """A folder that every user can read, unlike those of pytest."""
     place = Path(tempfile.mkdtemp())
     place.chmod(0o755)
     yield place
@@ -23,32 +23,32 @@ def open_place():
 
 
 @pytest.mark.parametrize("kind", [*REPLACED, *MADE], ids=lambda kind: kind.__name__)
-def test_read_only_folder(open_place, kind):
-    target = kind(open_place)
+def test_read_only_folder(public_folder, kind):
+    target = kind(public_folder)
     if kind in REPLACED:
         target.write(0)
-    for path in [open_place, *open_place.rglob("*")]:
+    for path in [public_folder, *public_folder.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    before = sorted(open_place.rglob("*"))
-    told = as_nobody((lambda: target.write(1)) if kind in REPLACED else target.write)
-    assert told.startswith(("PermissionError: ", "OSError: ")), told
-    assert str(open_place) in told
-    assert sorted(open_place.rglob("*")) == before
-    for path in [open_place, *open_place.rglob("*")]:
+    before = sorted(public_folder.rglob("*"))
+    error = as_other_user((lambda: target.write(1)) if kind in REPLACED else target.write)
+    assert error.startswith(("PermissionError: ", "OSError: ")), error
+    assert str(public_folder) in error
+    assert sorted(public_folder.rglob("*")) == before
+    for path in [public_folder, *public_folder.rglob("*")]:
         path.chmod(0o755)
     if kind in REPLACED:
         assert target.read() == 0
-    tried("read-only folder", kind.name, 1, "refused with the name of the file; nothing was changed")
+    tried("read-only folder", kind.name, 1, "error with the name of the file; nothing was changed")
 
 
-def test_read_only_run(open_place):
-    open_place.chmod(0o555)
+def test_read_only_run_folder(public_folder):
+    public_folder.chmod(0o555)
 
     def begin():
-        with locked(open_place / "run"):
+        with locked(public_folder / "run"):
             pass
 
-    told = as_nobody(begin)
-    assert told.startswith("PermissionError: ")
-    assert str(open_place / "run") in told
-    tried("read-only folder", "run folder", 1, "refused with the name of the file; nothing was changed")
+    error = as_other_user(begin)
+    assert error.startswith("PermissionError: ")
+    assert str(public_folder / "run") in error
+    tried("read-only folder", "run folder", 1, "error with the name of the file; nothing was changed")

@@ -1,4 +1,4 @@
-"""Two processes on one folder: the second is told who has it, or waits; a dead owner is no obstacle."""
+"""Two processes on one folder: the second gets an error or waits; the lock of a killed process is free."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def held_elsewhere(hold, folder):
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_the_second_is_told_who_has_it(tmp_path, name):
+def test_second_process_gets_an_error_with_the_process_id(tmp_path, name):
     hold = LOCKS[name]
     with held_elsewhere(hold, tmp_path) as pid:
         for _ in range(3):
@@ -39,10 +39,15 @@ def test_the_second_is_told_who_has_it(tmp_path, name):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with hold(tmp_path):
             pass
-    tried("two processes", name, 4, "the second is told the number of the first; a killed owner holds nothing")
+    tried(
+        "two processes",
+        name,
+        4,
+        "the second gets an error with the process id of the first; the lock of a killed process is free",
+    )
 
 
-def test_the_second_waits_for_embeddings(tmp_path):
+def test_second_process_waits_for_embeddings(tmp_path):
     done = threading.Event()
 
     def second():
@@ -56,4 +61,4 @@ def test_the_second_waits_for_embeddings(tmp_path):
         os.kill(pid, signal.SIGKILL)
         assert done.wait(10)
         waiting.join()
-    tried("two processes", "embeddings of captions", 1, "the second waits, and goes on when the first is killed")
+    tried("two processes", "embeddings of captions", 1, "the second waits, and continues when the first is killed")

@@ -1,4 +1,4 @@
-"""Helpers that die: processes that draw, and the server that holds the vectors."""
+"""Killed workers: drawing processes, and the vector server."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ def kill_a_child(stop):
         time.sleep(0.01)
 
 
-def test_a_process_that_draws_is_killed():
+def test_killed_drawing_process():
     scenes = make_scenes(130, seed=0).scenes
     stop = threading.Event()
     killer = threading.Thread(target=kill_a_child, args=(stop,))
@@ -48,10 +48,10 @@ def test_a_process_that_draws_is_killed():
     finally:
         stop.set()
         killer.join()
-    tried("killed workers", "drawing of scenes", 1, "one line that says so; nothing was written")
+    tried("killed workers", "drawing of scenes", 1, "one-line error; nothing was written")
 
 
-def test_a_process_that_is_killed_while_it_is_given_work(monkeypatch):
+def test_drawing_process_killed_while_it_receives_work(monkeypatch):
     scenes = make_scenes(130, seed=0).scenes
 
     def given(error):
@@ -97,7 +97,7 @@ def server(tmp_path):
     process.wait()
 
 
-def test_the_vector_server_is_lost(tmp_path, server):
+def test_killed_vector_server(tmp_path, server):
     _, address, process = server
     vectors = np.eye(4, dtype=np.float32)
     engine = open_engine("milvus", tmp_path, address, "lost", 4)
@@ -117,4 +117,4 @@ def test_the_vector_server_is_lost(tmp_path, server):
         with pytest.raises(ValueError, match=r"`uri`: expected Milvus at http.*check that the server is up"):
             ask()
         assert time.monotonic() - started < 60
-    tried("lost network", "vector server", len(asked), "one line that names the server, soon; nothing hangs")
+    tried("lost network", "vector server", len(asked), "one-line error with the address of the server; nothing hangs")

@@ -1,4 +1,4 @@
-"""Full disks and deaths while something is written: the old or the new version is there, whole, and work goes on."""
+"""Full disks and kills during writing: the old or the new version is complete, and the next run continues."""
 
 import os
 
@@ -9,8 +9,8 @@ from tests.faults.records import tried
 from tests.faults.targets import MADE, REPLACED
 
 
-def sizes_of(folder):
-    """The largest file that the work leaves, in bytes; rooms to try are those below."""
+def largest_file(folder):
+    """Return the size of the largest file in bytes."""
     return max(len(content) for content in contents(folder).values())
 
 
@@ -18,7 +18,7 @@ def sizes_of(folder):
 def test_full_disk_while_replacing(tmp_path, kind):
     target = kind(tmp_path)
     target.write(0)
-    largest, refused, written = sizes_of(tmp_path), 0, 0
+    largest, refused, written = largest_file(tmp_path), 0, 0
     rooms = range(0, largest + 4096, 1 if largest < 1500 else max(1, largest // 60))
     for room in rooms:
         try:
@@ -32,9 +32,7 @@ def test_full_disk_while_replacing(tmp_path, kind):
             break
         assert version == 0
     assert target.read() == 1, "it was never written"
-    tried(
-        "full disk", kind.name, refused + written, f"{refused} times refused with the old version whole, then written"
-    )
+    tried("full disk", kind.name, refused + written, f"{refused} errors with the old version intact, then written")
 
 
 @pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
@@ -50,17 +48,17 @@ def test_full_disk_while_making(tmp_path, kind):
         except OSError:
             refused += 1
             assert not target.is_whole()
-            target.write()  # there is room again
+            target.write()  # with enough space
             assert target.is_whole()
         else:
             assert target.is_whole()
             break
     assert refused
-    tried("full disk", kind.name, number + 1, f"{refused} times refused, and finished by the next try")
+    tried("full disk", kind.name, number + 1, f"{refused} errors, then completed by the next run")
 
 
 @pytest.mark.parametrize("kind", REPLACED[:-1], ids=lambda kind: kind.__name__)
-def test_death_at_every_step_while_replacing(tmp_path, monkeypatch, kind):
+def test_killed_at_every_step_while_replacing(tmp_path, monkeypatch, kind):
     target = kind(tmp_path)
     target.write(0)
     seen = {0: 0, 1: 0}
@@ -73,15 +71,15 @@ def test_death_at_every_step_while_replacing(tmp_path, monkeypatch, kind):
     assert target.read() == 1
     assert seen[0] >= 3
     tried(
-        "death at every step",
+        "killed at every step",
         kind.name,
         deaths,
-        f"{seen[0]} times the old version, {seen[1]} times the new, always whole",
+        f"{seen[0]} times the old version, {seen[1]} times the new, always complete",
     )
 
 
 @pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
-def test_death_at_every_step_while_making(tmp_path, monkeypatch, kind):
+def test_killed_at_every_step_while_making(tmp_path, monkeypatch, kind):
     number = 0
 
     def fresh():
@@ -97,12 +95,12 @@ def test_death_at_every_step_while_making(tmp_path, monkeypatch, kind):
         number += 1
 
     deaths = die_at_every_step(lambda: fresh().write(), monkeypatch, look)
-    tried("death at every step", kind.name, deaths, "finished by the next try, with the same contents")
+    tried("killed at every step", kind.name, deaths, "completed by the next run, with the same contents")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-def test_a_small_disk(tmp_path):
-    """A disk that is full indeed: what is mapped into memory is refused before it is touched."""
+def test_memory_map_on_a_small_disk(tmp_path):
+    """On a disk that is really full, creating a memory map fails before its first write."""
     import subprocess
 
     from bcls.data.features import new_array
@@ -121,7 +119,7 @@ def test_a_small_disk(tmp_path):
         array = new_array(disk / "a.npy", "float32", (100, 100))
         array[:] = 1
         array.flush()
-        del array  # a mapped file keeps the disk busy
-        tried("full disk", "file that is mapped into memory", 1, "refused before the first byte, on a disk of 256 kB")
+        del array  # a memory map keeps the file system busy
+        tried("full disk", "file that is mapped into memory", 1, "error before the first byte, on a disk of 256 kB")
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -1,6 +1,6 @@
-"""Fuzzing of everything that reads; see :mod:`tests.fuzz.engine`."""
+"""Fuzzing of all readers of files; see :mod:`tests.fuzz.engine`."""
 
 import os
 
-# A damaged name of a model must not be looked up on the network, 100,000 times.
+# A damaged model name must not cause 100,000 requests to the hub.
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --cases 100000``: every reader, a table and ``results/fuzz.json``; goes on where it was."""
+"""``python -m tests.fuzz --cases 100000``: fuzz every reader and write ``results/fuzz.json``; resumes an old run."""
 
 import argparse
 import json
@@ -10,30 +10,30 @@ from bcls._core.files import write_whole
 from tests.fuzz.engine import Outcome, Reader, make_case, run
 from tests.fuzz.readers import READERS
 
-#: Cases between two looks at the file of results.
+#: Number of cases after which the results are saved.
 _PART = 5000
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument(
-        "--cases", type=int, default=100_000, help="cases of each reader, those of earlier runs included"
+        "--cases", type=int, default=100_000, help="cases for each reader, including those of earlier runs"
     )
     parser.add_argument("--readers", nargs="+", choices=sorted(READERS), default=list(READERS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/fuzz.json"))
-    parser.add_argument("--anew", action="store_true", help="forget what is in the file of results")
+    parser.add_argument("--restart", action="store_true", help="discard earlier results")
     parser.add_argument(
-        "--show", type=int, metavar="NUMBER", help="write the bytes of one case of one reader, and stop"
+        "--show", type=int, metavar="NUMBER", help="write the bytes of one case of one reader, and exit"
     )
     given = parser.parse_args()
     if given.show is not None:
         reader = READERS[given.readers[0]]
         sys.stdout.buffer.write(make_case(reader, list(reader.seeds()), given.seed, given.show))
         return 0
-    known = {} if given.anew or not given.out.exists() else json.loads(given.out.read_text(encoding="utf-8"))
+    known = {} if given.restart or not given.out.exists() else json.loads(given.out.read_text(encoding="utf-8"))
     if known.get("seed", given.seed) != given.seed:
-        parser.error(f"{given.out} is of seed {known['seed']}: give --anew, or another --out")
+        parser.error(f"{given.out} has results for seed {known['seed']}: use --restart or another --out")
     outcomes = {name: Outcome(**kept) for name, kept in known.get("readers", {}).items()}
     for name in given.readers:
         outcome = outcomes.setdefault(name, Outcome())
@@ -43,15 +43,15 @@ def main() -> int:
             given.out.parent.mkdir(parents=True, exist_ok=True)
             kept = {one: asdict(outcomes[one]) for one in READERS if one in outcomes}
             write_whole(given.out, json.dumps({"seed": given.seed, "readers": kept}, indent=1) + "\n")
-        _say(READERS[name], outcome)
+        _print_outcome(READERS[name], outcome)
     return any(outcomes[name].findings for name in given.readers)
 
 
-def _say(reader: Reader, outcome: Outcome) -> None:
+def _print_outcome(reader: Reader, outcome: Outcome) -> None:
     rate = outcome.cases / max(outcome.seconds, 1e-9)
     print(
         f"{reader.name:<22} {outcome.cases:>8} cases {outcome.read / max(1, outcome.cases):>6.1%} read "
-        f"{len(outcome.findings):>3} findings {rate:>7.0f} a second {outcome.peak / 2**20:>6.0f} MB more",
+        f"{len(outcome.findings):>3} findings {rate:>7.0f} per second {outcome.peak / 2**20:>6.0f} MB more",
         flush=True,
     )
     for kind, numbers in outcome.findings.items():

@@ -1,4 +1,4 @@
-"""Damage to bytes, to JSON and to what is packed inside other files."""
+"""Damage to bytes and to JSON."""
 
 import copy
 import json
@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: Bytes that readers stumble over: marks of encodings and formats, ends of ranges, what means something to a parser.
+#: Difficult byte sequences: marks of encodings and formats, extreme numbers, syntax of parsers.
 BITS = (
     b"",
     b"\0",
@@ -49,7 +49,7 @@ BITS = (
     struct.pack("<i", 2**31 - 1),
     struct.pack(">i", 2**31 - 1),
 )
-#: Values in the place of others in JSON.
+#: Replacement values in JSON.
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -88,7 +88,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def damage(draw: random.Random, seeds: Sequence[bytes]) -> bytes:
-    """A valid input with a few changes: flipped bits, cuts, repeats, pieces of another input, awkward bytes."""
+    """Return a valid input with a few changes: flipped bits, truncation, repeats, pieces of another input, inserts."""
     content = bytearray(draw.choice(seeds))
     for _ in range(draw.choice((1, 1, 2, 3, 8))):
         content = bytearray(draw.choice(_CHANGES)(draw, content, seeds))
@@ -96,7 +96,7 @@ def damage(draw: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def damage_json(draw: random.Random, seeds: Sequence[bytes]) -> bytes:
-    """JSON, or lines of JSON, with values changed in place; now and then damaged as bytes."""
+    """Return JSON or JSON lines with changed values; sometimes with damaged bytes instead."""
     if draw.random() < 0.3:
         return damage(draw, seeds)
     content = draw.choice(seeds)
@@ -115,10 +115,10 @@ def damage_json(draw: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def change_value(draw: random.Random, value: Any) -> Any:
-    """A JSON value with one to three changes somewhere in it."""
+    """Return a JSON value with one to three changes."""
     box = [value]
     for _ in range(draw.choice((1, 1, 2, 3))):
-        holder, key = draw.choice(list(_places(box)))
+        holder, key = draw.choice(list(_slots(box)))
         how = draw.random()
         if how < 0.15 and isinstance(key, str):
             del holder[key]
@@ -134,16 +134,16 @@ def change_value(draw: random.Random, value: Any) -> Any:
 
 
 def or_plain(make: Callable[[random.Random, Sequence[bytes]], bytes], share: float = 0.5):
-    """Cases of ``make``, and of :func:`damage` for the rest."""
+    """Use ``make`` for a share of the cases, and :func:`damage` for the others."""
     return lambda draw, seeds: (make if draw.random() < share else damage)(draw, seeds)
 
 
-def _places(value: Any):
-    """Every place in a value, as what holds it and the key in there."""
+def _slots(value: Any):
+    """Yield every container in a value with each of its keys."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in list(items):
         yield value, key
-        yield from _places(inner)
+        yield from _slots(inner)
 
 
 def _deep(levels: int) -> Any:
@@ -151,7 +151,7 @@ def _deep(levels: int) -> Any:
 
 
 class _Raw(float):
-    """A number that JSON writes as a given text."""
+    """A number that is written to JSON as a given text."""
 
     def __new__(cls, text):
         made = super().__new__(cls, 0.0)

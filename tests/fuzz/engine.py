@@ -1,9 +1,8 @@
-"""Throws damaged files at a reader, in a forked process with a limit on memory and on time.
+"""Runs a reader on damaged files, in a forked process with limits on memory and time.
 
-A case is made from the reader's name, a seed and its number alone, so every one can be made again, and a long run can
-be taken up where it was. A reader may succeed, or say what is wrong in the words of ``bcls._core.errors.fail`` or with
-an ``OSError`` that names a file. Everything else is a finding: another exception, a message of another library, a
-crash, a hang, or more memory than allowed.
+A case depends on the reader's name, a seed and its number only, so it can be reproduced, and a long run can be resumed.
+A reader may succeed, raise an error of ``bcls._core.errors.fail``, or raise an ``OSError`` with a file name. Anything
+else is a finding: another exception, a message of another library, a crash, a hang, or too much memory.
 """
 
 import json
@@ -27,40 +26,40 @@ from pathlib import Path
 
 from tests.fuzz.damage import damage
 
-#: Address space that a worker may take beside what it has at its start.
+#: Address space that a worker may use in addition to that at its start.
 MEMORY = 768 * 2**20
-#: Seconds of processor time for a case; a process that waits for something is killed after a longer time by the clock.
+#: Processor time for a case in seconds; a process that waits is killed after a longer wall-clock time.
 SECONDS = 5.0
-_OURS = re.compile(r".*: expected .+, got .*; .+", re.DOTALL)
-#: No message is of use to anybody at this length.
-_LONGEST = 20_000
+_OUR_MESSAGE = re.compile(r".*: expected .+, got .*; .+", re.DOTALL)
+#: Maximum length of an error message.
+_MAX_MESSAGE = 20_000
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A way into the library, and what a valid input to it looks like."""
+    """A reader of the library with valid inputs."""
 
     name: str
     seeds: Callable[[], Sequence[bytes]]
-    """Makes valid inputs; called once in each process."""
+    """Creates valid inputs; called once in each process."""
     read: Callable[[bytes, Path], object]
-    """Reads an input; it may write files into the folder, which is emptied now and then but not after each case."""
+    """Reads an input; it may write files into the folder, which is not emptied after every case."""
     make: Callable[[random.Random, Sequence[bytes]], bytes] = damage
-    """Makes a case from the valid inputs."""
+    """Creates a case from the valid inputs."""
 
 
 @dataclass
 class Outcome:
-    """What came of some cases of a reader."""
+    """Results of some cases of a reader."""
 
     cases: int = 0
     read: int = 0
-    """Cases that were read without complaint."""
+    """Cases that were read without an error."""
     seconds: float = 0.0
     peak: int = 0
-    """Most memory that was taken beside that at the start, in bytes."""
+    """Peak memory in addition to that at the start, in bytes."""
     findings: dict[str, list[int]] = field(default_factory=dict)
-    """Kind of finding: the numbers of the first cases that show it."""
+    """Kinds of findings with the numbers of the first cases."""
 
     def add(self, other: "Outcome") -> None:
         self.cases, self.read = self.cases + other.cases, self.read + other.read
@@ -78,12 +77,12 @@ class TooLongError(BaseException):
 
 
 def make_case(reader: Reader, seeds: Sequence[bytes], seed: int, number: int) -> bytes:
-    """The bytes of a case."""
+    """Return the bytes of a case."""
     return reader.make(random.Random(f"{reader.name} {seed} {number}"), seeds)
 
 
-def judge(reader: Reader, content: bytes, folder: Path) -> tuple[bool, str]:
-    """Whether a case was read, and what is wrong with the way it was refused, if anything."""
+def read_case(reader: Reader, content: bytes, folder: Path) -> tuple[bool, str]:
+    """Return whether a case was read, and the kind of finding, if any."""
     try:
         reader.read(content, folder)
     except TooLongError:
@@ -92,16 +91,16 @@ def judge(reader: Reader, content: bytes, folder: Path) -> tuple[bool, str]:
         if isinstance(error, OSError) and error.filename is not None:
             return False, ""
         text = str(error)
-        if not _OURS.fullmatch(text):
+        if not _OUR_MESSAGE.fullmatch(text):
             return False, _kind(error)
-        return False, "" if len(text) <= _LONGEST else f"a message of thousands of characters, {_place(error)}"
-    except Exception as error:  # whatever it is, it is what we look for
+        return False, "" if len(text) <= _MAX_MESSAGE else f"a message with thousands of characters, {_place(error)}"
+    except Exception as error:  # any other exception is a finding
         return False, _kind(error)
     return True, ""
 
 
 def run(reader: Reader, *, first: int, count: int, seed: int = 0) -> Outcome:
-    """Run cases in forked processes; one that dies is noted, and the next goes on behind it."""
+    """Run cases in forked processes; after a crash the next process continues with the next case."""
     total, at = Outcome(), first
     while at < first + count:
         part, at = _in_child(reader, at, first + count, seed)
@@ -110,10 +109,10 @@ def run(reader: Reader, *, first: int, count: int, seed: int = 0) -> Outcome:
 
 
 def _in_child(reader: Reader, first: int, end: int, seed: int) -> tuple[Outcome, int]:
-    """Run cases in one child; what came of them, and the number of the case after the last."""
+    """Run cases in one child; return the results and the number of the next case."""
     here = mmap.mmap(-1, 16)
     back, out = os.pipe()
-    told = os.fdopen(os.dup(sys.stderr.fileno()), "w")
+    stderr = os.fdopen(os.dup(sys.stderr.fileno()), "w")
     pid = os.fork()
     if not pid:
         code = 1
@@ -124,12 +123,12 @@ def _in_child(reader: Reader, first: int, end: int, seed: int) -> tuple[Outcome,
                 pipe.write(json.dumps(asdict(outcome)).encode())
             code = 0
         except BaseException:
-            told.write(traceback.format_exc())
+            stderr.write(traceback.format_exc())
         finally:
-            told.flush()
+            stderr.flush()
             os._exit(code)
     os.close(out)
-    told.close()
+    stderr.close()
     hung = _watch(pid, here)
     with os.fdopen(back, "rb") as pipe:
         content = pipe.read()
@@ -143,7 +142,7 @@ def _in_child(reader: Reader, first: int, end: int, seed: int) -> tuple[Outcome,
 
 
 def _watch(pid: int, here: mmap.mmap) -> bool:
-    """Wait for a child; kill it where one case takes far too long, in code that no signal interrupts."""
+    """Wait for a child; kill it if a case takes far too long in code that no signal interrupts."""
     seen, since = -1, time.monotonic()
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         now = struct.unpack_from("q", here)[0]
@@ -162,9 +161,9 @@ def _work(reader: Reader, first: int, end: int, seed: int, here: mmap.mmap) -> O
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))  # noqa: S108
     outcome = Outcome()
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C complain there of what they also refuse
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # C libraries print warnings there
         seeds = list(reader.seeds())
-        for content in seeds:  # damage to what is no valid input would show nothing
+        for content in seeds:  # the inputs must be valid before they are damaged
             reader.read(content, folder)
         resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY,) * 2)
         signal.signal(signal.SIGPROF, _too_long)
@@ -173,7 +172,7 @@ def _work(reader: Reader, first: int, end: int, seed: int, here: mmap.mmap) -> O
             struct.pack_into("q", here, 0, number)
             content = make_case(reader, seeds, seed, number)
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
-            read, wrong = judge(reader, content, folder)
+            read, wrong = read_case(reader, content, folder)
             signal.setitimer(signal.ITIMER_PROF, 0)
             outcome.read += read
             if wrong:
@@ -208,7 +207,7 @@ def _kind(error: Exception) -> str:
 
 def _place(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    # Not the line that raises every error, but the one that called it.
+    # The caller of `fail`, not the line in it that raises.
     ours = [one for one in frames if "/bcls/" in one.filename and one.name != "fail"]
     last = (ours or frames)[-1]
     return f"{type(error).__name__} in {last.filename.rpartition('/bcls/')[2]}:{last.lineno} ({frames[-1].name})"

@@ -1,4 +1,4 @@
-"""The short form of ``python -m tests.fuzz``: a few hundred cases of every reader, in a process of its own."""
+"""Short fuzzing run: 200 cases for every reader of ``python -m tests.fuzz``, in a process of its own."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from tests.fuzz.damage import damage, damage_json
 from tests.fuzz.engine import Reader, make_case, run
 
 ROOT = Path(__file__).parents[2]
-#: By name, so that nothing heavy is imported to collect the tests.
+#: Parsed from the files, so that collecting the tests imports nothing heavy.
 NAMES = sorted(
     name
     for path in (Path(__file__).parent / "readers").glob("*.py")
@@ -31,17 +31,17 @@ def outcomes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_damage_is_refused_in_words(outcomes, name):
+def test_damaged_input_gives_an_error_message(outcomes, name):
     assert outcomes[name]["findings"] == {}
     assert outcomes[name]["cases"] == 200
     assert outcomes[name]["peak"] < 300 * 2**20
 
 
-def test_every_reader_is_in_the_list(outcomes):
+def test_every_reader_is_run(outcomes):
     assert sorted(outcomes) == NAMES
 
 
-def wrong(content, folder):
+def misbehave(content, folder):
     kinds = {b"k": KeyError("x"), b"v": ValueError("not ours"), b"o": OSError("no name"), b"a": None}
     if content[:1] == b"h":
         while True:
@@ -59,31 +59,30 @@ def wrong(content, folder):
     ("start", "finding"),
     [("k", "KeyError in"), ("v", "ValueError in"), ("o", "OSError in"), ("h", "hang"), ("s", "crash"), ("a", "")],
 )
-def test_the_engine_finds(start, finding, monkeypatch):
-    """What must not happen is seen, and what may happen is not."""
+def test_engine_reports_forbidden_outcomes(start, finding, monkeypatch):
     monkeypatch.setattr("tests.fuzz.engine.SECONDS", 0.3)
-    reader = Reader("made", lambda: [b"a"], wrong, lambda draw, seeds: start.encode())
+    reader = Reader("made", lambda: [b"a"], misbehave, lambda draw, seeds: start.encode())
     outcome = run(reader, first=0, count=2)
     assert outcome.cases == 2
     assert [kind.startswith(finding) for kind in outcome.findings] == ([True] if finding else [])
 
 
-def test_memory_past_the_limit_is_found():
+def test_engine_reports_too_much_memory():
     reader = Reader(
         "made", lambda: [b"a"], lambda content, to: bytearray(2**31) if content == b"b" else None, lambda *_: b"b"
     )
     assert next(iter(run(reader, first=0, count=1).findings)).startswith("MemoryError in")
 
 
-def test_cases_can_be_made_again():
-    reader = Reader("made", list, wrong, damage)
+def test_cases_are_reproducible():
+    reader = Reader("made", list, misbehave, damage)
     seeds = [b'{"a": [1, 2]}', b"hello"]
     cases = [make_case(reader, seeds, 0, number) for number in range(50)]
     assert cases == [make_case(reader, seeds, 0, number) for number in range(50)]
     assert len(set(cases)) > 30
 
 
-def test_json_stays_json_most_of_the_time():
+def test_damaged_json_is_mostly_valid_json():
     made = [damage_json(random.Random(number), [b'{"a": [1, {"b": "c"}]}']) for number in range(200)]
     good = 0
     for one in made:

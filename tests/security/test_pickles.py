@@ -1,4 +1,4 @@
-"""Files that would run code: none of it runs, wherever such a file is handed in."""
+"""Files that would run code when unpickled: no reader runs it."""
 
 import io
 import os
@@ -19,7 +19,7 @@ from tests.models.test_published import checkpoint
 
 
 class Hostile:
-    """Leaves a mark when it is unpickled by something that calls what it names."""
+    """Creates a file when it is unpickled by code that calls arbitrary functions."""
 
     def __init__(self, call, *arguments):
         self.call, self.arguments = call, arguments
@@ -29,7 +29,7 @@ class Hostile:
 
 
 def calls(mark):
-    """Ways to run something, by name."""
+    """Return payloads that run code, by name."""
     return {
         "os.system": Hostile(os.system, f"touch {mark}"),
         "eval": Hostile(eval, f"__import__('os').mkdir({str(mark)!r})"),
@@ -54,7 +54,7 @@ def test_checkpoints(tmp_path, name, form):
     assert not mark.exists()
 
 
-def test_the_oldest_tar_format(tmp_path):
+def test_oldest_tar_format(tmp_path):
     """Files of torch 0.1 are tars of pickles."""
     mark, path = tmp_path / "mark", tmp_path / "a.pth.tar"
     with tarfile.open(path, "w") as archive:
@@ -68,7 +68,7 @@ def test_the_oldest_tar_format(tmp_path):
     assert not mark.exists()
 
 
-def test_numbers_of_numpy_come_through_without_numpy(tmp_path):
+def test_numpy_numbers_are_read_without_numpy(tmp_path):
     values = {"a": np.float64(99.5), "b": np.int64(-3), "c": np.float32(0.5), "d": np.bool_(True)}
     torch.save(values, tmp_path / "a.pth")
     assert read_tensors(tmp_path / "a.pth") == {"a": 99.5, "b": -3, "c": 0.5, "d": True}
@@ -76,7 +76,7 @@ def test_numbers_of_numpy_come_through_without_numpy(tmp_path):
 
 @pytest.mark.parametrize("ending", [b"\nb\n.", b""], ids=["whole", "cut off"])
 @pytest.mark.parametrize("letter", [b"a", b"\xc3\xa4"], ids=["ascii", "utf-8"])
-def test_names_of_thousands_of_letters_do_not_take_minutes(tmp_path, letter, ending):
+def test_names_with_thousands_of_letters_are_fast(tmp_path, letter, ending):
     path = tmp_path / "a.pth"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02c" + letter * 200_000 + ending)

@@ -1,4 +1,4 @@
-"""Small files that claim to be large ones, or that unpack to them: refused before the memory is taken."""
+"""Small files that claim to be large or unpack to large ones are refused before memory is allocated."""
 
 import gzip
 import io
@@ -26,7 +26,7 @@ MEGABYTE = 2**20
 
 @pytest.fixture
 def most():
-    """Most memory that Python takes in a test, in bytes."""
+    """Peak memory that Python allocates in a test, in bytes."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -42,8 +42,8 @@ def test_gzip_bomb(tmp_path, most, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.txt"])
-def test_zip_whose_sizes_lie(tmp_path, most, name):
-    """Both lists of the zip say 10 bytes; 200 MB are packed."""
+def test_zip_with_wrong_sizes(tmp_path, most, name):
+    """Both directories of the zip state 10 bytes, but the member has 200 MB."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, bytes(200 * MEGABYTE))
@@ -53,13 +53,13 @@ def test_zip_whose_sizes_lie(tmp_path, most, name):
         content[at : at + 4] = struct.pack("<I", 10)
     (tmp_path / "a.zip").write_bytes(content)
     tracemalloc.reset_peak()
-    with pytest.raises(ValueError, match="expected a whole member"):
+    with pytest.raises(ValueError, match="expected a complete member"):
         open_store(tmp_path / "a.zip").read(name)
     assert most() < 8 * MEGABYTE
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_captions_of_gigabytes_in_an_archive(tmp_path, monkeypatch, kind):
+def test_large_captions_in_an_archive(tmp_path, monkeypatch, kind):
     monkeypatch.setattr("bcls.data.image_files.MAX_BYTES", 1000)
     path = tmp_path / f"a.{kind}"
     if kind == "zip":
@@ -73,15 +73,15 @@ def test_captions_of_gigabytes_in_an_archive(tmp_path, monkeypatch, kind):
     assert MAX_BYTES > 1000
 
 
-def test_tar_that_goes_backwards(tmp_path):
-    """A size below zero leads back to a member that was read; Python's reader follows it for ever."""
+def test_tar_with_a_negative_size(tmp_path):
+    """A negative size leads back to an earlier member; Python's reader would loop forever."""
     info = tarfile.TarInfo("a.png")
     head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
     head[124:136] = b"\xff" * 10 + b"\xfc\x00"
     head[148:156] = b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
     (tmp_path / "a.tar").write_bytes(bytes(head) * 3 + bytes(1024))
-    with pytest.raises(ValueError, match=r"expected a (tar file|folder, a zip or a plain tar)"):
+    with pytest.raises(ValueError, match=r"expected a (tar file|folder, a zip or an uncompressed tar)"):
         open_store(tmp_path / "a.tar").names()
 
 
@@ -94,14 +94,14 @@ def test_arrays_that_claim_to_be_large(tmp_path, most, shape):
     assert most() < MEGABYTE
 
 
-def test_a_header_of_gigabytes(tmp_path, most):
+def test_array_header_of_gigabytes(tmp_path, most):
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\2\0" + struct.pack("<I", 2**31) + b"{" * 100)
     with pytest.raises(ValueError, match=r"an \.npy file with numbers"):
         load_array(tmp_path / "a.npy")
     assert most() < MEGABYTE
 
 
-def test_an_archive_is_no_array(tmp_path):
+def test_npz_is_not_an_array(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.ones(3))
     with pytest.raises(ValueError, match=r"an \.npy file with numbers"):
         load_array(tmp_path / "a.npz")
@@ -116,7 +116,7 @@ def png(width, height):
 
 
 @pytest.mark.parametrize("size", [(9000, 9000), (60_000, 60_000), (2**31 - 1, 1)])
-def test_pictures_that_claim_to_be_large(most, size):
+def test_images_that_claim_to_be_large(most, size):
     with pytest.raises(ValueError, match="at most 80000000 pixels"):
         decode(png(*size), "a.png")
     assert most() < 8 * MEGABYTE
@@ -125,13 +125,13 @@ def test_pictures_that_claim_to_be_large(most, size):
 @pytest.mark.parametrize(
     "content", [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", b"P6 2 2 255 " + bytes(12)]
 )
-def test_other_kinds_of_pictures_are_not_opened(content):
-    """Pillow hands EPS to Ghostscript, a whole programming language."""
+def test_other_image_formats_are_not_opened(content):
+    """Pillow passes EPS to Ghostscript, which executes it."""
     with pytest.raises(ValueError, match="bytes of something else"):
         decode(content, "a.jpg")
 
 
-def test_sixteen_bits_take_no_copies_of_floats(most):
+def test_16_bit_images_are_converted_in_place(most):
     buffer = io.BytesIO()
     Image.fromarray(np.full((3000, 3000), 40_000, np.uint16)).save(buffer, "PNG")
     tracemalloc.reset_peak()
@@ -147,7 +147,7 @@ def test_json_that_is_deep_or_long(tmp_path, text):
 
 
 @pytest.mark.parametrize("change", [{"width": 10**6, "features": 10**6}, {"word_width": 10**12}, {"words": 2**62}])
-def test_a_config_larger_than_its_weights(tmp_path, change):
+def test_config_larger_than_its_weights(tmp_path, change):
     save_folder(made.model("vsepp"), tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -155,7 +155,7 @@ def test_a_config_larger_than_its_weights(tmp_path, change):
         load_folder(tmp_path / "model")
 
 
-def test_whole_files_pass(tmp_path):
+def test_complete_files_are_read(tmp_path):
     assert decode(image_bytes(), "a.png").size == (32, 24)
     save_folder(made.model("sgr"), tmp_path / "model")
     assert load_folder(tmp_path / "model").config.name == "sgr"

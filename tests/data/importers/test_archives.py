@@ -81,9 +81,9 @@ class TestHuggingface:
         return folder
 
     def test_a_saved_dict(self, tmp_path, out):
-        pictures = [{"bytes": image_bytes(n), "path": "x.png" if n else None} for n in range(2)]
-        self.save(tmp_path / "saved" / "train", pictures, caption=[["a", "b"], ["c"]])
-        self.save(tmp_path / "saved" / "validation", pictures[:1], caption=["d"])
+        rows = [{"bytes": image_bytes(n), "path": "x.png" if n else None} for n in range(2)]
+        self.save(tmp_path / "saved" / "train", rows, caption=[["a", "b"], ["c"]])
+        self.save(tmp_path / "saved" / "validation", rows[:1], caption=["d"])
         (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
         data, _ = import_dataset("huggingface", tmp_path / "saved", out)
         assert data.splits == {"train": (2, 3), "val": (1, 1)}

@@ -23,7 +23,7 @@ def entry(number, split="train", **more):
 
 
 class TestKarpathy:
-    def test_other_endings_are_said_once(self, tmp_path, out):
+    def test_other_extensions_are_reported_once(self, tmp_path, out):
         archive = make_images(tmp_path / "images", ["images/0.webp", "images/1.webp"], "zip")
         (tmp_path / "dataset_tiny.json.gz").write_bytes(
             gzip.compress(json.dumps(karpathy([entry(0), entry(1, "test")])).encode())
@@ -39,7 +39,7 @@ class TestKarpathy:
     def test_coco_ids_folders_and_restval(self, tmp_path, out):
         images = [entry(0, "restval", cocoid=42, filepath="val2014"), entry(1, "val", cocoid=43, filepath="val2014")]
         (tmp_path / "dataset_coco.json").write_text(json.dumps(karpathy(images)))
-        place = make_images(tmp_path / "pictures", ["val2014/0.jpg", "val2014/1.jpg", "train2014/0.jpg"])
+        place = make_images(tmp_path / "photos", ["val2014/0.jpg", "val2014/1.jpg", "train2014/0.jpg"])
         data, notes = import_dataset("karpathy", tmp_path / "dataset_coco.json", out, images=str(place))
         assert data.splits == {"train": (1, 2), "val": (1, 2)}
         assert data.image_ids == ("42", "43")
@@ -86,7 +86,7 @@ class TestKarpathy:
         assert max(test.read_image(test.image_ids[7]).size) == 224
 
     @needs_real
-    def test_flickr30k_without_pictures(self, out):
+    def test_flickr30k_without_images(self, out):
         data, notes = import_dataset("karpathy", REAL / "flickr30k" / "dataset_flickr30k.json.gz", out)
         assert data.splits == {"train": (29000, 145000), "test": (1000, 5000), "val": (1014, 5070)}
         assert notes == ("the dataset has no images; add them with --images PATH",)
@@ -101,7 +101,7 @@ COCO = {
 class TestCoco:
     def test_official_files(self, tmp_path, out):
         (tmp_path / "captions_val2014.json").write_text(json.dumps(COCO))
-        place = make_images(tmp_path / "pictures", ["val2014/COCO_val2014_000000000009.jpg"])
+        place = make_images(tmp_path / "photos", ["val2014/COCO_val2014_000000000009.jpg"])
         data, notes = import_dataset("coco", tmp_path / "captions_val2014.json", out, images=str(place))
         assert data.splits == {"val": (1, 2)}
         assert data.read_bytes("9") == image_bytes(0)
@@ -111,7 +111,7 @@ class TestCoco:
         (tmp_path / "captions_val2014.json").write_text(json.dumps(COCO))
         rows = [{"caption_id": 7, "image_id": 4, "caption": "four"}]
         (tmp_path / "captions_train.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
-        place = make_images(tmp_path / "pictures", ["000000000004.jpg", "000000000009.jpg"])
+        place = make_images(tmp_path / "photos", ["000000000004.jpg", "000000000009.jpg"])
         data, _ = import_dataset("coco", tmp_path, out, images=str(place))
         assert data.splits == {"train": (1, 1), "val": (1, 2)}
         assert [data.read_bytes(image) for image in ("4", "9")] == [image_bytes(0), image_bytes(1)]
@@ -225,7 +225,7 @@ class TestFolder:
         assert data.splits == {"train": (1, 1), "test": (1, 1)}
         assert [caption.caption_id for caption in data.captions] == ["7", "b.png#0"]
 
-    def test_folders_without_a_picture_of_that_name(self, tmp_path, out):
+    def test_same_name_in_another_folder_does_not_match(self, tmp_path, out):
         source = make_images(tmp_path / "mine", ["cats/1.png"])
         (source / "captions.csv").write_text("image,caption\ncats/1.png,cat\ndogs/1.png,dog\n")
         data, notes = import_dataset("folder", source, out)

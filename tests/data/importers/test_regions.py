@@ -75,7 +75,7 @@ class TestButd:
     def lines(self, values):
         return "".join(tsv_line(image, one) for image, one in zip(("42", "1000", "7", "x_y"), values, strict=True))
 
-    def test_features_of_others_stay_in_the_manifest(self, tmp_path, data, values, monkeypatch):
+    def test_features_added_meanwhile_stay_in_the_manifest(self, tmp_path, data, values, monkeypatch):
         (tmp_path / "a.tsv").write_text(self.lines(values))
         plain = regions._write_regions
 
@@ -87,7 +87,7 @@ class TestButd:
         opened, _ = import_dataset("butd", tmp_path / "a.tsv", data)
         assert opened.feature_names == ("grid", "regions")
 
-    def test_it_waits_for_others_who_enter_features(self, tmp_path, data, values, monkeypatch):
+    def test_waits_for_the_lock_of_other_processes(self, tmp_path, data, values, monkeypatch):
         (tmp_path / "a.tsv").write_text(self.lines(values))
         entered = []
 
@@ -100,7 +100,7 @@ class TestButd:
         import_dataset("butd", tmp_path / "a.tsv", data)
         assert entered == [f"process {os.getpid()}"] * 2
 
-    def test_an_interrupt_leaves_nothing_behind(self, tmp_path, data, values, monkeypatch):
+    def test_interrupted_import_leaves_no_files(self, tmp_path, data, values, monkeypatch):
         (tmp_path / "a.tsv").write_text(self.lines(values))
 
         def stop(*_):
@@ -112,7 +112,7 @@ class TestButd:
         assert not list((data / "features").rglob("*.tmp"))
         assert open_dataset(data).feature_names == ()
 
-    def test_a_split_that_is_no_file_name(self, tmp_path, values):
+    def test_split_that_is_not_a_file_name(self, tmp_path, values):
         rows = [{"image_id": "42", "caption_id": "c", "text": "x", "split": "a/b"}]
         data = make_dataset(tmp_path / "odd", rows=rows)
         (tmp_path / "a.tsv").write_text(tsv_line("42", values[0]))
@@ -120,7 +120,7 @@ class TestButd:
             tmp_path / "a.tsv", data
         )
 
-    def test_it_gives_no_name(self, tmp_path, data, values):
+    def test_name_is_refused(self, tmp_path, data, values):
         (tmp_path / "a.tsv").write_text(self.lines(values))
         with pytest.raises(ValueError, match="`--name`: expected no value for a butd source"):
             run_import("butd", tmp_path / "a.tsv", ImportSettings(str(data), name="mine"))
@@ -182,7 +182,7 @@ class TestScan:
         data, _ = import_dataset("scan", precomp(tmp_path / "x", images=5, each=1, rows=1, ids=None), out)
         assert data.splits == {"train": (5, 5)}
 
-    def test_splits_and_what_is_said(self, tmp_path, out):
+    def test_splits_and_notes(self, tmp_path, out):
         source = tmp_path / "coco_precomp"
         for split in ("testall", "test", "dev"):
             precomp(source, split, rows=1 if split == "dev" else None)

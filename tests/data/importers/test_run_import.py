@@ -56,15 +56,15 @@ class TestHeldOut:
         assert data.splits["train"][0] == 30 - 2 * held
 
     @pytest.mark.parametrize("share", [0, 0.5, -1, float("nan")])
-    def test_shares_that_are_none(self, source, out, share):
+    def test_invalid_shares(self, source, out, share):
         assert "`--held-out`: expected a" in import_error("folder", source, out, held_out=share)
 
-    def test_splits_that_are_there_stand(self, source, out):
+    def test_source_with_splits_is_refused(self, source, out):
         (source / "captions.csv").write_text("image,caption,split\n0.png,a,train\n1.png,b,test\n2.png,c,train")
         message = import_error("folder", source, out, held_out=0.1)
         assert "expected a source without splits of its own, got test, train" in message
 
-    def test_ids_that_are_no_text(self, tmp_path, out):
+    def test_ids_with_invalid_unicode(self, tmp_path, out):
         rows = [{"image_id": f"{n}\ud83d", "id": n, "caption": "x"} for n in range(3)]
         (tmp_path / "captions.json").write_text(json.dumps(rows))
         assert "'image_id' to be a non-empty Unicode string or an integer, got '0\\ud83d'" in import_error(

@@ -29,7 +29,7 @@ def test_captions_of_an_image_differ(data):
         assert len(set(own)) == 5
 
 
-def test_captions_vary_in_wording_and_in_what_they_say(data):
+def test_captions_vary_in_wording_and_facts(data):
     openings = {" ".join(words_of(text)[:2]) for text in data.texts}
     assert len(openings) > 60
     stated = {(len(c.facts.mentions), bool(c.facts.relations), c.facts.background is None) for c in data.captions}
@@ -46,7 +46,7 @@ def test_different_scenes_share_sentences(data):
     assert sum(len(images) > 1 for images in images_of.values()) > 10
 
 
-def test_sentences_say_what_the_facts_say_and_nothing_else(data):
+def test_sentences_state_exactly_the_facts(data):
     nouns = {name: category.words for name, category in CATEGORIES.items()}
     for caption in data.captions:
         facts = caption.facts
@@ -71,10 +71,10 @@ def test_sentences_are_well_formed(data):
 
 
 def drawn_centre(one) -> tuple[float, float]:
-    """Where the object's pixels are, measured on a picture of it alone."""
-    picture = Image.new("RGB", (200, 200), (1, 2, 3))
-    draw_object(picture, one, np.random.default_rng(0))
-    rows, columns = np.nonzero((np.asarray(picture) != (1, 2, 3)).any(axis=2))
+    """Where the object's pixels are, measured on a image of it alone."""
+    image = Image.new("RGB", (200, 200), (1, 2, 3))
+    draw_object(image, one, np.random.default_rng(0))
+    rows, columns = np.nonzero((np.asarray(image) != (1, 2, 3)).any(axis=2))
     return (columns.min() + columns.max() + 1) / 400, (rows.min() + rows.max() + 1) / 400
 
 

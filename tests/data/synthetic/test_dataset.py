@@ -30,12 +30,12 @@ def test_round_trip(data, folder):
     assert load(str(folder)) == data
 
 
-def test_pictures_are_the_scenes(data, folder):
+def test_images_are_the_rendered_scenes(data, folder):
     names = sorted(path.name for path in (folder / "images").iterdir())
     assert names == ["00000.png", "00001.png", "00002.png", "00003.png"]
     for name, scene in zip(names, data.scenes, strict=True):
-        with Image.open(folder / "images" / name) as picture:
-            np.testing.assert_array_equal(np.asarray(picture), np.asarray(render(scene, 48)))
+        with Image.open(folder / "images" / name) as image:
+            np.testing.assert_array_equal(np.asarray(image), np.asarray(render(scene, 48)))
 
 
 def test_captions_file(data, folder):
@@ -48,11 +48,11 @@ def test_captions_file(data, folder):
     assert all((folder / "images" / f"{line['image_id']}.png").exists() for line in written)
 
 
-def test_nothing_temporary_is_left(folder):
+def test_no_temporary_files_are_left(folder):
     assert {path.name for path in folder.iterdir()} == {"images", "captions.jsonl", "scenes.jsonl"}
 
 
-def test_a_failed_write_leaves_the_old_file_whole(data, folder, monkeypatch):
+def test_failed_write_keeps_the_old_files(data, folder, monkeypatch):
     before = {name: (folder / name).read_bytes() for name in ("captions.jsonl", "scenes.jsonl", "images/00000.png")}
 
     def fail(_: int) -> None:

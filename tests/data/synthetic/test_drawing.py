@@ -17,9 +17,9 @@ def scenes():
 
 
 def alone(one: SceneObject, side: int = 200) -> np.ndarray:
-    picture = Image.new("RGB", (side, side), BLANK)
-    draw_object(picture, one, np.random.default_rng(0))
-    return np.asarray(picture)
+    image = Image.new("RGB", (side, side), BLANK)
+    draw_object(image, one, np.random.default_rng(0))
+    return np.asarray(image)
 
 
 def test_every_category_can_be_drawn():
@@ -39,9 +39,9 @@ def test_the_drawing_seed_changes_only_accidents(scenes):
 
 @pytest.mark.parametrize("size", [32, 96, 101])
 def test_size_and_kind(scenes, size):
-    picture = render(scenes[0], size)
-    assert picture.size == (size, size)
-    assert picture.mode == "RGB"
+    image = render(scenes[0], size)
+    assert image.size == (size, size)
+    assert image.mode == "RGB"
 
 
 def test_render_all_is_the_same_for_any_number_of_workers(scenes):
@@ -96,10 +96,10 @@ def test_nearer_objects_cover_further_ones():
 
 def test_backgrounds_look_different():
     one = (SceneObject("ball", "red", "small", 0.5, 0.8),)
-    pictures = render_all([Scene(name, one, seed=4) for name in BACKGROUNDS], size=48).astype(float)
-    for first in range(len(pictures)):
+    images = render_all([Scene(name, one, seed=4) for name in BACKGROUNDS], size=48).astype(float)
+    for first in range(len(images)):
         for second in range(first):
-            assert np.abs(pictures[first] - pictures[second]).mean() > 5
+            assert np.abs(images[first] - images[second]).mean() > 5
 
 
 @pytest.mark.parametrize("size", [31, 0, 96.0, None])

@@ -116,7 +116,7 @@ def test_background_lowers_relevance_by_how_far_off_it_is():
         ("next to", (0.1, 0.6), 8 / 10),
     ],
 )
-def test_relation_earns_what_the_positions_give(kind, place, expected):
+def test_relation_credit_depends_on_positions(kind, place, expected):
     scene = dog_scene(x=place[0], y=place[1])
     stated = [Relation(0, kind, 1)]
     assert score(scene, Mention("dog"), Mention("tree"), relations=stated) == pytest.approx(expected)
@@ -132,7 +132,7 @@ def test_mentions_need_different_objects():
     assert score(Scene("meadow", (DOG, replace(DOG, x=0.8))), *twice) == 1.0
 
 
-def test_best_assignment_is_taken_over_all_facts_together():
+def test_best_assignment_considers_all_facts_together():
     # By colour alone the mention would go to the red dog; the relation outweighs it only for the blue one.
     blue = replace(DOG, colour="blue", x=0.95)
     scene = Scene("meadow", (DOG, blue, TREE))
@@ -141,7 +141,7 @@ def test_best_assignment_is_taken_over_all_facts_together():
     assert score(scene, Mention("dog", "red"), Mention("tree"), relations=stated) == pytest.approx(10 / 12)
 
 
-def test_what_a_caption_leaves_out_costs_nothing():
+def test_unstated_facts_cost_nothing():
     assert score(SCENE, Mention("tree")) == 1.0
 
 

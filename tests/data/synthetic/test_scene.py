@@ -53,7 +53,7 @@ def test_categories_go_with_their_backgrounds_but_not_always(data):
     assert 0.6 < typical[True] / typical.total() < 0.95
 
 
-def test_objects_lie_inside_the_picture(data):
+def test_objects_lie_inside_the_image(data):
     for one in (one for scene in data.scenes for one in scene.objects):
         assert one.width / 2 <= one.x <= 1 - one.width / 2
         assert one.height / 2 <= one.y <= 1 - one.height / 2

@@ -1,4 +1,4 @@
-"""Imports as a user makes them: read, write a dataset, open it."""
+"""Import of a source: read it, write a dataset, open the dataset."""
 
 import shutil
 
@@ -7,7 +7,7 @@ from bcls.data.importers import ImportSettings, run_import
 
 
 def imported(kind, source, folder, **settings):
-    """Import a source. What was written must open again, whatever was in the source."""
+    """Import a source. A dataset that was written must open."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     run_import(kind, source, ImportSettings(str(out), **settings))
@@ -18,7 +18,7 @@ def imported(kind, source, folder, **settings):
 
 
 def put(folder, name, content):
-    """Write a file whole, in a folder of its own."""
+    """Write a file into a folder."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Zip and tar files of pictures, and tar files with captions."""
+"""Zip and tar files of images, and tar files with captions."""
 
 import io
 import tarfile
@@ -38,7 +38,7 @@ def zips():
 
 
 def odd_zip(draw, seeds):
-    """A zip with odd names and with sizes and positions that lie, in both of its lists."""
+    """Return a zip with odd names and wrong sizes and offsets, in both of its directories."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
         for _ in range(draw.randint(0, 3)):
@@ -76,7 +76,7 @@ def tars():
 
 
 def odd_tar(draw, seeds):
-    """A tar with odd names, kinds and sizes whose checksums are right."""
+    """Return a tar with odd names, types and sizes, and correct checksums."""
     buffer = io.BytesIO()
     kinds = (b"0", b"\0", b"1", b"2", b"3", b"5", b"6", b"7", b"L", b"K", b"S", b"x", b"g", b"Z")
     for _ in range(draw.randint(1, 4)):

@@ -1,4 +1,4 @@
-"""Headers of ``.npy`` files: shapes that lie, kinds that run code, text that is no header."""
+"""Headers of ``.npy`` files: wrong shapes, types that run code, text that is no header."""
 
 import gzip
 import io
@@ -58,7 +58,7 @@ def npy(array):
 
 
 def lying(draw, seeds):
-    """A file whose header says something else than what follows."""
+    """Return a file whose header does not match its data."""
     order = draw.choice(("False", "True", "0", "'x'"))
     extra = draw.choice(("", ", 'a': 1", ", " * 200, ")", "#"))
     header = f"{{'descr': {draw.choice(_KINDS)}, 'fortran_order': {order}, 'shape': {draw.choice(_SHAPES)}{extra}, }}"

@@ -34,7 +34,7 @@ def whole():
 
 
 def cut(draw, seeds):
-    """What a copy that was broken off leaves. Other damage is not survived: faiss trusts the file, which is our own."""
+    """Truncate the file. Other damage is not tested, since faiss trusts its own files."""
     content = draw.choice(seeds)
     return content[: draw.randrange(len(content))]
 

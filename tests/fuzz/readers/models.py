@@ -1,4 +1,4 @@
-"""Models: the authors' checkpoints, and the files of a saved model."""
+"""Models: published checkpoints, and the files of a saved model."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def checkpoints(zipped):
 
 
 def damage_inside(draw, seeds):
-    """A zip with one damaged member, its checksum right, so that the damage comes through to what reads it."""
+    """Return a zip with one damaged member and a correct checksum, so that its reader sees the damage."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(draw.choice(seeds))) as old, zipfile.ZipFile(buffer, "w") as new:
         names = old.namelist()
@@ -38,7 +38,7 @@ def damage_inside(draw, seeds):
 
 
 def damage_tensors(draw, seeds):
-    """A safetensors file with a changed list of tensors, its length right."""
+    """Return a safetensors file with a changed header of the correct length."""
     content = draw.choice(seeds)
     length = struct.unpack_from("<Q", content)[0]
     header = json.loads(content[8 : 8 + length])

@@ -1,4 +1,4 @@
-"""Runs: the state and tensors of a checkpoint, and the lines of figures as the web app shows them."""
+"""Runs: the state and tensors of a checkpoint, and the metrics that the web app shows."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""SCAN's layout: caption lines, ids, and the header of the features."""
+"""SCAN's format: caption lines, ids, and the header of the features."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""YAML of users: files of experiments with a preset, and files of settings behind ``--config``."""
+"""YAML files: sweeps with a preset, and settings for ``--config``."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ folds: 5
 """
 GRID = b"base: preset.yaml\ngrid: {loss.alpha: [0.1, 0.2], epochs: [1]}\nseeds: [1, 2]\nscenes: 40\njudged_choice: a\n"
 PRESET = b"model: {name: vsepp, width: 8}\nloss: {name: bcls, alpha: 0.2}\nlr: 5e-4\nrates: {heads: 2}\ndrops: [3, 5]\n"
-#: What makes much of little.
+#: Small inputs that expand to large ones.
 _BITS = (
     b"a: &a [*a]\n",
     b"- " * 2000,
@@ -41,14 +41,14 @@ _BITS = (
 
 
 def damage_yaml(draw, seeds):
-    """Settings with values changed in place, or text with pieces in it that make much of little."""
+    """Return settings with changed values, or with inserted pieces that expand."""
     how = draw.random()
     content = draw.choice(seeds)
     if how < 0.5:
         changed = change_value(draw, yaml.safe_load(content))
         try:
             return yaml.safe_dump(changed).encode()
-        except (yaml.YAMLError, RecursionError, ValueError):  # it has no YAML for a part of it
+        except (yaml.YAMLError, RecursionError, ValueError):  # a value has no YAML form
             return damage(draw, seeds)
     if how < 0.7:
         at = draw.randrange(len(content) + 1)
@@ -68,7 +68,7 @@ def read_flags(content, folder):
     try:
         config = parse("train", "Trains.", TrainConfig, ["--config", str(path)])
     except ValueError as error:
-        if str(error).endswith("see `bcls train --help`"):  # the parser's words, on one line
+        if str(error).endswith("see `bcls train --help`"):  # a message of the parser, on one line
             fail("--config", "settings", str(error), "see the help")
         raise
     check_config(config)

@@ -1,4 +1,4 @@
-"""Sweeps: what `bcls report` reads of a folder, down to the finished page."""
+"""Sweeps: the files that `bcls report` reads, and the page it writes."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def read(name, content, folder):
 
 
 def damage_arrays(draw, seeds):
-    """The archive with an array of another kind or length."""
+    """Return the archive with an array of another type or length."""
     with np.load(io.BytesIO(draw.choice(seeds))) as arrays:
         found = dict(arrays)
     name = draw.choice(sorted(found))

@@ -1,4 +1,4 @@
-"""Vocabularies, judgements of people, captions beside photos."""
+"""Vocabularies, human judgements, sidecar captions of photos."""
 
 import gzip
 import json

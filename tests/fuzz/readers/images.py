@@ -1,4 +1,4 @@
-"""Picture files of every kind that is read, what a camera noted in them, and what is sent to the web app."""
+"""Image files of every supported format, EXIF data, and images sent to the web app."""
 
 import io
 
@@ -42,7 +42,7 @@ def read(content, folder):
 
 
 def sent(content, folder):
-    """As the web app takes it: a problem with a status that says who is wrong, never 500."""
+    """Read an image as the web app does: errors have a client status, never 500."""
     try:
         decode_upload(content, _MOST)
     except ProblemError as error:
