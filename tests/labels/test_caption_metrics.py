@@ -120,8 +120,6 @@ def test_cider_on_cxc_equals_the_paper():
 @needs_java
 def test_failing_tokenizer_raises(monkeypatch, tmp_path):
     monkeypatch.setattr(_java, "metrics_folder", lambda metric: tmp_path)
-    with pytest.raises(
-        ValueError, match="`cider`: expected one line of the tokenizer for every text, got 0 lines"
-    ):
+    with pytest.raises(ValueError, match="`cider`: expected one line of the tokenizer for every text, got 0 lines"):
         ptb_tokens("cider", TEXTS)
     assert cli.main(["labels", "quality", "--flickr8k", str(tmp_path), "--encoder", "cider"]) == 2
