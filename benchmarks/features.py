@@ -1,13 +1,12 @@
-"""Feature extraction against a bare loop of the same network: ``python -m benchmarks.features DATA``.
+"""Feature extraction compared with a bare loop of the same network: ``python -m benchmarks.features DATA``.
 
-DATA holds ``dataset_flickr8k.json.gz`` and ``images_224.zip``. Both sides compute global EfficientNet-Lite0 features of
-the same photos, in turns, one slice of the photos after another; the median of the slices counts. Ours reads and
-decodes the photos, computes and writes the file; the bare loop has them in memory as tensors and keeps nothing. The
-loop runs in the two ways that a processor can be filled, all threads on one batch or one batch a thread; the faster
-one is the rival.
+DATA contains ``dataset_flickr8k.json.gz`` and ``images_224.zip``. Both compute global EfficientNet-Lite0 features of
+the same photos, alternating between slices of the photos; the median over slices is reported. The extraction reads and
+decodes the photos, computes and writes the file; the bare loop has tensors in memory and discards the results. The loop
+uses the CPU in two ways, all threads on one batch or one batch per thread; the faster one is the baseline.
 
-``--kill N`` kills an extraction N times at random moments, lets it finish, and compares the files with those of one
-that ran through.
+``--kill N`` kills an extraction N times at random moments, resumes it to the end, and compares the files with those of
+an uninterrupted extraction.
 """
 
 import argparse
@@ -30,14 +29,14 @@ from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
 from bcls.data.write import Content, write_dataset
 from bcls.features.backbones import load_backbone
-from bcls.features.extraction import extract
+from bcls.features.extraction import FeatureSettings, extract
 from benchmarks.tables import show
 
 NETWORK = "efficientnet-lite0"
 
 
 def slices_of(data, where, photos, count):
-    """A dataset of the first photos, with each slice of them as a split of its own."""
+    """A dataset of the first photos, with one split per slice."""
     with contextlib.redirect_stderr(io.StringIO()):
         settings = ImportSettings(images=str(data / "images_224.zip"), out=str(where / "all"))
         run_import("karpathy", str(data / "dataset_flickr8k.json.gz"), settings)
@@ -61,7 +60,7 @@ def seconds(run):
 
 
 def bare(backbone, batches, lanes):
-    """The network over batches in memory: in one loop with all torch threads, or in a thread for each processor."""
+    """Run the network on batches in memory: one after another with all torch threads, or one thread per batch."""
     before = torch.get_num_threads()
 
     def one(batch):
@@ -100,17 +99,17 @@ def speed(data, photos, count, batch, path):
                 for kept, run in zip(times.values(), runs, strict=True):
                     kept.append(len(part.images) / seconds(run))
     rates = {what: statistics.median(values) for what, values in times.items()}
-    rival = max(rate for what, rate in rates.items() if what != "bcls")
-    rows = [{"what": what, "photos a second": rate, "of the faster loop": rate / rival} for what, rate in rates.items()]
+    baseline = max(rate for what, rate in rates.items() if what != "bcls")
+    rows = [{"what": what, "photos/s": rate, "of the faster loop": rate / baseline} for what, rate in rates.items()]
     show(f"{NETWORK}, global, {photos or 'all'} photos in {count} slices, {cores} threads", rows, path)
 
 
 def kill(data, photos, times):
-    """Kill an extraction at random moments; the files must be those of one that ran through."""
+    """Kill an extraction at random moments; the files must equal those of an uninterrupted one."""
     code = (
         "import sys, bcls.features.extraction, bcls.cli.data\n"
         "bcls.features.extraction.BLOCK = 16\n"
-        "sys.exit(bcls.cli.data.main([sys.argv[1], '--name', sys.argv[2], '--regions', 'global']))\n"
+        "sys.exit(bcls.cli.data.main(['features', sys.argv[1], '--name', sys.argv[2], '--regions', 'global']))\n"
     )
     chance, killed = random.Random(), 0
     with tempfile.TemporaryDirectory() as where:
@@ -122,7 +121,7 @@ def kill(data, photos, times):
 
         started = time.perf_counter()
         if start("whole").wait():
-            raise SystemExit("the extraction that should run through failed")
+            raise SystemExit("the uninterrupted extraction failed")
         whole = time.perf_counter() - started
         while killed < times:
             child = start("parts")
@@ -135,26 +134,26 @@ def kill(data, photos, times):
             else:
                 break
         last = start("parts")
-        _, said = last.communicate()
+        _, errors = last.communicate()
         if last.returncode:
-            raise SystemExit(said.decode())
+            raise SystemExit(errors.decode())
         folders = [dataset.folder / "features" / name for name in ("whole", "parts")]
         names = [sorted(path.name for path in folder.iterdir()) for folder in folders]
         same = names[0] == names[1] and all(
             (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in names[0]
         )
-    print(f"killed {killed} times, then finished: the files are {'the same' if same else 'DIFFERENT'}")
+    print(f"killed {killed} times, then finished: the files are {'identical' if same else 'DIFFERENT'}")
     return 0 if same else 1
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with dataset_flickr8k.json.gz and images_224.zip")
-    parser.add_argument("--photos", type=int, default=0, help="so many photos; all of them without it")
-    parser.add_argument("--slices", type=int, default=5, help="turns that the sides take")
-    parser.add_argument("--batch", type=int, default=16, help="photos in a batch of the bare loop")
+    parser.add_argument("--photos", type=int, default=0, help="number of photos; default: all")
+    parser.add_argument("--slices", type=int, default=5, help="number of slices")
+    parser.add_argument("--batch", type=int, default=16, help="batch size of the bare loop")
     parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill an extraction N times instead")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
     given = parser.parse_args()
     if given.kill:
         raise SystemExit(kill(given.data, given.photos or 256, given.kill))

@@ -1,11 +1,11 @@
 """Speed of embedding captions, and memory at the size of COCO: ``python -m benchmarks.labels``.
 
-The rival is ``SentenceTransformer.encode(captions)`` as it comes, with its default batches of 32. Both embed the same
-captions of Flickr8k, found through ``BCLS_DATA``, with the same weights, one after the other in turn; the ratio of the
-medians and the largest difference between unit rows are printed, and bfloat16 beside them.
+The baseline is ``SentenceTransformer.encode(captions)`` with its default batch size of 32. Both embed the same captions
+of Flickr8k (in the folder ``BCLS_DATA``) with the same weights, alternating; the ratio of the medians and the largest
+difference between unit rows are printed, also for bfloat16.
 
-``--coco-size`` embeds as many captions as COCO has and makes the labels of batches from the file. Random vectors
-stand in for the text model, whose time is not what is asked; captions, file and labels are real.
+``--coco-size`` embeds as many captions as COCO has and computes the labels of batches from the file. Random vectors
+replace the text model, whose time is not measured; captions, file and labels are real.
 """
 
 import argparse
@@ -32,11 +32,11 @@ def flickr8k_captions():
         return [sentence["raw"] for image in json.load(file)["images"] for sentence in image["sentences"]]
 
 
-def in_turn(rivals, repeats, clock):
-    """Median seconds of each, run one after another in turn, and what each gave."""
-    took, results = {name: [] for name in rivals}, {}
+def alternate(functions, repeats, clock):
+    """Median seconds and the result of each function; they are called alternately."""
+    took, results = {name: [] for name in functions}, {}
     for _ in range(repeats):
-        for name, run in rivals.items():
+        for name, run in functions.items():
             started = clock()
             results[name] = run()
             took[name].append(clock() - started)
@@ -53,37 +53,37 @@ def speed(sentences, repeats, clock, path):
     chosen = np.random.default_rng(0).permutation(len(texts))[:sentences]
     texts = [texts[index] for index in sorted(chosen)]
     library = SentenceTransformer(str(minilm_folder()), local_files_only=True)
-    rivals = {
+    functions = {
         "SentenceTransformer.encode": lambda: library.encode(texts, show_progress_bar=False),
         "bcls, float32": partial(load_text_encoder("minilm").encode, texts),
         "bcls, bfloat16": partial(load_text_encoder("minilm", precision="bfloat16").encode, texts),
     }
-    took, rows = in_turn(rivals, repeats, clock)
+    took, rows = alternate(functions, repeats, clock)
     table = []
     plain, first = next(iter(took.values())), next(iter(rows.values()))
     for name, seconds in took.items():
         gap = float(np.abs(rows[name] - first).max())
-        row = {"encoder": name, "seconds": seconds, "captions a second": len(texts) / seconds}
+        row = {"encoder": name, "seconds": seconds, "captions/s": len(texts) / seconds}
         table.append({**row, "ratio": plain / seconds, "largest difference": gap})
     show(f"{len(texts):,} captions", table, path)
-    # float16 is how rows are stored: what bfloat16 adds to that is what counts.
+    # Rows are stored as float16, so differences of bfloat16 matter only beyond that.
     exact, stored = rows["bcls, float32"], rows["bcls, float32"].astype(np.float16).astype(np.float32)
     print(f"storing float32 rows as float16 changes them by {np.abs(stored - exact).max():.1e}")
 
 
 class Noise:
-    """Random unit rows in place of the text model's."""
+    """A text encoder that returns random unit rows."""
 
     dimension = 384
 
     def encode(self, texts):
-        """As a text encoder does."""
+        """Return one row per text."""
         rows = np.random.default_rng(len(texts)).standard_normal((len(texts), 384), dtype=np.float32)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def write_coco_size(folder):
-    """A dataset of as many captions as COCO has: Flickr8k's over and over, five an image."""
+    """Write a dataset with as many captions as COCO has: those of Flickr8k repeated, five per image."""
     from bcls.data.records import Caption, ImageRecord
     from bcls.data.write import Content, write_dataset
 
@@ -111,7 +111,7 @@ def embedding(folder):
 
 
 def labels_of_batches(folder, batches=500, size=128):
-    """Labels as training makes them: all captions of the images of a batch against one of each."""
+    """Compute labels as in training: all captions of the images of a batch against one of each."""
     from bcls.data.dataset import open_dataset
     from bcls.labels.relevance import relevance
 
@@ -127,25 +127,25 @@ def labels_of_batches(folder, batches=500, size=128):
     return (time.perf_counter() - started) / batches
 
 
-def alone(work, folder):
-    """What ``work(folder)`` gives, and the most memory of a process that does nothing else, in MB."""
+def in_own_process(work, folder):
+    """The result of ``work(folder)`` in a process of its own, and the peak memory of that process in MB."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_alone, (work, folder))
+        return pool.apply(_with_memory, (work, folder))
 
 
-def _alone(work, folder):
+def _with_memory(work, folder):
     return work(folder), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def coco_size():
     with tempfile.TemporaryDirectory() as folder:
-        alone(write_coco_size, folder)
-        seconds, making = alone(embedding, folder)
+        in_own_process(write_coco_size, folder)
+        seconds, making = in_own_process(embedding, folder)
         size = (Path(folder) / "labels" / "minilm" / "embeddings.npy").stat().st_size / 1e6
-        each, reading = alone(labels_of_batches, folder)
+        each, reading = in_own_process(labels_of_batches, folder)
     print(f"{COCO_CAPTIONS:,} captions, embeddings.npy {size:.0f} MB")
-    print(f"making it: {seconds:.0f} s beside the text model, at most {making:.0f} MB in memory, file included")
-    print(f"labels of batches of 128: {1e3 * each:.1f} ms each, at most {reading:.0f} MB, file included")
+    print(f"computing it: {seconds:.0f} s without the text model, peak memory {making:.0f} MB including the file")
+    print(f"labels of batches of 128: {1e3 * each:.1f} ms each, peak memory {reading:.0f} MB including the file")
     if max(making, reading) > 2000:
         raise SystemExit("more than 2 GB")
 
@@ -154,9 +154,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=40_000, help="captions to embed")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cpu-time", action="store_true", help="time of this process alone, on a machine with others")
-    parser.add_argument("--coco-size", action="store_true", help="memory at the size of COCO instead of speed")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--cpu-time", action="store_true", help="measure CPU time, on a machine in use")
+    parser.add_argument("--coco-size", action="store_true", help="measure memory at the size of COCO instead of speed")
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
     given = parser.parse_args()
     if given.coco_size:
         coco_size()

@@ -127,8 +127,8 @@ def test_kill_between_renaming_and_recording_is_resumed(folder, backbone, monkey
 def test_split_with_unreadable_images_is_unfinished_until_they_are_quarantined(folder, backbone, tmp_path):
     dataset = open_dataset(folder)
     bad = dataset.image_ids[6]
-    picture = folder / "images" / f"{bad}.png"
-    picture.write_bytes(picture.read_bytes()[:200])
+    image_file = folder / "images" / f"{bad}.png"
+    image_file.write_bytes(image_file.read_bytes()[:200])
     settings = FeatureSettings(backbone, "4", name="mine")
     done = extract(dataset, settings)
     assert list(done.unreadable) == [bad]
@@ -154,8 +154,8 @@ def test_readable_images_in_quarantine_have_features(folder, backbone):
 
 
 def test_missing_images_raise_one_error(folder, backbone):
-    for picture in (folder / "images").iterdir():
-        picture.rename(folder / picture.name)
+    for image_file in (folder / "images").iterdir():
+        image_file.rename(folder / image_file.name)
     with pytest.raises(ValueError, match="`dataset`: expected images that can be read, got none of 5"):
         extract(open_dataset(folder), FeatureSettings(backbone, "4"))
 

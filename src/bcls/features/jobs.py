@@ -135,18 +135,18 @@ def _run_local(blocks: Sequence[Block], start: Start[Block], threads: int | None
         return
     with torch_threads(threads):
         work = start()
-    prefetcher = work if isinstance(work, Prefetcher) else None
+    worker: object = work
     try:
         for number, block in enumerate(blocks):
             with torch_threads(threads):
-                if prefetcher is not None:
+                if isinstance(worker, Prefetcher):
                     for near in blocks[number : number + 2]:
-                        prefetcher.prefetch(near)
+                        worker.prefetch(near)
                 result = work(block)
             yield number, result
     finally:
-        if prefetcher is not None:
-            prefetcher.close()
+        if isinstance(worker, Prefetcher):
+            worker.close()
 
 
 #: Ray prints usage notes and hints unless these are set before it is imported.

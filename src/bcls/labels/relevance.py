@@ -81,8 +81,12 @@ def relevance(
     result: Any = np.empty((images, columns), np.float32) if xp is np else rows.new_empty((images, columns))
     step = max(1, _BLOCK // images)
     for start in range(0, columns, step):
-        block = _unit_rows(xp, "captions", _like(reference, captions[start : start + step]), start)
-        result[:, start : start + step] = _combine(lambda n, _, y=block: rows[n] @ y.T, starts, counts, xp.maximum)
+        block: Any = _unit_rows(xp, "captions", _like(reference, captions[start : start + step]), start).T
+
+        def cosines(chosen: NDArray[np.int64], _: Any, candidates: Any = block) -> Any:
+            return rows[chosen] @ candidates
+
+        result[:, start : start + step] = _combine(cosines, starts, counts, xp.maximum)
     xp.clip(result, -1.0, 1.0, out=result)
     if own is not None:
         result[own, np.arange(columns)] = 1.0
