@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from bcls.evaluation.recall import QueryRanks
     from bcls.models.base import RetrievalModel
 
+#: Seconds between checkpoints of a run. An epoch of a small model takes a second, and a checkpoint half of one.
+SAVE_SECONDS = 120.0
 # Settings of a model that the output of its frozen encoder depends on, by model and side.
 _ENCODER_SETTINGS = {
     ("dual", "image"): ("name", "image", "model", "image_view", "image_pooling", "features", "tune_image"),
@@ -130,7 +132,8 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
     """
     config = _config(context, run)
     model, dataset = context.shared.model(config), context.shared.dataset
-    train(config, model=model, dataset=dataset, label_noise=run.noise, report=False)
+    options: dict[str, Any] = {"label_noise": run.noise, "report": False, "save_seconds": SAVE_SECONDS}
+    train(config, model=model, dataset=dataset, **options)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU
 

@@ -62,13 +62,14 @@ class _Here:
     unwritten: dict[str, Tensor] = field(default_factory=dict)
 
 
-def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress:
+def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None, save_seconds: float = 0.0) -> Progress:
     """Train until the last epoch, or until the figures stop rising.
 
     Args:
         run: Everything that the run works with.
         folder: The run's folder.
         state: What the last checkpoint says, to go on from there; ``None`` to begin.
+        save_seconds: As for :func:`steps`.
 
     Returns:
         Where the run ended.
@@ -79,7 +80,7 @@ def run_epochs(run: Run, folder: Path, state: dict[str, Any] | None) -> Progress
     """
     at = Progress()
     with listening() as interrupt:
-        for at in steps(run, folder, state, interrupt):  # noqa: B007 - the last one is the result
+        for at in steps(run, folder, state, interrupt, save_seconds=save_seconds):  # noqa: B007 - the last one is the result
             pass
     if interrupt.asked:  # during the last validation, after which no step checks it
         raise KeyboardInterrupt

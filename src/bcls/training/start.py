@@ -24,6 +24,7 @@ def train(
     dataset: "Dataset | None" = None,
     label_noise: float = 0.0,
     report: bool = True,
+    save_seconds: float = 0.0,
 ) -> Result:
     """Train a model; the whole of ``bcls train``.
 
@@ -34,6 +35,8 @@ def train(
         label_noise: Standard deviation of noise in the training labels, for experiments with wrong labels; see
             :class:`bcls.training.batch_labels.NoisyLabels`.
         report: Write ``report.html`` at the end.
+        save_seconds: Write a checkpoint at the end of an epoch only if the last one is at least this old; 0 for a
+            checkpoint after each epoch.
 
     Returns:
         The figures, and where everything is.
@@ -76,7 +79,7 @@ def train(
             if missed:
                 tell(f"note: {missed} captions fit into no batch and are left out")
         try:
-            at = run_epochs(run, folder, state)
+            at = run_epochs(run, folder, state, save_seconds)
         finally:
             run.accelerator.unwrap_model(run.parallel, keep_fp32_wrapper=False)
         if main and report:
