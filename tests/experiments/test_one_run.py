@@ -63,6 +63,7 @@ def test_a_second_training_that_was_stopped_goes_on_and_is_not_tested_halfway(tm
     final = replace(settings, final=True)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "validate", stops_at(2, loop.validate))
+        patch.setattr(one_run, "SAVE_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(file, final)
     assert (checkpoints / "best").is_dir()

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from bcls.evaluation.recall import QueryRanks
     from bcls.models.base import RetrievalModel
 
+#: Seconds between checkpoints of a run. An epoch of a small model takes a second, and a checkpoint half of one.
+SAVE_SECONDS = 120.0
 # Settings of a model that the output of its frozen encoder depends on, by model and side.
 _ENCODER_SETTINGS = {
     ("dual", "image"): ("name", "image", "model", "image_view", "image_pooling", "features", "tune_image"),
@@ -134,7 +136,7 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
     config = _config(context, run)
     model, dataset = context.shared.model(config), context.shared.dataset
     labels = _noisy_labels(config, dataset, run.noise) if run.noise else None
-    train(config, model=model, dataset=dataset, labels=labels, report=False)
+    train(config, model=model, dataset=dataset, labels=labels, report=False, save_seconds=SAVE_SECONDS)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU
 
