@@ -1,4 +1,4 @@
-"""What a message shows of what came: one line, of a readable length, that a terminal only shows."""
+"""Error messages: one line, of a readable length, safe for a terminal."""
 
 import re
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bcls._core.errors import check_choice, check_number, fail, shortened, visible
 
 
-def told(*words):
+def message_of(*words):
     with pytest.raises(ValueError, match=r"expected .*, got .*; ") as raised:
         fail(*words)
     return str(raised.value)
@@ -20,12 +20,13 @@ def told(*words):
 )
 def test_usual_messages_stay_as_they_are(got):
     assert (
-        told("a.json, line 3", "a number", got, "see `b`") == f"`a.json, line 3`: expected a number, got {got}; see `b`"
+        message_of("a.json, line 3", "a number", got, "see `b`")
+        == f"`a.json, line 3`: expected a number, got {got}; see `b`"
     )
 
 
 def test_long_values_lose_their_middle():
-    message = told("x", "a word", "start" + "y" * 10_000_000 + "end", "shorten it")
+    message = message_of("x", "a word", "start" + "y" * 10_000_000 + "end", "shorten it")
     assert len(message) < 300
     assert message.startswith("`x`: expected a word, got startyyy")
     assert message.endswith("yyyend; shorten it")
@@ -42,7 +43,7 @@ def test_long_choices_are_refused_shortly():
 def test_control_characters_are_shown(place):
     words = ["name", "this", "that", "do it"]
     words[place] = "a\x1b[2J\r\nb\x9b\u202ec\udcff\0"
-    message = told(*words)
+    message = message_of(*words)
     assert message.isprintable()
     assert r"a\x1b[2J\r\nb\x9b\u202ec\udcff\x00" in message
 

@@ -1,4 +1,4 @@
-"""Whole files, and progress on a terminal and off it."""
+"""Atomic files, locks, and progress reports on a terminal and elsewhere."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from bcls._core.locks import FolderInUseError, _owner, lock_folder
 from bcls._core.progress import progress
 
 
-def test_files_are_written_whole(tmp_path):
+def test_files_are_written_atomically(tmp_path):
     path = tmp_path / "a.txt"
     write_whole(path, "früher")
     write_whole(path, b"later")
@@ -41,15 +41,15 @@ def test_plain_lines_off_a_terminal(capsys, monkeypatch):
     with progress("reading", 3) as step:
         step(1, "first")
         step(3)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.splitlines()[0] == "reading ..."
-    assert told.err.splitlines()[1].startswith("reading: 1 of 3, ")
-    assert "s left (first)" in told.err.splitlines()[1]
-    assert told.err.splitlines()[2] == "reading: 3 of 3"
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[0] == "reading ..."
+    assert shown.err.splitlines()[1].startswith("reading: 1 of 3, ")
+    assert "s left (first)" in shown.err.splitlines()[1]
+    assert shown.err.splitlines()[2] == "reading: 3 of 3"
 
 
-def test_lines_are_not_many(capsys):
+def test_plain_lines_are_limited(capsys):
     with progress("reading", 1000) as step:
         for done in range(1, 1001):
             step(done)
@@ -60,19 +60,19 @@ def test_a_bar_shows_brackets_as_they_are(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress("by x[/b]", 2) as step:
         step(2, "done[/i]")
-    told = capsys.readouterr().err
-    assert "by x[/b]" in told
-    assert "done[/i]" in told
+    shown = capsys.readouterr().err
+    assert "by x[/b]" in shown
+    assert "done[/i]" in shown
 
 
 def test_a_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress("reading", 2) as step:
         step(2, "done")
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "reading" in told.err
-    assert "2/2" in told.err
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "reading" in shown.err
+    assert "2/2" in shown.err
 
 
 def test_checks_accept_what_is_right():
@@ -90,7 +90,7 @@ def test_whole_numbers(value):
         check_whole("n", value, least=1)
 
 
-def test_a_file_is_taken_by_one_at_a_time(tmp_path):
+def test_a_file_is_locked_by_one_process_at_a_time(tmp_path):
     from bcls._core.files import take
 
     path = tmp_path / ".lock"
@@ -119,7 +119,7 @@ def test_an_unreadable_lock_is_held_by_another_process(tmp_path):
     assert _owner(tmp_path / "empty") == "another process"
 
 
-def test_a_home_that_is_not_there(monkeypatch, tmp_path):
+def test_the_home_of_an_unknown_user_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_path("~/model") == tmp_path / "model"
     assert user_path("~nosuchuser/model") == Path("~nosuchuser/model")

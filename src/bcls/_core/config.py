@@ -1,41 +1,42 @@
-"""YAML files that anybody may have written.
-
-Config dataclasses from plain values, with messages that name the nearest key.
-
-Settings against the kinds that they are declared with: files and callers may give anything.
-
-What the JSON that a sweep leaves must look like, and a message where it does not.
-"""
+"""Settings: safe reading of YAML, and validation of plain values (from YAML, JSON or callers) against types."""
 
 import dataclasses
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import isnan
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from bcls._core.errors import check_choice, fail, shortened
 
 if TYPE_CHECKING:
     from yaml import Event
 
-#: Limits of a YAML file, far above what settings need: bytes, values with aliases written out, levels, digits.
+#: Limits of a YAML file, far above what settings need: bytes, values with aliases expanded, levels, digits.
 _LONGEST, _MOST, _DEEPEST, _DIGITS = 2**18, 20_000, 50, 1000
+#: Limit for numbers in JSON results: no metric is larger, and squares of smaller numbers do not overflow.
+_LARGEST = 1e100
+#: Length of a name or value in a message.
+_SHORT = 60
+_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
+_PLAIN = "a string, a number, true, false, null, a mapping or a list"
+#: A type, ``type | None`` for an optional one, ``[shape]`` for a list, ``{str: shape}`` for a mapping, or a mapping
+#: with given keys, where a key that ends with ``?`` may be missing.
+Shape = type | UnionType | Sequence[Any] | Mapping[Any, Any]
 
 
 def read_yaml(path: Path) -> object:
-    """Read a YAML file that anybody may have written.
+    """Read a YAML file from an untrusted source.
 
     Args:
         path: The file, UTF-8.
 
     Returns:
-        Plain values; YAML takes some numbers for words, see :func:`bcls.training.optimization.numbers`.
+        Plain values; YAML reads some numbers as strings, see :func:`bcls.training.optimization.numbers`.
 
     Raises:
-        ValueError: It is no YAML, or would become far more than settings are; see :func:`check_yaml`.
+        ValueError: It is not valid YAML, or much larger than settings are; see :func:`check_yaml`.
         OSError: It cannot be read.
     """
     import yaml
@@ -43,14 +44,14 @@ def read_yaml(path: Path) -> object:
     text = check_yaml(path)
     try:
         loaded: object = yaml.safe_load(text)
-    # The others for dates and numbers that there are not.
+    # The other errors are raised for impossible dates and numbers.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        fail(str(path), "a YAML file", _reason(error), "mend it")
+        fail(str(path), "a YAML file", _reason(error), "correct the file")
     return loaded
 
 
 def check_yaml(path: Path) -> str:
-    """Check how much a YAML file would become, without making it: a few aliases of aliases are a billion values.
+    """Check the size of a YAML file before it is loaded: a few nested aliases can expand to a billion values.
 
     Args:
         path: The file, UTF-8.
@@ -59,8 +60,8 @@ def check_yaml(path: Path) -> str:
         Its text.
 
     Raises:
-        ValueError: It is no YAML, is longer, deeper or has more values than settings have, a value holds itself, or
-            says of which kind it is.
+        ValueError: It is not valid YAML, exceeds the limits for settings, or has a tag or a value that contains
+            itself.
         OSError: It cannot be read.
     """
     import yaml
@@ -68,30 +69,30 @@ def check_yaml(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(_LONGEST + 1)
     if len(content) > _LONGEST:
-        fail(str(path), f"a YAML file of at most {_LONGEST} bytes", "a longer one", "keep settings alone in it")
+        fail(str(path), f"a YAML file of at most {_LONGEST} bytes", "a longer one", "keep only settings in it")
     try:
         text = content.decode("utf-8")
         _check_events(path, _untagged(path, yaml.parse(text, Loader=yaml.SafeLoader)))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        fail(str(path), "a YAML file", _reason(error), "mend it")
+        fail(str(path), "a YAML file", _reason(error), "correct the file")
     return text
 
 
 def _untagged(path: Path, events: "Iterator[Event]") -> "Iterator[Event]":
-    """The events of a parser, none of which says of which kind a value is: the loader ends oddly over wrong ones."""
+    """The events of a parser, without tags: the loader raises unexpected errors for wrong tags."""
     for event in events:
         tag = getattr(event, "tag", None)
         if tag is not None:
-            fail(str(path), "plain values", f"the kind {tag!r} of one", "leave it out")
+            fail(str(path), "plain values", f"the tag {tag!r}", "remove it")
         yield event
 
 
 def _check_events(path: Path, events: "Iterator[Event]") -> None:
-    """Count what the events of a parser stand for, an alias as often as it would be written out."""
+    """Count the values of a file, with aliases expanded."""
     import yaml
 
     sizes: dict[str | None, int] = {}
-    # Values of each open mapping or list so far, with its anchor; the first is the file itself.
+    # Number of values of each open mapping or list, with its anchor; the first entry is the file itself.
     stack: list[tuple[str | None, int]] = [(None, 0)]
     for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
@@ -103,8 +104,8 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
             anchor, size = stack.pop()
         elif isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in stack):
-                fail(str(path), "values that end", f"`*{event.anchor}` inside of itself", "write it out")
-            # Of one that is not there the loader says where it stands.
+                fail(str(path), "finite values", f"`*{event.anchor}` inside itself", "write the value out")
+            # The loader reports the position of an undefined alias.
             anchor, size = None, sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             anchor, size = event.anchor, 1
@@ -116,17 +117,17 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
         outer, before = stack.pop()
         stack.append((outer, before + size))
         if before + size > _MOST:
-            fail(str(path), f"a YAML file of at most {_MOST} values", "more, aliases written out", "use fewer aliases")
+            fail(str(path), f"a YAML file of at most {_MOST} values", "more with aliases expanded", "use fewer aliases")
 
 
 def _check_digits(path: Path, word: str) -> None:
-    # A longer number takes seconds to make, and Python refuses to print it.
+    # Converting a longer number takes seconds, and Python refuses to print it.
     if len(word) > _DIGITS and word[0] in "+-0123456789" and " " not in word:
         fail(str(path), f"numbers of at most {_DIGITS} digits", word, "shorten it")
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a YAML file, and in which line."""
+    """The problem in a YAML file, and its line."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return " ".join(str(error).split())
@@ -135,200 +136,180 @@ def _reason(error: Exception) -> str:
 
 
 def from_plain(kind: type[Any], values: Mapping[str, Any], where: str) -> Any:
-    """Make a config dataclass from what JSON or YAML gave.
+    """Create a dataclass from plain values of JSON or YAML.
 
     Args:
-        kind: The dataclass; fields may be dataclasses again, and tuples.
-        values: Its fields; those left out keep their defaults.
-        where: What the values are called in messages.
+        kind: The dataclass; its fields may be dataclasses and tuples.
+        values: Values of its fields; others keep their defaults.
+        where: Name of the values in messages.
 
     Raises:
-        ValueError: A key is unknown (the message names the nearest one) or a value is of the wrong kind.
+        ValueError: A key is unknown (the message suggests the closest one) or a value has a wrong type.
 
     Example:
-        >>> from bcls.models.config import VseppConfig
-        >>> from_plain(VseppConfig, {"width": 8}, "config").width
-        8
-        >>> from_plain(VseppConfig, {"widht": 8}, "config")
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Encoder:
+        ...     width: int = 512
+        ...     dropout: float = 0.0
+        >>> from_plain(Encoder, {"width": 8, "dropout": 1}, "model")
+        Encoder(width=8, dropout=1.0)
+        >>> from_plain(Encoder, {"widht": 8}, "model")
         Traceback (most recent call last):
         ...
-        ValueError: `config`: expected one of 'name', 'words', ..., got 'widht'; did you mean 'width'?
+        ValueError: `model.widht`: expected one of 'width', 'dropout', got 'widht'; did you mean 'width'?
+        >>> from_plain(Encoder, {"width": "8"}, "model")
+        Traceback (most recent call last):
+        ...
+        ValueError: `model.width`: expected a whole number, got '8'; write only strings in quotes
     """
-    if not isinstance(values, Mapping):
-        fail(where, f"the settings of {kind.__name__} by name", repr(values), "write them as `key: value`")
-    hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.init]
-    known = {}
-    for key, value in values.items():
-        check_choice(where, key, names)
-        known[key] = _converted(hints[key], value, f"{where}.{key}")
-    return kind(**known)
+    converted: Any = _Validator("write only strings in quotes").dataclass(where, values, kind)
+    return converted
 
 
-def _converted(hint: Any, value: Any, where: str) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    options = options or (hint,)
-    if value is None:
-        return None if type(None) in options else _refuse(hint, value, where)
-    for option in options:
-        if dataclasses.is_dataclass(option) and not isinstance(value, option):  # type: ignore[arg-type]
-            return from_plain(option, value, where)  # type: ignore[arg-type]
-        if typing.get_origin(option) is tuple:
-            if not isinstance(value, list | tuple):
-                continue
-            kind = typing.get_args(option)[0]  # of all: settings have tuples of any length
-            return tuple(_converted(kind, one, f"{where}[{place}]") for place, one in enumerate(value))
-        if option is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if not isinstance(option, type):
-            return value  # literals and the like are for the dataclass itself to check
-        if isinstance(value, option) and not (option is int and isinstance(value, bool)):
-            return value
-    return _refuse(hint, value, where)
-
-
-def _refuse(hint: Any, value: Any, where: str) -> typing.NoReturn:
-    kind = hint.__name__ if isinstance(hint, type) else str(hint)
-    fail(where, f"a value of type {kind}", repr(value), "see the model's config")
-
-
-#: What settings are made of, beside mappings and lists.
-_PLAIN = (str, int, float, NoneType)
-_WORDS = {str: "a word", bool: "true or false", int: "a whole number", float: "a number"}
-#: What a number of a kind can do, and a word cannot.
-_NUMBERS = {int: "__index__", float: "__float__"}
-
-
-def check_kinds(values: Mapping[str, object], declared: type, prefix: str = "") -> None:
+def check_field_types(values: Mapping[str, object], declared: type, prefix: str = "") -> None:
     """Check settings against the annotations of a class.
 
     Args:
-        values: Settings by name; ranges are not looked at.
-        declared: The class, whose fields are words, numbers, choices, and mappings or lists of them.
-        prefix: Put before a name in messages.
+        values: Settings by name; ranges are not checked.
+        declared: The class, whose fields are strings, numbers, choices, or mappings and lists of them.
+        prefix: Put before names in messages.
 
     Raises:
-        ValueError: A value is of another kind; the message names the setting.
+        ValueError: A value has a wrong type; the message names the setting.
 
     Example:
         >>> class Mine:
         ...     lr: float
-        >>> check_kinds({"lr": "0.1"}, Mine)
+        >>> check_field_types({"lr": "0.1"}, Mine)
         Traceback (most recent call last):
         ...
-        ValueError: `lr`: expected a number, got '0.1'; write words in quotes, and all else without
+        ValueError: `lr`: expected a number, got '0.1'; write only strings in quotes
     """
     hints = get_type_hints(declared)
     for name, value in values.items():
-        _check(prefix + name, value, hints[name])
+        _Validator("write only strings in quotes").convert(prefix + name, value, hints[name])
 
 
-def _check(name: str, value: object, hint: Any) -> None:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is UnionType:
-        if value is not None:
-            _check(name, value, inner[0])
-    elif origin is Literal:
-        check_choice(name, value, inner)
-    elif origin in {dict, list}:
-        _check_inside(name, value, origin, inner[-1])
-    elif hint is Any:
-        _check_plain(name, value)
-    elif not _is(value, hint):
-        fail(name, _WORDS[hint], repr(value), "write words in quotes, and all else without")
+def check_shape(where: str, value: object, shape: Shape, hint: str) -> None:
+    """Check the structure of a value from JSON.
 
-
-def _check_inside(name: str, value: object, kind: type, hint: Any) -> None:
-    """Check a mapping or a list, and all that is in it."""
-    if kind is dict:
-        if not isinstance(value, dict):
-            fail(name, "a mapping", repr(value), f"such as `{name}: {{KEY: VALUE}}`")
-        for key, one in value.items():
-            _check(f"{name}.{key}", one, hint)
-        return
-    if not isinstance(value, list | tuple):
-        fail(name, "a list", repr(value), "put it into brackets")
-    for one in value:
-        _check(name, one, hint)
-
-
-def _is(value: object, hint: type) -> bool:
-    if hint in _NUMBERS:  # of any library, but no bool
-        return hasattr(value, _NUMBERS[hint]) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _check_plain(name: str, value: object) -> None:
-    """Check that a value is one that JSON has, for settings are kept as JSON: a date is none."""
-    if isinstance(value, dict):
-        _check_inside(name, value, dict, Any)
-    elif isinstance(value, list | tuple):
-        _check_inside(name, value, list, Any)
-    elif not isinstance(value, _PLAIN):
-        fail(name, "a word, a number, true, false, null, a mapping or a list", repr(value), "write a word in quotes")
-
-
-#: Beyond this no figure lies, and squares of what lies below are still numbers.
-_LARGEST = 1e100
-#: Characters of a name or value in a message.
-_SHORT = 60
-#: A kind, ``kind | None`` where it may be null; a list of one shape, for lists of such; ``{str: shape}``, for mappings
-#: to such; or a mapping with these keys, of which those with ``?`` behind them may be missing.
-Shape = type | UnionType | Sequence[Any] | Mapping[Any, Any]
-
-
-def check_shape(where: str, value: object, shape: Shape, remedy: str) -> None:
-    """Check that a value from JSON has a shape.
-
-    ``float`` stands for any number of sensible size and for nan, ``object`` for such numbers and all else.
+    ``float`` accepts any number of reasonable size and nan, ``object`` such numbers and everything else.
 
     Args:
-        where: The file, and what of it.
+        where: The file, and the part of it.
         value: From ``json.loads``.
-        shape: What it must be.
-        remedy: What to do about another one.
+        shape: The required structure.
+        hint: What to do if it differs.
 
     Raises:
-        ValueError: It is another one; the message says where.
+        ValueError: It differs; the message names the part.
 
     Example:
         >>> check_shape("results.jsonl", {"rsum": 1, "more": None}, {"rsum": float, "tau?": float}, "run it again")
         >>> check_shape("results.jsonl", {"rsum": "1"}, {"rsum": float}, "run it again")
         Traceback (most recent call last):
             ...
-        ValueError: `results.jsonl, rsum`: expected a value of type float, got '1'; run it again
+        ValueError: `results.jsonl, rsum`: expected a number, got '1'; run it again
     """
-    if isinstance(shape, type | UnionType):
-        if not (_has_shape(value, shape) if isinstance(shape, type) else isinstance(value, shape)):
-            fail(where, f"a value of type {getattr(shape, '__name__', shape)}", shortened(repr(value), _SHORT), remedy)
-    elif isinstance(shape, Mapping):
-        _check_mapping(where, value, shape, remedy)
-    else:
-        if not isinstance(value, list):
-            fail(where, "a list", shortened(repr(value), _SHORT), remedy)
-        for place, one in enumerate(value):
-            check_shape(f"{where}, {place}", one, shape[0], remedy)
+    _Validator(hint, separator=", ", largest=_LARGEST).convert(where, value, shape)
 
 
-def _check_mapping(where: str, value: object, shape: Mapping[Any, Any], remedy: str) -> None:
-    if not isinstance(value, dict):
-        fail(where, "a JSON object", shortened(repr(value), _SHORT), remedy)
-    for key, inner in shape.items():
-        if key is str:
-            for name, one in value.items():
-                check_shape(f"{where}, {shortened(name, _SHORT)}", one, inner, remedy)
-            continue
-        name = key.removesuffix("?")
-        if name in value:
-            check_shape(f"{where}, {name}", value[name], inner, remedy)
-        elif name == key:
-            fail(where, f"`{shortened(key, _SHORT)}`", "none", remedy)
+@dataclasses.dataclass(frozen=True)
+class _Validator:
+    """Checks plain values against types and shapes.
 
+    Args:
+        hint: What to do about a wrong value, for messages.
+        separator: Between a name and a key inside it.
+        largest: Largest absolute value of a number; also excludes infinity.
+    """
 
-def _has_shape(value: object, kind: type) -> bool:
-    if kind is object:
-        return isinstance(value, bool) or not isinstance(value, int | float) or _has_shape(value, float)
-    if kind in (int, float):
-        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
-        return whole or (kind is float and isinstance(value, float) and (isnan(value) or abs(value) < _LARGEST))
-    return isinstance(value, kind)
+    hint: str
+    separator: str = "."
+    largest: float | None = None
+
+    def convert(self, name: str, value: Any, hint: Any) -> Any:
+        """Return the value, with numbers, lists and dataclasses converted to the type; raise if it does not fit."""
+        origin, inner = get_origin(hint), get_args(hint)
+        if origin in (UnionType, Union):
+            return self._union(name, value, inner)
+        if origin is Literal:
+            return check_choice(name, value, inner)
+        if origin is dict or isinstance(hint, Mapping):
+            return self._mapping(name, value, hint if isinstance(hint, Mapping) else {str: inner[1]})
+        if origin in (list, tuple) or isinstance(hint, list):
+            return self._list(name, value, origin or list, inner[0] if origin else hint[0])
+        if hint is Any:
+            return self._plain(name, value)
+        if dataclasses.is_dataclass(hint):
+            return value if isinstance(value, hint) else self.dataclass(name, value, hint)  # type: ignore[arg-type]
+        if not self._fits(value, hint):
+            self._fail(name, _NAMES.get(hint, f"a value of type {hint.__name__}"), value)
+        if hint is float and isinstance(value, int):
+            with suppress(OverflowError):  # range checks report it
+                return float(value)
+        return value
+
+    def dataclass(self, name: str, values: Any, kind: type[Any]) -> Any:
+        """Create a dataclass from its fields."""
+        if not isinstance(values, Mapping):
+            fail(name, f"the settings of {kind.__name__} by name", repr(values), "write them as `key: value`")
+        hints = get_type_hints(kind)
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
+        for key in values:
+            check_choice(f"{name}.{key}", key, names)
+        return kind(**{key: self.convert(f"{name}.{key}", value, hints[key]) for key, value in values.items()})
+
+    def _union(self, name: str, value: Any, options: tuple[Any, ...]) -> Any:
+        if value is None and NoneType in options:
+            return None
+        *others, last = [option for option in options if option is not NoneType]
+        for option in others:
+            with suppress(ValueError):
+                return self.convert(name, value, option)
+        return self.convert(name, value, last)
+
+    def _mapping(self, name: str, value: Any, shape: Mapping[Any, Any]) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            self._fail(name, "a mapping", value)
+        converted = dict(value)
+        for key, inner in shape.items():
+            found = list(value) if key is str else [key.removesuffix("?")]
+            for one in found:
+                if one in value:
+                    part = f"{name}{self.separator}{shortened(str(one), _SHORT)}"
+                    converted[one] = self.convert(part, value[one], inner)
+                elif one == key:
+                    fail(name, f"`{shortened(key, _SHORT)}`", "none", self.hint)
+        return converted
+
+    def _list(self, name: str, value: Any, kind: type, hint: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            self._fail(name, "a list", value)
+        return kind(self.convert(f"{name}[{place}]", one, hint) for place, one in enumerate(value))
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """Settings are stored as JSON, so only its types are allowed: a date is not."""
+        if isinstance(value, dict):
+            return self._mapping(name, value, {str: Any})
+        if isinstance(value, list | tuple):
+            return self._list(name, value, list, Any)
+        if not isinstance(value, str | int | float | NoneType):
+            self._fail(name, _PLAIN, value)
+        return value
+
+    def _fits(self, value: Any, kind: type) -> bool:
+        """Whether a value has a type; numbers may be of any library, but bool is no number."""
+        if kind is object:
+            return isinstance(value, bool) or not isinstance(value, int | float) or self._fits(value, float)
+        if kind not in (int, float):
+            return isinstance(value, kind)
+        if isinstance(value, bool) or not hasattr(value, "__index__" if kind is int else "__float__"):
+            return False
+        if self.largest is None:
+            return True
+        return abs(value) < self.largest or (kind is float and isinstance(value, float) and isnan(value))
+
+    def _fail(self, name: str, expected: str, value: object) -> NoReturn:
+        fail(name, expected, shortened(repr(value), _SHORT), self.hint)

