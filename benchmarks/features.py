@@ -23,7 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from bcls.features.arrays import FeatureSettings
 
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import

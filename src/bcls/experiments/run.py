@@ -40,7 +40,7 @@ from bcls.training.batch_labels import NoisyLabels
 from bcls.training.config import TrainConfig
 from bcls.training.distributed import start_accelerator
 from bcls.training.metrics_log import DivergedError
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, Interrupt, describe
 from bcls.training.setup import build_model
 from bcls.training.train import train
 
@@ -136,7 +136,11 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
     config = _config(context, run)
     model, dataset = context.shared.model(config), context.shared.dataset
     labels = _noisy_labels(config, dataset, run.noise) if run.noise else None
-    train(config, model=model, dataset=dataset, labels=labels, report=False, save_seconds=SAVE_SECONDS)
+    interrupt = Interrupt()
+    options: dict[str, Any] = {"report": False, "save_seconds": SAVE_SECONDS, "interrupt": interrupt}
+    train(config, model=model, dataset=dataset, labels=labels, **options)
+    if interrupt.asked:  # during the last validation, after which training does not check it
+        raise KeyboardInterrupt
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU
 
