@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bcls.data.dataset import open_dataset
     from bcls.evaluation import compare, evaluate
-    from bcls.labels import load_text_encoder, relevance
+    from bcls.labels import load_text_encoder as load_text_encoder
+    from bcls.labels.relevance import relevance as relevance
     from bcls.losses import (
         AdaptiveLadderLoss,
         BCLSLoss,
