@@ -90,7 +90,7 @@ def test_a_file_of_settings_that_expands_to_a_billion_values(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("count: &a [*a]", "inside of itself"), ("count: " + "[" * 100_000, "at most 50 levels")]
+    ("text", "says"), [("count: &a [*a]", "inside itself"), ("count: " + "[" * 100_000, "at most 50 levels")]
 )
 def test_files_of_settings_without_an_end(tmp_path, text, says):
     config = tmp_path / "config.yaml"

@@ -16,7 +16,7 @@ from bcls.experiments import bench as subjects
 def run(monkeypatch, capsys, tmp_path):
     """Runs ``bcls bench ...``; the exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(cli.VERBS, "bench", ("bcls.cli.bench", "speed"))
+    monkeypatch.setitem(cli.COMMANDS, "bench", ("bcls.cli.bench", "speed"))
     monkeypatch.setattr(subjects, "_QUICK_SECONDS", 0.0)
 
     def call(*words):

@@ -13,7 +13,7 @@ from tests.data.factories import REAL, make_dataset, make_images, needs_real
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Runs ``bcls data ...`` as a user would; the exit code, standard output and standard error."""
-    monkeypatch.setitem(cli.VERBS, "data", ("bcls.cli.data", "datasets"))
+    monkeypatch.setitem(cli.COMMANDS, "data", ("bcls.cli.data", "datasets"))
 
     def call(*words):
         code = cli.main(["data", *map(str, words)])
@@ -144,4 +144,4 @@ def test_the_fixed_call(run, tmp_path):
 
 
 def test_every_job_is_listed():
-    assert list(data._JOBS) == ["import", "check", "stats", "features"]
+    assert list(data.SUBCOMMANDS) == ["import", "check", "stats", "features"]

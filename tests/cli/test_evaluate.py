@@ -18,8 +18,8 @@ OWNER = np.repeat(np.arange(6), 2)
 def run(monkeypatch, capsys, tmp_path):
     """Runs ``bcls ...`` in a folder with a dataset and scores; the exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(cli.VERBS, "evaluate", ("bcls.cli.evaluate", "figures"))
-    monkeypatch.setitem(cli.VERBS, "compare", ("bcls.cli.compare", "two models"))
+    monkeypatch.setitem(cli.COMMANDS, "evaluate", ("bcls.cli.evaluate", "figures"))
+    monkeypatch.setitem(cli.COMMANDS, "compare", ("bcls.cli.compare", "two models"))
     make_data(tmp_path / "data")
     np.save("a.npy", make_scores(0))
     np.save("b.npy", make_scores(1))

@@ -15,7 +15,7 @@ from bcls.models.folder import load
 def run(monkeypatch, capsys, tmp_path):
     """Runs ``bcls export ...`` in a folder with a model; the exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(cli.VERBS, "export", ("bcls.cli.export", "a model for use elsewhere"))
+    monkeypatch.setitem(cli.COMMANDS, "export", ("bcls.cli.export", "a model for use elsewhere"))
     words = Vocabulary.build(["a dog runs"], threshold=1)
     torch.manual_seed(0)
     config = {"name": "dual", "image": "features", "features": 4, "width": 6, "text": "gru", "text_pooling": "mean"}

@@ -13,7 +13,7 @@ pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Runs ``bcls index ...`` as a user would; the exit code, standard output and standard error."""
-    monkeypatch.setitem(cli.VERBS, "index", ("bcls.cli.index", "index"))
+    monkeypatch.setitem(cli.COMMANDS, "index", ("bcls.cli.index", "index"))
 
     def call(*words):
         code = cli.main(["index", *map(str, words)])

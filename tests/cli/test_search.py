@@ -12,7 +12,7 @@ pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Runs ``bcls search ...`` as a user would; the exit code, standard output and standard error."""
-    monkeypatch.setitem(cli.VERBS, "search", ("bcls.cli.search", "search"))
+    monkeypatch.setitem(cli.COMMANDS, "search", ("bcls.cli.search", "search"))
 
     def call(*words):
         code = cli.main(["search", *map(str, words)])

@@ -26,7 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` starts proce
 from bcls.cli import main as cli
 from bcls.models import MODELS
 MODELS["tiny"] = ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel")
-cli.VERBS["serve"] = ("bcls.cli.serve", "serve")
+cli.COMMANDS["serve"] = ("bcls.cli.serve", "serve")
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
 
@@ -40,7 +40,7 @@ def made(monkeypatch, tmp_path, capsys):
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    monkeypatch.setitem(cli.VERBS, "serve", ("bcls.cli.serve", "serve"))
+    monkeypatch.setitem(cli.COMMANDS, "serve", ("bcls.cli.serve", "serve"))
 
     def call(*words):
         code = cli.main(["serve", *map(str, words)])

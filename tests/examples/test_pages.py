@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.cli.main import VERBS, main
+from bcls.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,8 +38,8 @@ def run(words, capsys):
 def test_every_verb_has_a_section():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     titles = " ".join(re.findall(r"^## (.*)$", page, re.MULTILINE)).split()
-    assert set(VERBS) - set(titles) == set()
-    assert {words[1] for words in commands("commands.md")} >= set(VERBS)
+    assert set(COMMANDS) - set(titles) == set()
+    assert {words[1] for words in commands("commands.md")} >= set(COMMANDS)
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_the_session_of_all_commands_runs(tmp_path, monkeypatch, capsys):
     for words in commands("commands.md"):
         if words[1] == "demo":  # fewer scenes, since this is about the calls
             words[words.index("--images") + 1] = "100"
-        if words[1] in VERBS and words[-1] != "--help":
+        if words[1] in COMMANDS and words[-1] != "--help":
             run(words, capsys)
 
 

@@ -1,4 +1,4 @@
-"""``bcls bench``: how fast the losses are here, and what they take."""
+"""``bcls bench``: time and memory of the losses on this machine."""
 
 import json
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ from pathlib import Path
 from bcls._core.errors import check_choice
 from bcls.cli.arguments import parse
 
-#: In their order on the page; what each varies.
+#: The benchmarks in their order on the page, with what each varies.
 SUBJECTS = {
-    "losses": "losses on a matrix against the batch",
-    "windows": "the window loss against the number of windows",
-    "streaming": "BCLS from embeddings against the batch",
-    "width": "BCLS from embeddings against their width",
+    "losses": "losses on a matrix by batch size",
+    "windows": "the window loss by the number of windows",
+    "streaming": "BCLS from embeddings by batch size",
+    "width": "BCLS from embeddings by their width",
 }
 ABOUT = (
-    "Measures time and memory of a step of the losses, forward and backward, on the GPU where there is one: every path "
-    "of ours, what one would write without it, and a copy of the matrix, which nothing can beat. SUBJECT is one or "
-    "more of " + ", ".join(f"{name} ({what})" for name, what in SUBJECTS.items()) + "; all of them without it. Writes "
-    "bench-SUBJECT.json, bench-SUBJECT.svg and the page bench.md. Minutes; seconds with --quick."
+    "Measure time and memory of one step of the losses, forward and backward, on the GPU if there is one: every "
+    "implementation, a straightforward one, and a copy of the matrix as the lower bound. SUBJECT is one or more of "
+    + ", ".join(f"{name} ({what})" for name, what in SUBJECTS.items())
+    + "; default: all. Writes bench-SUBJECT.json, bench-SUBJECT.svg and bench.md. Takes minutes; seconds with --quick."
 )
 
 
@@ -28,24 +28,23 @@ class BenchSettings:
     """Settings of ``bcls bench``."""
 
     out: str
-    """Folder to write into."""
+    """Folder for the results."""
     quick: bool = False
-    """Few sizes and few steps: to see that it works, not to quote."""
+    """Few sizes and few steps, to check that it works; not for comparison."""
     device: str = "auto"
-    """cuda, cpu, or auto for a GPU where there is one."""
+    """cuda, cpu, or auto: a GPU if there is one."""
     json: bool = False
     """Print the results as JSON."""
     subjects: list[str] = field(default_factory=list)
-    """What to measure; everything when left out."""
+    """What to measure. Default: everything."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`."""
+    """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("bench", ABOUT, BenchSettings, arguments, positional={"subjects": "SUBJECT"})
     for name in settings.subjects:
         check_choice("SUBJECT", name, SUBJECTS)
     check_choice("--device", settings.device, ("auto", "cuda", "cpu"))
-    # Here, not above: `--help` need not wait for them.
     from bcls.experiments.bench_report import run_all
 
     results = run_all(settings.subjects or list(SUBJECTS), Path(settings.out), settings.device, quick=settings.quick)

@@ -1,7 +1,4 @@
-"""``bcls data features``: features of a dataset's pictures.
-
-``bcls data``: import a dataset, check it, count it, extract features.
-"""
+"""``bcls data``: import, check and summarize datasets, and extract image features."""
 
 import json
 import sys
@@ -15,14 +12,6 @@ from bcls.data.check import CheckSettings, check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
 from bcls.features.extraction import FeatureSettings
-
-
-@dataclass(frozen=True)
-class FeatureArguments(FeatureSettings):
-    """Arguments of ``bcls data features``."""
-
-    folder: str = ""
-    """Folder of the dataset."""
 
 
 @dataclass(frozen=True)
@@ -43,41 +32,26 @@ class CheckArguments(CheckSettings):
     """Folder of the dataset."""
 
 
-def extract_features(arguments: Sequence[str]) -> int:
-    """Run the job; ``words`` stand after ``bcls data features``.
+@dataclass(frozen=True)
+class StatsSettings:
+    """Settings of ``bcls data stats``."""
 
-    Returns:
-        0 when the features are there, 1 when pictures cannot be read and are not in quarantine.
-    """
-    about = (
-        "Extracts features of every picture with a pretrained network, and enters them in the dataset. Run again to go "
-        "on after a break. Exits with 1 where pictures cannot be read; all others are done then."
-    )
-    settings = parse("data features", about, FeatureArguments, arguments, positional={"folder": "DIR"})
-    folder = settings.folder
-    from bcls.data.dataset import open_dataset
-    from bcls.features.extraction import extract
+    folder: str
+    """Folder of the dataset."""
+    sizes: bool = True
+    """Read the sizes of the images."""
+    plot: str | None = None
+    """Write a chart to this file, such as stats.png."""
+    json: bool = False
+    """Print JSON."""
 
-    images = None if settings.images is None else Path(settings.images).resolve()
-    # Processes that start elsewhere read the same files.
-    done = extract(open_dataset(Path(folder).resolve(), images=images), settings)
-    for image_id, reason in done.unreadable.items():
-        print(f"unreadable: {image_id}: {reason}", file=sys.stderr)
-    if settings.json:
-        content = {"name": done.name, "folder": str(done.folder), "shapes": done.shapes, "already": done.already}
-        print(json.dumps({**content, "views": done.views, "unreadable": done.unreadable, "zero_rows": done.zero_rows}))
-    else:
-        for split, shape in done.shapes.items():
-            note = f", {done.views} rows a picture" if done.views > 1 else ""
-            note += " (finished before)" if split in done.already else ""
-            print(f"{split}: {' x '.join(map(str, shape))}{note}")
-        if not done.unreadable:
-            print(f"{done.name} is in {done.folder}")
-    if done.unreadable:
-        many = f"{len(done.unreadable)} picture{'s' * (len(done.unreadable) != 1)} cannot be read"
-        print(f"{many}; mend, or run `bcls data check {folder}` to skip them, then run this again", file=sys.stderr)
-        return 1
-    return 0
+
+@dataclass(frozen=True)
+class FeatureArguments(FeatureSettings):
+    """Arguments of ``bcls data features``."""
+
+    folder: str = ""
+    """Folder of the dataset."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _import(arguments: Sequence[str]) -> int:
     kinds = "; ".join(f"{kind}: {what}" for kind, (_, what, _) in KINDS.items())
-    about = f"Reads images and captions into a dataset folder. Kinds of source: {kinds}."
+    about = f"Import images and captions into a dataset folder. KIND is the layout of SOURCE: {kinds}."
     names = {"kind": "KIND", "source": "SOURCE"}
     settings = parse("data import", about, ImportArguments, arguments, positional=names)
     imported = run_import(settings.kind, settings.source, settings)
@@ -100,18 +74,18 @@ def _import(arguments: Sequence[str]) -> int:
     splits = {split: {"images": n, "captions": c} for split, (n, c) in imported.manifest.splits.items()}
     if settings.json:
         print(json.dumps({"out": settings.out, "name": imported.manifest.name, "splits": splits}))
-    else:
-        from bcls.data.stats import print_splits
+        return 0
+    from bcls.data.stats import print_splits
 
-        print_splits(imported.manifest)
-        print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
+    print_splits(imported.manifest)
+    print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
     return 0
 
 
 def _check(arguments: Sequence[str]) -> int:
     about = (
-        "Reads every picture, caption and feature of a dataset once, lists what is wrong, and writes quarantine.json, "
-        "which training can skip. Exits with 1 where there are problems."
+        "Check every image, caption and feature of a dataset, list the problems, and write quarantine.json, whose "
+        "entries training skips. The exit code is 1 if there are problems."
     )
     settings = parse("data check", about, CheckArguments, arguments, positional={"folder": "DIR"})
     report = check_dataset(settings.folder, settings)
@@ -125,9 +99,9 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _stats(arguments: Sequence[str]) -> int:
-    about = "Counts a dataset: captions an image, words a caption, sizes of pictures."
+    about = "Count captions per image, words per caption, and image sizes."
     settings = parse("data stats", about, StatsSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.stats import compute_stats, plot_stats
+    from bcls.data.stats import compute_stats, plot_stats, print_stats
 
     dataset = open_dataset(settings.folder)
     stats = compute_stats(dataset, sizes=settings.sizes)
@@ -136,29 +110,44 @@ def _stats(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps({"name": dataset.name, "splits": [one.as_json() for one in stats]}))
     else:
-        from bcls.data.stats import print_stats
-
         print_stats(dataset.name, stats)
     return 0
 
 
-@dataclass(frozen=True)
-class StatsSettings:
-    """Flags of ``bcls data stats``."""
+def _features(arguments: Sequence[str]) -> int:
+    about = (
+        "Extract features of every image with a pretrained network and add them to the dataset. Run again to resume. "
+        "The exit code is 1 if images are unreadable and not in quarantine; the others are extracted."
+    )
+    settings = parse("data features", about, FeatureArguments, arguments, positional={"folder": "DIR"})
+    from bcls.features.extraction import extract
 
-    folder: str
-    """Folder of the dataset."""
-    sizes: bool = True
-    """Read the sizes of the pictures."""
-    plot: str | None = None
-    """File for a drawing, such as stats.png."""
-    json: bool = False
-    """Print the numbers as JSON."""
+    # Absolute, for worker processes that start in another folder.
+    images = None if settings.images is None else Path(settings.images).resolve()
+    done = extract(open_dataset(Path(settings.folder).resolve(), images=images), settings)
+    for image_id, reason in done.unreadable.items():
+        print(f"unreadable: {image_id}: {reason}", file=sys.stderr)
+    if settings.json:
+        content = {"name": done.name, "folder": str(done.folder), "shapes": done.shapes, "already": done.already}
+        print(json.dumps({**content, "views": done.views, "unreadable": done.unreadable, "zero_rows": done.zero_rows}))
+    else:
+        for split, shape in done.shapes.items():
+            note = f", {done.views} rows per image" if done.views > 1 else ""
+            note += " (already extracted)" if split in done.already else ""
+            print(f"{split}: {' x '.join(map(str, shape))}{note}")
+        if not done.unreadable:
+            print(f"{done.name} is in {done.folder}")
+    if not done.unreadable:
+        return 0
+    count = f"{len(done.unreadable)} unreadable image{'s' * (len(done.unreadable) != 1)}"
+    hint = f"repair them, or run `bcls data check {settings.folder}` to skip them, then run this command again"
+    print(f"{count}; {hint}", file=sys.stderr)
+    return 1
 
 
 SUBCOMMANDS: Subcommands = {
     "import": (_import, "import KIND SOURCE --out DIR", "import another layout into a dataset folder"),
     "check": (_check, "check DIR", "check images, captions and features, and list problems"),
     "stats": (_stats, "stats DIR", "count captions, words and image sizes"),
-    "features": (extract_features, "features DIR --backbone NAME", "extract image features with a pretrained network"),
+    "features": (_features, "features DIR --backbone NAME", "extract image features with a pretrained network"),
 }

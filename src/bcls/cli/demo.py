@@ -1,4 +1,4 @@
-"""``bcls demo``: trains and compares the losses on drawn scenes."""
+"""``bcls demo``: train and compare three losses on synthetic scenes."""
 
 import json
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from bcls.cli.arguments import parse
 from bcls.experiments.demo_results import DemoSettings
 
 ABOUT = (
-    "Draws scenes with captions, labels every pair with MiniLM, trains a small two-tower model under Triplet-HN, "
-    "Triplet-SN and BCLS with the same budget, prints a table and writes a report."
+    "Generate synthetic scenes with captions, label every pair with MiniLM, train a small two-tower model with "
+    "Triplet-HN, Triplet-SN and BCLS with the same budget, print a table and write a report."
 )
 
 

@@ -1,4 +1,4 @@
-"""``bcls export``: a trained model for use elsewhere."""
+"""``bcls export``: export a model to ONNX or to a folder for the Hugging Face Hub."""
 
 import json
 from collections.abc import Sequence
@@ -8,9 +8,8 @@ from bcls._core.errors import check_choice, fail
 from bcls.cli.arguments import parse
 
 ABOUT = (
-    "Writes a model for use elsewhere: as ONNX files of its two towers, checked against torch, or as the folder that "
-    "the Hugging Face Hub takes. MODEL is a run folder, of which the best checkpoint is taken, the folder of a model, "
-    "or a name."
+    "Export a model: as ONNX files of its two towers, compared with torch, or as a folder for the Hugging Face Hub. "
+    "MODEL is a run folder, whose best checkpoint is used, a model folder, or a name."
 )
 
 
@@ -21,47 +20,39 @@ class ExportSettings:
     model: str
     """Run folder (its best checkpoint is exported), model folder, or name of a model."""
     out: str
-    """Folder to write; an earlier export there is replaced whole."""
+    """Folder to write. An earlier export in it is replaced."""
     format: str = "onnx"
-    """onnx for image.onnx and text.onnx, folder for config and weights."""
+    """onnx for image.onnx and text.onnx, folder for configuration and weights."""
     regions: bool = False
-    """With onnx, of a model that takes features: images are regions, not vectors."""
+    """With onnx and a model that reads features: images are regions, not vectors."""
     json: bool = False
-    """Print what was written as JSON."""
+    """Print the result as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`."""
+    """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("export", ABOUT, ExportSettings, arguments, positional={"model": "MODEL"}, imports=True)
     check_choice("--format", settings.format, ("onnx", "folder"))
     if settings.format == "folder":
-        return _folder(settings.model, settings)
-    # Here, not above: `--help` need not wait for them.
+        if settings.regions:
+            fail("--regions", "--format onnx beside it", "--format folder", "leave it out")
+        from bcls.models.export import export_folder
+
+        export_folder(settings.model, settings.out)
+        result = {"out": settings.out, "format": "folder"}
+        text = f"written to {settings.out}; load it with bcls.load_model, or upload it with `hf upload`"
+        print(json.dumps(result) if settings.json else text)
+        return 0
+    from bcls.models import load
     from bcls.models.export import export_onnx
-    from bcls.models.folder import load
 
     exported = export_onnx(load(settings.model), settings.out, regions=settings.regions)
     if settings.json:
         print(json.dumps({"out": settings.out, "format": "onnx", **asdict(exported)}))
         return 0
     shape = " x ".join(map(str, exported.image_shape))
-    print(
-        f"image.onnx takes {exported.images} ({shape}), text.onnx token numbers; vectors have {exported.width} entries"
-    )
+    print(f"image.onnx takes {exported.images} ({shape}), text.onnx takes token ids; width {exported.width}")
     largest = max(exported.image_difference, exported.text_difference)
-    print(f"largest difference to torch {largest:.1e}, allowed {exported.tolerance:g}")
-    print(f"written to {settings.out}; its README.md shows how to use it")
-    return 0
-
-
-def _folder(name: str, settings: ExportSettings) -> int:
-    if settings.regions:
-        fail("--regions", "it with --format onnx", "--format folder", "leave it out")
-    from bcls.models.export import export_folder
-
-    export_folder(name, settings.out)
-    if settings.json:
-        print(json.dumps({"out": settings.out, "format": "folder"}))
-    else:
-        print(f"written to {settings.out}; load it with bcls.models.load, or upload it with `hf upload`")
+    print(f"maximum difference to torch {largest:.1e}, tolerance {exported.tolerance:g}")
+    print(f"written to {settings.out}; its README.md describes how to use it")
     return 0

@@ -1,4 +1,4 @@
-"""``bcls index``: make an index of photos, or bring it up to date."""
+"""``bcls index``: index photos for search, or update an index."""
 
 import json
 import sys
@@ -9,9 +9,8 @@ from bcls.cli.arguments import parse
 from bcls.search.build import IndexSettings
 
 ABOUT = (
-    "Makes an index of the photos in a folder, a zip or tar, or a dataset. Run again, it takes in what was added, "
-    "changed and removed since. Files that cannot be read are listed and skipped. What is done is kept when a run is "
-    "stopped."
+    "Index the photos of a folder, a zip or tar file, or a dataset. Run again to add, update and remove photos that "
+    "changed. Unreadable files are listed and skipped. An interrupted run keeps what it has indexed."
 )
 
 
@@ -24,9 +23,8 @@ class IndexArguments(IndexSettings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`."""
+    """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("index", ABOUT, IndexArguments, arguments, positional={"photos": "PHOTOS"}, imports=True)
-    # Here, not above: `--help` need not wait for them.
     from bcls.search.build import build_index
 
     report = build_index(settings.photos, settings)
@@ -35,10 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps({"out": settings.out, **asdict(report)}))
         return 0
-    done = f"{report.added} added, {report.updated} updated, {report.removed} removed, {report.unchanged} unchanged"
-    print(f"{settings.out}: {report.photos} photos and {report.captions} captions ({done}) in {report.seconds:.0f} s")
+    changes = f"{report.added} added, {report.updated} updated, {report.removed} removed, {report.unchanged} unchanged"
+    print(
+        f"{settings.out}: {report.photos} photos and {report.captions} captions ({changes}) in {report.seconds:.0f} s"
+    )
     if report.skipped:
         count = len(report.skipped)
-        print(f"{count} file{'s' * (count != 1)} could not be read, and {'is' if count == 1 else 'are'} not in it")
+        print(f"{count} unreadable file{'s' * (count != 1)} skipped")
     print(f'next: bcls search {settings.out} "a dog on the beach"')
     return 0

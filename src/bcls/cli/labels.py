@@ -1,4 +1,4 @@
-"""``bcls labels``: make labels, see how good they are, and how wide a window should be."""
+"""``bcls labels``: embed captions, measure the quality of labels, and suggest the window width alpha."""
 
 import json
 import sys
@@ -25,13 +25,13 @@ class EmbedSettings:
     engine: str = "local"
     """local, or ray for a Ray cluster."""
     address: str | None = None
-    """Address of a Ray cluster; a local one is started without it."""
+    """Address of a Ray cluster. Default: start a local one."""
     workers: int = 1
     """Workers on Ray."""
     overwrite: bool = False
-    """Replace embeddings of other captions, of another encoder or in another precision."""
+    """Replace embeddings of other captions, another encoder or another precision."""
     json: bool = False
-    """Print JSON instead of a sentence."""
+    """Print JSON."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class QualitySettings:
     """Settings of ``bcls labels quality``."""
 
     cxc: str | None = None
-    """CxC's image-caption judgements, sits_val.csv or sits_test.csv, plain or .gz."""
+    """CxC's image-caption ratings, sits_val.csv or sits_test.csv, plain or .gz."""
     sts: str | None = None
-    """CxC's judgements of pairs of captions, sts_val.csv or sts_test.csv, plain or .gz."""
+    """CxC's caption-caption ratings, sts_val.csv or sts_test.csv, plain or .gz."""
     captions: str | None = None
     """Captions for --cxc and --sts: a JSON list of {"caption_id", "image_id", "caption"}, plain or .gz."""
     flickr8k: str | None = None
     """Folder with Flickr8k's ExpertAnnotations.txt, CrowdFlowerAnnotations.txt and dataset_flickr8k.json."""
     images: str | None = None
-    """Folder, zip or tar with the photos, for the score of a CLIP model's image tower (of --cxc or of --flickr8k)."""
+    """Folder, zip or tar with the photos, for the image-text score of a CLIP model (with --cxc or --flickr8k)."""
     encoder: str = "minilm"
     """Text encoder, cider, meteor or spice, or several separated by commas."""
     aggregate: str = "max"
@@ -63,11 +63,11 @@ class AlphaSettings:
     folder: str
     """Folder of the dataset."""
     split: str = "train"
-    """Split to look at."""
+    """Split of the dataset."""
     encoder: str = "minilm"
-    """Text encoder that makes the labels."""
+    """Text encoder of the labels."""
     plot: str | None = None
-    """File for a drawing of the histogram, such as alpha.png."""
+    """Write a histogram to this file, such as alpha.png."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _embed(arguments: Sequence[str]) -> int:
-    about = "Embeds the captions of a dataset, in blocks; after a stop the same command goes on where it was."
+    about = "Embed the captions of a dataset and cache the embeddings in its folder. Run again to resume."
     settings = parse("labels embed", about, EmbedSettings, arguments, positional={"folder": "DIR"})
     from bcls.data.dataset import open_dataset
     from bcls.labels.cache import cache_folder, cached_embeddings
@@ -99,12 +99,14 @@ def _embed(arguments: Sequence[str]) -> int:
         done = {"encoder": settings.encoder, "precision": settings.precision, "folder": str(out)}
         print(json.dumps(done | {"captions": len(rows), "dimension": rows.shape[1], "seconds": round(seconds, 3)}))
         return 0
-    print(f"{len(rows):,} embeddings of {rows.shape[1]} numbers are in {out}, {seconds:.1f} s")
+    print(f"{len(rows):,} embeddings of width {rows.shape[1]} in {out}, {seconds:.1f} s")
     return 0
 
 
 def _alpha(arguments: Sequence[str]) -> int:
-    about = "Prints the standard deviation of similarities between captions of one image, the paper's choice of alpha."
+    about = (
+        "Print the standard deviation of similarities between captions of the same image, the paper's choice of alpha."
+    )
     settings = parse("labels alpha", about, AlphaSettings, arguments, positional={"folder": "DIR"})
     from bcls.data.dataset import open_dataset
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
@@ -116,73 +118,62 @@ def _alpha(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps(asdict(spread)))
         return 0
-    print(f"alpha {spread.alpha:.3f}: spread over {spread.pairs:,} pairs of captions of {spread.images:,} images")
-    print(f"mean similarity {spread.mean:.3f}, spread within an image {spread.per_image:.3f} on average")
-    marks = zip((5, 25, 50, 75, 95), spread.quantiles, strict=True)
-    print("quantiles " + ", ".join(f"{percent} %: {value:.2f}" for percent, value in marks))
+    print(
+        f"alpha {spread.alpha:.3f}: standard deviation over {spread.pairs:,} caption pairs of {spread.images:,} images"
+    )
+    print(f"mean similarity {spread.mean:.3f}, mean standard deviation per image {spread.per_image:.3f}")
+    quantiles = zip((5, 25, 50, 75, 95), spread.quantiles, strict=True)
+    print("quantiles " + ", ".join(f"{percent} %: {value:.2f}" for percent, value in quantiles))
     print(text_histogram(spread))
     return 0
 
 
 def _quality(arguments: Sequence[str]) -> int:
     about = (
-        "Correlates labels made from captions with what people said of pairs: the paper's Table II with --cxc, pairs "
-        "of captions with --sts, and Flickr8k in CLIPScore's protocol with --flickr8k."
+        "Correlate labels from captions with human ratings: the paper's Table II with --cxc, pairs of captions with "
+        "--sts, and Flickr8k in CLIPScore's protocol with --flickr8k."
     )
     settings = parse("labels quality", about, QualitySettings, arguments)
-    encoders, aggregates = _several("--encoder", settings.encoder), _several("--aggregate", settings.aggregate)
-    rows = _rows(settings, encoders, aggregates)
+    encoders, aggregates = _split("--encoder", settings.encoder), _split("--aggregate", settings.aggregate)
+    from bcls.evaluation.statistics import human_correlation
+    from bcls.labels.quality import label_quality, pair_labels
+
+    rated = _load_ratings(settings)
+    rows: list[dict[str, Any]] = []
+    for encoder in encoders:
+        for aggregate, one, labels in pair_labels(rated, encoder, aggregates):
+            rows += [asdict(row) for row in label_quality(encoder, aggregate, one, labels)]
+            # The metrics that CLIPScore reports.
+            tau = {"flickr8k-expert": "tau_c", "flickr8k-crowdflower": "tau_b"}.get(one.data)
+            if tau is not None:
+                metrics = human_correlation(labels, one.ratings, one.groups)
+                rows[-1] |= {key: metrics[key] for key in (tau, f"{tau}_low", f"{tau}_high")}
     if settings.json:
-        # A correlation of labels that are all alike is none; JSON has no NaN.
+        # Equal labels have no correlation, and JSON has no NaN.
         print(json.dumps([{key: None if value != value else value for key, value in row.items()} for row in rows]))
     else:
         _print(rows)
     return 0
 
 
-def _rows(settings: QualitySettings, encoders: list[str], aggregates: list[str]) -> list[dict[str, Any]]:
-    # Here, not above: `--help` need not wait for them.
-    from bcls.evaluation.statistics import human_correlation
-    from bcls.labels.quality import label_quality, pair_labels
-
-    judged = _judged(settings)
-    rows: list[dict[str, Any]] = []
-    for encoder in encoders:
-        for aggregate, one, labels in pair_labels(judged, encoder, aggregates):
-            rows += [asdict(row) for row in label_quality(encoder, aggregate, one, labels)]
-            # The figures that CLIPScore prints.
-            tau = {"flickr8k-expert": "tau_c", "flickr8k-crowdflower": "tau_b"}.get(one.data)
-            if tau is not None:
-                figures = human_correlation(labels, one.ratings, one.groups)
-                rows[-1] |= {key: figures[key] for key in (tau, f"{tau}_low", f"{tau}_high")}
-    return rows
-
-
-def _judged(settings: QualitySettings) -> list[Any]:
+def _load_ratings(settings: QualitySettings) -> list[Any]:
     from bcls.labels.quality import load_cxc, load_flickr8k, load_sts
 
     if not (settings.cxc or settings.sts or settings.flickr8k):
-        fail(
-            "bcls labels quality", "--cxc, --sts or --flickr8k", "none of them", "say whose judgements to compare with"
-        )
+        fail("bcls labels quality", "--cxc, --sts or --flickr8k", "none of them", "name the ratings to compare with")
     if (settings.cxc or settings.sts) and not settings.captions:
-        fail(
-            "--captions",
-            "the captions of CxC's images",
-            "nothing",
-            "give them as JSON; see the documentation of labels",
-        )
+        fail("--captions", "the captions of CxC's images", "none", "give them as JSON; see docs/labels.md")
     photos = None if settings.images is None else Path(settings.images)
     if photos is not None and settings.cxc and settings.flickr8k:
         fail("--images", "photos of one dataset", "--cxc and --flickr8k", "run them one after the other")
-    judged = []
+    rated = []
     if settings.cxc:
-        judged.append(load_cxc(Path(settings.cxc), Path(str(settings.captions)), photos))
+        rated.append(load_cxc(Path(settings.cxc), Path(str(settings.captions)), photos))
     if settings.sts:
-        judged.append(load_sts(Path(settings.sts), Path(str(settings.captions))))
+        rated.append(load_sts(Path(settings.sts), Path(str(settings.captions))))
     if settings.flickr8k:
-        judged += load_flickr8k(Path(settings.flickr8k), photos)
-    return judged
+        rated += load_flickr8k(Path(settings.flickr8k), photos)
+    return rated
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -190,8 +181,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="Labels against people; 95 % intervals by resampling images")
-    left = ("judgements", "encoder", "aggregate")
+    table = Table(title="Correlation of labels with human ratings; 95 % intervals from resampled images")
+    left = ("ratings", "encoder", "aggregate")
     for heading in (*left, "pairs", "Pearson", "interval", "Spearman", "Kendall"):
         table.add_column(heading, justify="left" if heading in left else "right")
     for row in rows:
@@ -199,24 +190,16 @@ def _print(rows: list[dict[str, Any]]) -> None:
         interval = f"{row['low']:.3f} to {row['high']:.3f}"
         tau = next((key for key in ("tau_b", "tau_c") if key in row), None)
         kendall = "" if tau is None else f"{tau} {row[tau]:.3f} ({row[f'{tau}_low']:.3f} to {row[f'{tau}_high']:.3f})"
-        table.add_row(
-            row["data"],
-            escape(row["encoder"]),
-            row["aggregate"],
-            pairs,
-            f"{row['pearson']:.3f}",
-            interval,
-            f"{row['spearman']:.3f}",
-            kendall,
-        )
-    # Wide enough where it goes into a file or a pipe, so that no word is cut.
+        correlations = (f"{row['pearson']:.3f}", interval, f"{row['spearman']:.3f}", kendall)
+        table.add_row(row["data"], escape(row["encoder"]), row["aggregate"], pairs, *correlations)
+    # Wide enough for a file or a pipe, so that no word is cut.
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def _several(flag: str, text: str) -> list[str]:
+def _split(flag: str, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        fail(flag, "at least one name", repr(text), "separate several by commas")
+        fail(flag, "at least one name", repr(text), "separate several with commas")
     return names
 
 

@@ -1,4 +1,4 @@
-"""``bcls serve``: the web app over an index."""
+"""``bcls serve``: the web app of an index."""
 
 import sys
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from bcls.web import Site, WebSettings
 
 ABOUT = (
-    "Shows an index in the browser, at http://127.0.0.1:8000, and answers the same searches as JSON (see /about/api). "
-    "Only this machine can reach it, unless --host says otherwise, which needs --token or --behind_proxy."
+    "Serve the search page of an index at http://127.0.0.1:8000, and a JSON API (see /about/api). By default only this "
+    "machine can connect; another --host needs --token or --behind-proxy."
 )
 
 
@@ -28,37 +28,36 @@ class ServeSettings:
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000
-    """Port to listen on; 0 for any that is free."""
-    token: str = "none"  # noqa: S105 - the word for none
-    """What everybody who asks must know, or @FILE with it inside; at least 16 characters."""
+    """Port to listen on; 0 for any free port."""
+    token: str = "none"  # noqa: S105 - not a password
+    """Access token, or @FILE to read it from a file; at least 16 characters."""
     behind_proxy: bool = False
-    """A proxy in front decides who may ask, and how the app is called."""
+    """A proxy controls access and host names."""
     compare: str | None = None
     """A second index, of the same photos with another model, for the compare view."""
     labels: str = "minilm"
-    """Text encoder of the pseudo labels in the compare view; none for no labels."""
+    """Text encoder of the labels in the compare view; none for no labels."""
     runs: str | None = None
     """Folder of training runs, for the runs view."""
     model: str | None = None
-    """Where the index's model is now, if not where it was."""
+    """Location of the index's model, if it was moved."""
     cache: bool = True
-    """Remember the vectors of texts that come again."""
+    """Cache the vectors of recent texts."""
     rerank: int = 50
-    """Results that a model with cross attention ranks again."""
+    """Number of results that a cross-attention model ranks again."""
     at_once: int = 64
-    """Requests that are worked on or wait; more are told to come back."""
+    """Maximum number of requests in work or waiting; others get status 503."""
     timeout: float = 15.0
     """Seconds for a request."""
     max_upload: int = 20
-    """Largest picture file that is taken, in MiB."""
+    """Maximum size of an uploaded image file, in MiB."""
     max_pixels: int = 40_000_000
-    """Largest picture that is taken, in pixels."""
+    """Maximum number of pixels of an uploaded image."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`."""
+    """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("serve", ABOUT, ServeSettings, arguments, positional={"index": "INDEX"}, imports=True)
-    # Here, not above: `--help` need not wait for them.
     from bcls._core.extras import require
 
     for module in ("fastapi", "uvicorn", "jinja2", "python_multipart", "prometheus_client"):
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
     token = _token(settings.token)
     check_address(settings.host, has_token=token is not None, behind_proxy=settings.behind_proxy)
-    check_whole("--max_upload", settings.max_upload, least=1)
+    check_whole("--max-upload", settings.max_upload, least=1)
     limits = WebSettings(
         token=token,
         any_host=token is not None or settings.behind_proxy,
@@ -77,14 +76,14 @@ def main(arguments: Sequence[str]) -> int:
         max_upload=settings.max_upload * 2**20,
         max_pixels=settings.max_pixels,
     )
-    # The port before the models: a port that is taken is told at once.
+    # Before the models are loaded, so that a port in use is reported at once.
     with bind(settings.host, settings.port) as listening:
         site = _site(settings.index, settings, limits)
         name = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"http://{name}:{listening.getsockname()[1]}"
 
         def ready() -> None:
-            print(f"{site.service.index.catalog.count()} photos at {address} (Ctrl-C ends it)", flush=True)
+            print(f"{site.service.index.catalog.count()} photos at {address} (Ctrl-C to stop)", flush=True)
 
         try:
             serve(create_app(site), listening, behind_proxy=settings.behind_proxy, ready=ready)
@@ -99,7 +98,7 @@ def _site(folder: str, settings: ServeSettings, limits: "WebSettings") -> "Site"
 
     runs = None if settings.runs is None else Path(settings.runs)
     if runs is not None and not runs.is_dir():
-        fail("--runs", "a folder of training runs", settings.runs, "give the folder that `bcls train --out` wrote into")
+        fail("--runs", "a folder of training runs", settings.runs, "give the parent folder of the runs")
     service = _service(folder, settings, settings.model)
     other = labels = None
     if settings.compare is not None:
@@ -115,22 +114,22 @@ def _service(folder: str, settings: ServeSettings, model: str | None) -> "Servic
     from bcls.search.service import Service, ServiceSettings
 
     cache = ServiceSettings().cache if settings.cache else 0
-    wanted = ServiceSettings(cache=cache, rerank=settings.rerank, timeout=settings.timeout, queue=settings.at_once)
-    return Service(folder, model, wanted)
+    limits = ServiceSettings(cache=cache, rerank=settings.rerank, timeout=settings.timeout, queue=settings.at_once)
+    return Service(folder, model, limits)
 
 
 def _token(given: str) -> str | None:
-    """The token itself, out of its file where one is named; never none by mistake, which would open the app to all."""
+    """The token, read from its file if one is named. An empty token is an error: it would open the app to everyone."""
     if given == "none":
         return None
     if not given.startswith("@"):
         if not given:
-            fail("--token", "at least 16 characters, or @FILE", "an empty one", "leave it out for none")
+            fail("--token", "at least 16 characters, or @FILE", "an empty token", "omit the flag for no token")
         return given
     try:
         token = Path(given[1:]).read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
-        fail("--token", f"text in {given[1:]}", "other bytes", "put the token alone in the file")
+        fail("--token", f"text in {given[1:]}", "other bytes", "put only the token in the file")
     if not token:
         fail("--token", f"at least 16 characters in {given[1:]}", "an empty file", "put the token in the file")
     return token

@@ -1,4 +1,4 @@
-"""``bcls sweep FILE``: many runs from one file, and what came of them in one place."""
+"""``bcls sweep``: train and evaluate each configuration of a file with each seed."""
 
 import json
 import sys
@@ -9,9 +9,9 @@ from bcls.cli.arguments import parse
 from bcls.experiments.sweep_file import SweepSettings
 
 ABOUT = (
-    "Trains and judges every row of a table from every seed, as a YAML file says (configs/paper, configs/flickr8k): "
-    "grids, named rows, searches with the same budget for each row. Call it again to go on: finished runs are known by "
-    "their settings. Only --final looks at the test split and at human judgements."
+    "Train and evaluate each configuration of a YAML file with each seed (see configs/paper and configs/flickr8k): "
+    "grids, named configurations, and searches with the same budget for each. Run again to continue: finished runs are "
+    "recognised by their settings. Only --final evaluates the test split and human judgements."
 )
 
 
@@ -24,10 +24,10 @@ class SweepArguments(SweepSettings):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the verb; see :func:`bcls.cli.main.main`.
+    """Run the command; see :func:`bcls.cli.main.main`.
 
     Returns:
-        0 when all that was asked for is done or the time is spent, 1 when a run diverged.
+        0, or 1 if a run diverged.
     """
     settings = parse("sweep", ABOUT, SweepArguments, arguments, positional={"file": "FILE"}, imports=True)
     from bcls.experiments.sweep import list_runs, run_sweep
@@ -40,21 +40,20 @@ def main(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps(asdict(outcome)))
     else:
-        print(f"{outcome.finished} of {outcome.planned} runs are finished; they are in {settings.out}/results.jsonl")
-        for row, point in outcome.chosen.items():
-            print(f"chosen for {row}: " + (", ".join(f"{key} {value}" for key, value in point.items()) or "as it is"))
+        print(f"{outcome.finished} of {outcome.planned} runs are finished; results in {settings.out}/results.jsonl")
+        for name, point in outcome.chosen.items():
+            values = ", ".join(f"{key} {value}" for key, value in point.items())
+            print(f"chosen for {name}: {values or 'no changes'}")
     if outcome.spent:
-        print("the time is spent: the same command goes on", file=sys.stderr)
+        print("the time budget is used up: run the same command to continue", file=sys.stderr)
     elif outcome.searching:
-        print(
-            "the search is not finished: run the other shards, then the same command without --shard", file=sys.stderr
-        )
+        hint = "run the other shards, then the same command without --shard"
+        print(f"the search is not finished: {hint}", file=sys.stderr)
     for name in outcome.failed:
         print(f"diverged: {name}", file=sys.stderr)
     return 1 if outcome.failed else 0
 
 
 def _line(row: dict[str, object]) -> str:
-    return (
-        f"{row['key']}  {'done' if row['finished'] else 'open'}  {row['phase']:<5}  seed {row['seed']}  {row['name']}"
-    )
+    state = "done" if row["finished"] else "open"
+    return f"{row['key']}  {state}  {row['phase']:<5}  seed {row['seed']}  {row['name']}"
