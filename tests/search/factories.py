@@ -101,7 +101,7 @@ NAMES = list(COLOURS)
 
 def tiny_model(monkeypatch, folder, **settings):
     """Register the tiny model and save one."""
-    monkeypatch.setitem(MODELS, "tiny", ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel"))
+    monkeypatch.setitem(MODELS, "colors", ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel"))
     save_folder(build(TinyConfig(**settings)), folder)
     return folder
 
