@@ -23,7 +23,7 @@ START = """
 import sys
 from bcls.cli import main as cli
 from bcls.models import MODELS
-MODELS["colors"] = ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel")
+MODELS["colors"] = ("tests.search.factories:ColorConfig", "tests.search.factories:ColorModel")
 cli.VERBS["serve"] = ("bcls.cli.serve", "serve")
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
