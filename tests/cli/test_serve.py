@@ -25,7 +25,7 @@ import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` starts processes that ignore it
 from bcls.cli import main as cli
 from bcls.models import MODELS
-MODELS["tiny"] = ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel")
+MODELS["colors"] = ("tests.search.factories:ColorConfig", "tests.search.factories:ColorModel")
 cli.COMMANDS["serve"] = ("bcls.cli.serve", "serve")
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """

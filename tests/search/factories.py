@@ -27,13 +27,13 @@ COLOURS = {
 
 
 @dataclass(frozen=True)
-class TinyConfig:
+class ColorConfig:
     regions: bool = False
     """Whether codes are patches, as in models with cross attention."""
     seed: int = 0
 
 
-class TinyModel(RetrievalModel):
+class ColorModel(RetrievalModel):
     vocabulary = None
 
     def __init__(self, config):
@@ -101,8 +101,8 @@ NAMES = list(COLOURS)
 
 def tiny_model(monkeypatch, folder, **settings):
     """Register the tiny model and save one."""
-    monkeypatch.setitem(MODELS, "tiny", ("tests.search.factories:TinyConfig", "tests.search.factories:TinyModel"))
-    save_folder(build(TinyConfig(**settings)), folder)
+    monkeypatch.setitem(MODELS, "colors", ("tests.search.factories:ColorConfig", "tests.search.factories:ColorModel"))
+    save_folder(build(ColorConfig(**settings)), folder)
     return folder
 
 

@@ -233,16 +233,16 @@ def test_an_interrupted_first_run_is_continued(source, out, tiny, monkeypatch):
 
 
 def test_photos_with_non_finite_vectors_are_skipped(source, out, tiny, monkeypatch):
-    from tests.search.factories import TinyModel
+    from tests.search.factories import ColorModel
 
-    real = TinyModel.image_vectors
+    real = ColorModel.image_vectors
 
     def broken(self, codes):
         vectors = real(self, codes).clone()
         vectors[:1] = float("nan")
         return vectors
 
-    monkeypatch.setattr(TinyModel, "image_vectors", broken)
+    monkeypatch.setattr(ColorModel, "image_vectors", broken)
     report = index(source, out, tiny)
     assert (report.photos, len(report.skipped)) == (11, 1)
     assert "no finite vector" in next(iter(report.skipped.values()))

@@ -26,7 +26,12 @@ class IndexUnavailableError(ValueError):
 
 @dataclass(frozen=True)
 class SearchFilter:
-    """Conditions that a result must meet. All of them apply; the default accepts every row."""
+    """Conditions that a result must meet. All of them apply; the default accepts every row.
+
+    Example:
+        >>> SearchFilter(under="2024/", words=("dog",)) == parse_filter(under="2024/", words="Dog")
+        True
+    """
 
     after: float | None = None
     """Earliest date in seconds since 1970, inclusive."""

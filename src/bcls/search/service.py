@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from bcls.models.base import RetrievalModel
 
+#: An image, or the bytes of its file.
+ImageInput: TypeAlias = "bytes | Image.Image"
 #: Limits of a query: characters, and number of results.
 MAX_TEXT, MAX_RESULTS = 2000, 1000
 #: Texts per pass through the model, and image queries or rerankings that run at the same time.
@@ -243,9 +245,7 @@ class Service:
         numbers = np.array([photos[row].number for row in order], dtype=np.int64)
         return SearchResult(now.hits(numbers, scores[order], "text"), reranked=len(photos))
 
-    def search_image(
-        self, image: "bytes | Image.Image", k: int = 10, filters: SearchFilter | None = None
-    ) -> SearchResult[Hit]:
+    def search_image(self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to an image.
 
         Args:
@@ -271,7 +271,7 @@ class Service:
         return SearchResult(now.hits(found.numbers[0][others][:k], found.scores[0][others][:k], "photo"))
 
     def captions_for_image(
-        self, image: "bytes | Image.Image", k: int = 10, filters: SearchFilter | None = None
+        self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None
     ) -> SearchResult[CaptionHit]:
         """Find captions of the index that describe an image."""
         now = self._current()
@@ -293,16 +293,13 @@ class Service:
         Raises:
             UnknownPhotoError: There is no such photo.
         """
-        found = self.index.catalog.photos([number])
-        if number not in found:
-            hint = "it may have been removed: search again"
-            fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
-        return found[number]
+        found = self._current().photos([number])
+        return found[0] if found else _unknown_photo(number)
 
     def describe(self, number: int) -> PhotoInfo:
         """Path, date, location and captions of a photo; errors as :meth:`photo`."""
-        self.photo(number)
-        return self._current().describe([number])[0]
+        found = self._current().describe([number])
+        return found[0] if found else _unknown_photo(number)
 
     def number_of(self, name: str) -> int | None:
         """Number of the photo with a name below the photo folder."""
@@ -361,7 +358,7 @@ class Service:
         ]
         return SearchResult(tuple(hits), reranked=len(pairs) if rerank else 0)
 
-    def _encode_image(self, now: "IndexSnapshot", image: "bytes | Image.Image") -> "tuple[Vectors, Image.Image]":
+    def _encode_image(self, now: "IndexSnapshot", image: ImageInput) -> "tuple[Vectors, Image.Image]":
         if now.index.manifest.features is not None:
             fail("image", "an index of images", "one of features", "search with text, or for photos like one of them")
         decoded = decode(image, "image") if isinstance(image, bytes) else image
@@ -400,6 +397,11 @@ class Service:
             # The old one is not closed: other threads may still search it.
             self._snapshot = fresh
             return fresh
+
+
+def _unknown_photo(number: int) -> NoReturn:
+    hint = "it may have been removed: search again"
+    fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
 
 
 def _check_text(text: str) -> str:
