@@ -31,8 +31,8 @@ from bcls._core.progress import no_bars
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone
-from bcls.features.regions import zoomed
 from bcls.features.image_processing import read_colours, read_filter, read_size
+from bcls.features.regions import zoomed
 from bcls.models.base import pixel_batch
 from bcls.models.padded import Padded, pad, trimmed
 from bcls.models.text import WordReader, caption_numbers, check_strings
