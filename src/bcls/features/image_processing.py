@@ -73,7 +73,7 @@ def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float],
         ValueError: The normalization is not supported, or a value is not a number.
     """
     if settings.get("rescale_offset"):
-        fail(where, "pixels scaled by a factor only", "rescale_offset", "use another model; this one is not supported")
+        fail(where, "values scaled by one factor", "rescale_offset", "use another model")
     factor = 1.0
     if settings.get("do_rescale", True):
         factor = check_number(f"{where}: rescale_factor", settings.get("rescale_factor", 1 / 255), _HINT, above=0)
