@@ -32,7 +32,7 @@ def test_large_files_beside_photos_are_not_read(tmp_path):
 
 def test_something_else(tmp_path):
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(ValueError, match="expected a folder, a zip or a plain tar"):
+    with pytest.raises(ValueError, match="expected a folder, a zip or an uncompressed tar"):
         open_source(tmp_path / "a.txt")
 
 

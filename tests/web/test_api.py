@@ -138,10 +138,10 @@ def test_pictures_that_are_refused(folders):
             return client.post("/api/search", files={"image": content})
 
         assert send(png(100, 100)).status_code == 200
-        assert "expected a picture, got 3 bytes of something else; send a JPEG" in problem(send(b"abc"), 415)
+        assert "expected an image, got 3 bytes of something else; send a JPEG" in problem(send(b"abc"), 415)
         assert "got an empty file; send" in problem(send(b""), 415)
         assert "a damaged one" in problem(send(png(100, 100)[:-30]), 415)
-        assert "at most 10000 pixels, got 101 x 100; shrink the picture" in problem(send(png(101, 100)), 413)
+        assert "at most 10000 pixels, got 101 x 100; shrink the image" in problem(send(png(101, 100)), 413)
         # A small file that would unpack to gigabytes: refused by its header.
         bomb = bytearray(png(1, 1))
         bomb[16:24] = (60_000).to_bytes(4, "big") * 2

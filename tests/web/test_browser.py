@@ -194,7 +194,7 @@ def test_not_a_picture(page, tmp_path):
     page.goto("/")
     page.locator("#image").set_input_files(tmp_path / "no.png")
     page.wait_for_selector("#results .problem")
-    assert "expected a picture" in page.locator("#results").inner_text()
+    assert "expected an image" in page.locator("#results").inner_text()
 
 
 def test_a_file_that_is_too_large_is_not_sent(page, tmp_path):
