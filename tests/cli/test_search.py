@@ -111,7 +111,7 @@ def test_one_line_for_what_is_wrong(run, made, tmp_path):
         ((made, "red", "-k", "0"), "`k`: expected a whole number not below 1"),
         ((made, "red", "--captions"), "expected --image FILE beside it"),
         ((made, "--image", tmp_path / "no.jpg", "--captions", "--html", "x"), "no --contact and no --html"),
-        ((made, "--image", tmp_path / "no.jpg"), "expected a picture, got 10 bytes of something else"),
+        ((made, "--image", tmp_path / "no.jpg"), "expected an image, got 10 bytes of something else"),
         ((made, "--image", tmp_path / "none.jpg"), "No such file"),
         ((made, "red", "--after", "soon"), "`after`: expected a date"),
         ((tmp_path / "none", "red"), "no such index"),

@@ -17,11 +17,6 @@ from tests.data.factories import REAL, caption_rows, image_bytes, make_dataset, 
 pytestmark = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return make_dataset(tmp_path / "made")
-
-
 def found(folder, **settings):
     """What a check finds, as ``kind: subjects``, and the report."""
     report = check_dataset(folder, CheckSettings(**settings))

@@ -15,11 +15,6 @@ from bcls.data.records import ImageFiles, Manifest, Quarantine, write_manifest, 
 from tests.data.factories import caption_rows, image_bytes, make_dataset, make_images, write_lines
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return make_dataset(tmp_path / "made")
-
-
 class TestHandWrittenDataset:
     @pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
     def test_two_files_and_images_are_enough(self, tmp_path, kind):

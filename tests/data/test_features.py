@@ -3,12 +3,6 @@ import pytest
 
 from bcls.data.dataset import open_dataset
 from bcls.data.records import FeatureFile, Manifest, Quarantine, write_manifest, write_quarantine
-from tests.data.factories import make_dataset
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return make_dataset(tmp_path / "made")
 
 
 class TestFeatures:

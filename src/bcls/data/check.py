@@ -84,20 +84,24 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """Flags of ``bcls data check``."""
+    """Flags of ``bcls data check``.
+
+    Attributes:
+        images: New location of the images if they have moved since the import.
+        workers: Threads that read images; 0 for one per processor.
+        max_pixels: Images with more pixels count as damaged.
+        near: Largest number of different bits (of 64) in the hashes of near duplicates, at most 8; -1 to skip that
+            check.
+        strict: Exit with 1 for notes as well.
+        json: Print all findings as JSON.
+    """
 
     images: str | None = None
-    """New location of the images if they have moved since the import."""
     workers: int = 0
-    """Threads that read images; 0 for one per processor."""
     max_pixels: int = MAX_PIXELS
-    """Images with more pixels count as damaged."""
     near: int = 4
-    """Largest number of different bits (of 64) in the hashes of near duplicates, at most 8; -1 to skip that check."""
     strict: bool = False
-    """Exit with 1 for notes as well."""
     json: bool = False
-    """Print all findings as JSON."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,6 @@ import pytest
 from tests.data.factories import add_to_tar, image_bytes, import_dataset, import_error, make_images
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out"
-
-
 class TestWebdataset:
     def shard(self, path, members):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,11 +8,6 @@ from bcls.data.importers import ImportSettings, run_import
 from tests.data.factories import REAL, image_bytes, import_dataset, import_error, make_images, needs_real, write_lines
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out"
-
-
 def karpathy(images, name="tiny"):
     return {"dataset": name, "images": images}
 

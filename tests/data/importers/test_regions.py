@@ -18,11 +18,6 @@ from tests.data.factories import (
 )
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out"
-
-
 def tsv_line(image, values):
     boxes = base64.b64encode(np.zeros((len(values), 4), np.float32).tobytes()).decode()
     return f"{image}\t640\t480\t{len(values)}\t{boxes}\t{base64.b64encode(values.tobytes()).decode()}\n"

@@ -7,11 +7,6 @@ from bcls.data.importers.common import split_from_name
 from tests.data.factories import import_dataset, import_error, make_images
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out"
-
-
 @pytest.mark.parametrize(
     ("name", "split"),
     [

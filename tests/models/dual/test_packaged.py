@@ -74,7 +74,7 @@ def test_files_on_disk(model, tmp_path):
     found = model.encode_images([tmp_path / "a.png", str(tmp_path / "a.png")])
     torch.testing.assert_close(found, model.encode_images([PICTURES[0]] * 2))
     (tmp_path / "b.jpg").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r"b\.jpg`: expected a picture"):
+    with pytest.raises(ValueError, match=r"b\.jpg`: expected an image"):
         model.encode_images([tmp_path / "b.jpg"])
 
 

@@ -16,33 +16,36 @@ _SPLITS = ("train", "val", "dev", "testall", "test")
 
 @dataclass(frozen=True)
 class ImportSettings:
-    """Flags of ``bcls data import``."""
+    """Flags of ``bcls data import``.
+
+    Attributes:
+        out: Folder for the dataset, new or empty; for butd, the dataset that gets the features.
+        images: Folder, zip or tar with the images.
+        captions: File with the captions if it is not found in the source folder (folder).
+        name: Name of the dataset; taken from the source by default.
+        split: Split of all imported images if the source has none (folder, coco, webdataset).
+        held_out: Share of the images for `val`, and the same share for `test`, if the source has no splits (folder,
+            coco, webdataset, huggingface).
+        restval: Split for COCO's `restval` images (karpathy).
+        image_column: Column or key with the file name of the image (folder, huggingface).
+        caption_column: Column or key with the caption (folder, huggingface).
+        encoding: Encoding of text files (folder, scan).
+        copy: Copy images and features into the dataset folder; otherwise they stay in place.
+        json: Print the result as JSON.
+    """
 
     out: str
-    """Folder for the dataset, new or empty; for butd, the dataset that gets the features."""
     images: str | None = None
-    """Folder, zip or tar with the images."""
     captions: str | None = None
-    """File with the captions if it is not found in the source folder (folder)."""
     name: str | None = None
-    """Name of the dataset; taken from the source by default."""
     split: str | None = None
-    """Split of all imported images if the source has none (folder, coco, webdataset)."""
     held_out: float | None = None
-    """Share of the images for `val`, and the same share for `test`, if the source has no splits (folder, coco,
-    webdataset, huggingface)."""
     restval: str = "train"
-    """Split for COCO's `restval` images (karpathy)."""
     image_column: str | None = None
-    """Column or key with the file name of the image (folder, huggingface)."""
     caption_column: str | None = None
-    """Column or key with the caption (folder, huggingface)."""
     encoding: str = "utf-8"
-    """Encoding of text files (folder, scan)."""
     copy: bool = False
-    """Copy images and features into the dataset folder; otherwise they stay in place."""
     json: bool = False
-    """Print the result as JSON."""
 
 
 def split_from_name(name: str, default: str = "train") -> str:
