@@ -40,7 +40,8 @@ PLUGINS = ("_hypothesis_pytestplugin", "pytest_timeout")
 def all_changes() -> dict[str, tuple[Path, str, Change]]:
     """Every change of every module with the module's text, by a name that does not move with the line."""
     found: dict[str, tuple[Path, str, Change]] = {}
-    for path in [path for package in PACKAGES for path in sorted((ROOT / "src/bcls" / package).glob("*.py"))]:
+    files = [path for package in PACKAGES for path in sorted((ROOT / "src/bcls" / package).rglob("*.py"))]
+    for path in [path for path in files if path.parent.name != "_triton"]:  # needs a GPU
         seen: Counter[str] = Counter()
         text = path.read_text(encoding="utf-8")
         for change in changes(text):
@@ -58,19 +59,19 @@ def sample(names: Iterable[str], count: int, seed: int) -> list[str]:
 
 def mirrored(path: Path) -> list[Path]:
     """The tests of a module: its own file, else those of the modules that import it; all of the folder if themed."""
-    folder = ROOT / "tests" / path.parent.name
+    package = path.relative_to(ROOT / "src/bcls").parts[0]
+    folder = ROOT / "tests" / package
     files = sorted(folder.glob("test_*.py"))
     stem = path.stem.lstrip("_")
     own = [file for file in files if file.stem == f"test_{stem}" or file.stem.startswith(f"test_{stem}_on_")]
-    if path.parent.name in THEMED:
-        return files
+    if package in THEMED:
+        return [file for file in files if file.stem != "test_interpreter"]  # slow, and tests only kernels
     if own:
         return own
-    package = f"bcls.{path.parent.name}"
     importers = [
         other
         for other in sorted(path.parent.glob("*.py"))
-        if other.stem != "__init__" and f"from {package}.{path.stem} import" in other.read_text(encoding="utf-8")
+        if other.stem != "__init__" and f"from bcls.{package}.{path.stem} import" in other.read_text(encoding="utf-8")
     ]
     return list(dict.fromkeys(file for other in importers for file in mirrored(other)))
 
