@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch.nn.functional import leaky_relu, linear
 
-from bcls.models.config import build
+from bcls.models import build
 from bcls.models.cross_attention import image_side
+from bcls.models.layers import unit
 from bcls.models.padded import Padded
-from bcls.models.scoring import unit
 from benchmarks.memory import peak_megabytes
 from benchmarks.tables import show
 

@@ -18,8 +18,8 @@ from bcls.evaluation.recall import recalls
 from bcls.labels.encoders import load_text_encoder
 from bcls.labels.relevance import relevance
 from bcls.losses import BCLSLoss, RetrievalLoss
+from bcls.models import build
 from bcls.models.base import RetrievalModel
-from bcls.models.config import build
 from bcls.training.batch_labels import BatchLabels
 
 

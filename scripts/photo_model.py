@@ -26,8 +26,9 @@ from bcls.experiments.results import run_folder
 from bcls.experiments.run import Shared
 from bcls.experiments.sweep import run_sweep
 from bcls.experiments.sweep_file import SweepSettings
+from bcls.models import load
 from bcls.models.combine import label_space_part, merge
-from bcls.models.folder import CARD, WEIGHTS, load, write_files
+from bcls.models.folder import CARD, WEIGHTS, write_files
 from bcls.training.run_folder import describe
 
 ROOT = Path(__file__).parents[1]

@@ -10,8 +10,7 @@ from bcls.data.dataset import open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.evaluation import scores as model_scores
 from bcls.evaluation.scores import is_model, load_similarity
-from bcls.models.config import build
-from bcls.models.folder import load
+from bcls.models import build, load
 from bcls.training.start import train
 from tests.assess.made import make_data as make_data_without_features
 from tests.data.made import make_dataset

@@ -17,8 +17,8 @@ from bcls.evaluation.recall import recalls
 from bcls.experiments import demo as demo
 from bcls.experiments.demo import print_table
 from bcls.experiments.demo_results import FIGURES, LOSSES, DemoSettings, Run, Spread, summary
+from bcls.models import load
 from bcls.models.config import MODELS
-from bcls.models.folder import load
 from bcls.training.metrics_log import read_metrics
 
 SMALL = ["--images", "100", "--seeds", "1", "--epochs", "2", "--batch", "32"]

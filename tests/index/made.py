@@ -3,7 +3,8 @@
 import numpy as np
 from PIL import Image
 
-from bcls.models.config import MODELS, build
+from bcls.models import build
+from bcls.models.config import MODELS
 from bcls.models.folder import save_folder
 from bcls.search.build import build_index
 from bcls.search.index import IndexSettings

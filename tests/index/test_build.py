@@ -13,12 +13,12 @@ from PIL import Image
 
 from bcls.data.records import Caption, ImageRecord
 from bcls.data.write import Content, write_dataset
-from bcls.models.config import build
+from bcls.models import build
 from bcls.search.engine import Where
 from bcls.search.index import open_index, read_index_manifest
 from bcls.search.source import StoreSource
 from tests.index.made import counts, index, photo
-from tests.models.dual import made
+from tests.models import factories as made
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
 

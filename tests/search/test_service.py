@@ -137,7 +137,7 @@ def test_another_model_is_refused(made, tmp_path, monkeypatch):
     other = tiny_model(monkeypatch, tmp_path / "other", seed=3)
     with pytest.raises(ValueError, match="its vectors mean nothing to another model"):
         Service(made, str(other))
-    from bcls.models.folder import load
+    from bcls.models import load
 
     with pytest.raises(ValueError, match="expected the model"):
         Service(made, load(other))

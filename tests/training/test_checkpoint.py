@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bcls.data.vocabulary import SPECIALS, Vocabulary
-from bcls.models.config import build
+from bcls.models import build
 from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -474,7 +474,7 @@ def try_training(device: str) -> str:
     import torch
 
     from bcls.losses import BCLSLoss
-    from bcls.models.config import build
+    from bcls.models import build
     from bcls.models.padded import Padded
 
     with torch.random.fork_rng(devices=[]):

@@ -36,17 +36,15 @@ def main(arguments: Sequence[str]) -> int:
     if settings.format == "folder":
         return _folder(name, settings)
     # Here, not above: `--help` need not wait for them.
-    from bcls.models.export import export_onnx
-    from bcls.models.folder import load
+    from bcls.models import load
+    from bcls.models.export import export_onnx, trained_features
 
-    exported = export_onnx(load(name), settings.out, regions=settings.regions)
+    exported = export_onnx(load(name), settings.out, regions=settings.regions, features=trained_features(name))
     if settings.json:
         print(json.dumps({"out": settings.out, "format": "onnx", **asdict(exported)}))
         return 0
     shape = " x ".join(map(str, exported.image_shape))
-    print(
-        f"image.onnx takes {exported.images} ({shape}), text.onnx token numbers; vectors have {exported.width} entries"
-    )
+    print(f"image.onnx takes {exported.images} ({shape}), text.onnx token ids; vectors have {exported.width} entries")
     largest = max(exported.image_difference, exported.text_difference)
     print(f"largest difference to torch {largest:.1e}, allowed {exported.tolerance:g}")
     print(f"written to {settings.out}; its README.md shows how to use it")
@@ -56,9 +54,9 @@ def main(arguments: Sequence[str]) -> int:
 def _folder(name: str, settings: ExportSettings) -> int:
     if settings.regions:
         fail("--regions", "it with --format onnx", "--format folder", "leave it out")
-    from bcls.models.export import export_folder
+    from bcls.models import load
 
-    export_folder(name, settings.out)
+    load(name).save_pretrained(settings.out)
     if settings.json:
         print(json.dumps({"out": settings.out, "format": "folder"}))
     else:

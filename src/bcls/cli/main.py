@@ -105,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(verb: str, arguments: list[str]) -> int:
     keep_freed_memory()
     try:
+        importlib.import_module("bcls.experiments")  # registers the model of the demo, so that its runs load
         module = importlib.import_module(VERBS[verb][0])
         code: int = module.main(arguments)
     except KeyboardInterrupt:

@@ -179,8 +179,8 @@ def model_scores(name: str, split: "Dataset", features: str | None = None, flag:
     """
     import torch
 
+    from bcls.models import load
     from bcls.models.base import RetrievalModel
-    from bcls.models.folder import load
 
     try:
         model = load(name)

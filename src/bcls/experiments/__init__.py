@@ -7,6 +7,11 @@ they are asked for, so that settings can be read without torch.
 from importlib import import_module
 from typing import Any
 
+from bcls.models import register_model
+
+# By path, so that reading settings does not import torch.
+register_model("scenes", "bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
+
 _HOMES = {
     "Outcome": "sweep",
     "Sweep": "sweep_file",

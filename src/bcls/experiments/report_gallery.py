@@ -13,7 +13,7 @@ from bcls.experiments.metrics import scores_of
 from bcls.experiments.results import RUNS
 from bcls.experiments.run import Shared
 from bcls.experiments.summary import Summary, SummaryRow
-from bcls.models.folder import load
+from bcls.models import load
 from bcls.training.config import TrainConfig
 from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG
 

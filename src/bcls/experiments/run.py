@@ -42,7 +42,7 @@ from bcls.experiments.plan import TRIAL, Planned
 from bcls.experiments.results import RANKS, held, read_result, run_folder, write_result
 from bcls.experiments.sweep_file import Sweep
 from bcls.labels.cache import cached_embeddings
-from bcls.models.folder import load
+from bcls.models import load
 from bcls.models.padded import Padded
 from bcls.training.checkpoint import Progress, read_state
 from bcls.training.config import TrainConfig, write_yaml

@@ -73,14 +73,14 @@ def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precisi
     """
     import torch
 
-    from bcls.models.base import judging
+    from bcls.models.base import eval_mode
     from bcls.models.padded import Padded
 
     values = torch.cat([one.values for one in prepared])
     lengths = [one.lengths for one in prepared if one.lengths is not None]
     batch = Padded(values, torch.cat(lengths) if lengths else None)
     short = torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    with judging(model), short:
+    with eval_mode(model), short:
         vectors = model.image_vectors(model.image_codes(batch.to(model.device)))
     return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
 
@@ -108,13 +108,13 @@ def probe(model: "RetrievalModel", features: FeatureRows | None) -> tuple[int, b
     """
     from PIL import Image
 
-    from bcls.models.base import judging
+    from bcls.models.base import eval_mode
 
     what = "pictures" if features is None else f"features of shape {features.values.shape[1:]}"
     remedy = "choose another --model" + (", or --features of a dataset" if features is None else " or --features")
     try:
         prepared = prepare(model, [Image.new("RGB", (32, 32))] if features is None else features)
-        with judging(model):
+        with eval_mode(model):
             codes = model.image_codes(prepared.to(model.device))
             width = model.image_vectors(codes).shape[1]
     except (ValueError, TypeError, RuntimeError) as error:

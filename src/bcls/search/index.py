@@ -166,7 +166,7 @@ class Index:
         Raises:
             ValueError: There is no such model, or its weights are not those that the index was made with.
         """
-        from bcls.models.folder import load
+        from bcls.models import load
 
         model = load(name or self.manifest.model).eval()
         self.check_model(model, name or self.manifest.model)

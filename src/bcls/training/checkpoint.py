@@ -23,7 +23,7 @@ from torch import Tensor
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
 from bcls.models.base import RetrievalModel
-from bcls.models.config import MODELS
+from bcls.models.config import is_registered
 from bcls.models.folder import WEIGHTS, write_files
 
 
@@ -154,7 +154,7 @@ def write_checkpoint(
 
 def write_model(model: RetrievalModel, folder: Path) -> None:
     """Write a model's files; of one that is not in the registry only weights and settings, for its own code to read."""
-    if any(place.rpartition(":")[2] == type(model).__name__ for _, place in MODELS.values()):
+    if is_registered(model.config):
         write_files(model, folder)
         return
     write_whole(folder / WEIGHTS, save(_plain(model.trained_state())))
