@@ -1,10 +1,10 @@
-"""Cross-attention scores against the authors' way, as ratios measured in one run: ``python -m benchmarks.cross``.
+"""Speed of cross-attention scoring compared with the authors' implementation: ``python -m benchmarks.cross``.
 
-The rival does what the published code of SGR and SAF does: shards of 100 images and 100 captions, one caption at a
-time, in float32. Both start from the same codes on the same device (36 regions, width 1024, similarity vectors of width
-256, captions as long as those of MS-COCO's 5K test split) with the same weights; how far their scores differ is shown.
-Where the whole is too long for the rival, it is timed on a part of the captions and its time is scaled by the number
-of words; the two run in turns.
+The reference follows the published code of SGR and SAF: shards of 100 images and 100 captions, one caption at a time,
+in float32. Both start from the same codes on the same device (36 regions, width 1024, similarity vectors of width 256,
+caption lengths of MS-COCO's 5K test split) with the same weights; the table shows how much their scores differ. If the
+reference takes too long, it is timed on a part of the captions and its time is scaled by the number of words. The two
+run alternately.
 
 ``--device cuda`` scores 1,000 images x 5,000 captions; the bar is a ratio of 8 in float32 or better. On a CPU the
 default is smaller and the bar is a ratio of 1.
@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch.nn.functional import leaky_relu, linear
 
-from bcls.models.config import build
+from bcls.models import build
 from bcls.models.cross_attention import image_side
+from bcls.models.layers import unit
 from bcls.models.padded import Padded
-from bcls.models.scoring import unit
 from benchmarks.memory import peak_megabytes
 from benchmarks.tables import show
 
@@ -115,21 +115,21 @@ def timed(run, device):
 
 
 def measured(name, device, images, captions, part, rounds, compiles):
-    """Rows of the table: what, the rival's seconds, ours, the largest difference."""
+    """Rows of the table: name, seconds of the reference, our seconds, largest difference."""
     model, regions, texts = make(name, images, captions, device)
     some = texts.take(slice(0, part))
     scale = float(texts.lengths.sum() / some.lengths.sum())
-    plain = model.head.block
+    plain = model.head.score_block
     ways = {"float32": (plain, torch.float32), "bfloat16": (plain, torch.bfloat16)}
     if compiles:
         compiled = torch.compile(plain, dynamic=True)
         ways |= {"float32, compiled": (compiled, torch.float32), "bfloat16, compiled": (compiled, torch.bfloat16)}
 
     def ours(way, captions_of):
-        model.head.block = ways[way][0]
+        model.head.score_block = ways[way][0]
         return our_way(model, regions, captions_of, ways[way][1])
 
-    for way in ways:  # kernels are chosen and compiled here
+    for way in ways:  # warm-up: kernels are selected and compiled
         ours(way, texts)
     authors_way(model, regions, some.take(slice(0, 5)))
     times = {way: [] for way in (*ways, "authors")}
@@ -141,18 +141,18 @@ def measured(name, device, images, captions, part, rounds, compiles):
             took, scores = timed(lambda way=way: ours(way, texts), device)
             times[way].append(took)
             gaps[way] = float((scores[:, :part] - expected).abs().max() / expected.std())
-    rival = statistics.median(times["authors"])
-    return [(f"{name}, {way}", rival, statistics.median(times[way]), gaps[way]) for way in ways]
+    reference = statistics.median(times["authors"])
+    return [(f"{name}, {way}", reference, statistics.median(times[way]), gaps[way]) for way in ways]
 
 
 def scoring(name, way, images, captions):
-    """For :func:`peak_megabytes`: codes first, then what is measured."""
+    """For :func:`peak_megabytes`: makes the codes, and returns the function to measure."""
     model, regions, texts = make(name, images, captions, "cpu")
     return lambda: {"ours": our_way, "authors": authors_way}[way](model, regions, texts)
 
 
 def memory(name, device, images, captions):
-    """Peak megabytes beyond the codes, of ours and of the authors' way."""
+    """Peak megabytes beyond the codes, of our implementation and of the authors'."""
     if device == "cpu":
         return [peak_megabytes(scoring, name, way, images, captions) for way in ("ours", "authors")]
     model, regions, texts = make(name, images, captions, device)
@@ -185,25 +185,25 @@ def main():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--images", type=int, help="1,000 on cuda, 100 on a CPU")
     parser.add_argument("--captions", type=int, help="5,000 on cuda, 100 on a CPU")
-    parser.add_argument("--part", type=int, help="captions that the rival is timed on: 500 on cuda, all on a CPU")
+    parser.add_argument("--part", type=int, help="captions on which the reference is timed: 500 on cuda, all on a CPU")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--compile", action="store_true", help="torch.compile too, whose compiling takes minutes")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--compile", action="store_true", help="also with torch.compile, which takes minutes")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     chosen = parser.parse_args()
     small = chosen.device == "cpu"
     images = chosen.images or (100 if small else 1000)
     captions = chosen.captions or (100 if small else 5000)
     part = min(captions, chosen.part or (captions if small else 500))
-    title = f"{images:,} images x {captions:,} captions on {chosen.device}, rival timed on {part:,} captions"
+    title = f"{images:,} images x {captions:,} captions on {chosen.device}, reference timed on {part:,} captions"
     rows, notes = [], []
     for name in ("sgr", "saf"):
-        for what, rival, ours, gap in measured(
+        for what, reference, ours, gap in measured(
             name, chosen.device, images, captions, part, chosen.rounds, chosen.compile
         ):
-            row = {"scores": what, "authors' way, s": rival, "ours, s": ours, "ratio": rival / ours}
+            row = {"scores": what, "authors' way, s": reference, "ours, s": ours, "ratio": reference / ours}
             rows.append({**row, "largest difference / std": gap})
-        ours, rival = memory(name, chosen.device, images, captions)
-        notes.append(f"{name}: peak memory beyond the codes {ours:,.0f} MB, the authors' way {rival:,.0f} MB")
+        ours, reference = memory(name, chosen.device, images, captions)
+        notes.append(f"{name}: peak memory beyond the codes {ours:,.0f} MB, the authors' way {reference:,.0f} MB")
         if not small:
             took, peak = training_step(name, chosen.device)
             notes.append(f"{name}: training step of 128 x 128 scores {took:.0f} ms, peak {peak}")

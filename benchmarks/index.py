@@ -30,8 +30,8 @@ from PIL import Image
 
 from bcls.cli.main import keep_freed_memory
 from bcls.data.text_files import read_json
-from bcls.models.config import build
-from bcls.models.folder import load
+from bcls.models import build
+from bcls.models import load
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.embedding import BATCH, image_vectors
 from bcls.search.engine import VectorRow

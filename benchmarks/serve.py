@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from bcls.data.text_files import read_json
-from bcls.models.config import build
+from bcls.models import build
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings

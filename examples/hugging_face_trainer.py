@@ -1,7 +1,7 @@
 """A CLIP of transformers trained with BCLS by the Hugging Face ``Trainer``.
 
-Rows of the dataset hold a picture, a caption, and two numbers: the caption's place among all captions, from which its
-labels are made, and its image's, so that captions of one image are never negatives of one another.
+Rows of the dataset have an image, a caption, and two indices: that of the caption among all captions, from which its
+labels are computed, and that of its image, so that captions of the same image are not negatives of each other.
 
 Run it: ``python examples/hugging_face_trainer.py``
 """
@@ -21,13 +21,13 @@ from bcls.training.batch_labels import BatchLabels
 
 
 class RetrievalTrainer(Trainer):
-    """``Trainer`` with a loss over the whole batch in place of the model's own.
+    """``Trainer`` with a loss over the whole batch instead of the model's own.
 
     Args:
-        *arguments: As ``Trainer`` takes them.
-        labels: Makes the ``(B, B)`` labels of a batch from the captions' places.
-        loss: Any loss of ``bcls.losses``; BCLS where left out.
-        **others: As ``Trainer`` takes them. ``remove_unused_columns=False`` is needed in the training arguments.
+        *arguments: Arguments of ``Trainer``.
+        labels: Computes the ``(B, B)`` labels of a batch from the indices of the captions.
+        loss: Any loss of ``bcls.losses``; BCLS by default.
+        **others: Arguments of ``Trainer``. The training arguments must have ``remove_unused_columns=False``.
     """
 
     def __init__(self, *arguments: Any, labels: BatchLabels, loss: RetrievalLoss | None = None, **others: Any) -> None:
@@ -48,27 +48,27 @@ class RetrievalTrainer(Trainer):
 
 
 class Collator:
-    """Rows to a batch: pictures and captions as the checkpoint wants them."""
+    """Makes a batch from rows: images and captions preprocessed for the checkpoint."""
 
     def __init__(self, folder: str) -> None:
         self.words = AutoTokenizer.from_pretrained(folder)
         self.pixels = AutoImageProcessor.from_pretrained(folder)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Pixels, token numbers with their mask, places of captions and images."""
+        """Pixels, token ids with their mask, and indices of captions and images."""
         batch = dict(self.words([row["text"] for row in rows], padding=True, truncation=True, return_tensors="pt"))
-        batch["pixel_values"] = self.pixels([row["picture"] for row in rows], return_tensors="pt")["pixel_values"]
+        batch["pixel_values"] = self.pixels([row["pixels"] for row in rows], return_tensors="pt")["pixel_values"]
         return batch | {name: torch.tensor([row[name] for row in rows]) for name in ("caption", "image")}
 
 
 def main(epochs: int = 30) -> dict[str, float]:
-    """Train a tiny CLIP on drawn scenes with labels from their captions; RSUM before and after."""
-    data, pictures = scenes(40)
+    """Train a tiny CLIP on synthetic scenes with labels from their captions; returns RSUM before and after."""
+    data, drawings = scenes(40)
     images = data.image_of_caption
     vectors = load_text_encoder("minilm").encode(data.texts)
     rows = [
-        {"picture": pictures[image], "text": text, "caption": place, "image": int(image)}
-        for place, (image, text) in enumerate(zip(images, data.texts, strict=True))
+        {"pixels": drawings[image], "text": text, "caption": index, "image": int(image)}
+        for index, (image, text) in enumerate(zip(images, data.texts, strict=True))
     ]
     with tempfile.TemporaryDirectory() as folder:
         model = CLIPModel.from_pretrained(tiny_clip(folder, data.texts))
@@ -77,7 +77,7 @@ def main(epochs: int = 30) -> dict[str, float]:
         @torch.no_grad()
         def rsum() -> float:
             outputs = model.eval()(**{key: value for key, value in collate(rows).items() if key not in rows[0]})
-            first = [images.tolist().index(image) for image in range(len(pictures))]  # each picture once
+            first = [images.tolist().index(image) for image in range(len(drawings))]  # each image once
             return recalls(outputs.image_embeds[first] @ outputs.text_embeds.T, images)["rsum"]
 
         before = rsum()

@@ -1,8 +1,8 @@
-"""BCLS in the shape of open_clip's ``ClipLoss``: the same call, terms by name where ``output_dict`` is set.
+"""BCLS with the signature of open_clip's ``ClipLoss``: terms by name if ``output_dict`` is set.
 
-open_clip's training step calls ``loss(**model_out, output_dict=True)`` and adds up what comes back. With
-``--distill-model`` it hands over the teacher's features too, as ``dist_text_features`` and so on: their cosines are the
-labels, and the loop stays as it is. In a loop of your own, give vectors of any text encoder under that name.
+open_clip's training step calls ``loss(**model_out, output_dict=True)`` and adds up the returned terms. With
+``--distill-model`` it also passes the teacher's features, ``dist_text_features`` among them: their cosines are the
+labels, and the loop needs no change. In your own loop, pass embeddings of any text encoder under that name.
 
 Run it: ``python examples/open_clip_loss.py``
 """
@@ -22,8 +22,8 @@ class BCLSClipLoss(nn.Module):
     """A loss for open_clip.
 
     Args:
-        loss: Any loss of ``bcls.losses``; BCLS where left out.
-        world_size: Number of processes. Features are then gathered with gradients, as ``--gather-with-grad`` does.
+        loss: Any loss of ``bcls.losses``; BCLS by default.
+        world_size: Number of processes. Features are gathered with gradients, as with ``--gather-with-grad``.
     """
 
     def __init__(self, loss: RetrievalLoss | None = None, world_size: int = 1) -> None:
@@ -48,9 +48,9 @@ class BCLSClipLoss(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         """The loss of a batch; features are unit rows ``(b, D)``.
 
-        ``logit_scale`` and ``logit_bias`` are not read, since the losses are made for cosines. ``dist_text_features``
-        are ``(b, d)`` vectors of the same captions by a frozen text encoder. ``image_ids`` ``(b,)`` say which rows show
-        the same image, and are needed where one may come twice in a batch.
+        ``logit_scale`` and ``logit_bias`` are not used, since the losses are designed for cosines.
+        ``dist_text_features`` are ``(b, d)`` embeddings of the captions from a frozen text encoder. ``image_ids``
+        ``(b,)`` tell which rows have the same image; needed if an image may occur twice in a batch.
         """
         similarity, labels = self.gather(image_features) @ self.gather(text_features).T, None
         ids = None if image_ids is None else self.gather(image_ids)
@@ -59,13 +59,13 @@ class BCLSClipLoss(nn.Module):
             ids = torch.arange(len(vectors), device=vectors.device) if ids is None else ids
             labels = (vectors @ vectors.T).clamp(-1, 1).masked_fill(ids[:, None] == ids, 1.0)
         terms = self.loss.terms(similarity, labels, image_ids=ids)
-        # A parameter without gradient stops DistributedDataParallel.
+        # A parameter without gradient is an error in DistributedDataParallel.
         terms[next(iter(terms))] += sum(0 * x.sum() for x in (logit_scale, logit_bias) if x is not None)
         return {f"{name}_loss": term for name, term in terms.items()} if output_dict else sum(terms.values())
 
 
 def main(steps: int = 60) -> dict[str, float]:
-    """Train two linear towers on drawn scenes, open_clip's way; RSUM before and after."""
+    """Train two linear towers on synthetic scenes as open_clip does; returns RSUM before and after."""
     data = make_scenes(60, seed=0)
     images = torch.from_numpy(data.image_of_caption)
     pixels = torch.from_numpy(render_all(data.scenes, size=32)).flatten(1).float() / 255 - 0.5
@@ -74,8 +74,8 @@ def main(steps: int = 60) -> dict[str, float]:
     image_tower, text_tower = nn.Linear(pixels.shape[1], 64), nn.Linear(vectors.shape[1], 64)
     log_scale, loss = nn.Parameter(torch.tensor(2.7)), BCLSClipLoss()
 
-    def model(pictures: Tensor, texts: Tensor) -> dict[str, Tensor]:
-        codes = {"image_features": image_tower(pictures), "text_features": text_tower(texts)}
+    def model(images: Tensor, texts: Tensor) -> dict[str, Tensor]:
+        codes = {"image_features": image_tower(images), "text_features": text_tower(texts)}
         return {name: functional.normalize(rows, dim=1) for name, rows in codes.items()}
 
     def rsum() -> float:
@@ -85,7 +85,7 @@ def main(steps: int = 60) -> dict[str, float]:
     before, weights = rsum(), [*image_tower.parameters(), *text_tower.parameters(), log_scale]
     optimizer = torch.optim.Adam(weights, lr=1e-3)
     for _ in range(steps):
-        captions = torch.randperm(len(images))[:64]  # of 60 scenes, so that some come twice
+        captions = torch.randperm(len(images))[:64]  # of 60 scenes, so that some occur twice
         model_out = model(pixels[images[captions]], vectors[captions])
         model_out |= {"logit_scale": log_scale.exp(), "dist_text_features": vectors[captions]}
         losses = loss(**model_out, image_ids=images[captions], output_dict=True)

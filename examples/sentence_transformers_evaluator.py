@@ -1,6 +1,6 @@
-"""The figures of ``bcls.evaluation`` as an evaluator of sentence-transformers, during training or on its own.
+"""The metrics of ``bcls.evaluation`` as an evaluator of sentence-transformers, during training or on its own.
 
-It takes any model of sentence-transformers: pictures and captions for CLIP, texts on both sides for a text model.
+It takes any model of sentence-transformers: images and captions for CLIP, texts on both sides for a text model.
 
 Run it: ``python examples/sentence_transformers_evaluator.py``
 """
@@ -23,18 +23,18 @@ from bcls.labels.relevance import relevance
 
 
 class RetrievalEvaluator(BaseEvaluator):
-    """R@1, R@5, R@10 of both directions, RSUM, and with labels Kendall's tau.
+    """R@1, R@5 and R@10 in both directions, RSUM, and Kendall's tau if labels are given.
 
-    Finding any of an image's captions counts, as papers on image-text retrieval have it. That is what the library's
-    ``InformationRetrievalEvaluator`` calls accuracy; its recall divides by the number of captions.
+    A query succeeds if any caption of the image is found, as usual in image-text retrieval. The library's
+    ``InformationRetrievalEvaluator`` calls this accuracy; its recall divides by the number of captions.
 
     Args:
-        images: Pictures, or texts that stand for them.
+        images: Images, or texts in their place.
         captions: All captions.
-        image_of_caption: ``(C,)``, the place of each caption's image in ``images``.
+        image_of_caption: ``(C,)``, index of each caption's image in ``images``.
         labels: ``(N, C)`` relevance of each caption to each image; adds ``i2t_tau_a`` and so on.
-        name: Stands before each figure.
-        batch_size: Items that are encoded at a time.
+        name: Prefix of each metric.
+        batch_size: Batch size of the encoder.
     """
 
     def __init__(
@@ -54,43 +54,43 @@ class RetrievalEvaluator(BaseEvaluator):
     def __call__(
         self, model: SentenceTransformer, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """All figures by name; ``metric_for_best_model="eval_rsum"`` then chooses the checkpoint."""
+        """All metrics by name; ``metric_for_best_model="eval_rsum"`` selects the best checkpoint."""
         images, captions = (
             model.encode(side, batch_size=self.batch_size, convert_to_tensor=True, normalize_embeddings=True)
             for side in (self.images, self.captions)
         )
         similarity = images @ captions.T
-        figures = recalls(similarity, self.image_of_caption)
+        metrics = recalls(similarity, self.image_of_caption)
         if self.labels is not None:
-            figures |= kendall(similarity, self.labels)
-        figures = self.prefix_name_to_metrics(figures, self.name)
-        self.store_metrics_in_model_card_data(model, figures, epoch, steps)
-        return figures
+            metrics |= kendall(similarity, self.labels)
+        metrics = self.prefix_name_to_metrics(metrics, self.name)
+        self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
+        return metrics
 
 
 def main(epochs: int = 20) -> dict[str, dict[str, float]]:
-    """Train a text model to find the other captions of a scene from its first one; figures before and after."""
+    """Train a text model to find the other captions of a scene from its first; returns metrics before and after."""
     data, _ = scenes(60)
     images, texts = data.image_of_caption, np.array(data.texts)
     first = np.unique(images, return_index=True)[1]
     others = np.setdiff1d(np.arange(len(texts)), first)
     vectors = load_text_encoder("minilm").encode(data.texts)
     labels = relevance(vectors, vectors[others], images, caption_image=images[others])
-    judge = RetrievalEvaluator(texts[first].tolist(), texts[others].tolist(), images[others], labels)
+    evaluator = RetrievalEvaluator(texts[first].tolist(), texts[others].tolist(), images[others], labels)
 
     rows = {"title": texts[first][images[others]].tolist(), "caption": texts[others].tolist(), "label": others.tolist()}
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
         words = StaticEmbedding(tokenizer(folder, data.texts), embedding_dim=64)
         model = SentenceTransformer(modules=[words], device="cpu")
-        before = judge(model)
+        before = evaluator(model)
         sizes = {"per_device_train_batch_size": 48, "num_train_epochs": epochs, "learning_rate": 1e-2}
         quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
         arguments = SentenceTransformerTrainingArguments(folder, eval_strategy="epoch", **sizes, **quiet)
-        # Labels made batch by batch: `label` is the caption's place in data.texts.
+        # Labels are computed for each batch: `label` is the index of the caption in data.texts.
         loss = BCLS(model, captions=data.texts, image_of_caption=images, encoder="minilm")
-        SentenceTransformerTrainer(model, arguments, Dataset.from_dict(rows), loss=loss, evaluator=judge).train()
-        return {"before": before, "after": judge(model)}
+        SentenceTransformerTrainer(model, arguments, Dataset.from_dict(rows), loss=loss, evaluator=evaluator).train()
+        return {"before": before, "after": evaluator(model)}
 
 
 if __name__ == "__main__":

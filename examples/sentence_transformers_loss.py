@@ -1,10 +1,10 @@
-"""BCLS as a loss of sentence-transformers: its own trainer, text models and CLIP models alike.
+"""BCLS as a loss of sentence-transformers, for its trainer with text models and CLIP models.
 
-The dataset has two columns of inputs, then ``label``. The first column is the side of the images: pictures for CLIP, a
-text about the same thing for a text model. The second holds captions. ``label`` is one of
+The dataset has two columns of inputs, then ``label``. The first column has images for CLIP, or texts on the same
+subject for a text model. The second has captions. ``label`` is one of
 
-- floats, ``[image, r_0, r_1, ...]``: the number of the row's image, then how relevant the caption is to every image;
-- a whole number, the caption's place in ``captions``: labels are then made batch by batch from sentence vectors.
+- floats, ``[image, r_0, r_1, ...]``: the index of the row's image, then the relevance of the caption to every image;
+- an integer, the index of the caption in ``captions``: labels of a batch are then computed from sentence embeddings.
 
 Run it: ``python examples/sentence_transformers_loss.py``
 """
@@ -33,9 +33,9 @@ class BCLS(nn.Module):
     Args:
         model: The model that is trained.
         loss: Any loss of ``bcls.losses``.
-        captions: All captions; leave it out where ``label`` holds floats.
-        image_of_caption: The image that each caption belongs to.
-        encoder: What makes the labels: a name that ``load_text_encoder`` knows, or any object with ``encode(texts)``.
+        captions: All captions; not needed if ``label`` holds floats.
+        image_of_caption: Index of the image of each caption.
+        encoder: Label encoder: a name for ``load_text_encoder``, or any object with ``encode(texts)``.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BCLS(nn.Module):
         if captions is not None:
             reader = load_text_encoder(encoder) if isinstance(encoder, str) else encoder
             self.images = np.asarray(image_of_caption)
-            # The best cosine over all captions of an image, also those outside of the batch.
+            # The largest cosine over all captions of an image, also those outside the batch.
             self.labels = BatchLabels(reader.encode(captions), self.images, "max", torch.device("cpu"))
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> dict[str, Tensor]:
@@ -65,24 +65,24 @@ class BCLS(nn.Module):
             image_ids = labels[:, 0].long()
             relevance = labels[:, 1:].T[image_ids]  # row i is the image of row i, column j the caption of row j
         else:
-            places = labels.cpu().numpy()
-            image_ids, relevance = torch.from_numpy(self.images[places]), self.labels(places)
-        # Captions of one image are never negatives of one another: image_ids say which those are.
+            indices = labels.cpu().numpy()
+            image_ids, relevance = torch.from_numpy(self.images[indices]), self.labels(indices)
+        # Captions of the same image, known from image_ids, are not negatives of each other.
         return self.loss.terms(images @ texts.T, relevance.to(images.device), image_ids=image_ids.to(images.device))
 
 
 def main(epochs: int = 30) -> dict[str, float]:
-    """Train a tiny CLIP on drawn scenes with the labels that are true of them; RSUM before and after."""
-    data, pictures = scenes(40)
+    """Train a tiny CLIP on synthetic scenes with their true labels; returns RSUM before and after."""
+    data, drawings = scenes(40)
     images = data.image_of_caption
     truth = true_relevance(data.scenes, data.captions)  # (images, captions), in [0, 1]
-    labels = [[float(image), *truth[:, place].tolist()] for place, image in enumerate(images)]
-    rows = {"image": [pictures[image] for image in images], "caption": data.texts, "label": labels}
+    labels = [[float(image), *truth[:, index].tolist()] for index, image in enumerate(images)]
+    rows = {"image": [drawings[image] for image in images], "caption": data.texts, "label": labels}
     with tempfile.TemporaryDirectory() as folder:
         model = SentenceTransformer(tiny_clip(folder, data.texts), device="cpu")
 
         def rsum() -> float:
-            return recalls(model.similarity(model.encode(pictures), model.encode(data.texts)), images)["rsum"]
+            return recalls(model.similarity(model.encode(drawings), model.encode(data.texts)), images)["rsum"]
 
         before = rsum()
         sizes = {"per_device_train_batch_size": 40, "num_train_epochs": epochs, "learning_rate": 1e-3}

@@ -1,10 +1,10 @@
-"""Makes the photo model: ``python scripts/photo_model.py --data DIR --judgements DIR --out SWEEP``.
+"""Train the photo model: ``python scripts/photo_model.py --data DIR --judgements DIR --out SWEEP``.
 
 Trains heads on frozen EfficientNet-Lite0, 1 and 2 and MiniLM from three seeds (``configs/flickr8k/sweeps/photo.yaml``)
-and merges them, with more or less of a part that reads the image in the space of the label encoder
-(:func:`bcls.models.combine.label_space_part`). Taken is the one that agrees best with people on the 200 judged
-photos to choose on, of those whose RSUM on the validation split is at most ``SLACK`` below the best. It is written as
-float16. With ``--final`` it is tested, once, and ``results/photo.json`` says how it came about.
+and merges them, with different weights of a part that predicts the embedding of the label encoder
+(:func:`bcls.models.combine.label_space_part`). Of the merged models whose RSUM on the validation split is at most
+``SLACK`` below the best, the one that agrees best with people on the 200 selection photos is chosen. It is stored as
+float16. With ``--final`` it is evaluated on the test split, once; ``results/photo.json`` records the selection.
 """
 
 import argparse
@@ -26,8 +26,9 @@ from bcls.experiments.results import run_folder
 from bcls.experiments.run import SharedData
 from bcls.experiments.sweep import run_sweep
 from bcls.experiments.sweep_file import SweepSettings
+from bcls.models import load
 from bcls.models.combine import label_space_part, merge
-from bcls.models.folder import CARD, WEIGHTS, load, write_files
+from bcls.models.folder import CARD, WEIGHTS, write_files
 from bcls.training.run_folder import describe
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +36,7 @@ SWEEP, CHOICE = ROOT / "configs/flickr8k/sweeps/photo.yaml", ROOT / "configs/fli
 BACKBONE = "efficientnet-lite0+efficientnet-lite1+efficientnet-lite2"
 FEATURES, VIEW = "lite012-four", "four-crop"
 SLACK, RIDGE = 5.0, 4.0
-#: How much the label space counts beside the mean of the heads.
+#: Tried weights of the label space part, relative to the heads.
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2)
 
 
@@ -46,8 +47,8 @@ def main() -> None:
     parser.add_argument("--judgements", required=True)
     parser.add_argument("--out", required=True, help="folder of the sweep")
     parser.add_argument("--to", default=str(ROOT / "src/bcls/models/photo"), help="folder of the model")
-    parser.add_argument("--graph", action="store_true", help="on a GPU: record steps")
-    parser.add_argument("--final", action="store_true", help="test the model")
+    parser.add_argument("--graph", action="store_true", help="on a GPU: use CUDA graphs")
+    parser.add_argument("--final", action="store_true", help="evaluate the model on the test split")
     given = parser.parse_args()
     run_sweep(SWEEP, SweepSettings(given.data, given.out, graph=given.graph))
     shared = SharedData(given.data, Path(given.out) / "shared")
@@ -99,20 +100,20 @@ def _merged(heads: Sequence[Any], part: Any, share: float, image: str | None = N
 def card(about: dict[str, Any]) -> str:
     """The model card, from the results."""
     test, tried = about.get("test"), about["tried"][about["chosen"]]
-    figures = "It has not been tested."
+    metrics = "It has not been tested."
     if test is not None:
         rows = {
             "RSUM, 1,000 test photos": f"{test['rsum']:.1f}",
             "R@1, R@5, R@10 image to text": " / ".join(f"{test[f'i2t_r{k}']:.1f}" for k in (1, 5, 10)),
             "R@1, R@5, R@10 text to image": " / ".join(f"{test[f't2i_r{k}']:.1f}" for k in (1, 5, 10)),
             "Kendall's tau with the labels": f"{test['tau']:.3f}",
-            "Kendall's tau-c with experts, all 500 judged photos": f"{test['judged_expert_tau_c']:.3f}",
-            "the same, the 300 photos that nothing was chosen on": f"{test['report_expert_tau_c']:.3f}",
+            "Kendall's tau-c with experts, all 500 rated photos": f"{test['judged_expert_tau_c']:.3f}",
+            "the same, the 300 photos not used for model selection": f"{test['report_expert_tau_c']:.3f}",
             "Kendall's tau-b with the crowd": f"{test['judged_crowd_tau_b']:.3f}",
         }
         table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-        figures = f"| Flickr8k | |\n|---|---:|\n{table}"
-    return _CARD.format(rsum=tried["rsum"], chosen=about["chosen"], heads=about["heads"], figures=figures.rstrip())
+        metrics = f"| Flickr8k | |\n|---|---:|\n{table}"
+    return _CARD.format(rsum=tried["rsum"], chosen=about["chosen"], heads=about["heads"], metrics=metrics.rstrip())
 
 
 _CARD = """---
@@ -121,9 +122,9 @@ pipeline_tag: feature-extraction
 tags: [image-text-retrieval, dual]
 ---
 
-# photo: search one's own photos, offline
+# photo: offline search in your own photos
 
-The model that comes with [bcls](https://pypi.org/project/bcls/). It scores photos against English sentences:
+The model that ships with [bcls](https://pypi.org/project/bcls/). It scores photos against English sentences:
 
 ```python
 from bcls.models import load
@@ -132,24 +133,24 @@ model = load("photo")
 scores = model.similarity(["beach.jpg"], ["a dog runs on the beach"])
 ```
 
-**Made of** frozen EfficientNet-Lite0, 1 and 2 and MiniLM (the packages of the extras `photos` and `text`), with heads
-trained under binary and continuous label supervision from {heads} seeds and merged, with a part that reads the photo in
-the space of the label encoder at a share of {chosen}; float16. The networks see a photo four times: all of it, its
-middle, and the mirror images of both.
+**Components.** Frozen EfficientNet-Lite0, 1 and 2 and MiniLM (the extras `photos` and `text`), with heads
+trained under binary and continuous label supervision from {heads} seeds and merged, with a part that predicts
+the embedding of the label encoder at a weight of {chosen}; float16. The networks encode four crops of a photo: the
+whole photo, its centre, and the mirror images of both.
 
 **Data.** The 6,000 training photos of Flickr8k with five captions each (Hodosh, Young and Hockenmaier, 2013); its 1,000
-validation photos and 200 of its judged photos for choices. RSUM of the validation split: {rsum:.1f}.
+validation photos and 200 photos with human judgements for model selection. RSUM of the validation split: {rsum:.1f}.
 
-{figures}
+{metrics}
 
-**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM come under Apache-2.0. The photos and
-captions of Flickr8k are for research and education; they are not part of this model, but it learnt from them.
+**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0. The photos and
+captions of Flickr8k are for research and education; they are not part of this model, but it was trained on them.
 
-**Limits.** It knows what 6,000 photos of everyday scenes show: people, dogs, sport, beaches, streets. It knows no
-names, reads no text in pictures, counts poorly, and has the blind spots and biases of photos from Flickr, of captions
-by a few annotators, and of networks trained on ImageNet and on web text. Do not use it to judge people.
+**Limits.** It was trained on 6,000 photos of everyday scenes: people, dogs, sport, beaches, streets. It does not know
+names, does not read text in photos, counts poorly, and has the biases of photos from Flickr, of captions by a few
+annotators, and of networks trained on ImageNet and on web text. Do not use it to assess people.
 
-**Made by** `make photo DATA=flickr8k JUDGEMENTS=folder`, figures in `results/photo.json`.
+**Reproduce** with `make photo DATA=flickr8k JUDGEMENTS=folder`; metrics in `results/photo.json`.
 """
 
 
@@ -167,7 +168,7 @@ def _write(model: Any, folder: Path) -> None:
 
 
 def _test(folder: Path, model: Any, shared: SharedData, judgements: Any) -> dict[str, float]:
-    """Figures of the test split and of all judged photos, with the rounded weights."""
+    """Metrics of the test split and of all rated photos, with the float16 weights."""
     from safetensors.torch import load_file
 
     model.load_trained_state({name: value.float() for name, value in load_file(folder / WEIGHTS).items()})

@@ -198,7 +198,7 @@ def trained(tmp_path_factory):
     """A dataset with features, a run on it, and a saved model."""
     import torch
 
-    from bcls.models.folder import load
+    from bcls.models import load
     from bcls.training.train import train
     from tests.training.factories import make_data as make_training_data
     from tests.training.factories import settings

@@ -7,8 +7,7 @@ import torch
 
 from bcls.cli import main as cli
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.config import build
-from bcls.models.folder import load
+from bcls.models import build, load
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from bcls.data.dataset import open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.evaluation.scores import is_model, load_similarity
 from bcls.models import base, sgraf
-from bcls.models.config import build
-from bcls.models.folder import load
+from bcls.models import build
+from bcls.models import load
 from bcls.training.train import train
 from tests.data.factories import make_dataset
 from tests.evaluation.factories import make_data as make_data_without_features

@@ -1,4 +1,4 @@
-"""What holds for every example: short, alone in its file, and run by a test of its name."""
+"""Every example is one short file, and a test of the same name runs it."""
 
 import ast
 

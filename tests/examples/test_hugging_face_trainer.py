@@ -12,11 +12,11 @@ def module(example):
 
 @pytest.fixture
 def trainer(module, tmp_path):
-    data, pictures = module.scenes(3)
+    data, drawings = module.scenes(3)
     images = data.image_of_caption[:12]
     folder = module.tiny_clip(tmp_path, data.texts)
     rows = [
-        {"picture": pictures[image], "text": data.texts[place], "caption": place, "image": int(image)}
+        {"pixels": drawings[image], "text": data.texts[place], "caption": place, "image": int(image)}
         for place, image in enumerate(images)
     ]
     vectors = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
@@ -53,5 +53,5 @@ def test_gradients_reach_both_towers(trainer):
 
 
 def test_a_clip_learns(module):
-    figures = module.main()
-    assert figures["after"] > 2 * figures["before"]
+    metrics = module.main()
+    assert metrics["after"] > 2 * metrics["before"]

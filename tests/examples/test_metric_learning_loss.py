@@ -60,6 +60,6 @@ def test_what_it_cannot_use_is_refused(module):
 
 
 def test_images_and_captions_learn(module):
-    figures = module.main()
-    assert figures["after"]["rsum"] > 3 * figures["before"]["rsum"]
-    assert figures["after"]["i2t_tau_a"] > 0.1 + figures["before"]["i2t_tau_a"]
+    metrics = module.main()
+    assert metrics["after"]["rsum"] > 3 * metrics["before"]["rsum"]
+    assert metrics["after"]["i2t_tau_a"] > 0.1 + metrics["before"]["i2t_tau_a"]

@@ -107,8 +107,8 @@ def test_open_clips_step_takes_it_as_it_is(module, bias):
 
 
 def test_linear_towers_learn(module):
-    figures = module.main()
-    assert figures["after"] > 3 * figures["before"]
+    metrics = module.main()
+    assert metrics["after"] > 3 * metrics["before"]
 
 
 def share(rank, port, results):

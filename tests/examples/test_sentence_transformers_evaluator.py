@@ -39,13 +39,13 @@ def test_figures_are_those_of_the_library(module):
     assert plain(model) == recalls(scores, owner)
     assert plain.primary_metric == "rsum"
     named = module.RetrievalEvaluator(images, captions, owner, labels, name="val")
-    figures = named(model, epoch=2, steps=7)
-    assert figures == {f"val_{key}": value for key, value in (recalls(scores, owner) | kendall(scores, labels)).items()}
-    assert named.primary_metric in figures
-    assert model.stored[-1] == (named, figures, 2, 7)
+    metrics = named(model, epoch=2, steps=7)
+    assert metrics == {f"val_{key}": value for key, value in (recalls(scores, owner) | kendall(scores, labels)).items()}
+    assert named.primary_metric in metrics
+    assert model.stored[-1] == (named, metrics, 2, 7)
 
 
 def test_a_text_model_learns_with_labels_made_on_the_fly(module):
-    figures = module.main()
+    metrics = module.main()
     for name in ("rsum", "i2t_tau_a", "t2i_tau_a"):
-        assert figures["after"][name] > 1.5 * figures["before"][name]
+        assert metrics["after"][name] > 1.5 * metrics["before"][name]

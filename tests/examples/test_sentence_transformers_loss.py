@@ -22,7 +22,7 @@ class Towers(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.picture, self.text = torch.nn.Linear(5, 4), torch.nn.Linear(3, 4)
+        self.image, self.text = torch.nn.Linear(5, 4), torch.nn.Linear(3, 4)
 
     def forward(self, column):
         ((kind, values),) = column.items()
@@ -39,7 +39,7 @@ class Words:
 
 def batch():
     generator = torch.Generator().manual_seed(1)
-    return [{"picture": torch.randn(4, 5, generator=generator)}, {"text": torch.randn(4, 3, generator=generator)}]
+    return [{"image": torch.randn(4, 5, generator=generator)}, {"text": torch.randn(4, 3, generator=generator)}]
 
 
 def expected(towers, columns, labels):
@@ -77,5 +77,5 @@ def test_captions_of_one_image_are_no_negatives(module):
 
 
 def test_a_clip_learns_in_the_trainer(module):
-    figures = module.main()
-    assert figures["after"] > 2 * figures["before"]
+    metrics = module.main()
+    assert metrics["after"] > 2 * metrics["before"]

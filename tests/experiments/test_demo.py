@@ -18,7 +18,6 @@ from bcls.experiments import demo as demo
 from bcls.experiments.demo_results import LOSSES, METRICS, DemoRun, DemoSettings, print_table, summary
 from bcls.experiments.summary import Spread
 from bcls.models.config import MODELS
-from bcls.models.folder import load
 from bcls.training.metrics_log import read_metrics
 
 SMALL = ["--images", "100", "--seeds", "1", "--epochs", "2", "--batch", "32"]

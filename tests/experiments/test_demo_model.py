@@ -8,7 +8,6 @@ from PIL import Image
 from bcls.data.dataset import open_dataset
 from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
 from bcls.models.config import MODELS
-from bcls.models.folder import load
 from bcls.models.padded import Padded
 from tests.training.factories import make_data
 

@@ -5,7 +5,8 @@ import torch
 
 from bcls.experiments.metrics import draw_scenes
 from bcls.experiments.run import SharedData, cached_file, encoder_settings
-from bcls.models.config import DualConfig, build
+from bcls.models import build
+from bcls.models.config import DualConfig
 from bcls.models.padded import Padded
 from bcls.training.config import TrainConfig
 from tests.experiments.made import BASE, data

@@ -15,12 +15,13 @@ from bcls.data.write import Content, write_dataset
 from bcls.features.array_cache import ArrayCache
 from bcls.labels.cache import ROWS, open_rows, read_manifest, write_cache
 from bcls.losses import TripletLoss
-from bcls.models.folder import load_folder, save_folder
+from bcls.models import load
+from bcls.models.folder import save_folder
 from bcls.search.calibration import Calibration
 from bcls.search.catalog import Catalog, Photo
 from bcls.search.index import IndexManifest, read_index_manifest, write_index_manifest
 from bcls.training.checkpoint import Learner, Progress, read_state, restore, write_checkpoint
-from tests.models import made
+from tests.models import factories as made
 from tests.training.factories import TinyModel
 
 
@@ -95,7 +96,7 @@ class SavedModel:
         save_folder(self.versions[version], self.folder / "model")
 
     def read(self):
-        found = load_folder(self.folder / "model").state_dict()
+        found = load(self.folder / "model").state_dict()
         for version, model in enumerate(self.versions):
             if all(torch.equal(value, found[name]) for name, value in model.state_dict().items()):
                 return version

@@ -1,4 +1,4 @@
-"""Saved models: whole or not at all, the same scores afterwards, and refused where something does not fit."""
+"""Saved models: replaced as a whole, equal scores after loading, and errors for files that do not fit."""
 
 import json
 import shutil
@@ -8,44 +8,45 @@ import torch
 import yaml
 
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.config import SgrConfig, build
-from bcls.models.folder import load, save_folder
+from bcls.models import build, load
+from bcls.models.config import SgrConfig
+from bcls.models.folder import save_folder
 from bcls.models.vsepp import VseppModel
-from tests.models import made
+from tests.models import factories
 
 
 def inputs(name):
-    return torch.randn(3, 5, generator=torch.Generator().manual_seed(0)) if name == "vsepp" else made.regions()
+    return torch.randn(3, 5, generator=torch.Generator().manual_seed(0)) if name == "vsepp" else factories.regions()
 
 
 @pytest.mark.parametrize("name", ["vsepp", "sgr", "saf", "sgraf"])
 def test_a_model_comes_back_as_it_was(name, tmp_path):
-    model = made.model(name)
+    model = factories.model(name)
     model.save_pretrained(tmp_path / "model")
     again = load(tmp_path / "model")
     assert again.config == model.config
-    assert again.vocabulary == made.VOCABULARY
+    assert again.vocabulary == factories.VOCABULARY
     assert not again.training
     assert model.training
     images = inputs(name)
-    assert torch.equal(again.similarity(images, made.CAPTIONS), model.similarity(images, made.CAPTIONS))
+    assert torch.equal(again.similarity(images, factories.CAPTIONS), model.similarity(images, factories.CAPTIONS))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     names = ["README.md", "config.json", "model.safetensors", "vocab.json"]
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == names
-    assert Vocabulary.read(tmp_path / "model" / "vocab.json") == made.VOCABULARY
+    assert Vocabulary.read(tmp_path / "model" / "vocab.json") == factories.VOCABULARY
 
 
 def test_without_vocabulary(tmp_path):
-    model = made.model("vsepp", vocabulary=None, words=9)
+    model = factories.model("vsepp", vocabulary=None, words=9)
     model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model" / "vocab.json").exists()
     texts = torch.tensor([[1, 5, 2]]), torch.tensor([3])
     assert torch.equal(load(tmp_path / "model").encode_texts(texts), model.encode_texts(texts))
-    assert "token numbers" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "token ids" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_card_has_the_header_of_the_hub(tmp_path):
-    made.model("sgr").save_pretrained(tmp_path / "model")
+    factories.model("sgr").save_pretrained(tmp_path / "model")
     _, header, page = (tmp_path / "model" / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     assert yaml.safe_load(header)["library_name"] == "bcls"
     assert yaml.safe_load(header)["tags"] == ["image-text-retrieval", "sgr"]
@@ -54,8 +55,8 @@ def test_the_card_has_the_header_of_the_hub(tmp_path):
 
 
 def test_saving_again_replaces_the_whole_folder(tmp_path):
-    made.model("vsepp").save_pretrained(tmp_path / "model")
-    second = made.model("vsepp", seed=9, vocabulary=None, words=9)
+    factories.model("vsepp").save_pretrained(tmp_path / "model")
+    second = factories.model("vsepp", seed=9, vocabulary=None, words=9)
     second.save_pretrained(tmp_path / "model")
     names = ["README.md", "config.json", "model.safetensors"]
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == names
@@ -68,9 +69,9 @@ def test_other_folders_are_not_replaced(tmp_path):
     folder.mkdir()
     (folder / "dog.jpg").touch()
     with pytest.raises(ValueError, match="nothing is overwritten"):
-        made.model("vsepp").save_pretrained(folder)
+        factories.model("vsepp").save_pretrained(folder)
     with pytest.raises(ValueError, match="nothing is overwritten"):
-        made.model("vsepp").save_pretrained(folder / "dog.jpg")
+        factories.model("vsepp").save_pretrained(folder / "dog.jpg")
     assert (folder / "dog.jpg").exists()
 
 
@@ -91,13 +92,13 @@ def test_folders_with_other_files_are_not_replaced(tmp_path, files):
     for name, content in files.items():
         (tmp_path / "mine" / name).write_text(content)
     with pytest.raises(ValueError, match="nothing is overwritten"):
-        made.model("vsepp").save_pretrained(tmp_path / "mine")
+        factories.model("vsepp").save_pretrained(tmp_path / "mine")
     assert {path.name: path.read_text() for path in (tmp_path / "mine").iterdir()} == files
 
 
 def test_an_empty_folder_is_taken(tmp_path):
     (tmp_path / "model").mkdir()
-    made.model("vsepp").save_pretrained(tmp_path / "model")
+    factories.model("vsepp").save_pretrained(tmp_path / "model")
     assert load(tmp_path / "model").config.name == "vsepp"
 
 
@@ -106,7 +107,7 @@ def test_folders_beside_are_not_touched(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis.tex").touch()
     for seed in range(2):
-        made.model("vsepp", seed=seed).save_pretrained(tmp_path / "model")
+        factories.model("vsepp", seed=seed).save_pretrained(tmp_path / "model")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.new", "model.old"]
     assert all((tmp_path / name / "thesis.tex").exists() for name in ("model.old", "model.new"))
     (tmp_path / "model").rename(tmp_path / "other.old")
@@ -115,34 +116,34 @@ def test_folders_beside_are_not_touched(tmp_path):
 
 
 def test_the_name_of_the_registry_wins(tmp_path):
-    model = build(SgrConfig(name="my-sgr", words=9, **made.CROSS))
+    model = build(SgrConfig(name="my-sgr", words=9, **factories.CROSS))
     model.save_pretrained(tmp_path / "model")
     assert load(tmp_path / "model").config.name == "sgr"
     assert "# sgr, an image-text" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
-    first = made.model("vsepp")
+    first = factories.model("vsepp")
     first.save_pretrained(tmp_path / "model")
-    monkeypatch.setattr("bcls.models.folder.card", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("bcls.models.folder.model_card", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        made.model("vsepp", seed=9).save_pretrained(tmp_path / "model")
+        factories.model("vsepp", seed=9).save_pretrained(tmp_path / "model")
     assert torch.equal(load(tmp_path / "model").fc.weight, first.fc.weight)
 
 
 def test_a_save_cut_short_between_its_two_renames_is_found(tmp_path):
-    model = made.model("vsepp")
+    model = factories.model("vsepp")
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "model").rename(tmp_path / ".model.old-bcls")
     assert torch.equal(load(tmp_path / "model").fc.weight, model.fc.weight)
-    second = made.model("vsepp", seed=9)
+    second = factories.model("vsepp", seed=9)
     second.save_pretrained(tmp_path / "model")
     assert torch.equal(load(tmp_path / "model").fc.weight, second.fc.weight)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_run_gives_its_best_else_its_last(tmp_path):
-    last, best = made.model("vsepp", seed=1), made.model("vsepp", seed=2)
+    last, best = factories.model("vsepp", seed=1), factories.model("vsepp", seed=2)
     save_folder(last, tmp_path / "run" / "checkpoints" / "last")
     assert torch.equal(load(tmp_path / "run").fc.weight, last.fc.weight)
     save_folder(best, tmp_path / "run" / "checkpoints" / "best")
@@ -150,16 +151,16 @@ def test_a_run_gives_its_best_else_its_last(tmp_path):
 
 
 def test_from_pretrained_wants_its_own_kind(tmp_path):
-    made.model("saf").save_pretrained(tmp_path / "model")
+    factories.model("saf").save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="expected a VseppModel, got a CrossModel"):
         VseppModel.from_pretrained(tmp_path / "model")
-    made.model("vsepp").save_pretrained(tmp_path / "model")
+    factories.model("vsepp").save_pretrained(tmp_path / "model")
     assert isinstance(VseppModel.from_pretrained(tmp_path / "model"), VseppModel)
 
 
 @pytest.fixture
 def saved(tmp_path):
-    made.model("vsepp").save_pretrained(tmp_path / "model")
+    factories.model("vsepp").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -176,10 +177,10 @@ GRU = {"name": "dual", "image": "features", "features": 5, "width": 6, "text": "
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        ({"name": "sgr", **made.CROSS}, {"steps": 20_000}),
-        ({"name": "sgraf", **made.CROSS}, {"steps": 20_000}),
-        ({"name": "sgraf", **made.CROSS}, {"similarity_width": 10**13}),
-        ({"name": "saf", **made.CROSS}, {"features": 10**13}),
+        ({"name": "sgr", **factories.CROSS}, {"steps": 20_000}),
+        ({"name": "sgraf", **factories.CROSS}, {"steps": 20_000}),
+        ({"name": "sgraf", **factories.CROSS}, {"similarity_width": 10**13}),
+        ({"name": "saf", **factories.CROSS}, {"features": 10**13}),
         (GRU, {"width": 10**13}),
         (GRU, {"features": 10**13}),
         (GRU, {"states": 10**13}),
@@ -193,8 +194,8 @@ def test_sizes_that_the_weights_do_not_have(tmp_path, monkeypatch, config, chang
     load(tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-    monkeypatch.setattr("bcls.models.folder.build", lambda *_, **__: pytest.fail("memory was taken"))
-    with pytest.raises(ValueError, match="sizes that the weights have"):
+    monkeypatch.setattr("bcls.models.folder.build_any", lambda *_, **__: pytest.fail("memory was taken"))
+    with pytest.raises(ValueError, match="the sizes of the weights"):
         load(tmp_path / "model")
 
 
@@ -204,18 +205,18 @@ def test_a_folder_that_another_model_would_read(saved):
 
 
 def test_another_model(saved, tmp_path):
-    made.model("saf").save_pretrained(tmp_path / "other")
+    factories.model("saf").save_pretrained(tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", saved / "model.safetensors")
-    with pytest.raises(ValueError, match=r"another model|beside them"):
+    with pytest.raises(ValueError, match=r"another model|tensors of this model"):
         load(saved)
     shutil.copy(saved / "config.json", tmp_path / "other" / "config.json")
-    with pytest.raises(ValueError, match=r"beside them|another model"):
+    with pytest.raises(ValueError, match=r"tensors of this model|another model"):
         load(tmp_path / "other")
 
 
 def test_another_vocabulary(saved):
     Vocabulary.build(["one two"], threshold=1).write(saved / "vocab.json")
-    with pytest.raises(ValueError, match=f"expected 6, the size of `vocabulary`, got {len(made.VOCABULARY)}"):
+    with pytest.raises(ValueError, match=f"expected 6, the size of `vocabulary`, got {len(factories.VOCABULARY)}"):
         load(saved)
 
 
@@ -223,7 +224,7 @@ def test_another_vocabulary(saved):
 def test_weights_cut_off(saved, left):
     whole = (saved / "model.safetensors").read_bytes()
     (saved / "model.safetensors").write_bytes(whole[:left])
-    with pytest.raises(ValueError, match="a whole safetensors file"):
+    with pytest.raises(ValueError, match="a complete safetensors file"):
         load(saved)
 
 

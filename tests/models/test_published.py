@@ -1,4 +1,4 @@
-"""The authors' checkpoints: the scores that their code gave, and nothing in a file is ever run."""
+"""The authors' checkpoints: equal scores, and no code from a file is run."""
 
 import argparse
 import io
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.models.folder import load
+from bcls.models import load
 from bcls.models.published import import_checkpoint
-from tests.models import made
+from tests.models import factories
 
 GOLDEN = Path(os.environ.get("BCLS_DATA", "nowhere")).parent / "golden"
 needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden folder beside BCLS_DATA")
@@ -41,7 +41,7 @@ def test_scores_are_those_of_the_authors_code(name, tmp_path):
 
 def checkpoint(name="vsepp", **options):
     """What the authors' code stores, from one of our models."""
-    model = made.model(name)
+    model = factories.model(name)
     state = model.state_dict()
     images = OrderedDict((f"fc.{key}", state[f"fc.{key}"]) for key in ("weight", "bias"))
     gru = "rnn" if name == "vsepp" else "cap_rnn"
@@ -57,12 +57,12 @@ def checkpoint(name="vsepp", **options):
 def test_both_formats(tmp_path, zipped):
     model, content = checkpoint()
     torch.save(content, tmp_path / "a.pth.tar", _use_new_zipfile_serialization=zipped)
-    again = import_checkpoint(tmp_path / "a.pth.tar", vocabulary=made.VOCABULARY)
+    again = import_checkpoint(tmp_path / "a.pth.tar", vocabulary=factories.VOCABULARY)
     features = torch.randn(3, 5)
-    assert torch.equal(again.similarity(features, made.CAPTIONS), model.similarity(features, made.CAPTIONS))
-    made.VOCABULARY.write(tmp_path / "vocab.json")
+    assert torch.equal(again.similarity(features, factories.CAPTIONS), model.similarity(features, factories.CAPTIONS))
+    factories.VOCABULARY.write(tmp_path / "vocab.json")
     named = import_checkpoint(tmp_path / "a.pth.tar", vocabulary=tmp_path / "vocab.json")
-    assert named.vocabulary == made.VOCABULARY
+    assert named.vocabulary == factories.VOCABULARY
 
 
 class Hostile:
@@ -84,7 +84,7 @@ def test_code_is_refused_and_not_run(tmp_path, kind):
         path.write_bytes(pickle.dumps(Hostile(mark), protocol=2))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=kind != "legacy")
-    with pytest.raises(ValueError, match=r"a call of posix\.mkdir; such a file can run code: it was not read"):
+    with pytest.raises(ValueError, match=r"a call of posix\.mkdir; such a file can run code, so it was not read"):
         import_checkpoint(path)
     assert not mark.exists()
 
@@ -96,7 +96,7 @@ def test_cut_off(tmp_path, zipped, left):
     buffer = io.BytesIO()
     torch.save(content, buffer, _use_new_zipfile_serialization=zipped)
     (tmp_path / "a.pth.tar").write_bytes(buffer.getvalue()[:left])
-    with pytest.raises(ValueError, match="a whole checkpoint file"):
+    with pytest.raises(ValueError, match="a complete checkpoint file"):
         import_checkpoint(tmp_path / "a.pth.tar")
 
 
@@ -135,7 +135,7 @@ def test_other_contents(tmp_path):
     refused(content, "'fc.weight'")
     _, content = checkpoint()
     content["model"][0]["more.weight"] = torch.zeros(1)
-    refused(content, "'more.weight' beside them")
+    refused(content, "also 'more.weight'")
     _, content = checkpoint()
     del content["model"][0]["fc.bias"]
     refused(content, "'fc.bias'")
@@ -143,7 +143,7 @@ def test_other_contents(tmp_path):
         import_checkpoint(tmp_path / "none.pth.tar")
     torch.save(checkpoint()[1], path)
     with pytest.raises(ValueError, match="the size of `vocabulary`"):
-        import_checkpoint(path, vocabulary=type(made.VOCABULARY).build(["one two"], threshold=1))
+        import_checkpoint(path, vocabulary=type(factories.VOCABULARY).build(["one two"], threshold=1))
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from PIL import Image
 
 from bcls.data.records import Caption, ImageRecord
 from bcls.data.write import Content, write_dataset
-from bcls.models.config import build
+from bcls.models import build
 from bcls.search.engine import SearchFilter
 from bcls.search.index import open_index, read_index_manifest
 from bcls.search.source import FileSource
-from tests.models.dual import made
+from tests.models import factories as made
 from tests.search.factories import counts, index, photo
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')

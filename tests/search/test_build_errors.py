@@ -80,7 +80,7 @@ def test_one_writer_at_a_time(source, out, tiny):
 
 
 def test_model_that_cannot_read_images(source, out, monkeypatch, tmp_path):
-    from bcls.models.config import build
+    from bcls.models import build
     from bcls.models.folder import save_folder
 
     save_folder(build({"name": "vsepp", "words": 20, "features": 8, "width": 16}), tmp_path / "words")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bcls.cli import main as cli
-from bcls.models.config import build
+from bcls.models import build
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from bcls.search.service import Service

@@ -1,7 +1,7 @@
 import pytest
 from PIL import Image
 
-from bcls.models.folder import load
+from bcls.models import load
 from bcls.search import PhotoIndex, parse_filter
 from tests.search.factories import photo
 

@@ -139,7 +139,7 @@ def test_another_model_is_rejected(built, tmp_path, monkeypatch):
     other = tiny_model(monkeypatch, tmp_path / "other", seed=3)
     with pytest.raises(ValueError, match="vectors of different models are not comparable"):
         Service(built, str(other))
-    from bcls.models.folder import load
+    from bcls.models import load
 
     with pytest.raises(ValueError, match="expected the model"):
         Service(built, load(other))

@@ -13,8 +13,7 @@ import torch
 
 from bcls.data.features import load_array
 from bcls.evaluation.arrays import open_matrix
-from bcls.models.published import import_checkpoint
-from bcls.models.safe_pickle import read_tensors
+from bcls.models.published import import_checkpoint, read_tensors
 from tests.models.test_published import checkpoint
 
 
@@ -49,7 +48,7 @@ def test_checkpoints(tmp_path, name, form):
         path.write_bytes(pickle.dumps(calls(mark)[name], protocol=5))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=form == "zip")
-    with pytest.raises(ValueError, match=r"expected (tensors and plain values|a whole checkpoint file)"):
+    with pytest.raises(ValueError, match=r"expected (tensors and plain values|a complete checkpoint file)"):
         import_checkpoint(path)
     assert not mark.exists()
 

@@ -17,9 +17,10 @@ from bcls.data.features import load_array
 from bcls.data.image_files import MAX_BYTES, open_store
 from bcls.data.images import decode
 from bcls.data.text_files import read_bytes, read_json
-from bcls.models.folder import load_folder, save_folder
+from bcls.models import load
+from bcls.models.folder import save_folder
 from tests.data.factories import add_to_tar, image_bytes
-from tests.models import made
+from tests.models import factories as made
 
 MEGABYTE = 2**20
 
@@ -151,11 +152,11 @@ def test_config_larger_than_its_weights(tmp_path, change):
     save_folder(made.model("vsepp"), tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ValueError, match="sizes that the weights have"):
-        load_folder(tmp_path / "model")
+    with pytest.raises(ValueError, match="the sizes of the weights"):
+        load(tmp_path / "model")
 
 
 def test_complete_files_are_read(tmp_path):
     assert decode(image_bytes(), "a.png").size == (32, 24)
     save_folder(made.model("sgr"), tmp_path / "model")
-    assert load_folder(tmp_path / "model").config.name == "sgr"
+    assert load(tmp_path / "model").config.name == "sgr"

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from bcls.losses import from_name
-from bcls.models.config import build
+from bcls.models import build
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.distributed import average_gradients, shutdown_distributed
 from bcls.training.setup import set_up

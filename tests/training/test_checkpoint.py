@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bcls.data.vocabulary import SPECIALS, Vocabulary
-from bcls.models.config import build
+from bcls.models import build
 from bcls.training.checkpoint import Learner, MovingAverage, Progress, decay_for, read_state, restore, write_checkpoint
 from bcls.training.setup import set_up
 from tests.training.factories import TinyModel, make_data, settings

@@ -116,7 +116,7 @@ def test_what_a_run_leaves_behind(data, tmp_path):
     assert "http" not in page.replace("http-equiv", "")
     assert json.loads((folder / "environment.json").read_text())["parts"][0]["processes"] == 1
 
-    from bcls.models.folder import load
+    from bcls.models import load
 
     weights = load_file(folder / "checkpoints" / "best" / "model.safetensors")
     assert load(folder).state_dict().keys() == weights.keys()

@@ -36,17 +36,18 @@ def main(arguments: Sequence[str]) -> int:
     if settings.format == "folder":
         if settings.regions:
             fail("--regions", "--format onnx beside it", "--format folder", "leave it out")
-        from bcls.models.export import export_folder
+        from bcls.models import load
 
-        export_folder(settings.model, settings.out)
+        load(settings.model).save_pretrained(settings.out)
         result = {"out": settings.out, "format": "folder"}
         text = f"written to {settings.out}; load it with bcls.load_model, or upload it with `hf upload`"
         print(json.dumps(result) if settings.json else text)
         return 0
     from bcls.models import load
-    from bcls.models.export import export_onnx
+    from bcls.models.export import export_onnx, trained_features
 
-    exported = export_onnx(load(settings.model), settings.out, regions=settings.regions)
+    features = trained_features(settings.model)
+    exported = export_onnx(load(settings.model), settings.out, regions=settings.regions, features=features)
     if settings.json:
         print(json.dumps({"out": settings.out, "format": "onnx", **asdict(exported)}))
         return 0

@@ -122,7 +122,7 @@ def model_scores(
     """
     import torch
 
-    from bcls.models.folder import load
+    from bcls.models import load
 
     try:
         model = load(name)

@@ -12,7 +12,7 @@ from bcls.evaluation.scores import score_model
 from bcls.experiments.results import RUNS
 from bcls.experiments.run import SharedData
 from bcls.experiments.summary import Summary, SummaryRow
-from bcls.models.folder import load
+from bcls.models import load
 from bcls.training.config import TrainConfig
 from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG
 

@@ -34,7 +34,7 @@ from bcls.experiments.plan import TRIAL, PlannedRun
 from bcls.experiments.results import RANKS, read_result, run_folder, write_result
 from bcls.experiments.sweep_file import Sweep
 from bcls.labels.cache import cached_embeddings
-from bcls.models.folder import load
+from bcls.models import load
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import NoisyLabels
 from bcls.training.config import TrainConfig

@@ -1,12 +1,7 @@
-"""What every retrieval model is: two encoders and a score for each pair.
-
-Images as features: vectors, or regions side by side.
-
-Pictures as pixels, for models that see them.
-"""
+"""The base class of retrieval models, and the preparation of their inputs: features, images and captions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,46 +14,48 @@ from torch import Tensor, nn
 
 from bcls._core.errors import fail
 from bcls.data.images import decode, upright_rgb
+from bcls.data.vocabulary import Vocabulary
+from bcls.models.config import check_feature_shape
+from bcls.models import load
+from bcls.models.folder import save_folder
 from bcls.models.padded import Padded
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from bcls.data.vocabulary import Vocabulary
-
-#: Pictures (files, or opened), or their features.
+#: Images (paths or PIL images), or their features.
 ImageInputs: TypeAlias = "Sequence[str | Path | Image.Image] | Tensor | np.ndarray[Any, Any] | Padded"
-#: Captions, or ``(token numbers, lengths)``.
+#: Captions as strings, or as ``(token ids, lengths)``.
 TextInputs: TypeAlias = "Sequence[str] | tuple[Tensor, Tensor] | Padded"
 
-#: Items that go through an encoder at a time, outside of training.
+#: Batch size of the encoders outside of training.
 ENCODE_BATCH = 64
 
 
 class RetrievalModel(nn.Module, ABC):
     """A model that scores images against captions; rows are images, columns are captions.
 
-    Training works with the first five methods on batches and keeps gradients; people use :meth:`encode_images`,
-    :meth:`encode_texts` and :meth:`similarity`, which take files and strings and give float32 CPU tensors.
+    Training uses the first five methods on batches, with gradients. :meth:`encode_images`, :meth:`encode_texts` and
+    :meth:`similarity` take files and strings and return float32 tensors on the CPU.
 
     Attributes:
-        config: The dataclass that :func:`bcls.models.build` makes the same model from.
-        vocabulary: What turns strings into token numbers, where the model has such a one; saved with it.
-        frozen: Beginnings of the names of parameters that are never trained and come from an installed package;
+        config: The configuration from which :func:`bcls.models.build` makes the same model.
+        vocabulary: Turns strings into token ids, where the model needs one; saved with the model.
+        frozen: Name prefixes of parameters that are never trained and come from an installed package;
             :meth:`trained_state` leaves them out.
     """
 
     config: "DataclassInstance"
-    vocabulary: "Vocabulary | None" = None
+    vocabulary: Vocabulary | None = None
     frozen: tuple[str, ...] = ()
 
     @abstractmethod
     def prepare_images(self, images: ImageInputs) -> Padded:
-        """Turn what a person has into what :meth:`image_codes` takes, on the CPU: one item after another."""
+        """Check images or features and convert them to the input of :meth:`image_codes`, on the CPU."""
 
     @abstractmethod
     def prepare_texts(self, texts: TextInputs) -> Padded:
-        """Turn captions into what :meth:`text_codes` takes, token numbers with lengths, on the CPU."""
+        """Check captions and convert them to the input of :meth:`text_codes`, on the CPU: token ids with lengths."""
 
     @abstractmethod
     def image_codes(self, images: Padded) -> Padded:
@@ -70,10 +67,10 @@ class RetrievalModel(nn.Module, ABC):
 
     @abstractmethod
     def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Score all pairs of codes, ``(N, C)``, with gradients."""
+        """Score all pairs of encoded images and captions, ``(N, C)``, with gradients."""
 
     def forward(self, images: Padded, texts: Padded) -> tuple[Padded, Padded]:
-        """Codes of both sides. Scores come after the codes of all processes have been gathered."""
+        """Encode both sides. Scores are computed after the codes of all processes have been gathered."""
         return self.image_codes(images), self.text_codes(texts)
 
     def image_vectors(self, codes: Padded) -> Tensor:
@@ -88,17 +85,17 @@ class RetrievalModel(nn.Module, ABC):
         """Encode images into ``(N, D)`` float32 unit rows on the CPU, in eval mode and without gradient.
 
         Args:
-            images: Paths or PIL images where the model sees pixels, else features as ``(N, d)`` or ``(N, R, d)``.
+            images: Paths or PIL images if the model reads images, else features ``(N, d)`` or ``(N, R, d)``.
         """
-        return self._in_batches(self.prepare_images, self.image_codes, self.image_vectors, images).cpu()
+        return self._encode_images(images).cpu()
 
     def encode_texts(self, texts: TextInputs) -> Tensor:
         """Encode captions into ``(C, D)`` float32 unit rows on the CPU, in eval mode and without gradient.
 
         Args:
-            texts: Strings, or ``(token numbers, lengths)``.
+            texts: Strings, or ``(token ids, lengths)``.
         """
-        return self._in_batches(self.prepare_texts, self.text_codes, self.text_vectors, texts).cpu()
+        return self._encode_texts(texts).cpu()
 
     def similarity(self, images: ImageInputs, texts: TextInputs) -> Tensor:
         """Score every image against every caption, ``(N, C)`` float32 on the CPU, without gradient.
@@ -110,106 +107,99 @@ class RetrievalModel(nn.Module, ABC):
         return self.similarity_on_device(images, texts).cpu()
 
     def similarity_on_device(self, images: ImageInputs, texts: TextInputs) -> Tensor:
-        """As :meth:`similarity`, on the model's device."""
-        if type(self).similarity is not RetrievalModel.similarity:  # scores that are no products of vectors
+        """Same as :meth:`similarity`, with the result on the model's device."""
+        if type(self).similarity is not RetrievalModel.similarity:  # scores that are not products of vectors
             return self.similarity(images, texts).to(self.device)
-        rows = self._in_batches(self.prepare_images, self.image_codes, self.image_vectors, images)
-        columns = self._in_batches(self.prepare_texts, self.text_codes, self.text_vectors, texts)
+        rows, columns = self._encode_images(images), self._encode_texts(texts)
         with torch.autocast(self.device.type, enabled=False):
             return rows @ columns.T
 
     def for_queries(self) -> Self:
-        """The same model for those who wait for the vector of a text: itself, unless a kind knows a faster form."""
+        """A model for encoding single queries with low latency: this one, unless a subclass has a faster form."""
         return self
 
     def trained_state(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, without those of frozen packaged parts."""
+        """Parameters and buffers by name, without those of frozen packaged encoders."""
         state: dict[str, Tensor] = self.state_dict()
         return {name: value for name, value in state.items() if not name.startswith(self.frozen)}
 
     def load_trained_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what :meth:`trained_state` gave.
+        """Load the result of :meth:`trained_state`.
 
         Raises:
-            ValueError: A name is missing or unknown, or a shape differs; the message says which.
+            ValueError: A tensor is missing or unknown, or a shape differs; the message names it.
         """
         own = self.trained_state()
         for name in sorted(own.keys() - state.keys()):
-            fail("state", f"a tensor {name!r}", "none", "the checkpoint is of another model or cut off")
+            fail("state", f"a tensor {name!r}", "none", "the checkpoint is of another model or truncated")
         for name, value in sorted(state.items()):
             if name not in own:
-                fail("state", f"the {len(own)} tensors of this model", f"{name!r} beside them", "use its own config")
+                fail("state", f"the {len(own)} tensors of this model", f"also {name!r}", "use the config saved with it")
             if own[name].shape != value.shape:
                 expected, got = tuple(own[name].shape), tuple(value.shape)
-                fail("state", f"shape {expected} for {name!r}", got, "the config and the weights are of two models")
+                fail("state", f"shape {expected} for {name!r}", got, "config and weights are of different models")
         self.load_state_dict(state, strict=False)
 
     def files(self) -> dict[str, bytes]:
-        """Files that a saved model needs beside config, weights and vocabulary, by name; none by default."""
+        """Additional files of a saved model, by name; none by default."""
         return {}
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """What is trained, by the name that a learning-rate factor is given for; one group unless a model says more."""
-        return {"all": [one for one in self.parameters() if one.requires_grad]}
+        """Trained parameters by group; learning-rate factors are given by group name. One group by default."""
+        return {"all": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config, weights, vocabulary and a model card into a folder, which is replaced whole.
+        """Write config, weights, vocabulary and a model card into a folder, which is replaced as a whole.
 
         Raises:
-            ValueError: Something else than a saved model has that name.
+            ValueError: The folder exists and holds something other than a saved model.
         """
-        from bcls.models.folder import save_folder
-
         save_folder(self, folder)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """Read a model that :meth:`save_pretrained` wrote, in eval mode.
+        """Read a model that :meth:`save_pretrained` wrote, on the CPU and in eval mode.
 
         Raises:
-            ValueError: Its files are damaged, do not belong together, or hold another kind of model.
+            ValueError: The files are damaged, do not fit together, or hold another kind of model.
         """
-        from bcls.models.folder import load_folder
-
-        model = load_folder(folder)
-        if not isinstance(model, cls):
-            fail(str(folder), f"a {cls.__name__}", f"a {type(model).__name__}", "`bcls.models.load` reads any model")
+        model: Self = load_folder(folder, cls)
         return model
 
     def as_dict(self) -> dict[str, Any]:
-        """The config as plain values, for JSON and YAML."""
+        """The configuration as plain values, for JSON and YAML."""
         return asdict(self.config)
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return next(self.parameters()).device
 
-    def _in_batches(
-        self,
-        prepare: Callable[[Any], Padded],
-        encode: Callable[[Padded], Padded],
-        vectors: Callable[[Padded], Tensor],
-        items: Any,
-    ) -> Tensor:
-        # What needs no preparation on the host goes to a GPU in few large parts.
-        ready = self.device.type == "cuda" and isinstance(items, Padded) and items.values.ndim == 2
-        size = ENCODE_BATCH * 16 if ready else ENCODE_BATCH
-        with judging(self):
-            blocks = [vectors(encode(prepare(part).to(self.device))).float() for part in parts(items, size)]
-            return torch.cat(blocks)
+    def _encode_images(self, images: ImageInputs) -> Tensor:
+        return self._encode(self.prepare_images, lambda batch: self.image_vectors(self.image_codes(batch)), images)
+
+    def _encode_texts(self, texts: TextInputs) -> Tensor:
+        return self._encode(self.prepare_texts, lambda batch: self.text_vectors(self.text_codes(batch)), texts)
+
+    def _encode(self, prepare: Callable[[Any], Padded], encode: Callable[[Padded], Tensor], items: Any) -> Tensor:
+        """Apply an encoder to batches, ``(N, D)`` float32 on the model's device."""
+        # Items that need no preparation on the CPU are sent to a GPU in large batches.
+        prepared = self.device.type == "cuda" and isinstance(items, Padded) and items.values.ndim == 2
+        size = ENCODE_BATCH * 16 if prepared else ENCODE_BATCH
+        with eval_mode(self):
+            return torch.cat([encode(prepare(part).to(self.device)).float() for part in split_batches(items, size)])
 
 
 @contextmanager
-def judging(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; the model's own mode comes back afterwards, whatever happens."""
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; restores the previous mode on exit."""
     training = model.training
-    # Looking is cheaper than switching, and a model that serves queries is in eval mode already.
+    # Checking is cheaper than switching, and a model that answers queries is in eval mode already.
     switches = any(module.training for module in model.modules())
     if switches:
         model.eval()
     try:
-        # Not inference mode: people go on computing with what comes out, in place and with gradients.
+        # Not inference mode, so that the results can be used in later computations with gradients.
         with torch.no_grad():
             yield
     finally:
@@ -217,95 +207,97 @@ def judging(model: nn.Module) -> Iterator[None]:
             model.train(training)
 
 
-def parts(items: Any, size: int) -> Iterator[Any]:
-    """Cut inputs of any accepted kind into parts of at most ``size`` items; one empty part where there are none."""
+def split_batches(items: Any, size: int) -> Iterator[Any]:
+    """Split inputs of any accepted type into batches of at most ``size`` items; one empty batch if there are none."""
+    if isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
+        items = Padded(*items)
     if isinstance(items, Padded):
         yield from (items.take(slice(start, start + size)) for start in range(0, max(1, len(items)), size))
-    elif isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
-        yield from parts(Padded(*items), size)
     elif not hasattr(items, "__len__") or not hasattr(items, "__getitem__") or isinstance(items, Mapping):
-        yield items  # no collection: whoever prepares it says what it should be
+        yield items  # not a sequence: the preparation raises an error that says what is expected
     else:
         yield from (items[start : start + size] for start in range(0, max(1, len(items)), size))
 
 
 def feature_batch(
-    images: Any, width: int, *, shapes: str, dimensions: tuple[int, ...], argument: str = "images"
+    features: Any,
+    width: int,
+    *,
+    axes: tuple[int, ...] = (2, 3),
+    regions: int | None = None,
+    argument: str = "images",
 ) -> Padded:
-    """Features of images, checked; of captions as well, where their encoder is frozen.
+    """Check image features, or features of captions from a frozen encoder.
 
     Args:
-        images: ``(N, d)`` or ``(N, R, d)`` as a tensor or an array; regions with ``(N,)`` lengths as a pair of tensors
-            or as :class:`Padded`.
-        width: d.
-        shapes: What is expected, for the message.
-        dimensions: How many axes are allowed.
-        argument: What the caller calls them.
+        features: ``(N, d)`` or ``(N, R, d)`` as a tensor or an array; regions with ``(N,)`` lengths as a pair of
+            tensors or as :class:`Padded`.
+        width: Required width, d.
+        axes: Allowed numbers of axes.
+        regions: Number of regions, see :func:`bcls.models.config.check_feature_shape`.
+        argument: Name of the features in error messages.
 
     Raises:
-        ValueError: Something else than features, of another width, with wrong lengths, or not finite.
+        ValueError: Not features, or of another width, with wrong lengths, or not finite.
     """
-    if isinstance(images, tuple) and len(images) == 2 and all(isinstance(one, Tensor) for one in images):
-        images = Padded(*images)
-    lengths = images.lengths if isinstance(images, Padded) else None
-    values = images.values if isinstance(images, Padded) else images
+    if isinstance(features, tuple) and len(features) == 2 and all(isinstance(part, Tensor) for part in features):
+        features = Padded(*features)
+    values, lengths = (features.values, features.lengths) if isinstance(features, Padded) else (features, None)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         values = torch.from_numpy(np.ascontiguousarray(values))
     if isinstance(values, list | tuple) and not values:
-        values = torch.zeros(0, *[1] * (dimensions[0] - 2), width)
+        values = torch.zeros(0, *[1] * (axes[0] - 2), width)
     if not isinstance(values, Tensor):
-        got = (
-            f"{type(values).__name__} of {type(values[0]).__name__}"
-            if isinstance(values, list | tuple)
-            else type(values).__name__
-        )
-        fail(argument, shapes, got, "this model takes features; one with a `backbone` sees pictures")
-    if values.ndim not in dimensions or values.shape[-1] != width:
-        fail(argument, shapes, tuple(values.shape), f"the model was made for features of width {width}")
+        got = type(values).__name__
+        if isinstance(values, list | tuple):
+            got += f" of {type(values[0]).__name__}"
+        hint = "this model takes features; models with a backbone take images"
+        fail(argument, f"features (N, {width}) or (N, R, {width})", got, hint)
+    check_feature_shape(argument, values.shape, width, axes=axes, regions=regions)
     values = values.float()
     if not bool(values.isfinite().all()):
         row = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
-        fail(argument, "finite features", f"NaN or infinity in row {row}", "make the features of this item again")
-    if lengths is not None:
-        lengths = _checked_lengths(argument, lengths, values)
-    return Padded(values, lengths)
-
-
-def _checked_lengths(argument: str, lengths: Any, values: Tensor) -> Tensor:
+        fail(argument, "finite features", f"NaN or infinity in row {row}", "extract the features of this item again")
+    if lengths is None:
+        return Padded(values)
     if not isinstance(lengths, Tensor) or values.ndim != 3 or lengths.shape != values.shape[:1]:
-        told = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
-        got = f"{told} for {tuple(values.shape)}"
-        fail(argument, "lengths (N,), as a tensor, for items (N, L, d)", got, "one each")
-    if len(lengths) and not 1 <= int(lengths.min()) <= int(lengths.max()) <= values.shape[1]:
-        wrong = int(lengths.min()) if int(lengths.min()) < 1 else int(lengths.max())
-        fail(argument, f"lengths from 1 to {values.shape[1]}", wrong, "an item has at least one region or word")
-    return lengths.long()
+        shape = tuple(lengths.shape) if isinstance(lengths, Tensor) else type(lengths).__name__
+        expected = "lengths (N,), as a tensor, for items (N, L, d)"
+        fail(argument, expected, f"{shape} for {tuple(values.shape)}", "give one length for each item")
+    _check_range(argument, "lengths", lengths, 1, values.shape[1], "an item has at least one region or word")
+    return Padded(values, lengths.long())
+
+
+def _check_range(argument: str, what: str, values: Tensor, low: int, high: int, hint: str) -> None:
+    if values.numel() and not low <= int(values.min()) <= int(values.max()) <= high:
+        wrong = int(values.min()) if int(values.min()) < low else int(values.max())
+        fail(argument, f"{what} from {low} to {high}", wrong, hint)
 
 
 def pixel_batch(images: Any, prepare: Callable[[Image.Image], Tensor], side: int) -> Padded:
-    """Pixels of pictures, ``(N, 3, side, side)``.
+    """Read images into pixels ``(N, 3, side, side)``.
 
     Args:
-        images: Paths or PIL images; or pixels, which stay as they are.
-        prepare: From a picture to its pixels, ``(3, side, side)``.
-        side: The side of the square that the backbone sees.
+        images: Paths or PIL images; or pixels, which are returned unchanged.
+        prepare: Converts a PIL image to pixels ``(3, side, side)``.
+        side: Side of the square input of the backbone.
 
     Raises:
-        ValueError: Something that is no picture, a file that is missing or damaged, or pixels of another shape.
+        ValueError: Not images, a missing or damaged file, or pixels of another shape.
     """
     values = images.values if isinstance(images, Padded) else images
     if isinstance(values, Tensor):
         if values.ndim != 4 or values.shape[1:] != (3, side, side):
-            expected = f"pictures, or pixels (N, 3, {side}, {side})"
-            fail("images", expected, tuple(values.shape), "this model sees pixels, not features")
+            expected = f"images, or pixels (N, 3, {side}, {side})"
+            fail("images", expected, tuple(values.shape), "this model reads images, not features")
         return Padded(values)
     if not isinstance(values, list | tuple):
-        fail("images", "a list of paths or PIL images", type(values).__name__, "put pictures, also one alone, in []")
-    pixels = [prepare(_opened(one)) for one in values]
+        fail("images", "a list of paths or PIL images", type(values).__name__, "put a single image in []")
+    pixels = [prepare(_read_image(image)) for image in values]
     return Padded(torch.stack(pixels) if pixels else torch.zeros(0, 3, side, side, dtype=torch.uint8))
 
 
-def _opened(image: Any) -> Image.Image:
+def _read_image(image: Any) -> Image.Image:
     if isinstance(image, Image.Image):
         return upright_rgb(image, "images")
     if not isinstance(image, str | Path):
@@ -313,5 +305,66 @@ def _opened(image: Any) -> Image.Image:
     try:
         content = Path(image).read_bytes()
     except OSError as error:
-        fail(str(image), "a picture", error.strerror or "a file that does not open", "check the path")
+        fail(str(image), "an image", error.strerror or "a file that cannot be opened", "check the path")
     return decode(content, str(image))
+
+
+def caption_tokens(texts: Any, vocabulary: Vocabulary | None, words: int) -> Padded:
+    """Token ids of captions, checked.
+
+    Args:
+        texts: Strings, ``(token ids (C, W), lengths (C,))``, or these as :class:`Padded`.
+        vocabulary: Encodes strings; without one, strings are an error.
+        words: Size of the vocabulary.
+
+    Raises:
+        ValueError: Strings without a vocabulary, an id outside the vocabulary, an empty caption, or a wrong length.
+    """
+    if isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], Tensor):
+        texts = Padded(*texts)
+    if not isinstance(texts, Padded):
+        check_strings(texts)
+        if vocabulary is None:
+            hint = "build the model with its `vocabulary` to use strings"
+            fail("texts", "token ids with lengths", "strings", hint)
+        if not len(texts):
+            return Padded(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        return Padded(*(torch.from_numpy(part) for part in vocabulary.encode_all(list(texts))))
+    values, lengths = texts.values, texts.lengths
+    shape = tuple(lengths.shape) if isinstance(lengths, Tensor) else lengths
+    if values.ndim != 2 or values.is_floating_point() or lengths is None or shape != values.shape[:1]:
+        got = f"{values.dtype} {tuple(values.shape)} with lengths {shape}"
+        fail("texts", "integers (C, W) with lengths (C,)", got, "see `Vocabulary.encode_all`")
+    _check_range("texts", "lengths", lengths, 1, values.shape[1], "a caption has at least one word")
+    _check_range("texts", "token ids", values, 0, words - 1, "encode with the vocabulary of this model")
+    return Padded(values.long(), lengths.long())
+
+
+def check_strings(texts: Any) -> None:
+    """Check for a collection of strings; a single string is an error.
+
+    Raises:
+        ValueError: Anything else.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
+        fail("texts", "a list of strings, or (token ids, lengths)", type(texts).__name__, "put a single string in []")
+
+
+def vocabulary_size(words: int | None, vocabulary: object) -> int:
+    """Size of the vocabulary from the configuration and the vocabulary, which must agree.
+
+    Args:
+        words: From the configuration; ``None`` if not set.
+        vocabulary: The vocabulary; ``None`` if there is none.
+
+    Raises:
+        ValueError: Neither is given, they differ, or ``vocabulary`` is not a vocabulary.
+    """
+    if vocabulary is None:
+        return words if words is not None else fail("words", "a number", None, "set it, or pass a `vocabulary`")
+    if not isinstance(vocabulary, Vocabulary):
+        got = type(vocabulary).__name__
+        fail("vocabulary", "a bcls.data.Vocabulary", got, "make one with `Vocabulary.build(captions)`")
+    if words is not None and words != len(vocabulary):
+        fail("words", f"{len(vocabulary)}, the size of `vocabulary`", words, "use the vocabulary of this model")
+    return len(vocabulary)

@@ -1,7 +1,4 @@
-"""A part of a dual encoder that is solved for, not trained: the image in the space of the caption encoder.
-
-One dual encoder of several that were trained apart.
-"""
+"""Dual encoders made from others: several trained ones merged into one, and a part that is solved by regression."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,28 +10,82 @@ from torch.nn import functional
 from bcls._core.errors import fail
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
-from bcls.models.dual_heads import Head
+from bcls.models.layers import Head
+
+
+def merge(
+    models: Sequence[DualModel],
+    weights: Sequence[float] | None = None,
+    *,
+    image: str | None = None,
+    image_view: str = "whole",
+) -> DualModel:
+    r"""Combine the heads of several models: the scores of the result are the weighted means of theirs.
+
+    .. math:: s(I, T) = \sum_p w_p \cos(v_p(I), t_p(T)) \Big/ \sum_p w_p
+
+    Models that differ only in the seed make different errors, so their mean makes fewer.
+
+    Args:
+        models: Models with frozen encoders, linear or ``mlp`` heads, and the same configuration.
+        weights: One for each model. Default: equal weights.
+        image: A backbone that replaces ``image: features``, the one that extracted the features.
+        image_view: With ``image``: the view with which the features were extracted.
+
+    Returns:
+        A model with as many heads, in eval mode.
+
+    Raises:
+        ValueError: The configurations differ, encoders are trained, or a model is merged already.
+    """
+    if not models:
+        fail("models", "one model or more", "none", "pass the models to merge")
+    first = models[0].config
+    if any(model.config != first for model in models):
+        fail("models", "models with the same configuration", "different ones", "pass runs that differ in the seed only")
+    if first.tune_image or first.tune_text or first.text == "gru" or first.heads > 1:
+        got = "trained encoders" if first.heads == 1 else f"{first.heads} heads already"
+        fail("models", "models with frozen encoders and one head on each side", got, "pass models with trained heads")
+    if image is not None and first.image != "features":
+        fail("image", "none, since the models have an image encoder", repr(image), "leave it out")
+    shares = tuple(float(weight) for weight in weights or ())
+    config: DualConfig = replace(first, heads=len(models), width=first.width * len(models), head_weights=shares)
+    if image is not None:
+        config = replace(config, image=image, image_view=image_view, features=None)
+    merged = DualModel(config)
+    states = [model.trained_state() for model in models]
+    combined = {name: _combine(name, [state[name] for state in states]) for name in states[0]}
+    # A backbone that replaces features keeps its own weights.
+    merged.load_trained_state(merged.trained_state() | combined)
+    return merged.eval()
+
+
+def _combine(name: str, values: list[Tensor]) -> Tensor:
+    if len(values) == 1 or not name.startswith(("image.head.", "text.head.")):
+        return values[0]
+    # The second layer of a perceptron reads only its own part of the first layer's output.
+    return torch.stack(values) if ".mlp.2." in name else torch.cat(values)
 
 
 def label_space_part(
     like: DualModel, images: Tensor, texts: Tensor, image_of_caption: Tensor, ridge: float = 1.0
 ) -> DualModel:
-    r"""Regress the mean vector of an image's captions on its features.
+    r"""Ridge regression from image features to the mean caption vector of the image.
 
     .. math::
         v(I) = W (x_I - \bar x), \quad t(T) = y_T - \bar y, \quad W = \arg\min_W \sum_I \lVert W (x_I - \bar x)
             - (\bar y_I - \bar y) \rVert^2 + \lambda \lVert W \rVert^2
 
     where :math:`y` are the unit vectors of the frozen caption encoder and :math:`\bar y_I` is their mean over the
-    captions of image I. Where that encoder also makes the labels, this is their geometry, distilled: the score of a
-    caption is its expected label up to a constant. Merged with trained heads by :func:`bcls.models.combine.merge`.
+    captions of image I. If that encoder also computes the labels, the score of a caption is its expected label up to a
+    constant. Combine the result with trained heads by :func:`merge`.
 
     Args:
-        like: A model with the same frozen encoders; the result has its settings.
+        like: A model with the same frozen encoders; the result has its configuration.
         images: ``(N, d)`` features of the training images.
         texts: ``(C, e)`` features of their captions, e at most the width.
-        image_of_caption: ``(C,)`` number of each caption's image; every image has one.
-        ridge: :math:`\lambda`, as a share of the mean variance of a feature, summed over the images.
+        image_of_caption: ``(C,)`` index of each caption's image; every image has a caption.
+        ridge: :math:`\lambda`, relative to the mean variance of a feature, summed over the images.
 
     Returns:
         The model, in eval mode.
@@ -43,11 +94,11 @@ def label_space_part(
         ValueError: The width is below that of the captions' features, heads are missing, or an image has no caption.
     """
     config = like.config
-    size, heads = texts.shape[1], (like.image.head.linear, like.text.head.linear)
-    if config.width < size or None in heads or config.heads > 1:
+    size, layers = texts.shape[1], (like.image.head.linear, like.text.head.linear)
+    if config.width < size or None in layers or config.heads > 1:
         expected = f"one head on each side with a width of at least {size}"
         fail("like", expected, f"{config.heads} of width {config.width}", "train such heads")
-    _check_owners(image_of_caption, len(images), len(texts))
+    _check_image_of_caption(image_of_caption, len(images), len(texts))
     vectors = functional.normalize(texts.double(), dim=1)
     counts = torch.bincount(image_of_caption, minlength=len(images)).double()
     means = torch.zeros(len(images), size, dtype=torch.float64)
@@ -60,85 +111,28 @@ def label_space_part(
     solved = torch.linalg.solve(gram, x.T @ y).T
     part = DualModel(replace(config))
     _set_linear(part.image.head, solved, -(solved @ centre_x))
-    # The caption's features have nearly one length; the head takes them as they are.
+    # The features of captions have nearly equal norms; the head does not normalise them.
     _set_linear(part.text.head, torch.eye(size) / float(texts.norm(dim=1).mean()), -centre_y)
     return part.eval()
 
 
-def _check_owners(image_of_caption: Tensor, images: int, captions: int) -> None:
-    """Refuse numbers that are no image's, and images without a caption."""
-    numbers, remedy = image_of_caption, "count images from 0, and leave out those without captions"
-    if numbers.is_floating_point() or numbers.shape != (captions,):
-        got = f"{numbers.dtype} {tuple(numbers.shape)}"
-        fail("image_of_caption", f"a whole number for each of {captions} captions", got, remedy)
-    outside = numbers[(numbers < 0) | (numbers >= images)]
+def _check_image_of_caption(indices: Tensor, images: int, captions: int) -> None:
+    """Check for valid image indices, and a caption for each image."""
+    argument, hint = "image_of_caption", "count images from 0, and leave out those without captions"
+    if indices.is_floating_point() or indices.shape != (captions,):
+        fail(argument, f"an integer for each of {captions} captions", f"{indices.dtype} {tuple(indices.shape)}", hint)
+    outside = indices[(indices < 0) | (indices >= images)]
     if len(outside):
-        fail("image_of_caption", f"numbers from 0 to {images - 1}", int(outside[0]), remedy)
-    missing = torch.bincount(numbers, minlength=images) == 0
+        fail(argument, f"integers from 0 to {images - 1}", int(outside[0]), hint)
+    missing = torch.bincount(indices, minlength=images) == 0
     if missing.any():
-        got = f"none for image {int(missing.nonzero()[0])}"
-        fail("image_of_caption", "a caption or more for every image", got, remedy)
+        fail(argument, "a caption or more for every image", f"none for image {int(missing.nonzero()[0])}", hint)
 
 
 def _set_linear(head: Head, weight: Tensor, bias: Tensor) -> None:
-    """Make a head the linear map that this weight and bias are, in its first entries; the others are zero."""
+    """Make a head the linear map of this weight and bias in its first outputs; the others are zero."""
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
         head.get_parameter("linear.weight")[: len(bias)] = weight.float()
         head.get_parameter("linear.bias")[: len(bias)] = bias.float()
-
-
-def merge(
-    models: Sequence[DualModel],
-    weights: Sequence[float] | None = None,
-    *,
-    image: str | None = None,
-    image_view: str = "whole",
-) -> DualModel:
-    r"""Put the heads of several models side by side: the scores of the result are the weighted means of theirs.
-
-    .. math:: s(I, T) = \sum_p w_p \cos(v_p(I), t_p(T)) \Big/ \sum_p w_p
-
-    Models that differ in nothing but the seed err in different places, so their mean errs less.
-
-    Args:
-        models: With frozen encoders, linear or ``mlp`` heads, and the same settings.
-        weights: One for each model; left out, all the same.
-        image: A backbone that takes the place of ``image: features``, the one that made the features.
-        image_view: With ``image``: the view that the features were made with.
-
-    Returns:
-        A model with as many heads, in eval mode.
-
-    Raises:
-        ValueError: The models do not have the same settings, have trained encoders, or are merged already.
-    """
-    if not models:
-        fail("models", "one model or more", "none", "give the models to put together")
-    first = models[0].config
-    for model in models:
-        if model.config != first:
-            fail("models", "models with the same settings", "others", "give runs that differ in their seeds alone")
-    if first.tune_image or first.tune_text or first.text == "gru" or first.heads > 1:
-        got = "trained encoders" if first.heads == 1 else f"{first.heads} heads already"
-        fail("models", "models with frozen encoders and one head on each side", got, "merge models of `dual` heads")
-    if image is not None and first.image != "features":
-        fail("image", "none: the models have an image encoder", repr(image), "leave it out")
-    shares = tuple(float(one) for one in weights or ())
-    config: DualConfig = replace(first, heads=len(models), width=first.width * len(models), head_weights=shares)
-    if image is not None:
-        config = replace(config, image=image, image_view=image_view, features=None)
-    merged = DualModel(config)
-    states = [model.trained_state() for model in models]
-    joined = {name: _side_by_side(name, [state[name] for state in states]) for name in states[0]}
-    # A backbone that takes the place of features keeps its own weights.
-    merged.load_trained_state(merged.trained_state() | joined)
-    return merged.eval()
-
-
-def _side_by_side(name: str, values: list[Tensor]) -> Tensor:
-    if len(values) == 1 or not name.startswith(("image.head.", "text.head.")):
-        return values[0]
-    # The second layer of a perceptron reads the part of the first that is its own.
-    return torch.stack(values) if ".mlp.2." in name else torch.cat(values)

@@ -1,46 +1,37 @@
-"""What each model is made from: sizes and options, as frozen dataclasses that JSON and YAML can hold.
+"""Model configurations, and the registry that maps a model's name to its configuration and model class.
 
-What a dual encoder is made from.
-
-Models by name: which config and which class, imported when they are asked for.
+A configuration is a frozen dataclass of plain values, so that JSON and YAML can hold it. Nothing here imports torch.
 """
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bcls._core.config import from_plain
 from bcls._core.errors import check_choice, check_number, check_numbers, check_whole, fail
 
-if TYPE_CHECKING:
-    from bcls.data.vocabulary import Vocabulary
-    from bcls.models.base import RetrievalModel
-
-#: Number of regions that the authors' detector gives, and the only one with a norm for each region.
+#: Number of regions of the SGRAF authors' detector, and the only one with a batch norm for each region.
 DETECTOR_REGIONS = 36
-
-
-def _check_sizes(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if name != "words" or value is not None:
-            check_whole(name, value, least=1)
-
-
-def check_shares(config: Any, *names: str) -> None:
-    """Check settings that are shares of what dropout leaves out: 0 or more, below 1."""
-    for name in names:
-        value = getattr(config, name)
-        if check_number(name, value, "0 switches dropout off", low=0) >= 1:
-            fail(name, "a share below 1", value, "0 switches dropout off")
 
 
 @dataclass(frozen=True)
 class VseppConfig:
-    """VSE++: one linear layer for images, one GRU for captions, cosine.
+    """VSE++: one linear layer for images, one GRU for captions, cosine similarity.
+
+    Args:
+        name: Name of the model in the registry.
+        words: Size of the vocabulary. Default: that of the vocabulary passed to the model.
+        features: Width of the image features. With ``backbone`` it is set to the backbone's width.
+        width: Width of the embeddings of images and captions.
+        word_width: Width of the word embeddings.
+        bidirectional: Read captions in both directions and average the two last states.
+        pooling: How regions become one vector: ``"mean"`` before the linear layer, or ``"max"`` after it.
+        dropout_words: Dropout on the word embeddings; 0 in the original.
+        dropout_features: Dropout on the image features; 0 in the original.
+        backbone: Name of an image backbone; the model then reads images instead of features.
+        finetune: Train the backbone as well.
 
     Example:
         >>> VseppConfig(words=8481, dropout_words=0.5).width
@@ -48,74 +39,70 @@ class VseppConfig:
     """
 
     name: str = "vsepp"
-    """The model's name in the registry."""
     words: int | None = None
-    """Number of words; left out, that of the vocabulary."""
     features: int = 2048
-    """Width of the image features. With ``backbone`` it is the backbone's, whatever is given here."""
     width: int = 1024
-    """Width of the vectors of both sides."""
     word_width: int = 300
-    """Width of a word's vector before the GRU."""
     bidirectional: bool = False
-    """Read captions in both directions and take the mean of the two last states."""
     pooling: str = "mean"
-    """How regions become one vector: ``"mean"`` of them before the linear layer, or ``"max"`` after it."""
     dropout_words: float = 0.0
-    """Share of word vectors' entries that are dropped in training; 0 in the original."""
     dropout_features: float = 0.0
-    """Share of image features' entries that are dropped in training; 0 in the original."""
     backbone: str | None = None
-    """An image backbone by name, which makes the model see pixels; left out, it takes features."""
     finetune: bool = False
-    """Train the backbone as well."""
 
     def __post_init__(self) -> None:
         _check_sizes(self, "words", "features", "width", "word_width")
-        check_shares(self, "dropout_words", "dropout_features")
+        _check_dropout(self, "dropout_words", "dropout_features")
         check_choice("pooling", self.pooling, ("mean", "max"))
         if self.finetune and self.backbone is None:
-            fail("finetune", "a `backbone` to train", "none", "name one, or leave `finetune` out")
+            fail("finetune", "a `backbone` to train", "none", "set `backbone`, or leave `finetune` out")
 
 
 @dataclass(frozen=True)
 class SafConfig:
-    """SAF: similarity vectors of all words with the regions they attend to, filtered by attention."""
+    """SAF: similarity vectors of words and attended regions, averaged with learned attention weights.
+
+    Args:
+        name: Name of the model in the registry.
+        words: Size of the vocabulary. Default: that of the vocabulary passed to the model.
+        features: Width of the region features.
+        width: Width of the region and word embeddings.
+        word_width: Width of the word embeddings before the GRU.
+        similarity_width: Width of a similarity vector.
+        regions: Number of regions. With 36, as in the authors' code, the self-attention over regions has a batch norm
+            for each region; with any other number it has one for each channel, and images may then have any number of
+            regions.
+        dropout: Dropout on the word embeddings and in both self-attentions.
+        smooth: Factor before the softmax over regions.
+    """
 
     name: str = "saf"
-    """The model's name in the registry."""
     words: int | None = None
-    """Number of words; left out, that of the vocabulary."""
     features: int = 2048
-    """Width of a region's features."""
     width: int = 1024
-    """Width of the codes of regions and words."""
     word_width: int = 300
-    """Width of a word's vector before the GRU."""
     similarity_width: int = 256
-    """Width of a similarity vector."""
-    regions: int = 36
-    """Number of regions. 36, as the authors have it, gives a batch norm for each region in the self-attention over
-    regions; any other number gives one for each channel, and then images may have any number of regions."""
+    regions: int = DETECTOR_REGIONS
     dropout: float = 0.4
-    """Share dropped in training, of word vectors and in both self-attentions."""
     smooth: float = 9.0
-    """Factor before the softmax over regions."""
 
     def __post_init__(self) -> None:
         _check_sizes(self, "words", "features", "width", "word_width", "similarity_width", "regions")
-        check_shares(self, "dropout")
+        _check_dropout(self, "dropout")
         check_number("smooth", self.smooth, "the authors use 9", above=0)
 
 
 @dataclass(frozen=True)
 class SgrConfig(SafConfig):
-    """SGR: the similarity vectors of :class:`SafConfig` as nodes of a graph, reasoned over in a few steps."""
+    """SGR: the similarity vectors of :class:`SafConfig` as the nodes of a graph, with a few steps of reasoning.
+
+    Args:
+        name: Name of the model in the registry.
+        steps: Number of graph reasoning steps.
+    """
 
     name: str = "sgr"
-    """The model's name in the registry."""
     steps: int = 3
-    """Steps of graph reasoning."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,19 +111,50 @@ class SgrConfig(SafConfig):
 
 @dataclass(frozen=True)
 class SgrafConfig(SgrConfig):
-    """SGRAF: an SGR and a SAF of the same sizes, each with its own encoders, and the mean of their scores."""
+    """SGRAF: an SGR and a SAF model of the same sizes, each with its own encoders; their scores are averaged."""
 
     name: str = "sgraf"
-    """The model's name in the registry."""
-
-
-_HEADS = ("linear", "mlp", "none")
-_EQUAL = "one for each head; leave them out for equal ones"
 
 
 @dataclass(frozen=True)
 class DualConfig:
-    """Any image side with any text side, a head for each, cosine.
+    """Dual encoder: any image encoder with any text encoder, a head for each, cosine similarity.
+
+    Args:
+        name: Name of the model in the registry.
+        image: Image encoder: the name, folder or hub name of a backbone (reads images), ``features`` (precomputed
+            vectors or regions), or ``clip`` (both towers of the checkpoint in ``model``).
+        text: Text encoder: ``minilm`` (packaged), ``gru`` (words of a vocabulary), or the folder or hub name of a
+            transformers text model. Default: ``minilm``; with ``image: clip`` always ``clip``.
+        model: With ``image: clip``: folder or hub name of a CLIP or SigLIP checkpoint of transformers.
+        width: Width of the embeddings. Without heads it is set to the width of the encoders.
+        image_head: Layers on the image features: ``linear``, ``mlp`` (the sum of a linear layer and a two-layer
+            perceptron) or ``none``. Default: ``linear``; with ``image: clip``, ``none``.
+        text_head: The same for captions. Default: ``mlp``; with ``image: clip``, ``none``.
+        heads: Number of parallel heads on each side. Each gives a unit vector of width / heads; the score is the mean
+            of their cosines. :func:`bcls.models.combine.merge` builds such a model from separately trained ones.
+        head_weights: Weight of each head in the mean of the cosines. Default: equal weights.
+        image_view: What a frozen backbone sees of an image: ``whole``, or the mean over the crops of ``mirrored``
+            (two), ``four-crop`` or ``six-crop``, as in `bcls data features --view`. Better, and as many times slower.
+        image_pooling: How regions, or a backbone's grid, become one vector: ``mean`` or ``max`` before the head,
+            ``gpo`` after it.
+        text_pooling: How words become one vector: ``mean``, ``cls`` (first token, transformers only) or ``last`` (last
+            state, GRU only) before the head, ``gpo`` after it. Default: ``last`` for a GRU, else ``mean``.
+        dropout_images: Dropout on the image features before the head; not used without a head.
+        dropout_texts: Dropout on the caption features before the head; not used without a head.
+        features: With ``image: features``: their width.
+        words: With ``text: gru``: size of the vocabulary. Default: that of the vocabulary passed to the model.
+        word_width: With ``text: gru``: width of the word embeddings.
+        states: With ``text: gru``: width of the GRU states.
+        bidirectional: With ``text: gru``: read captions in both directions and average the states.
+        dropout_words: With ``text: gru``: dropout on the word embeddings.
+        tune_image: Train the image encoder, not only the heads.
+        tune_text: Train the text encoder, not only the heads. A GRU is always trained.
+        lora_rank: If above 0, train LoRA adapters of this rank in the encoders that are tuned, and freeze the rest.
+        lora_alpha: The output of the adapters is scaled by ``lora_alpha / lora_rank``.
+        lora_targets: Name endings of the linear layers that get adapters; ``query`` and ``value`` in BERT and MiniLM.
+        base_sha256: With LoRA: hash of the encoders that the adapters belong to. Set when the model is built; loading
+            with other encoders is an error.
 
     Example:
         >>> DualConfig().text
@@ -146,172 +164,233 @@ class DualConfig:
     """
 
     name: str = "dual"
-    """The model's name in the registry."""
     image: str = "efficientnet-lite2"
-    """Image side: a backbone by name, folder or hub name (pixels), ``features`` (precomputed vectors or regions), or
-    ``clip`` (both towers of the checkpoint that ``model`` names)."""
     text: str = ""
-    """Text side: ``minilm`` (packaged), ``gru`` (words of a vocabulary), or a transformers text model by folder or hub
-    name. Left out: ``minilm``; with ``image: clip`` it is ``clip`` and nothing else."""
     model: str | None = None
-    """With ``image: clip``: folder or hub name of a CLIP or SigLIP checkpoint of transformers."""
     width: int = 512
-    """Width of the vectors of both sides; without heads it is the encoders', whatever is given here."""
     image_head: str = ""
-    """From image features to vectors: ``linear``, ``mlp`` (linear and a two-layer perceptron, added up) or ``none``.
-    Left out: ``linear``, and ``none`` with ``image: clip``."""
     text_head: str = ""
-    """The same for captions. Left out: ``mlp``, and ``none`` with ``image: clip``."""
     heads: int = 1
-    """Heads of each side, side by side: each gives a unit vector of width / heads, and a score is the mean of their
-    cosines. :func:`bcls.models.combine.merge` makes one model of several that were trained apart."""
     head_weights: tuple[float, ...] = ()
-    """How much each of several heads counts in the mean of the cosines; left out, all the same."""
     image_view: str = "whole"
-    """What a frozen backbone sees of a picture: ``whole``, or the mean over ``mirrored`` (two crops), ``four-crop`` or
-    ``six-crop``, as `bcls data features --view` makes it. Better, and as many times slower."""
     image_pooling: str = "mean"
-    """How regions, or a backbone's grid, become one vector: ``mean`` or ``max`` before the head, ``gpo`` after it."""
     text_pooling: str = ""
-    """How words become one vector: ``mean``, ``cls`` (the first, of a transformer) or ``last`` (the last state, of a
-    GRU) before the head, ``gpo`` after it. Left out: ``last`` for a GRU, else ``mean``."""
     dropout_images: float = 0.5
-    """Share of the image features that training leaves out before the head; 0 without a head."""
     dropout_texts: float = 0.2
-    """Share of the caption features that training leaves out before the head; 0 without a head."""
     features: int | None = None
-    """With ``image: features``: their width."""
     words: int | None = None
-    """With ``text: gru``: number of words; left out, that of the vocabulary."""
     word_width: int = 300
-    """With ``text: gru``: width of a word's vector."""
     states: int = 1024
-    """With ``text: gru``: width of the GRU's states."""
     bidirectional: bool = True
-    """With ``text: gru``: read captions in both directions and take the mean of the two states."""
     dropout_words: float = 0.0
-    """With ``text: gru``: share of the word vectors' entries that training leaves out."""
     tune_image: bool = False
-    """Train the image encoder, not only the heads."""
     tune_text: bool = False
-    """Train the text encoder, not only the heads. A GRU is always trained."""
     lora_rank: int = 0
-    """Above 0: of the encoders that are trained, train LoRA adapters of this rank and keep the rest frozen."""
     lora_alpha: float = 16.0
-    """What adapters add is scaled by this over the rank."""
     lora_targets: tuple[str, ...] = ("q_proj", "v_proj")
-    """Ends of the names of the linear layers with adapters; ``query`` and ``value`` in BERT and MiniLM."""
     base_sha256: str | None = None
-    """With LoRA: the encoders that the adapters belong to. Filled in when the model is built; others are refused."""
 
     def __post_init__(self) -> None:
-        clip = self.image == "clip"
-        _fill(self, "text", "clip" if clip else "minilm")
-        _fill(self, "image_head", "none" if clip else "linear")
-        _fill(self, "text_head", "none" if clip else "mlp")
-        _fill(self, "text_pooling", "last" if self.text == "gru" else "mean")
-        _check_sides(self, clip)
-        _check_features(self)
+        clip, gru = self.image == "clip", self.text == "gru"
+        defaults = {
+            "text": "clip" if clip else "minilm",
+            "image_head": "none" if clip else "linear",
+            "text_head": "none" if clip else "mlp",
+            "text_pooling": "last" if gru else "mean",
+        }
+        for name, default in defaults.items():  # a saved config holds the values that were used
+            if getattr(self, name) == "":
+                object.__setattr__(self, name, default)
+        _check_encoders(self, clip)
+        _check_image_view(self, clip)
         for name in ("image_head", "text_head"):
-            check_choice(name, getattr(self, name), _HEADS)
-        _check_view(self, clip)
+            check_choice(name, getattr(self, name), ("linear", "mlp", "none"))
         check_choice("image_pooling", self.image_pooling, ("mean", "max", "gpo"))
-        check_choice("text_pooling", self.text_pooling, ("mean", "last" if self.text == "gru" else "cls", "gpo"))
-        for name in ("width", "word_width", "states", "heads"):
-            check_whole(name, getattr(self, name), least=1)
-        if self.heads > 1 and (self.width % self.heads or "none" in (self.image_head, self.text_head)):
-            expected = f"a divisor of the width {self.width}, and a head on each side"
-            fail("heads", expected, self.heads, "leave it at 1")
-        if self.head_weights != ():
-            for weight in check_numbers("head_weights", self.head_weights, _EQUAL, count=self.heads):
-                check_number("head_weights", weight, _EQUAL, above=0)
-        check_shares(self, "dropout_images", "dropout_texts", "dropout_words")
-        _check_adapters(self)
+        check_choice("text_pooling", self.text_pooling, ("mean", "last" if gru else "cls", "gpo"))
+        _check_sizes(self, "words", "width", "word_width", "states", "heads")
+        _check_heads(self)
+        _check_dropout(self, "dropout_images", "dropout_texts", "dropout_words")
+        _check_lora(self)
 
 
-def _fill(config: DualConfig, name: str, default: str) -> None:
-    # A config is written down with what it means, not with what was left out.
-    if getattr(config, name) == "":
-        object.__setattr__(config, name, default)
+def _check_sizes(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if name != "words" or value is not None:
+            check_whole(name, value, least=1)
 
 
-def _check_sides(config: DualConfig, clip: bool) -> None:
+def _check_dropout(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if check_number(name, value, "0 switches dropout off", low=0) >= 1:
+            fail(name, "a probability below 1", value, "0 switches dropout off")
+
+
+def _check_encoders(config: DualConfig, clip: bool) -> None:
     if (config.text == "clip") != clip:
-        fail("text", "clip together with `image: clip`", f"{config.text} with {config.image}", "CLIP has two towers")
+        got = f"{config.text} with {config.image}"
+        fail("text", "clip together with `image: clip`", got, "a CLIP checkpoint has both encoders")
     if clip and config.model is None:
         fail("model", "a CLIP or SigLIP checkpoint", "none", "give its folder or hub name")
     if not clip and config.model is not None:
-        fail("model", "none without `image: clip`", repr(config.model), "give encoders by `image` and `text`")
+        fail("model", "none without `image: clip`", repr(config.model), "choose encoders with `image` and `text`")
     for name in ("image_pooling", "text_pooling"):
         if clip and getattr(config, name) != "mean":
-            fail(name, "none with `image: clip`", getattr(config, name), "its towers pool by themselves; leave it out")
-
-
-def _check_view(config: DualConfig, clip: bool) -> None:
-    from bcls.features.regions import ZOOMS
-
-    check_choice("image_view", config.image_view, ("whole", *ZOOMS))
-    if config.image_view == "whole":
-        return
-    if clip or config.image == "features":
-        expected, got = "whole without a backbone", f"{config.image_view} with `image: {config.image}`"
-        fail("image_view", expected, got, "make features with `bcls data features --view`")
-    if config.tune_image or config.image_pooling != "mean":
-        got = f"{config.image_view} with a trained backbone" if config.tune_image else f"{config.image_pooling} pooling"
-        fail("image_view", "a frozen backbone and the mean over its grid", got, "leave it out")
-
-
-def _check_features(config: DualConfig) -> None:
+            fail(name, "none with `image: clip`", getattr(config, name), "leave it out: CLIP has its own pooling")
     if config.image == "features":
         if config.features is None:
-            fail("features", "the width of the image features", "none", "it is the last number of their shape")
+            fail("features", "the width of the image features", "none", "it is the last size of their shape")
         check_whole("features", config.features, least=1)
         if config.tune_image:
             fail("tune_image", "false with `image: features`", True, "features have no encoder to train")
     elif config.features is not None:
-        fail("features", "none without `image: features`", config.features, f"{config.image} knows its width")
-    if config.words is not None:
-        check_whole("words", config.words, least=1)
+        fail("features", "none without `image: features`", config.features, f"the width is that of {config.image}")
 
 
-def _check_adapters(config: DualConfig) -> None:
+def _check_image_view(config: DualConfig, clip: bool) -> None:
+    from bcls.features.regions import ZOOMS
+
+    view = check_choice("image_view", config.image_view, ("whole", *ZOOMS))
+    if view == "whole":
+        return
+    if clip or config.image == "features":
+        got = f"{view} with `image: {config.image}`"
+        fail("image_view", "whole without a backbone", got, "extract features with `bcls data features --view`")
+    if config.tune_image or config.image_pooling != "mean":
+        got = f"{view} with a trained backbone" if config.tune_image else f"{config.image_pooling} pooling"
+        fail("image_view", "a frozen backbone with mean pooling", got, "leave it out")
+
+
+def _check_heads(config: DualConfig) -> None:
+    if config.heads > 1 and (config.width % config.heads or "none" in (config.image_head, config.text_head)):
+        expected = f"a divisor of the width {config.width}, and a head on each side"
+        fail("heads", expected, config.heads, "leave it at 1")
+    if config.head_weights != ():
+        hint = "give one for each head, or leave it out for equal weights"
+        for weight in check_numbers("head_weights", config.head_weights, hint, count=config.heads):
+            check_number("head_weights", weight, hint, above=0)
+
+
+def _check_lora(config: DualConfig) -> None:
     check_whole("lora_rank", config.lora_rank, least=0)
     check_number("lora_alpha", config.lora_alpha, "16 is usual", above=0)
     adapted = config.tune_image or (config.tune_text and config.text != "gru")
     if config.lora_rank and not adapted:
         fail("lora_rank", "an encoder to train", "none", "set `tune_image` or `tune_text`, or leave LoRA out")
     targets = config.lora_targets
-    if not isinstance(targets, tuple) or not all(isinstance(one, str) for one in targets):
-        fail("lora_targets", "a tuple of names of layers", repr(targets), "such as ('q_proj', 'v_proj')")
+    if not isinstance(targets, tuple) or not all(isinstance(target, str) for target in targets):
+        fail("lora_targets", "a tuple of layer names", repr(targets), "such as ('q_proj', 'v_proj')")
     if config.lora_rank and not targets:
         fail("lora_targets", "names of layers", "none", "such as q_proj and v_proj")
     if config.base_sha256 is not None and not config.lora_rank:
         fail("base_sha256", "none without LoRA", config.base_sha256, "leave it out")
 
 
-#: Name -> ("module:config", "module:model").
-MODELS = {
-    "vsepp": ("bcls.models.config:VseppConfig", "bcls.models.vsepp:VseppModel"),
-    "sgr": ("bcls.models.config:SgrConfig", "bcls.models.sgraf:CrossModel"),
-    "saf": ("bcls.models.config:SafConfig", "bcls.models.sgraf:CrossModel"),
-    "sgraf": ("bcls.models.config:SgrafConfig", "bcls.models.sgraf:SgrafModel"),
-    "dual": ("bcls.models.config:DualConfig", "bcls.models.dual:DualModel"),
-    "scenes": (
-        "bcls.experiments.demo_model:ScenesConfig",
-        "bcls.experiments.demo_model:ScenesModel",
-    ),  # so that the demo's runs load
-}
+def check_features(config: object, shape: Sequence[int], argument: str = "features") -> None:
+    """Check that precomputed image features fit a model, from their shape alone.
+
+    Models that read images, and models of your own, are not checked.
+
+    Args:
+        config: Configuration of the model.
+        shape: Shape of the features: ``(N, d)`` for global vectors, ``(N, R, d)`` for regions.
+        argument: Name of the features in the error message.
+
+    Raises:
+        ValueError: The model needs regions and these are global vectors, or the width or the number of regions is
+            wrong.
+
+    Example:
+        >>> check_features(VseppConfig(features=512), (1000, 512))
+        >>> check_features(SafConfig(features=512), (1000, 512))
+        Traceback (most recent call last):
+        ...
+        ValueError: `features`: expected regions (N, 36, 512), got global vectors (1000, 512); extract regions with ...
+    """
+    if isinstance(config, SafConfig):
+        check_feature_shape(argument, shape, config.features, axes=(3,), regions=config.regions)
+    elif isinstance(config, VseppConfig) and config.backbone is None:
+        check_feature_shape(argument, shape, config.features)
+    elif isinstance(config, DualConfig) and config.image == "features":
+        check_feature_shape(argument, shape, config.features or 0)
+
+
+def check_feature_shape(
+    argument: str, shape: Sequence[int], width: int, *, axes: tuple[int, ...] = (2, 3), regions: int | None = None
+) -> None:
+    """Check the shape of features against a width, a number of axes and a number of regions.
+
+    Args:
+        argument: Name of the features in the error message.
+        shape: Their shape.
+        width: Required last size, d.
+        axes: Allowed numbers of axes: 2 for ``(N, d)``, 3 for ``(N, R, d)``.
+        regions: Number of regions of a cross-attention model; with 36, no more are allowed.
+
+    Raises:
+        ValueError: The shape does not fit.
+    """
+    limit = DETECTOR_REGIONS if regions == DETECTOR_REGIONS else None
+    vectors, sets = f"(N, {width})", f"(N, {limit or 'R'}, {width})"
+    expected = f"vectors {vectors}" if axes == (2,) else f"features {vectors} or {sets}"
+    if axes == (3,):
+        expected = f"regions {sets}"
+    if axes == (3,) and len(shape) == 2:
+        hint = "extract regions with `bcls data features --regions`, or train a model for global vectors such as vsepp"
+        fail(argument, expected, f"global vectors {tuple(shape)}", hint)
+    if len(shape) not in axes or shape[-1] != width:
+        fail(argument, expected, tuple(shape), f"the model was built for features of width {width}")
+    if limit is not None and shape[1] > limit:
+        hint = "the model has a batch norm for each region; build it with another `regions` to allow any number"
+        fail(argument, f"at most {limit} regions", tuple(shape), hint)
+
+
+#: Registered models: name -> (configuration class, model class), each a class or a string ``"module:Class"``.
+MODELS: dict[str, tuple[type | str, type | str]] = {}
+
+
+def register_model(name: str, config_class: type | str, model_class: type | str) -> None:
+    """Register a model, so that it can be built, saved, loaded, trained and indexed by its name.
+
+    Call it at import time of the module that defines the model. On the command line, ``--import my_module`` imports
+    that module before the command starts.
+
+    Args:
+        name: Name of the model, as in ``--model.name``.
+        config_class: A frozen dataclass of plain values. ``config.json`` of a saved model holds them.
+        model_class: A subclass of :class:`bcls.models.RetrievalModel`. It is called with the configuration, and with
+            ``vocabulary=`` where one is given. Both classes may also be strings ``"my_package.my_module:MyModel"``,
+            which are imported when the model is first used.
+
+    Raises:
+        ValueError: The name is taken by another model.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class BagsConfig:
+        ...     name: str = "bags"
+        ...     width: int = 256
+        >>> register_model("bags", BagsConfig, "my_package.bags:BagsModel")
+        >>> model_config({"name": "bags", "width": 64}).width
+        64
+        >>> del MODELS["bags"]
+    """
+    if name in MODELS and _class_path(MODELS[name][1]) != _class_path(model_class):
+        fail("name", "a name that is not registered", repr(name), f"it is the name of {_class_path(MODELS[name][1])}")
+    MODELS[name] = (config_class, model_class)
 
 
 def model_config(config: Mapping[str, Any] | object) -> Any:
-    """The config dataclass of plain settings.
+    """Make the configuration of a model from plain values.
 
     Args:
-        config: ``{"name": ..., ...}`` with one of the names ``vsepp``, ``sgr``, ``saf``, ``sgraf``, ``dual`` (and
-            ``scenes``, the demo's) and the fields of its config; or such a config, which is given back as it is.
+        config: A mapping with ``name``, one of ``vsepp``, ``sgr``, ``saf``, ``sgraf``, ``dual`` or a registered name,
+            and fields of its configuration. A configuration object is returned unchanged.
 
     Raises:
-        ValueError: An unknown name or key (the message names the nearest one), or a value that is not allowed.
+        ValueError: A name or key is unknown (the message suggests the nearest one), or a value is not allowed.
 
     Example:
         >>> model_config({"name": "sgr", "width": 64}).steps
@@ -324,61 +403,50 @@ def model_config(config: Mapping[str, Any] | object) -> Any:
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return config
     if not isinstance(config, Mapping):
-        fail("config", "a dict with `name`, or a config of a model", repr(config), "such as {'name': 'vsepp'}")
+        fail("config", "a dict with `name`, or a model configuration", repr(config), "such as {'name': 'vsepp'}")
     if "name" not in config:
         fail("config", f"`name`, one of {', '.join(MODELS)}", f"only {sorted(map(str, config))}", "add it")
-    kind = _found(MODELS[check_choice("name", config["name"], MODELS)][0])
-    fields = {field.name for field in dataclasses.fields(kind)}
-    return from_plain(kind, {key: config[key] for key in config if key != "name" or "name" in fields}, "config")
+    config_class = _import_class(MODELS[check_choice("name", config["name"], MODELS)][0])
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    return from_plain(config_class, {key: config[key] for key in config if key != "name" or "name" in fields}, "config")
 
 
 def name_of(config: object) -> str:
-    """The registry's name of a config.
+    """The registered name of a configuration's class.
 
     Raises:
-        ValueError: It is the config of no model here.
+        ValueError: The class is not registered.
 
     Example:
-        >>> from bcls.models.config import SafConfig
         >>> name_of(SafConfig())
         'saf'
     """
-    # By place, so that no other model's modules are imported for the comparison.
-    place = f"{type(config).__module__}:{type(config).__qualname__}"
-    names = [name for name, (known, _) in MODELS.items() if known == place]
+    # Compared by path, so that the modules of other models are not imported.
+    path = _class_path(type(config))
+    names = [name for name, (config_class, _) in MODELS.items() if _class_path(config_class) == path]
     if not names:
-        fail("config", "the config of a model", repr(config), f"the models are {', '.join(MODELS)}")
+        fail("config", "the configuration of a model", repr(config), f"the models are {', '.join(MODELS)}")
     return names[0]
 
 
-def build(
-    config: Mapping[str, Any] | object, *, vocabulary: "Vocabulary | None" = None, folder: Path | None = None
-) -> "RetrievalModel":
-    """Make a model with fresh weights.
-
-    Args:
-        config: See :func:`model_config`.
-        vocabulary: For models with a GRU: what turns strings into token numbers. Without one they take token numbers
-            only, and the config must say how many ``words`` there are.
-        folder: Of a saved model, whose own files describe its encoders; see :meth:`RetrievalModel.files`.
-
-    Returns:
-        The model, in training mode, on the CPU. Weights are drawn from torch's generator.
-
-    Raises:
-        ValueError: The config is wrong, or does not fit the vocabulary.
-
-    Example:
-        >>> build({"name": "vsepp", "words": 20, "features": 8, "width": 16}).config.width
-        16
-    """
-    settings = model_config(config)
-    kind = _found(MODELS[name_of(settings)][1])
-    given = {"vocabulary": vocabulary, "folder": folder}
-    model: RetrievalModel = kind(settings, **{key: value for key, value in given.items() if value is not None})
-    return model
+def is_registered(config: object) -> bool:
+    """Whether the class of a configuration is registered."""
+    return any(_class_path(config_class) == _class_path(type(config)) for config_class, _ in MODELS.values())
 
 
-def _found(place: str) -> Any:
-    module, _, name = place.partition(":")
+def model_class(name: str) -> Any:
+    """The class of a registered model, imported if necessary."""
+    return _import_class(MODELS[name][1])
+
+
+def _class_path(class_or_path: type | str) -> str:
+    if isinstance(class_or_path, str):
+        return class_or_path
+    return f"{class_or_path.__module__}:{class_or_path.__qualname__}"
+
+
+def _import_class(class_or_path: type | str) -> Any:
+    if not isinstance(class_or_path, str):
+        return class_or_path
+    module, _, name = class_or_path.partition(":")
     return getattr(importlib.import_module(module), name)

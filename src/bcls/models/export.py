@@ -1,38 +1,195 @@
-"""Files that turn captions into token numbers without this package.
-
-A trained model as the folder that the Hub takes.
-
-The page that goes with exported towers: how to use them with onnxruntime alone.
-
-Both towers of a model as ONNX files, checked against torch, in a folder that explains itself.
-"""
+"""ONNX export: both towers of a model as ONNX files, checked against torch, with a README for other programs."""
 
 import json
+import logging
 import os
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from bcls._core.config import read_yaml
 from bcls._core.errors import fail
-from bcls._core.files import beside, replace_folder, write_whole
+from bcls._core.extras import require
+from bcls._core.files import beside, replace_folder, user_path, write_whole
 from bcls.models.base import RetrievalModel
-from bcls.models.config import name_of
-from bcls.models.folder import CARD, CONFIG, is_replaceable, load, plain_config
-from bcls.models.onnx_towers import ImageTower, TextTower, TowerInputs, run_tower, tower_inputs, write_tower
+from bcls.models.config import DualConfig, VseppConfig, name_of
+from bcls.models.folder import CARD, CONFIG, VOCABULARY, is_replaceable, plain_config
 from bcls.models.padded import Padded, trimmed
 
-if TYPE_CHECKING:
-    pass
+#: Largest allowed difference between onnxruntime and torch in an entry of a unit vector, both in float32 on the CPU.
+TOLERANCE = 1e-4
+TOKENIZER = "tokenizer.json"
+_IMAGES, _TEXTS = "image.onnx", "text.onnx"
+#: Files of an export, and files that may be there as well: large towers store their weights in a separate file.
+_REQUIRED = {_IMAGES, _TEXTS, CONFIG}
+_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, f"{_IMAGES}.data", f"{_TEXTS}.data"}
+#: ONNX files are limited to 2 GB; the weights of a larger model are stored in a separate file.
+_MAX_BYTES = 1_800_000_000
+#: Captions for the check if none are given.
+_EXAMPLE_TEXTS = (
+    "A brown dog runs along the beach.",
+    "Two people are eating lunch at a small table outside a restaurant while a child looks at them.",
+    "a red car",
+    "Snow.",
+)
 
-#: Names of the files.
-TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.json"
+
+@dataclass(frozen=True)
+class Exported:
+    """Description of an export, and its agreement with torch.
+
+    Attributes:
+        model: Registered name of the model.
+        width: Width of the vectors, D.
+        images: Input of ``image.onnx``: ``pixels``, ``vectors`` or ``regions``.
+        image_shape: Shape of that input; letters are free.
+        text_files: Files that turn captions into token ids; none if the model accepts token ids only.
+        image_difference: Largest difference between onnxruntime and torch in an entry of an image vector.
+        text_difference: The same for captions.
+        tolerance: Allowed difference.
+    """
+
+    model: str
+    width: int
+    images: str
+    image_shape: tuple[str | int, ...]
+    text_files: tuple[str, ...]
+    image_difference: float
+    text_difference: float
+    tolerance: float = TOLERANCE
 
 
-def word_files(model: RetrievalModel) -> dict[str, str]:
-    """The tokenizer or the vocabulary of a model, by file name; nothing where it knows token numbers only.
+def export_onnx(
+    model: RetrievalModel,
+    out: str | Path,
+    *,
+    images: Any = None,
+    texts: Any = None,
+    regions: bool = False,
+    features: str | None = None,
+) -> Exported:
+    """Write ``image.onnx``, ``text.onnx``, ``config.json``, the tokenizer or vocabulary, and a ``README.md``.
 
-    A tokenizer is written with its longest caption and without padding, so that its reader need set nothing.
+    Both towers are run by onnxruntime and by torch, on all check inputs together and on the first alone; the folder
+    is written only if they agree to :data:`TOLERANCE`.
+
+    Args:
+        model: A model with one vector an item, ``vsepp`` or ``dual``.
+        out: A new or empty folder, or an earlier export, which is replaced as a whole.
+        images: Images or features for the check; random ones if not given.
+        texts: Captions for the check; a few English ones if not given.
+        regions: The image tower takes regions ``(N, R, d)`` with lengths, not vectors; for models without a backbone.
+        features: Name of the features with which the model was trained, for the README; see :func:`trained_features`.
+
+    Raises:
+        ValueError: The model does not have two towers, ``out`` holds something else, or the results differ.
+        MissingExtraError: The packages of the extra ``onnx`` are not installed.
+    """
+    image_inputs, text_inputs = _check_inputs(model, images, texts, regions)
+    folder = Path(out).absolute()
+    if not is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: "onnx" in content):
+        expected = "a new or empty folder, or an earlier export and nothing else"
+        fail("out", expected, str(out), "choose another name: nothing is overwritten")
+    written: list[Exported] = []
+    try:
+        replace_folder(folder, lambda new: written.append(_write(new, model, image_inputs, text_inputs, features)))
+    finally:
+        shutil.rmtree(beside(folder)[0], ignore_errors=True)
+    return written[0]
+
+
+def trained_features(model: str | Path) -> str | None:
+    """The features with which a run was trained, from its ``config.yaml``; ``None`` if ``model`` is not a run folder.
+
+    Returns:
+        Such as ``"lite2 of the dataset flickr8k"``.
+    """
+    path = user_path(model) / "config.yaml"
+    settings = read_yaml(path) if path.is_file() else None
+    if not isinstance(settings, dict) or not settings.get("features"):
+        return None
+    return f"{settings['features']} of the dataset {Path(str(settings.get('data'))).name}"
+
+
+def _write(folder: Path, model: RetrievalModel, images: Padded, texts: Padded, features: str | None) -> Exported:
+    differences = []
+    for file, side, given, name, encode in (
+        (_IMAGES, "image", images, "images", model.encode_images),
+        (_TEXTS, "text", texts, "numbers", model.encode_texts),
+    ):
+        _write_tower(folder / file, model, side, given, name)
+        checks = [trimmed(given.take(rows)) for rows in (slice(None), slice(0, 1))]
+        gaps = [(_run_tower(folder / file, check, name) - encode(check)).abs().max() for check in checks]
+        differences.append(float(max(gaps)))
+        if not differences[-1] <= TOLERANCE:
+            got = f"{differences[-1]:.2g} in {file}"
+            fail("model", f"vectors that differ from torch by at most {TOLERANCE:g}", got, "report it as a bug")
+    text_files = tokenizer_files(model)
+    for name, content in text_files.items():
+        write_whole(folder / name, content)
+    shape = images.values.shape
+    kind = "pixels" if len(shape) == 4 else "vectors" if len(shape) == 2 else "regions"
+    free: tuple[str | int, ...] = ("N", "R") if kind == "regions" else ("N",)
+    config: Any = model.config
+    exported = Exported(
+        model=name_of(config),
+        width=config.width,
+        images=kind,
+        image_shape=(*free, *shape[len(free) :]),
+        text_files=tuple(text_files),
+        image_difference=differences[0],
+        text_difference=differences[1],
+    )
+    description = {"onnx": asdict(exported), "config": plain_config(model)}
+    write_whole(folder / CONFIG, json.dumps(description, indent=2) + "\n")
+    write_whole(folder / CARD, _readme(model, exported, features))
+    for path in folder.iterdir():  # torch wrote the towers without waiting for the disk
+        with path.open("rb") as file_on_disk:
+            os.fsync(file_on_disk.fileno())
+    return exported
+
+
+def _readme(model: RetrievalModel, exported: Exported, features: str | None) -> str:
+    """How to prepare the inputs: in words, and as Python code that needs neither bcls nor torch."""
+    jinja2 = require("jinja2", "onnx", "the README of an exported model")
+    template = (Path(__file__).parent / "templates" / "onnx_readme.md").read_text(encoding="utf-8")
+    image: Any = getattr(getattr(model, "image", None), "encoder", None)
+    steps = getattr(image, "preprocessing", None)
+    resize: dict[str, Any] = {}
+    if steps is not None:
+        resize = {name: getattr(steps, name) for name in ("width", "height", "crop", "resample")}
+    elif exported.images == "pixels":
+        backbone: Any = getattr(image, "backbone", None) or model.backbone
+        resize = {"width": backbone.side, "height": backbone.side, "resample": backbone.resample}
+    page: str = (
+        jinja2.Environment(keep_trailing_newline=True)
+        .from_string(template)
+        .render(
+            onnx=exported,
+            features=features,
+            keep_ratio=resize.get("width") == 0,
+            tokenizer=TOKENIZER in exported.text_files,
+            max_tokens=getattr(getattr(getattr(model, "text", None), "encoder", None), "longest", None),
+            **resize,
+        )
+    )
+    return page
+
+
+def tokenizer_files(model: RetrievalModel) -> dict[str, str]:
+    """The tokenizer or vocabulary of a model by file name; empty if it accepts token ids only.
+
+    A tokenizer is written with its maximum length and without padding, so that readers need not set them.
     """
     if model.vocabulary is not None:
         words = model.vocabulary.words
@@ -44,254 +201,151 @@ def word_files(model: RetrievalModel) -> dict[str, str]:
         return {}
     from tokenizers import Tokenizer
 
-    alone = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    alone.no_padding()
-    alone.enable_truncation(encoder.longest)
-    text: str = alone.to_str(pretty=True)
+    plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    plain.no_padding()
+    plain.enable_truncation(encoder.longest)
+    text: str = plain.to_str(pretty=True)
     return {TOKENIZER: text}
 
 
-def export_folder(model: str | Path, out: str | Path) -> None:
-    """Write a model's config, weights, vocabulary and card into a folder, replacing it whole.
+def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool) -> tuple[Padded, Padded]:
+    """Prepared images and captions of a model with two towers, to export and check it with."""
+    config = model.config
+    if not isinstance(config, DualConfig | VseppConfig):
+        got = f"{type(model).__name__}, which compares every word with every region"
+        fail("model", "a model with one vector an image and one a caption", got, "export a vsepp or dual model")
+    pixels = config.backbone is not None if isinstance(config, VseppConfig) else config.image != "features"
+    if pixels and regions:
+        fail("regions", "a model that takes features", "one that reads images", "leave --regions out")
+    random = torch.Generator().manual_seed(0)
+    if images is None and pixels:
+        images = _example_images()
+    elif images is None and regions:
+        lengths = torch.tensor([5, 2, 3])
+        images = Padded(torch.randn(3, 5, config.features or 0, generator=random), lengths)
+    elif images is None:
+        images = torch.randn(3, config.features or 0, generator=random)
+    prepared = model.prepare_images(images)
+    if prepared.values.ndim == 3:
+        prepared = Padded(prepared.values, prepared.full_lengths)
+    if texts is None and getattr(model, "reads_strings", model.vocabulary is not None):
+        texts = list(_EXAMPLE_TEXTS)
+    elif texts is None:
+        texts = Padded(torch.randint(0, config.words or 0, (4, 9), generator=random), torch.tensor([9, 1, 4, 6]))
+    return prepared, model.prepare_texts(texts)
+
+
+def _example_images() -> list[Image.Image]:
+    random = np.random.default_rng(0)
+    images = []
+    for size in ((320, 240), (200, 300), (224, 224)):
+        coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        images.append(coarse.resize(size, Image.Resampling.BICUBIC))
+    return images
+
+
+class _Tower(nn.Module):
+    """One side of a model: inputs, with lengths where items have them, to unit vectors ``(N, D)``."""
+
+    def __init__(self, model: RetrievalModel, side: str) -> None:
+        super().__init__()
+        self.model, self.side = model, side
+
+    def forward(self, values: Tensor, lengths: Tensor | None = None) -> Tensor:
+        batch = Padded(values, lengths)
+        if self.side == "image":
+            return self.model.image_vectors(self.model.image_codes(batch))
+        return self.model.text_vectors(self.model.text_codes(batch))
+
+
+class _OnnxGru(nn.Module):
+    """A :class:`torch.nn.GRU` of one layer and direction, batch first, as ONNX's operator ``GRU``.
+
+    The exporter unrolls torch's own layer over the length of the example, which would be wrong for other lengths. This
+    module can only be exported, not run, since torch does not have the operator.
+    """
+
+    def __init__(self, gru: nn.GRU) -> None:
+        super().__init__()
+        if gru.num_layers != 1 or gru.bidirectional or not gru.batch_first or not gru.bias:
+            fail("model", "GRUs of one layer and direction, batch first, with bias", repr(gru), "export another model")
+        self.states = gru.hidden_size
+        bias = [_reorder_gates(gru.get_parameter(f"bias_{kind}_l0")) for kind in ("ih", "hh")]
+        self.register_buffer("weight", _reorder_gates(gru.get_parameter("weight_ih_l0"))[None])
+        self.register_buffer("recurrent", _reorder_gates(gru.get_parameter("weight_hh_l0"))[None])
+        self.register_buffer("bias", torch.cat(bias)[None])
+
+    def forward(self, vectors: Tensor) -> tuple[Tensor, None]:
+        """States ``(C, W, D)`` of vectors ``(C, W, d)``; torch's second result, the last state, is left out."""
+        rows, length = vectors.shape[:2]
+        states = torch.onnx.ops.symbolic(
+            "GRU",
+            (vectors.transpose(0, 1), *(self.get_buffer(name) for name in ("weight", "recurrent", "bias"))),
+            attrs={"hidden_size": self.states, "linear_before_reset": 1},
+            dtype=vectors.dtype,
+            shape=(length, 1, rows, self.states),
+        )
+        return states[:, 0].transpose(0, 1), None
+
+
+def _reorder_gates(gates: Tensor) -> Tensor:
+    # torch: reset, update, new; ONNX: update, reset, hidden.
+    reset, update, new = gates.detach().chunk(3)
+    return torch.cat((update, reset, new))
+
+
+def _write_tower(path: Path, model: RetrievalModel, side: str, inputs: Padded, name: str) -> None:
+    """Write a tower as an ONNX file; the number of items, and their length if there is one, are free.
 
     Args:
-        model: A run folder, of which the best checkpoint is taken, or whatever else :func:`bcls.models.load` takes.
-        out: The folder.
-
-    Raises:
-        ValueError: There is no such model, or something else than a model is at ``out``.
+        path: The file.
+        model: The model; a copy of it is exported.
+        side: ``"image"`` or ``"text"``.
+        inputs: An example.
+        name: Name of the first input; the second is ``lengths``, the output ``vectors``.
     """
-    load(model).save_pretrained(out)
+    require("onnxscript", "onnx", "exporting a model to ONNX")
+    tower = _Tower(deepcopy(model).cpu().eval().requires_grad_(False), side).eval()
+    for module in list(tower.modules()):
+        for child_name, child in module.named_children():
+            if isinstance(child, nn.GRU):
+                setattr(module, child_name, _OnnxGru(child))
+    # Repeated, since sizes of 1 would become constants.
+    example = [part.repeat(2, *[1] * (part.ndim - 1)) for part in (inputs.values, inputs.lengths) if part is not None]
+    free = torch.export.Dim.DYNAMIC
+    shapes = [{0: free}] if len(example) == 1 else [{0: free, 1: free}, {0: free}]
+    size = sum(tensor.nbytes for tensor in (*tower.parameters(), *tower.buffers()))
+    with _quiet_exporter(), torch.no_grad():
+        # In two steps: the exporter alone would try other ways of tracing, which take longer and fix sizes.
+        program = torch.export.export(tower, tuple(example), dynamic_shapes=tuple(shapes), strict=False)
+        torch.onnx.export(
+            program,
+            (),
+            str(path),
+            input_names=[name, "lengths"][: len(example)],
+            output_names=["vectors"],
+            verbose=False,
+            external_data=size > _MAX_BYTES,
+        )
 
 
-def page(model: RetrievalModel, exported: "Exported") -> str:
-    """The README of an export; its Python block runs in the folder, with onnxruntime, numpy, Pillow and tokenizers."""
-    shape = " x ".join(map(str, exported.image_shape))
-    return _PAGE.format(
-        name=exported.model,
-        width=exported.width,
-        image_kind="uint8 pixels" if exported.images == "pixels" else f"float32 {exported.images}",
-        image_shape=shape,
-        image_lengths=", and `lengths` (N) int64" if exported.images == "regions" else "",
-        images=_images(model, exported),
-        texts=_texts(exported),
-        image_difference=f"{exported.image_difference:.1e}",
-        text_difference=f"{exported.text_difference:.1e}",
-        tolerance=f"{exported.tolerance:g}",
-    )
+def _run_tower(path: Path, inputs: Padded, name: str) -> Tensor:
+    """Vectors of an exported tower from onnxruntime, on the CPU."""
+    runtime: Any = require("onnxruntime", "onnx", "checking an exported model")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    given = {name: inputs.values.numpy()}
+    if inputs.lengths is not None:
+        given["lengths"] = inputs.lengths.numpy()
+    return torch.from_numpy(session.run(["vectors"], given)[0])
 
 
-def _images(model: RetrievalModel, exported: "Exported") -> str:
-    if exported.images == "vectors":
-        return _VECTORS
-    if exported.images == "regions":
-        return _REGIONS
-    encoder: Any = getattr(getattr(model, "image", None), "encoder", None)
-    preprocessing = getattr(encoder, "preprocessing", None)
-    if preprocessing is None:
-        backbone: Any = getattr(encoder, "backbone", None) or getattr(model, "backbone", None)
-        resize = f"image = image.resize(({backbone.side}, {backbone.side}), resample={int(backbone.resample)})"
-        return _PIXELS.format(resize=resize, crop="")
-    height, width = preprocessing.height, preprocessing.width
-    if width:
-        resize = f"image = image.resize(({width}, {height}), resample={int(preprocessing.resample)})"
-    else:
-        resize = _SHORTER.format(side=height, resample=int(preprocessing.resample))
-    crop = "" if preprocessing.crop is None else _CROP.format(height=preprocessing.crop[0], width=preprocessing.crop[1])
-    return _PIXELS.format(resize=resize, crop=crop)
-
-
-def _texts(exported: "Exported") -> str:
-    if TOKENIZER in exported.text_files:
-        return _TOKENIZER
-    return _VOCABULARY if exported.text_files else _NUMBERS
-
-
-_PAGE = """# Towers of a {name} model
-
-`image.onnx` turns images into vectors, `text.onnx` captions; the score of a pair is the dot product of its two vectors,
-their cosine. Made with [bcls](https://pypi.org/project/bcls/), which is not needed to use them.
-
-| file | inputs | output |
-|---|---|---|
-| `image.onnx` | `images` ({image_shape}) {image_kind}{image_lengths} | `vectors` (N x {width}) float32, unit rows |
-| `text.onnx` | `numbers` (C x W) int64, `lengths` (C) int64 | `vectors` (C x {width}) float32, unit rows |
-
-N, C, W and R are free. What stands behind a caption's length is not read. Against torch, the largest difference of an
-entry was {image_difference} for images and {text_difference} for captions; {tolerance} was allowed.
-
-```python
-import numpy as np
-import onnxruntime
-
-{images}
-
-{texts}
-
-image_tower = onnxruntime.InferenceSession("image.onnx")
-text_tower = onnxruntime.InferenceSession("text.onnx")
-image_vectors = image_tower.run(None, image_inputs)[0]
-text_vectors = text_tower.run(None, {{"numbers": numbers, "lengths": lengths}})[0]
-scores = image_vectors @ text_vectors.T  # rows are images, columns are captions
-```
-"""
-
-_PIXELS = """from PIL import Image, ImageOps
-
-
-def pixels(path):
-    image = ImageOps.exif_transpose(Image.open(path))  # as the camera was held
-    if image.has_transparency_data:
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    image = image.convert("RGB")
-    {resize}{crop}
-    return np.asarray(image).transpose(2, 0, 1)
-
-
-image_inputs = {{"images": np.stack([pixels(path) for path in ("a.jpg", "b.jpg")])}}"""
-
-_SHORTER = """short = min(image.size)
-    size = [int({side} * one / short) for one in image.size]
-    image = image.resize(size, resample={resample})"""
-
-_CROP = """
-    left, top = (image.width - {width}) // 2, (image.height - {height}) // 2
-    image = image.crop((left, top, left + {width}, top + {height}))"""
-
-_VECTORS = 'image_inputs = {"images": np.load("features.npy").astype(np.float32)}  # (N, d)'
-
-_REGIONS = """regions = np.load("features.npy").astype(np.float32)  # (N, R, d)
-image_inputs = {"images": regions, "lengths": np.full(len(regions), regions.shape[1])}"""
-
-_PADDED = """lengths = np.array([len(one) for one in encoded])
-numbers = np.zeros((len(encoded), lengths.max()), dtype=np.int64)
-for row, one in enumerate(encoded):
-    numbers[row, : len(one)] = one"""
-
-_TOKENIZER = f"""from tokenizers import Tokenizer
-
-tokenizer = Tokenizer.from_file("{TOKENIZER}")
-encoded = [tokenizer.encode(text).ids for text in ("a dog runs", "two people eat lunch")]
-{_PADDED}"""
-
-_VOCABULARY = f"""import json
-
-words = json.load(open("vocab.json", encoding="utf-8"))["word2idx"]
-captions = [["a", "dog", "runs"], ["two", "people", "eat", "lunch"]]  # in lower case, punctuation apart
-encoded = [[1, *(words.get(word, 3) for word in caption), 2] for caption in captions]  # <start>, <unk>, <end>
-{_PADDED}"""
-
-_NUMBERS = """# The model was built without a vocabulary: encode captions with the one that it was trained with.
-numbers, lengths = np.load("numbers.npy"), np.load("lengths.npy")"""
-
-
-#: Most that an entry of a unit vector may differ between onnxruntime and torch, both in float32 on the CPU.
-TOLERANCE = 1e-4
-_IMAGES, _TEXTS = "image.onnx", "text.onnx"
-#: What an export is, and what may lie beside it: the weights of large towers have files of their own.
-_FILES, _BESIDE = {_IMAGES, _TEXTS, CONFIG}, {CARD, TOKENIZER, VOCABULARY, f"{_IMAGES}.data", f"{_TEXTS}.data"}
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What was exported, and how well it agrees with torch."""
-
-    model: str
-    """The model's name in the registry."""
-    width: int
-    """Width of the vectors, D."""
-    images: str
-    """What ``image.onnx`` takes: ``pixels``, ``vectors`` or ``regions``."""
-    image_shape: tuple[str | int, ...]
-    """Shape of its input; letters are free."""
-    text_files: tuple[str, ...]
-    """Files that turn captions into token numbers; none where the model knows numbers only."""
-    image_difference: float
-    """Largest difference between an entry of an image vector from onnxruntime and from torch."""
-    text_difference: float
-    """The same for captions."""
-    tolerance: float = TOLERANCE
-    """What the two were allowed to be."""
-
-
-def export_onnx(
-    model: RetrievalModel, out: str | Path, *, images: Any = None, texts: Any = None, regions: bool = False
-) -> Exported:
-    """Write ``image.onnx``, ``text.onnx``, ``config.json``, the tokenizer or vocabulary, and a ``README.md``.
-
-    Both towers are run by onnxruntime and by torch, on all check inputs together and on the first alone; the folder
-    appears only when they agree to :data:`TOLERANCE`.
-
-    Args:
-        model: A model with one vector an item, ``vsepp`` or ``dual``.
-        out: A new or empty folder, or an earlier export, which is replaced whole.
-        images: Pictures or features for the check; some are made up where there are none.
-        texts: Captions for the check; a few English ones where there are none.
-        regions: The image tower takes regions ``(N, R, d)`` with lengths, not vectors; for models without a backbone.
-
-    Raises:
-        ValueError: The model has no two towers, ``out`` holds something else, or the two disagree.
-        MissingExtraError: The packages of the extra ``onnx`` are not installed.
-    """
-    inputs = tower_inputs(model, images=images, texts=texts, regions=regions)
-    folder = Path(out).absolute()
-    if folder.exists() and not is_replaceable(folder, _FILES, _BESIDE, lambda told: "onnx" in told):
-        expected = "a new or empty folder, or an earlier export and nothing else"
-        fail("out", expected, str(out), "choose another name: nothing is overwritten")
-    written: list[Exported] = []
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Suppress the exporter's log messages and warnings, which do not concern users."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        replace_folder(folder, lambda new: written.append(_write(new, model, inputs)))
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
-        shutil.rmtree(beside(folder)[0], ignore_errors=True)
-    return written[0]
-
-
-def _write(folder: Path, model: RetrievalModel, inputs: TowerInputs) -> Exported:
-    differences = []
-    for file, tower, given, name, encode in (
-        (_IMAGES, ImageTower, inputs.images, "images", model.encode_images),
-        (_TEXTS, TextTower, inputs.texts, "numbers", model.encode_texts),
-    ):
-        # Sizes of 1 would be taken for constants.
-        write_tower(folder / file, model, tower, _doubled(given), name)
-        checks = [trimmed(given.take(rows)) for rows in (slice(None), slice(0, 1))]
-        differences.append(max(_difference(run_tower(folder / file, one, name), encode(one)) for one in checks))
-        if not differences[-1] <= TOLERANCE:
-            got = f"{differences[-1]:.2g} in {file}"
-            fail("model", f"vectors that differ by {TOLERANCE:g} at most from torch's", got, "report it as a bug")
-    files = word_files(model)
-    for name, content in files.items():
-        write_whole(folder / name, content)
-    shape = inputs.images.values.shape
-    kind = "pixels" if inputs.sees_pixels else "vectors" if len(shape) == 2 else "regions"
-    free: tuple[str | int, ...] = ("N", "R") if kind == "regions" else ("N",)
-    exported = Exported(
-        model=name_of(model.config),
-        width=_width(model),
-        images=kind,
-        image_shape=(*free, *shape[len(free) :]),
-        text_files=tuple(files),
-        image_difference=differences[0],
-        text_difference=differences[1],
-    )
-    plain = {"onnx": asdict(exported), "config": plain_config(model)}
-    write_whole(folder / CONFIG, json.dumps(plain, indent=2) + "\n")
-    write_whole(folder / CARD, page(model, exported))
-    for path in folder.iterdir():  # the towers were written by torch, which does not wait for the disk
-        with path.open("rb") as written:
-            os.fsync(written.fileno())
-    return exported
-
-
-def _doubled(items: Padded) -> Padded:
-    values = items.values.repeat(2, *[1] * (items.values.ndim - 1))
-    return Padded(values, None if items.lengths is None else items.lengths.repeat(2))
-
-
-def _difference(one: Any, other: Any) -> float:
-    return float((one - other).abs().max())
-
-
-def _width(model: RetrievalModel) -> int:
-    width: int = model.config.width  # type: ignore[attr-defined]
-    return width
+        logging.disable(before)

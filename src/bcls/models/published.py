@@ -1,20 +1,26 @@
-"""The authors' names of tensors, and ours.
+"""Import of the authors' ``*.pth.tar`` checkpoints of VSE++, SGR and SAF, without running code from them."""
 
-The authors' checkpoints, ``*.pth.tar``, as models of this library; no code in them is run.
-"""
-
-from collections.abc import Iterable, Mapping
+import argparse
+import pickle
+import pickletools
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from bcls._core.errors import fail
+from bcls._core.errors import fail, reason_of
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.config import DETECTOR_REGIONS, build
+from bcls.models.config import DETECTOR_REGIONS
+from bcls.models.loading import build
 
 if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
 
-#: Their prefix -> ours; none begins with another.
+#: Prefixes of tensor names in the authors' checkpoints -> ours; none is a prefix of another.
 _PREFIXES = {
     "fc.": "fc.",
     "embed.": "reader.embed.",
@@ -35,50 +41,28 @@ _PREFIXES = {
     "SAF_module.attn_sim_w.": "head.filter.",
     "SAF_module.bn.": "head.norm.",
 }
-#: Inside a step of graph reasoning.
+#: Layers of a graph reasoning step.
 _LAYERS = {"graph_query_w": "query", "graph_key_w": "key", "sim_graph_w": "out"}
-
-
-def own_names(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The tensors of all state dicts by our names; unknown ones keep theirs and are refused when they are loaded.
-
-    Example:
-        >>> own_names([{"fc.bias": 1}, {"cap_rnn.bias_hh_l0_reverse": 2}, {"SGR_module.0.graph_key_w.bias": 3}])
-        {'fc.bias': 1, 'reader.back.bias_hh_l0': 2, 'head.steps.0.key.bias': 3}
-    """
-    return {_own_name(name): value for state in states for name, value in state.items()}
-
-
-def _own_name(name: str) -> str:
-    prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
-    if prefix is None:
-        return name
-    own = _PREFIXES[prefix] + name.removeprefix(prefix)
-    if own.endswith("_reverse"):
-        own = own.removesuffix("_reverse").replace("reader.ahead.", "reader.back.")
-    return ".".join(_LAYERS.get(part, part) for part in own.split("."))
-
-
 _LAYOUT = "it should hold `model`, a list of the state dicts of images, captions and, for SGR and SAF, similarity"
+_UNSUPPORTED = "this variant is not supported"
+_OTHER_MODEL = "the checkpoint is of another model"
 
 
 def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path | None = None) -> "RetrievalModel":
     """Read a checkpoint of VSE++, SGR or SAF as its authors' code writes it, on the CPU and in eval mode.
 
-    Sizes come from the weights. Tensors, plain containers, numbers and the options' ``argparse.Namespace`` are all that
-    is read from the file: anything else, code above all, is refused. Zip files and the format before them both work.
+    Sizes are read from the weights. Only tensors, plain containers, numbers and the options' ``argparse.Namespace`` are
+    read; anything else, code in particular, is an error. Both the zip format and the older one work.
 
     Args:
-        path: Such as ``model_best.pth.tar``.
-        vocabulary: The vocabulary the model was trained with, or its JSON file; without it the model takes token
-            numbers only.
+        path: The file, such as ``model_best.pth.tar``.
+        vocabulary: The vocabulary with which the model was trained, or its JSON file; without it the model accepts
+            token ids only.
 
     Raises:
-        ValueError: The file is damaged, holds code, or is of a model with options that are not here; the message says
-            what.
+        ValueError: The file is damaged, contains code, or is of a variant that is not supported; the message says
+            which.
     """
-    from bcls.models.safe_pickle import read_tensors
-
     path = Path(path)
     content = read_tensors(path)
     states = content.get("model") if isinstance(content, Mapping) else None
@@ -87,51 +71,70 @@ def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path |
     _check_tensors(path, states)
     options = vars(content["opt"]) if hasattr(content.get("opt"), "__dict__") else {}
     _check_options(path, options, states)
-    config, state = _translated(path, states)
+    config = _read_config(path, states)
     words = vocabulary if vocabulary is None or isinstance(vocabulary, Vocabulary) else Vocabulary.read(vocabulary)
     try:
         model = build(config, vocabulary=words)
-        # Old versions of torch did not count; the count is not used.
-        counts = {name: one for name, one in model.trained_state().items() if name.endswith("num_batches_tracked")}
-        model.load_trained_state(counts | state)
+        # Old versions of torch did not store these counts, and they are not used.
+        state = model.trained_state()
+        counts = {name: value for name, value in state.items() if name.endswith("num_batches_tracked")}
+        model.load_trained_state(counts | rename_tensors(states))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return model.eval()
 
 
+def rename_tensors(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The tensors of all state dicts under our names; unknown names stay, and are an error when they are loaded.
+
+    Example:
+        >>> rename_tensors([{"fc.bias": 1}, {"cap_rnn.bias_hh_l0_reverse": 2}, {"SGR_module.0.graph_key_w.bias": 3}])
+        {'fc.bias': 1, 'reader.back.bias_hh_l0': 2, 'head.steps.0.key.bias': 3}
+    """
+    return {_rename(name): value for state in states for name, value in state.items()}
+
+
+def _rename(name: str) -> str:
+    prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
+    if prefix is None:
+        return name
+    renamed = _PREFIXES[prefix] + name.removeprefix(prefix)
+    if renamed.endswith("_reverse"):
+        renamed = renamed.removesuffix("_reverse").replace("reader.ahead.", "reader.back.")
+    return ".".join(_LAYERS.get(part, part) for part in renamed.split("."))
+
+
 def _check_tensors(path: Path, states: Any) -> None:
-    """Refuse entries that are no tensors, or that take more memory than the file has of them."""
+    """Check for tensors only, each stored in full: an expanded one would take far more memory than the file."""
     from torch import Tensor
 
     for state in states:
         for name, value in state.items():
             if not isinstance(name, str) or not isinstance(value, Tensor):
                 got = f"{type(value).__name__} at {name!r}"
-                fail(str(path), "tensors by name in `model`", got, "the checkpoint is of another model")
+                fail(str(path), "tensors by name in `model`", got, _OTHER_MODEL)
             if value.numel() * value.element_size() > value.untyped_storage().nbytes():
                 got = f"{name!r} of shape {tuple(value.shape)} over {value.untyped_storage().nbytes()} bytes"
                 fail(str(path), "tensors that are stored in full", got, "the checkpoint was not written by training")
 
 
 def _check_options(path: Path, options: Mapping[str, Any], states: Any) -> None:
-    """Refuse what would load and give other scores."""
-    off = {"no_imgnorm": False, "no_txtnorm": False, "use_abs": False, "measure": "cosine", "num_layers": 1}
-    for key, value in off.items():
+    """Check for variants that would load and give other scores."""
+    supported = {"no_imgnorm": False, "no_txtnorm": False, "use_abs": False, "measure": "cosine", "num_layers": 1}
+    for key, value in supported.items():
         found = options.get(key, value)
         if not isinstance(found, bool | int | str) or found != value:
-            fail(str(path), f"`{key}` {value} among its options", found, "this variant is not in the library")
-    for state in states:
-        for name in state:
-            if name.startswith(("cnn.", "module.cnn.")):
-                fail(
-                    str(path), "a model on precomputed features", f"weights of a CNN ({name})", "only its heads differ"
-                )
-            if "_l1" in name:
-                fail(str(path), "a GRU of one layer", name, "this variant is not in the library")
+            fail(str(path), f"`{key}` {value} among its options", found, _UNSUPPORTED)
+    for name in (name for state in states for name in state):
+        if name.startswith(("cnn.", "module.cnn.")):
+            hint = "convert a checkpoint without the image network"
+            fail(str(path), "a model on precomputed features", f"weights of a CNN ({name})", hint)
+        if "_l1" in name:
+            fail(str(path), "a GRU of one layer", name, _UNSUPPORTED)
 
 
-def _translated(path: Path, states: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    name = _name(path, states)
+def _read_config(path: Path, states: Any) -> dict[str, Any]:
+    name = _model_name(path, states)
     try:
         images, texts = states[0], states[1]
         config: dict[str, Any] = {
@@ -142,30 +145,146 @@ def _translated(path: Path, states: Any) -> tuple[dict[str, Any], dict[str, Any]
             "word_width": texts["embed.weight"].shape[1],
         }
         if name == "vsepp":
-            return config, own_names(states)
+            return config
         similarity = states[2]
         config["similarity_width"] = similarity["sim_tranloc_w.weight"].shape[0]
         if name == "sgr":
             config["steps"] = sum(key.endswith("graph_query_w.weight") for key in similarity)
         regions = similarity["v_global_w.embedding_local.1.weight"].shape[0]
     except KeyError as error:
-        fail(str(path), f"a tensor {error} of {name}", "none", "the checkpoint is of another model or cut off")
+        fail(str(path), f"a tensor {error} of {name}", "none", f"{_OTHER_MODEL} or truncated")
     except IndexError:
-        fail(str(path), "matrices as weights", "a tensor with too few axes", "the checkpoint is of another model")
+        fail(str(path), "matrices as weights", "a tensor with too few axes", _OTHER_MODEL)
     if regions != DETECTOR_REGIONS:
-        fail(str(path), f"{DETECTOR_REGIONS} regions", regions, "the authors' code has no other number")
-    return config, own_names(states)
+        fail(str(path), f"{DETECTOR_REGIONS} regions", regions, "the authors' code supports no other number")
+    return config
 
 
-def _name(path: Path, states: Any) -> str:
+def _model_name(path: Path, states: Any) -> str:
     names = {key for state in states for key in state}
-    heads = {"sgr": "SGR_module.", "saf": "SAF_module."}
-    for name, prefix in heads.items():
+    for name, prefix in {"sgr": "SGR_module.", "saf": "SAF_module."}.items():
         if len(states) == 3 and any(key.startswith(prefix) for key in names):
             if "cap_rnn.weight_ih_l0_reverse" not in names:
-                fail(str(path), "a GRU in both directions", "one direction", "this variant is not in the library")
+                fail(str(path), "a bidirectional GRU", "one direction", _UNSUPPORTED)
             return name
     if len(states) != 2 or "rnn.weight_ih_l0" not in names or "rnn.weight_ih_l0_reverse" in names:
         got = ", ".join(sorted(names)[:4]) + ", ..." if names else "no tensors"
         fail(str(path), "a checkpoint of VSE++, SGR or SAF", got, _LAYOUT)
     return "vsepp"
+
+
+#: A function name in torch's message about an object that it refuses to load.
+_REFUSED = re.compile(r"GLOBAL (\w[\w.]*\.\w+)")
+#: Maximum bytes of a line in a pickle, which is the name of a function; torch takes minutes over a much longer one.
+_LONGEST_LINE = 200
+#: Number types as numpy names them and as :mod:`struct` reads them.
+_NUMBERS = {"f8": "<d", "f4": "<f", "i8": "<q", "i4": "<i", "b1": "<?"}
+
+
+class _NumpyType:
+    """Replaces numpy's dtype, which trusts the state that it is given and crashes on a damaged one."""
+
+    def __init__(self, name: object = "", *_: object) -> None:
+        self.name = str(name)
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore the state: the name is sufficient."""
+
+
+def _number(dtype: object, content: object) -> float | None:
+    """Replaces numpy's function that rebuilds a number; ``None`` for types that training does not write."""
+    form = _NUMBERS.get(dtype.name) if isinstance(dtype, _NumpyType) else None
+    if form is None or not isinstance(content, bytes):
+        return None
+    value: float = struct.unpack(form, content)[0]
+    return value
+
+
+#: Allowed besides tensors and plain containers: the options, and numpy numbers (from two versions of numpy).
+_ALLOWED: list[Any] = [
+    argparse.Namespace,
+    (_NumpyType, "numpy.dtype"),
+    (_number, "numpy.core.multiarray.scalar"),
+    (_number, "numpy._core.multiarray.scalar"),
+]
+#: Errors of torch's reader on damaged files.
+_DAMAGE: tuple[type[Exception], ...] = (RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError)
+_DAMAGE += (
+    AssertionError,
+    ArithmeticError,
+    MemoryError,
+    SystemError,
+    OSError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+
+
+def read_tensors(path: Path) -> Any:
+    """Read a ``torch.save`` file, in the zip format or the older one, onto the CPU.
+
+    Raises:
+        ValueError: The file is missing or damaged, or holds something other than tensors, plain containers, numbers
+            and an ``argparse.Namespace``; no code in it has been run then.
+    """
+    import torch
+
+    expected, hint = "a complete checkpoint file", "copy the file again"
+    if not path.is_file():
+        fail(str(path), "a checkpoint file", "no such file", "check the path")
+    if _has_long_line(path):
+        fail(str(path), expected, "a name of thousands of letters", hint)
+    try:
+        with torch.serialization.safe_globals(_ALLOWED):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if refused := _REFUSED.search(str(error)):
+            got = f"a call of {refused[1]}"
+            fail(str(path), "tensors and plain values", got, "such a file can run code, so it was not read")
+        fail(str(path), expected, " ".join(str(error).split("\n", 1)[0].split())[:200], hint)
+    except _DAMAGE as error:
+        fail(str(path), expected, f"an unreadable file ({type(error).__name__}: {reason_of(error)})", hint)
+
+
+class _LongLineError(Exception):
+    """A line of a pickle is longer than any function name."""
+
+
+class _LimitedLines:
+    """A pickle file that raises an error at a line that is too long."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.read, self._file = file.read, file
+
+    def readline(self) -> bytes:
+        line = self._file.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
+            raise _LongLineError
+        return line
+
+
+def _has_long_line(path: Path) -> bool:
+    """Whether the pickles in a file have a line that is too long, as far as they can be read; nothing is run."""
+    try:
+        for file in _pickles(path):
+            # Torch reads in the same order, so it reads no further than this does.
+            with suppress(*_DAMAGE):
+                for _ in pickletools.genops(_LimitedLines(file)):  # type: ignore[arg-type]  # it only reads
+                    pass
+    except _LongLineError:
+        return True
+    return False
+
+
+def _pickles(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                if member.endswith(".pkl"):
+                    with archive.open(member) as file:
+                        yield file
+    except _DAMAGE:
+        with path.open("rb") as file:
+            for _ in range(5):  # pickles before the tensors of the older format
+                yield file

@@ -1,7 +1,4 @@
-"""The layer that VSE++, SCAN and SGRAF start from.
-
-VSE++: a linear layer over image features or a backbone, a GRU over words, cosine.
-"""
+"""VSE++: a linear layer over image features or a backbone, a GRU over words, cosine similarity."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,24 +9,18 @@ from torch import Tensor, nn
 
 from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, feature_batch, pixel_batch
+from bcls.models.base import (
+    ImageInputs,
+    RetrievalModel,
+    TextInputs,
+    caption_tokens,
+    feature_batch,
+    pixel_batch,
+    vocabulary_size,
+)
 from bcls.models.config import VseppConfig
+from bcls.models.layers import WordReader, cosine, unit, xavier_linear
 from bcls.models.padded import Padded
-from bcls.models.scoring import cosine, unit
-from bcls.models.text import WordReader, caption_numbers, word_count
-
-
-def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer with Xavier's uniform weights and no bias to begin with.
-
-    Example:
-        >>> xavier_linear(3, 2).bias.tolist()
-        [0.0, 0.0]
-    """
-    layer = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 class VseppModel(RetrievalModel):
@@ -38,15 +29,15 @@ class VseppModel(RetrievalModel):
     .. math::
         v = \mathrm{unit}(W f + b), \qquad t = \mathrm{unit}(\mathrm{GRU}(w_1 .. w_n)_n), \qquad s = v \cdot t
 
-    f are precomputed features, the mean of regions (or, with ``pooling="max"``, the largest entries of
-    :math:`W f_r + b` over regions r), or the unit vector of a backbone's mean feature over the picture.
+    f are precomputed features, the mean over regions (or, with ``pooling="max"``, the maximum of
+    :math:`W f_r + b` over regions r), or the unit vector of a backbone's mean feature over the image.
 
     Args:
         config: Sizes and options.
-        vocabulary: What encodes strings; without one, ``config.words`` must be given.
+        vocabulary: Encodes strings; without one, ``config.words`` must be set.
 
     Raises:
-        ValueError: ``config`` and ``vocabulary`` differ, or there is no such backbone.
+        ValueError: ``config`` and ``vocabulary`` differ, or the backbone does not exist.
 
     Reference: Faghri et al., VSE++: Improving Visual-Semantic Embeddings with Hard Negatives, BMVC 2018.
     """
@@ -55,13 +46,19 @@ class VseppModel(RetrievalModel):
 
     def __init__(self, config: VseppConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__()
-        words = word_count(config.words, vocabulary)
+        words = vocabulary_size(config.words, vocabulary)
         self.vocabulary = vocabulary
-        self.backbone = _backbone(config)
-        features = config.features if self.backbone is None else int(self.backbone.channels)
+        self.backbone: Any = None
+        features = config.features
+        if config.backbone is not None:
+            from bcls.features.backbones import load_backbone
+
+            backbone = load_backbone(config.backbone)
+            self.backbone = backbone.requires_grad_(config.finetune).train(config.finetune)
+            features = int(backbone.channels)
+            if backbone.packaged and not config.finetune:
+                self.frozen = ("backbone.",)
         self.config = replace(config, words=words, features=features)
-        if self.backbone is not None and self.backbone.packaged and not config.finetune:
-            self.frozen = ("backbone.",)
         self.fc = xavier_linear(features, config.width)
         self.drop_features = nn.Dropout(config.dropout_features)
         self.reader = WordReader(
@@ -73,24 +70,23 @@ class VseppModel(RetrievalModel):
         )
 
     def prepare_images(self, images: ImageInputs) -> Padded:
-        """Features as they are, or pictures as pixels; what :meth:`image_vectors_of` gave stays as it is."""
+        """Features, or pixels of images; vectors from :meth:`image_vectors_of` are accepted as well."""
         width = self.config.features
-        if self.backbone is not None and not (self.frozen_images and _is_vectors(images)):
-            return pixel_batch(images, self.backbone.prepare, self.backbone.side)
-        if self.backbone is not None:
-            return feature_batch(images, width, shapes=f"vectors (N, {width}) of the backbone", dimensions=(2,))
-        shapes = f"features (N, {width}) or (N, R, {width})"
-        return feature_batch(images, width, shapes=shapes, dimensions=(2, 3))
+        if self.backbone is None:
+            return feature_batch(images, width)
+        if self.frozen_images and _is_matrix(images):
+            return feature_batch(images, width, axes=(2,))
+        return pixel_batch(images, self.backbone.prepare, self.backbone.side)
 
     def prepare_texts(self, texts: TextInputs) -> Padded:
-        """Token numbers with lengths."""
-        return caption_numbers(texts, self.vocabulary, self.reader.embed.num_embeddings)
+        """Token ids with lengths."""
+        return caption_tokens(texts, self.vocabulary, self.reader.embed.num_embeddings)
 
     def image_codes(self, images: Padded) -> Padded:
         """``(N, D)`` unit vectors."""
         if self.backbone is not None:
-            seen = images.values if images.values.ndim == 2 else self._seen(images.values)
-            return Padded(unit(self.fc(self.drop_features(unit(seen)))))
+            pooled = images.values if images.values.ndim == 2 else self._pooled_grid(images.values)
+            return Padded(unit(self.fc(self.drop_features(unit(pooled)))))
         values = self.drop_features(images.values)
         if values.ndim == 2:
             return Padded(unit(self.fc(values)))
@@ -102,11 +98,11 @@ class VseppModel(RetrievalModel):
 
     @property
     def frozen_images(self) -> bool:
-        """Whether :meth:`image_vectors_of` may stand in for the backbone in training."""
+        """Whether :meth:`image_vectors_of` can replace the backbone in training."""
         return self.backbone is not None and not self.config.finetune
 
     def image_vectors_of(self, images: ImageInputs) -> Padded:
-        """What a frozen backbone gives, for :meth:`image_codes`: made once, used in every epoch.
+        """Features of a frozen backbone as input of :meth:`image_codes`: computed once, used in every epoch.
 
         Returns:
             ``(N, d)`` float32 on the CPU, the means over the backbone's grid.
@@ -115,54 +111,40 @@ class VseppModel(RetrievalModel):
             ValueError: There is no backbone, or it is trained.
         """
         if not self.frozen_images:
-            fail("images", "a frozen backbone", "none", "its vectors would change with every step, or there is none")
-        vectors = self._in_batches(self.prepare_images, lambda part: Padded(self._seen(part.values)), _values, images)
+            fail("images", "a frozen backbone", "none", "features of a trained backbone change with every step")
+        vectors = self._encode(self.prepare_images, lambda batch: self._pooled_grid(batch.values), images)
         return Padded(vectors.cpu())
 
-    def _seen(self, pixels: Tensor) -> Tensor:
-        """``(N, d)`` float32: the mean over the grid of each picture."""
+    def _pooled_grid(self, pixels: Tensor) -> Tensor:
+        """``(N, d)`` float32: the mean over the backbone's grid of each image."""
         with torch.set_grad_enabled(self.config.finetune and torch.is_grad_enabled()):
-            maps: Tensor = self.backbone(pixels)
-        return maps.float().mean((2, 3))
+            grid: Tensor = self.backbone(pixels)
+        return grid.float().mean((2, 3))
 
     def text_codes(self, texts: Padded) -> Padded:
         """``(C, D)`` unit vectors."""
         return Padded(unit(self.reader.last(texts)))
 
     def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Cosines, ``(N, C)``."""
+        """Cosine similarities, ``(N, C)``."""
         return cosine(images.values, texts.values)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``backbone`` where it is trained, and ``all`` the rest."""
-        own = {id(one) for one in self.backbone.parameters()} if self.backbone is not None else set()
+        """``backbone`` if it is trained, and ``all`` for the rest."""
         groups: dict[str, list[nn.Parameter]] = {"all": [], "backbone": []}
-        for one in self.parameters():
-            if one.requires_grad:
-                groups["backbone" if id(one) in own else "all"].append(one)
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                groups["backbone" if name.startswith("backbone.") else "all"].append(parameter)
         return {name: group for name, group in groups.items() if group}
 
     def train(self, mode: bool = True) -> "VseppModel":
-        """Training mode; a backbone that is not trained stays in eval mode, with its batch norms at rest."""
+        """Set the mode; a frozen backbone stays in eval mode, so that its batch norms do not change."""
         super().train(mode)
-        if self.backbone is not None and not self.config.finetune:
+        if self.frozen_images:
             self.backbone.eval()
         return self
 
 
-def _is_vectors(images: Any) -> bool:
+def _is_matrix(images: Any) -> bool:
     values = images.values if isinstance(images, Padded) else images
     return isinstance(values, Tensor | np.ndarray) and values.ndim == 2
-
-
-def _values(codes: Padded) -> Tensor:
-    return codes.values
-
-
-def _backbone(config: VseppConfig) -> Any:
-    if config.backbone is None:
-        return None
-    from bcls.features.backbones import load_backbone
-
-    backbone = load_backbone(config.backbone)
-    return backbone.requires_grad_(config.finetune).train(config.finetune)

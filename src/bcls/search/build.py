@@ -129,7 +129,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
         name = settings.model or (old.model if old else "photo")
         if model is None:
-            from bcls.models.folder import load
+            from bcls.models import load
 
             model = load(name)
         model.to(settings.device).eval()

@@ -64,14 +64,14 @@ def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precisi
     """
     import torch
 
-    from bcls.models.base import judging
+    from bcls.models.base import eval_mode
     from bcls.models.padded import Padded
 
     values = torch.cat([one.values for one in prepared])
     lengths = [one.lengths for one in prepared if one.lengths is not None]
     batch = Padded(values, torch.cat(lengths) if lengths else None)
     autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    with judging(model), autocast:
+    with eval_mode(model), autocast:
         vectors = model.image_vectors(model.image_codes(batch.to(model.device)))
     return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
 
@@ -99,14 +99,14 @@ def probe(model: "RetrievalModel", features: FeatureRows | None) -> tuple[int, b
     """
     from PIL import Image
 
-    from bcls.models.base import judging
+    from bcls.models.base import eval_mode
 
     kind = "images" if features is None else f"features of shape {features.values.shape[1:]}"
     hint = "choose another --model" + (", or --features of a dataset" if features is None else " or --features")
     try:
         inputs = [Image.new("RGB", (32, 32))] if features is None else features
         prepared = model.prepare_images(model_inputs(inputs))
-        with judging(model):
+        with eval_mode(model):
             codes = model.image_codes(prepared.to(model.device))
             dimension = model.image_vectors(codes).shape[1]
     except (ValueError, TypeError, RuntimeError) as error:

@@ -131,7 +131,7 @@ class Index:
         Raises:
             ValueError: There is no such model, or its weights are not those of the index.
         """
-        from bcls.models.folder import load
+        from bcls.models import load
 
         model = load(name or self.manifest.model).eval()
         self.check_model(model, name or self.manifest.model)

@@ -21,7 +21,7 @@ from torch import Tensor
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
 from bcls.models.base import RetrievalModel
-from bcls.models.config import MODELS
+from bcls.models.config import is_registered
 from bcls.models.folder import WEIGHTS, write_files
 
 TENSORS, STATE = "training.safetensors", "training.json"
@@ -163,9 +163,8 @@ def write_checkpoint(
 
 
 def write_model(model: RetrievalModel, folder: Path) -> None:
-    """Write a model's files; of a model that is not registered only weights and settings, for its own code to read."""
-    known = (place.rpartition(":")[2] if isinstance(place, str) else place.__name__ for _, place in MODELS.values())
-    if type(model).__name__ in known:
+    """Write a model's files; of one that is not in the registry only weights and settings, for its own code to read."""
+    if is_registered(model.config):
         write_files(model, folder)
         return
     write_whole(folder / WEIGHTS, save(_plain(model.trained_state())))

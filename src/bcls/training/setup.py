@@ -21,8 +21,9 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.labels.cache import cached_embeddings, fingerprint
 from bcls.losses import RetrievalLoss
+from bcls.models import build
 from bcls.models.base import RetrievalModel
-from bcls.models.config import build, model_config
+from bcls.models.config import model_config
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for

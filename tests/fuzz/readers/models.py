@@ -10,12 +10,13 @@ from pathlib import Path
 
 import torch
 
-from bcls.models.folder import load_folder, save_folder
+from bcls.models import load
+from bcls.models.folder import save_folder
 from bcls.models.published import import_checkpoint
 from tests.fuzz.damage import change_value, damage, damage_json, or_plain
 from tests.fuzz.engine import Reader
 from tests.fuzz.readers._imports import put
-from tests.models import made
+from tests.models import factories as made
 from tests.models.test_published import checkpoint
 
 
@@ -73,7 +74,7 @@ def read_folder(name, content, folder):
     whole = (place / name).read_bytes()
     put(place, name, content)
     try:
-        load_folder(place)
+        load(place)
     finally:
         put(place, name, whole)
 

@@ -9,8 +9,8 @@ from bcls.evaluation.graded import ndcg
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.losses import BCLSLoss, KendallWindowLoss, RetrievalLoss, TripletSoftLoss, bcls_loss, from_name
+from bcls.models import build
 from bcls.models.base import RetrievalModel
-from bcls.models.config import build
 
 version: str = __version__
 similarity: Tensor = torch.eye(4)

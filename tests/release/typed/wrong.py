@@ -5,8 +5,7 @@ import torch
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.losses import BCLSLoss, KendallWindowLoss, TripletLoss, bcls_loss
-from bcls.models.config import build
-from bcls.models.folder import load
+from bcls.models import build, load
 
 similarity = torch.eye(4)
 

@@ -1,10 +1,49 @@
-"""Tiny transformers checkpoints with random weights, saved as folders."""
+"""Factories of small models, inputs and transformers checkpoints for the tests of models."""
 
 import json
 
 import numpy as np
 import torch
 from PIL import Image
+
+from bcls.data.vocabulary import Vocabulary
+from bcls.models import build
+from bcls.models.padded import Padded
+
+VOCABULARY = Vocabulary.build(["a dog runs on the beach .", "two people eat lunch in a park ."], threshold=1)
+CAPTIONS = ["a dog runs", "two people eat lunch in a park .", "the beach"]
+
+#: The smallest sizes at which every part still does something.
+SMALL = {"features": 5, "width": 6, "word_width": 4}
+CROSS = {**SMALL, "similarity_width": 3, "dropout": 0.0}
+
+
+def model(name, *, seed=0, vocabulary=VOCABULARY, **settings):
+    torch.manual_seed(seed)
+    built = build({"name": name, **(SMALL if name == "vsepp" else CROSS), **settings}, vocabulary=vocabulary)
+    for parameter in built.parameters():
+        if parameter.ndim < 2:
+            torch.nn.init.normal_(parameter, std=0.3)  # biases that start at zero would hide a mistake
+    for buffer_name, buffer in built.named_buffers():
+        if buffer_name.endswith("running_mean"):
+            buffer.normal_(std=0.2)
+        elif buffer_name.endswith("running_var"):
+            buffer.uniform_(0.5, 2.0)
+    return built
+
+
+def regions(count=4, number=36, *, width=5, seed=1, lengths=None):
+    values = torch.randn(count, number, width, generator=torch.Generator().manual_seed(seed))
+    return Padded(values, None if lengths is None else torch.tensor(lengths))
+
+
+def codes(count, longest, lengths, *, width=6, seed=2, dtype=torch.float64):
+    """Unit rows that need a gradient, zero behind the lengths."""
+    values = torch.randn(count, longest, width, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    lengths = torch.tensor(lengths)
+    values = torch.nn.functional.normalize(values, dim=-1) * (torch.arange(longest) < lengths[:, None])[..., None]
+    return Padded(values.requires_grad_(), lengths)
+
 
 WORDS = ["a", "dog", "runs", "on", "the", "beach", "two", "people", "eat", "lunch", "red", "car"]
 TEXTS = ["a dog runs", "two people eat lunch on the beach", "a red car", ""]
@@ -22,10 +61,10 @@ def tokenizer(folder, *, start, end, pad, unknown="[UNK]"):
     inner.post_processor = processors.TemplateProcessing(
         single=f"{start} $A {end}", special_tokens=[(start, numbers[start]), (end, numbers[end])]
     )
-    made = PreTrainedTokenizerFast(
+    saved = PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token=pad, unk_token=unknown, bos_token=start, eos_token=end, model_max_length=20
     )
-    made.save_pretrained(folder)
+    saved.save_pretrained(folder)
     return numbers
 
 
@@ -85,7 +124,7 @@ def vit(folder, seed=0):
     return folder
 
 
-def picture(width=50, height=40, seed=0):
-    """A smooth picture with noise on it."""
+def image(width=50, height=40, seed=0):
+    """An image of random pixels."""
     values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(values)

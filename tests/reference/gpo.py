@@ -5,13 +5,13 @@ import math
 import torch
 
 
-def places(length, width=32):
+def positions(length, width=32):
     table = torch.zeros(length, width)
-    for place in range(length):
+    for position in range(length):
         for pair in range(width // 2):
-            angle = place * math.exp(-2 * pair * math.log(10000.0) / width)
-            table[place, 2 * pair] = math.sin(angle)
-            table[place, 2 * pair + 1] = math.cos(angle)
+            angle = position * math.exp(-2 * pair * math.log(10000.0) / width)
+            table[position, 2 * pair] = math.sin(angle)
+            table[position, 2 * pair + 1] = math.cos(angle)
     return table
 
 
@@ -19,7 +19,7 @@ def gpo(items, lengths, gru, score):
     """``items`` (N, L, D), a bidirectional ``gru`` (32, 32) and a linear ``score`` (32, 1); gives (N, D)."""
     rows = []
     for item, length in zip(items, lengths.tolist(), strict=True):
-        states = gru(places(length)[None])[0][0]
+        states = gru(positions(length)[None])[0][0]
         both = (states[:, :32] + states[:, 32:]) / 2
         weights = torch.softmax(score(both)[:, 0] / 0.1, dim=0)
         columns = []

@@ -1,4 +1,4 @@
-"""The GRU over words: unpacked, it gives what packing gives and what the loop over words gives."""
+"""Captions: the GRU without packing equals the packed one and the loop over words; token ids are checked."""
 
 from pathlib import Path
 
@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bcls.models.base import caption_tokens, vocabulary_size
+from bcls.models.layers import WordReader
 from bcls.models.padded import Padded
-from bcls.models.text import WordReader, caption_numbers, word_count
-from tests.models import made
+from tests.models import factories
 from tests.reference import gru, vsepp
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=6)
@@ -101,49 +102,49 @@ def test_the_same_again():
 
 
 def test_strings_become_numbers():
-    numbers = caption_numbers(["a dog", "a dog runs ."], made.VOCABULARY, len(made.VOCABULARY))
+    numbers = caption_tokens(["a dog", "a dog runs ."], factories.VOCABULARY, len(factories.VOCABULARY))
     assert numbers.lengths.tolist() == [4, 6]
     assert numbers.values[0].tolist()[4:] == [0, 0]
-    assert len(caption_numbers([], made.VOCABULARY, len(made.VOCABULARY))) == 0
+    assert len(caption_tokens([], factories.VOCABULARY, len(factories.VOCABULARY))) == 0
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ("a dog", r"put one string in \[\]"),
+        ("a dog", r"put a single string in \[\]"),
         (["a", 3], "a list of strings"),
         ((torch.tensor([[1, 99]]), torch.tensor([2])), "from 0 to 8, got 99"),
         ((torch.tensor([[1, -1]]), torch.tensor([2])), "from 0 to 8, got -1"),
         ((torch.tensor([[1, 2]]), torch.tensor([3])), "lengths from 1 to 2, got 3"),
         ((torch.tensor([[1, 2]]), torch.tensor([0])), "at least one word"),
-        ((torch.tensor([[1.0, 2.0]]), torch.tensor([2])), "whole numbers"),
-        ((torch.tensor([1, 2]), torch.tensor([2])), "whole numbers"),
+        ((torch.tensor([[1.0, 2.0]]), torch.tensor([2])), "integers"),
+        ((torch.tensor([1, 2]), torch.tensor([2])), "integers"),
         (Padded(torch.tensor([[1, 2]])), "with lengths None"),
-        ((torch.tensor([[1, 2]]), [2]), r"whole numbers \(C, W\) with lengths"),
+        ((torch.tensor([[1, 2]]), [2]), r"integers \(C, W\) with lengths"),
         (None, "a list of strings"),
         (Path("a"), "a list of strings"),
     ],
 )
 def test_wrong_texts(texts, message):
     with pytest.raises(ValueError, match=message):
-        caption_numbers(texts, made.VOCABULARY, 9)
+        caption_tokens(texts, factories.VOCABULARY, 9)
 
 
 def test_strings_need_a_vocabulary():
     with pytest.raises(ValueError, match="build the model with its `vocabulary`"):
-        caption_numbers(["a dog"], None, 9)
+        caption_tokens(["a dog"], None, 9)
 
 
 def test_number_of_words():
-    size = len(made.VOCABULARY)
-    assert word_count(None, made.VOCABULARY) == word_count(size, made.VOCABULARY) == size
-    assert word_count(7, None) == 7
+    size = len(factories.VOCABULARY)
+    assert vocabulary_size(None, factories.VOCABULARY) == vocabulary_size(size, factories.VOCABULARY) == size
+    assert vocabulary_size(7, None) == 7
     with pytest.raises(ValueError, match=f"`words`: expected {size}, the size of `vocabulary`, got 7"):
-        word_count(7, made.VOCABULARY)
-    with pytest.raises(ValueError, match="give it, or a `vocabulary`"):
-        word_count(None, None)
+        vocabulary_size(7, factories.VOCABULARY)
+    with pytest.raises(ValueError, match="set it, or pass a `vocabulary`"):
+        vocabulary_size(None, None)
 
 
 def test_a_list_of_words_is_no_vocabulary():
     with pytest.raises(ValueError, match=r"`vocabulary`: expected a bcls\.data\.Vocabulary, got list; .*build"):
-        word_count(None, ["dog"])
+        vocabulary_size(None, ["dog"])

@@ -1,14 +1,20 @@
-"""Blocks: every caption once, within the budget, and the same scores and gradients however they are cut."""
+"""Blocks of captions: every caption once, within the memory budget, with the same scores and gradients."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.models.all_pairs import Budget, all_pairs, budget_for, caption_blocks
-from bcls.models.cross_attention import image_side, running
+from bcls.models.cross_attention import (
+    MemoryBudget,
+    all_pairs,
+    caption_blocks,
+    image_side,
+    memory_budget,
+    running_average,
+)
 from bcls.models.padded import Padded
-from tests.models import made
+from tests.models import factories
 
 
 @given(lengths=st.lists(st.integers(1, 40), max_size=60), words=st.integers(1, 200))
@@ -25,9 +31,9 @@ def test_every_caption_once_within_the_budget(lengths, words):
 
 def scored(name, training, budget, monkeypatch):
     if budget is not None:
-        monkeypatch.setattr("bcls.models.all_pairs.budget_for", lambda *_: budget)
-    model = made.model(name, regions=7).double().train(training)
-    images, texts = made.codes(5, 7, [7, 3, 5, 7, 7]), made.codes(6, 9, [4, 9, 1, 4, 8, 2], seed=3)
+        monkeypatch.setattr("bcls.models.cross_attention.memory_budget", lambda *_: MemoryBudget(*budget))
+    model = factories.model(name, regions=7).double().train(training)
+    images, texts = factories.codes(5, 7, [7, 3, 5, 7, 7]), factories.codes(6, 9, [4, 9, 1, 4, 8, 2], seed=3)
     scores = model.scores(images, texts)
     (scores * torch.linspace(-1, 1, 30, dtype=scores.dtype).view(5, 6)).sum().backward()
     gradients = [one.grad for one in (images.values, texts.values, *model.parameters())]
@@ -36,7 +42,7 @@ def scored(name, training, budget, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("budget", [Budget(1, 10**6), Budget(1, 0), Budget(13, 0), Budget(10**6, 0)])
+@pytest.mark.parametrize("budget", [(1, 10**6), (1, 0), (13, 0), (10**6, 0)])
 def test_cutting_and_working_out_again_change_nothing(name, training, budget, monkeypatch):
     whole = scored(name, training, None, monkeypatch)
     cut = scored(name, training, budget, monkeypatch)
@@ -45,22 +51,22 @@ def test_cutting_and_working_out_again_change_nothing(name, training, budget, mo
 
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("budget", [Budget(10**6, 10**6), Budget(50, 0)])
+@pytest.mark.parametrize("budget", [(10**6, 10**6), (50, 0)])
 def test_what_is_recorded_is_the_same(name, training, budget, monkeypatch):
     """Captions by their place, with lengths that the host does not look at."""
     whole = scored(name, training, None, monkeypatch)
-    monkeypatch.setattr("bcls.models.all_pairs._recording", lambda _: True)
-    monkeypatch.setattr("bcls.models.all_pairs._lengths", None)
+    monkeypatch.setattr("bcls.models.cross_attention._is_capturing", lambda _: True)
+    monkeypatch.setattr("bcls.models.cross_attention._host_lengths", None)
     torch.testing.assert_close(scored(name, training, budget, monkeypatch), whole)
 
 
 def test_checkpointing_keeps_less(monkeypatch):
     """What autograd holds on to between the passes."""
     kept = []
-    for budget in (Budget(40, 10**6), Budget(40, 0)):
-        monkeypatch.setattr("bcls.models.all_pairs.budget_for", lambda *_, budget=budget: budget)
-        model = made.model("sgr", width=64, features=64).train()
-        images, texts = made.regions(count=6, width=64), model.prepare_texts(made.CAPTIONS * 3)
+    for budget in (MemoryBudget(40, 10**6), MemoryBudget(40, 0)):
+        monkeypatch.setattr("bcls.models.cross_attention.memory_budget", lambda *_, budget=budget: budget)
+        model = factories.model("sgr", width=64, features=64).train()
+        images, texts = factories.regions(count=6, width=64), model.prepare_texts(factories.CAPTIONS * 3)
         sizes = []
         codes = model(images, texts)
         with torch.autograd.graph.saved_tensors_hooks(
@@ -78,7 +84,7 @@ def id_(value):
 def test_budgets_are_bounded_and_never_empty():
     for device in ("cpu", "cuda"):
         for width in (1, 1024, 1 << 30):
-            budget = budget_for(torch.device(device), width)
+            budget = memory_budget(torch.device(device), width)
             assert budget.block >= 1
             most = torch.cuda.get_device_properties(0).total_memory // 128 if torch.cuda.is_available() else 0
             assert budget.block * width <= max(1 << 28, most, width)
@@ -87,13 +93,13 @@ def test_budgets_are_bounded_and_never_empty():
 def test_blocks_hold_no_more_than_the_budget():
     sizes = []
 
-    def score(images, captions, weights):
+    def score(images, captions):
         sizes.append(len(images.regions) * captions.words.shape[0] * captions.words.shape[1])
         return (torch.zeros(len(images.regions), len(captions.words)),)
 
     side = image_side(Padded(torch.randn(50, 2, 3)), torch.randn(50, 3))
     captions = Padded(torch.randn(20, 8, 3), torch.arange(20) % 8 + 1)
-    (scores,) = all_pairs(score, side, captions, torch.randn(20, 3), None, budget=Budget(100, 10**9))
+    (scores,) = all_pairs(score, side, captions, torch.randn(20, 3), budget=MemoryBudget(100, 10**9))
     assert scores.shape == (50, 20)
     assert max(sizes) <= 100
     assert len(sizes) < 100
@@ -103,11 +109,11 @@ def test_blocks_hold_no_more_than_the_budget():
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 def test_compiled_blocks_give_the_same(name):
     """Traced whole, without a break; the backend that generates no code shows that."""
-    model = made.model(name).eval()
-    images = made.regions()
-    plain = model.similarity(images, made.CAPTIONS)
-    model.head.block = torch.compile(model.head.block, dynamic=True, fullgraph=True, backend="eager")
-    torch.testing.assert_close(model.similarity(images, made.CAPTIONS), plain)
+    model = factories.model(name).eval()
+    images = factories.regions()
+    plain = model.similarity(images, factories.CAPTIONS)
+    model.head.score_block = torch.compile(model.head.score_block, dynamic=True, fullgraph=True, backend="eager")
+    torch.testing.assert_close(model.similarity(images, factories.CAPTIONS), plain)
 
 
 @given(values=st.lists(st.floats(-3, 3), max_size=9), momentum=st.floats(0.01, 1))
@@ -117,5 +123,5 @@ def test_running_equals_updates_in_turn(values, momentum):
     for value in values:
         expected = (1 - momentum) * expected + momentum * value
     start = torch.tensor([0.7], dtype=torch.float64)
-    done = running(start, torch.tensor(values, dtype=torch.float64), momentum)
+    done = running_average(start, torch.tensor(values, dtype=torch.float64), momentum)
     torch.testing.assert_close(done, torch.tensor([expected], dtype=torch.float64))

@@ -1,17 +1,17 @@
-"""LoRA: what is trained, what is stored, and on which base it may be loaded."""
+"""LoRA: trained and stored parameters, and the encoders that adapters belong to."""
 
 import json
 
 import pytest
 import torch
 
+from bcls.models import load
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
-from bcls.models.folder import load
-from tests.models.dual import made
+from tests.models import factories
 
-PICTURES = [made.picture(seed=0), made.picture(seed=1)]
-TEXTS = made.TEXTS[:2]
+IMAGES = [factories.image(seed=0), factories.image(seed=1)]
+TEXTS = factories.TEXTS[:2]
 
 
 def config(folder, **settings):
@@ -22,7 +22,7 @@ def step(model):
     """One step of training that changes what can be changed."""
     parameters = [one for group in model.parameter_groups().values() for one in group]
     for _ in range(2):  # the first step moves B alone, since it starts at zero and stops A's gradient
-        codes = model(model.prepare_images(PICTURES), model.prepare_texts(TEXTS))
+        codes = model(model.prepare_images(IMAGES), model.prepare_texts(TEXTS))
         model.scores(*codes).diagonal().sum().backward()
         with torch.no_grad():
             for one in parameters:
@@ -33,14 +33,14 @@ def step(model):
 def test_nothing_changes_before_training(checkpoints):
     plain = DualModel(DualConfig(image="clip", model=str(checkpoints["clip"])))
     adapted = DualModel(config(checkpoints["clip"]))
-    torch.testing.assert_close(adapted.similarity(PICTURES, TEXTS), plain.similarity(PICTURES, TEXTS))
+    torch.testing.assert_close(adapted.similarity(IMAGES, TEXTS), plain.similarity(IMAGES, TEXTS))
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_only_adapters_are_trained_and_stored(kind, checkpoints):
     model = DualModel(config(checkpoints[kind]))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    fresh = model.similarity(PICTURES, TEXTS)
+    fresh = model.similarity(IMAGES, TEXTS)
     step(model)
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed
@@ -50,15 +50,15 @@ def test_only_adapters_are_trained_and_stored(kind, checkpoints):
     assert all(".lora_" in name for name in stored)
     again = DualModel(model.config)
     again.load_trained_state(model.trained_state())
-    torch.testing.assert_close(again.similarity(PICTURES, TEXTS), model.similarity(PICTURES, TEXTS))
-    assert not torch.allclose(fresh, model.similarity(PICTURES, TEXTS))
+    torch.testing.assert_close(again.similarity(IMAGES, TEXTS), model.similarity(IMAGES, TEXTS))
+    assert not torch.allclose(fresh, model.similarity(IMAGES, TEXTS))
 
 
 def test_another_base_is_refused(checkpoints, tmp_path):
     model = DualModel(config(checkpoints["clip"]))
-    other = made.clip(tmp_path / "other", seed=1)
+    other = factories.clip(tmp_path / "other", seed=1)
     assert model.config.base_sha256 is not None
-    with pytest.raises(ValueError, match=r"`base_sha256`: expected the encoders that the adapters were trained with"):
+    with pytest.raises(ValueError, match=r"`base_sha256`: expected the encoders with which the adapters were trained"):
         DualModel(config(other, base_sha256=model.config.base_sha256))
 
 
@@ -90,5 +90,5 @@ def test_a_rank_that_the_weights_do_not_have(checkpoints, tmp_path):
     assert torch.equal(load(tmp_path / "model").encode_texts(TEXTS), model.encode_texts(TEXTS))
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"lora_rank": 10**13}), encoding="utf-8")
-    with pytest.raises(ValueError, match="sizes that the weights have"):
+    with pytest.raises(ValueError, match="the sizes of the weights"):
         load(tmp_path / "model")

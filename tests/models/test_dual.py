@@ -1,4 +1,4 @@
-"""The dual encoder: sides in any combination, frozen parts that stay frozen, features made before."""
+"""The dual encoder: encoders in any combination, frozen encoders, and precomputed features."""
 
 import json
 from pathlib import Path
@@ -9,13 +9,14 @@ import torch
 
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import load_backbone
-from bcls.models.config import DualConfig, build
+from bcls.models import build
+from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
 from bcls.models.padded import Padded
-from tests.models.dual import made
+from tests.models import factories
 
-PICTURES = [made.picture(seed=0), made.picture(90, 30, seed=1)]
-TEXTS = made.TEXTS
+IMAGES = [factories.image(seed=0), factories.image(90, 30, seed=1)]
+TEXTS = factories.TEXTS
 VOCABULARY = Vocabulary.build(TEXTS, threshold=1)
 FEATURES = {"image": "features", "features": 5, "width": 6}
 
@@ -91,8 +92,8 @@ def test_several_looks_at_a_picture_are_what_features_are_made_of(checkpoints, v
         DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6, image_view=view)
     )
     backbone = load_backbone(checkpoints["vit"])
-    expected = torch.stack([backbone(backbone.views(one, view)).mean((0, 2, 3)) for one in PICTURES]).detach()
-    torch.testing.assert_close(model.image_vectors_of(PICTURES).values, expected, atol=1e-5, rtol=1e-4)
+    expected = torch.stack([backbone(backbone.views(one, view)).mean((0, 2, 3)) for one in IMAGES]).detach()
+    torch.testing.assert_close(model.image_vectors_of(IMAGES).values, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "gpo"])
@@ -111,12 +112,12 @@ def test_frozen_features_stand_in_for_the_encoders(checkpoints, pooling):
     assert model.frozen_images
     assert model.frozen_text
     many = TEXTS * 20  # more than one batch, of different lengths
-    images, texts = model.image_vectors_of(PICTURES), model.text_vectors_of(many)
+    images, texts = model.image_vectors_of(IMAGES), model.text_vectors_of(many)
     assert images.values.shape[-1] == texts.values.shape[-1] == 16
     assert not images.values.requires_grad
     model.train()
     short = model(images, texts)
-    long = model(model.prepare_images(PICTURES), model.prepare_texts(many))
+    long = model(model.prepare_images(IMAGES), model.prepare_texts(many))
     for one, other in zip(short, long, strict=True):
         torch.testing.assert_close(one.values, other.values, atol=1e-5, rtol=1e-4)
     gradients = []
@@ -137,7 +138,7 @@ def test_tuned_parts_are_in_their_groups(checkpoints):
     assert list(groups) == ["image backbone", "text encoder", "heads"]
     trained = [one for one in model.parameters() if one.requires_grad]
     assert sorted(map(id, trained)) == sorted(id(one) for group in groups.values() for one in group)
-    model.scores(*model(model.prepare_images(PICTURES), model.prepare_texts(TEXTS))).sum().backward()
+    model.scores(*model(model.prepare_images(IMAGES), model.prepare_texts(TEXTS))).sum().backward()
     without = [name for name, one in model.named_parameters() if one.requires_grad and one.grad is None]
     assert [name for name in without if "pooler" not in name] == []
     assert list(DualModel(DualConfig(**settings)).parameter_groups()) == ["heads"]
@@ -147,7 +148,7 @@ def test_features_of_a_trained_encoder_are_refused(checkpoints):
     model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"]), tune_text=True))
     with pytest.raises(ValueError, match="`texts`: expected a frozen encoder, got one that is trained"):
         model.text_vectors_of(TEXTS)
-    with pytest.raises(ValueError, match="`texts`: expected what the encoder reads, since it is trained"):
+    with pytest.raises(ValueError, match="`texts`: expected inputs of the encoder, since it is trained"):
         model.encode_texts(Padded(torch.zeros(2, 16)))
     with pytest.raises(ValueError, match="expected a frozen encoder"):
         gru().text_vectors_of(TEXTS)
@@ -188,19 +189,19 @@ def test_autocast_keeps_unit_vectors_in_float32():
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (torch.zeros(2, 4), r"`images`: expected features \(N, 5\) or \(N, L, 5\), got \(2, 4\)"),
+        (torch.zeros(2, 4), r"`images`: expected features \(N, 5\) or \(N, R, 5\), got \(2, 4\)"),
         (torch.zeros(5), r"`images`: expected features"),
         (torch.full((2, 5), torch.nan), r"`images`: expected finite features, got NaN or infinity in row 0"),
-        (PICTURES, r"`images`: expected features \(N, 5\) or \(N, R, 5\), got pictures"),
+        (IMAGES, r"`images`: expected features \(N, 5\) or \(N, R, 5\), got images"),
         (torch.zeros(2, 3, 8, 8), r"`images`: expected features .* got a tensor \(2, 3, 8, 8\)"),
         (Padded(torch.ones(2, 3, 5), torch.tensor([5, 1])), "`images`: expected lengths from 1 to 3, got 5"),
         (Padded(torch.ones(2, 3, 5), torch.tensor([0, -1])), "`images`: expected lengths from 1 to 3, got -1"),
         (Padded(torch.ones(2, 3, 5), torch.tensor([1, 1, 1])), r"`images`: expected lengths \(N,\)"),
         ((torch.ones(2, 3, 5), [3, 3]), r"`images`: expected lengths \(N,\).* got list"),
-        (torch.zeros(2, 4, dtype=torch.int64), r"`images`: expected features \(N, 5\) or \(N, L, 5\), got \(2, 4\)"),
+        (torch.zeros(2, 4, dtype=torch.int64), r"`images`: expected features \(N, 5\) or \(N, R, 5\), got \(2, 4\)"),
         (np.array(["a.jpg"]), "`images`: expected features"),
         (Path("a.jpg"), "`images`: expected features"),
-        (PICTURES[0], "`images`: expected features"),
+        (IMAGES[0], "`images`: expected features"),
         (None, "`images`: expected features"),
         ({"a": 1}, "`images`: expected features"),
     ],
@@ -210,7 +211,7 @@ def test_wrong_images(images, message):
         gru().encode_images(images)
 
 
-@pytest.mark.parametrize("images", [Path("a.jpg"), PICTURES[0], None, np.array(["a.jpg"]), "a.jpg"])
+@pytest.mark.parametrize("images", [Path("a.jpg"), IMAGES[0], None, np.array(["a.jpg"]), "a.jpg"])
 def test_wrong_pictures(checkpoints, images):
     model = DualModel(DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6))
     with pytest.raises(ValueError, match="`images`: expected a list of paths or PIL images"):
@@ -225,9 +226,9 @@ def test_wrong_texts(checkpoints, texts):
 
 
 def test_wrong_encoders(checkpoints):
-    with pytest.raises(ValueError, match="`text`: expected a model that reads text"):
+    with pytest.raises(ValueError, match="`text`: expected a text model"):
         DualModel(DualConfig(**FEATURES, text=str(checkpoints["vit"])))
-    with pytest.raises(ValueError, match="`image_head`: expected heads to one width, such as 6, got 5 and 6"):
+    with pytest.raises(ValueError, match="`image_head`: expected heads with one output width, such as 6, got 5 and 6"):
         gru(image_head="none")
 
 
@@ -270,7 +271,7 @@ def test_token_numbers_beyond_the_encoder(checkpoints):
     numbers = torch.ones(1, 600, dtype=torch.int64)
     with pytest.raises(ValueError, match="`texts`: expected at most 20 tokens a caption, got 600"):
         model.encode_texts((numbers, torch.tensor([600])))
-    with pytest.raises(ValueError, match="`texts`: expected whole numbers"):
+    with pytest.raises(ValueError, match="`texts`: expected integers"):
         model.encode_texts((numbers, [3]))
     # What stands behind a caption is not read.
     short = (numbers[:, :3], torch.tensor([3]))
@@ -288,7 +289,7 @@ def test_vectors_are_for_further_work():
 def test_an_encoder_without_a_limit(tmp_path):
     from transformers import T5Config, T5Model
 
-    numbers = made.tokenizer(tmp_path, start="<s>", end="</s>", pad="<pad>")
+    numbers = factories.tokenizer(tmp_path, start="<s>", end="</s>", pad="<pad>")
     told = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     told["model_max_length"] = int(1e30)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
@@ -300,7 +301,7 @@ def test_an_encoder_without_a_limit(tmp_path):
 
 
 def test_a_checkpoint_cut_short(tmp_path):
-    folder = made.bert(tmp_path / "bert")
+    folder = factories.bert(tmp_path / "bert")
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"`text`: expected a folder or hub name with model.safetensors") as caught:

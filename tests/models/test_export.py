@@ -1,0 +1,230 @@
+"""ONNX export: onnxruntime gives the vectors of torch, and the README explains the inputs."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from PIL import ExifTags, Image
+
+from bcls.data.vocabulary import Vocabulary
+from bcls.models import build
+from bcls.models.config import VseppConfig
+from bcls.models.export import TOLERANCE, export_onnx, trained_features
+from bcls.models.padded import Padded
+from tests.models import factories
+
+VOCABULARY = Vocabulary.build(factories.TEXTS, threshold=1)
+FEATURES = {"features": 5, "width": 6, "word_width": 4}
+
+
+def gru(**settings):
+    torch.manual_seed(0)
+    config = {"name": "dual", "image": "features", **FEATURES, "text": "gru", "states": 7, **settings}
+    return build(config, vocabulary=VOCABULARY)
+
+
+def test_vsepp_with_vectors(tmp_path):
+    torch.manual_seed(0)
+    model = build({"name": "vsepp", **FEATURES, "bidirectional": True}, vocabulary=VOCABULARY)
+    model.train()
+    out = tmp_path / "towers"
+    exported = export_onnx(model, out)
+    assert model.training
+    assert (exported.model, exported.width, exported.images) == ("vsepp", 6, "vectors")
+    check(model, out, exported, [torch.randn(7, 5), torch.randn(1, 5)])
+    assert {path.name for path in out.iterdir()} == {
+        "image.onnx",
+        "text.onnx",
+        "config.json",
+        "vocab.json",
+        "README.md",
+    }
+    assert Vocabulary.read(out / "vocab.json") == VOCABULARY
+    content = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert content["config"]["word_width"] == 4
+    assert content["onnx"]["image_shape"] == ["N", 5]
+    words = readme(out)
+    assert "Use the features with which the model was trained" in words
+    assert "one vector of 5 values" in words
+    assert "Convert the caption to lower case" in words
+    assert "There is no length limit" in words
+    np.save(out / "features.npy", np.ones((2, 5), np.float16))
+    expected = model.similarity(torch.ones(2, 5), ["a dog runs", "two people eat lunch"])
+    torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_regions_with_gpo(tmp_path):
+    model = gru(image_pooling="gpo", text_pooling="gpo")
+    exported = export_onnx(model, tmp_path / "towers", regions=True, features="crops of the dataset flickr8k")
+    words = readme(tmp_path / "towers")
+    assert "trained with the features crops of the dataset flickr8k" in words
+    assert "`lengths` has the number of real regions" in words
+    assert exported.image_shape == ("N", "R", 5)
+    padded = Padded(torch.randn(2, 9, 5), torch.tensor([3, 9]))
+    check(model, tmp_path / "towers", exported, [Padded(torch.randn(3, 4, 5), torch.tensor([4, 4, 4])), padded])
+    np.save(tmp_path / "towers" / "features.npy", np.arange(30, dtype=np.float32).reshape(2, 3, 5))
+    assert run_readme(tmp_path / "towers").shape == (2, 2)
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep", encoding="utf-8")
+    with pytest.raises(ValueError, match="`out`: expected a new or empty folder, or an earlier export"):
+        export_onnx(gru(), tmp_path / "mine")
+    assert (tmp_path / "mine" / "notes.txt").read_text(encoding="utf-8") == "keep"
+    earlier = tmp_path / "towers"
+    earlier.mkdir()
+    for name, content in {"text.onnx": "old", "image.onnx": "old", "config.json": '{"onnx": {}}'}.items():
+        (earlier / name).write_text(content, encoding="utf-8")
+    exported = export_onnx(gru(), earlier, images=torch.randn(1, 5), texts=["a dog"])
+    assert exported.image_difference <= TOLERANCE
+    assert (earlier / "text.onnx").stat().st_size > 100
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "towers"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"text.onnx": "mine"},
+        {"text.onnx": "mine", "image.onnx": "mine", "config.json": "{}"},
+        {"text.onnx": "mine", "image.onnx": "mine", "config.json": "{"},
+        {"text.onnx": "old", "image.onnx": "old", "config.json": '{"onnx": {}}', "notes.txt": "keep"},
+    ],
+)
+def test_folders_with_other_files_are_not_replaced(tmp_path, files):
+    (tmp_path / "mine").mkdir()
+    for name, content in files.items():
+        (tmp_path / "mine" / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match="nothing is overwritten"):
+        export_onnx(gru(), tmp_path / "mine")
+    assert {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "mine").iterdir()} == files
+
+
+def test_a_folder_beside_and_the_name_of_the_registry(tmp_path):
+    (tmp_path / "towers.new").mkdir()
+    model = build(VseppConfig(name="mine", words=20, **FEATURES))
+    export_onnx(model, tmp_path / "towers")
+    assert (tmp_path / "towers.new").is_dir()
+    assert json.loads((tmp_path / "towers" / "config.json").read_text(encoding="utf-8"))["config"]["name"] == "vsepp"
+
+
+def test_a_tower_that_disagrees_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("bcls.models.export.TOLERANCE", -1.0)
+    with pytest.raises(ValueError, match=r"`model`: expected vectors that differ from torch by at most -1"):
+        export_onnx(gru(), tmp_path / "towers")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_cross_attention_has_no_two_towers(tmp_path, name):
+    model = build({"name": name, "words": 20, "features": 8, "width": 8, "similarity_width": 4, "regions": 3})
+    with pytest.raises(ValueError, match="`model`: expected a model with one vector an image and one a caption"):
+        export_onnx(model, tmp_path / "towers")
+
+
+def tower(path, name):
+    session = onnxruntime.InferenceSession(str(path))
+
+    def run(items):
+        given = {name: items.values.numpy()}
+        if items.lengths is not None:
+            given["lengths"] = items.lengths.numpy()
+        return torch.from_numpy(session.run(None, given)[0])
+
+    return run
+
+
+def check(model, out, exported, images):
+    """Other inputs than those that the export itself was checked with: more items, other lengths, one alone."""
+    assert max(exported.image_difference, exported.text_difference) <= TOLERANCE
+    image_tower, text_tower = tower(out / "image.onnx", "images"), tower(out / "text.onnx", "numbers")
+    for texts in (factories.TEXTS * 3, ["a dog runs"], ["a"]):
+        found = text_tower(model.prepare_texts(texts))
+        torch.testing.assert_close(found, model.encode_texts(texts), atol=TOLERANCE, rtol=0)
+    for some in images:
+        found = image_tower(model.prepare_images(some))
+        torch.testing.assert_close(found, model.encode_images(some), atol=TOLERANCE, rtol=0)
+
+
+def readme(out):
+    """The words of the README on one line."""
+    return " ".join((out / "README.md").read_text(encoding="utf-8").split())
+
+
+def run_readme(out):
+    """Run the README's block in the folder, where neither torch nor this package may be imported; its scores."""
+    code = re.search(r"```python\n(.*?)```", (out / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    blocked = "import sys\nsys.modules['torch'] = sys.modules['bcls'] = None\n"
+    subprocess.run(
+        [sys.executable, "-c", f"{blocked}{code}\nnp.save('scores.npy', scores)"], cwd=out, check=True, timeout=120
+    )
+    return torch.from_numpy(np.load(out / "scores.npy"))
+
+
+@pytest.mark.parametrize("kind", ["clip", pytest.param("siglip", marks=pytest.mark.slow)])
+def test_two_towers_of_one_checkpoint(tmp_path, kind):
+    folder = getattr(factories, kind)(tmp_path / "checkpoint")
+    model = build({"name": "dual", "image": "clip", "model": str(folder)})
+    out = tmp_path / "towers"
+    exported = export_onnx(model, out)
+    pictures = [factories.image(50, 40, seed=3), factories.image(33, 80, seed=4)]
+    check(model, out, exported, [pictures * 2, pictures[:1]])
+    words = readme(out)
+    assert "The order of the channels is red, green, blue" in words
+    assert "bicubic with antialiasing" in words
+    assert "Captions are truncated to 12 tokens" in words
+    if kind == "clip":
+        assert "shorter side has 32 pixels" in words
+        assert "Cut out the centre of 32 x 32 pixels" in words
+    else:
+        assert "Resize to 32 x 32 pixels" in words
+        assert "Cut out" not in words
+    # A photo with an EXIF orientation, and one with transparency.
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    pictures[0].save(out / "a.jpg", exif=turned)
+    pictures[1].putalpha(Image.linear_gradient("L").resize(pictures[1].size))
+    pictures[1].save(out / "b.jpg", format="PNG")
+    expected = model.similarity([out / "a.jpg", out / "b.jpg"], ["a dog runs", "two people eat lunch"])
+    torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("view", ["whole", "six-crop"])
+def test_one_look_or_several_at_a_picture(tmp_path, view):
+    sides = {"image": str(factories.vit(tmp_path / "vit")), "text": str(factories.bert(tmp_path / "bert"))}
+    model = build({"name": "dual", **sides, "width": 6, "image_view": view})
+    exported = export_onnx(model, tmp_path / "towers")
+    pictures = [factories.image(50, 40, seed=3), factories.image(33, 80, seed=4)]
+    check(model, tmp_path / "towers", exported, [pictures * 2, pictures[:1]])
+
+
+def test_regions_of_pictures_are_refused(tmp_path):
+    model = build({"name": "dual", "image": "clip", "model": str(factories.clip(tmp_path / "checkpoint"))})
+    with pytest.raises(ValueError, match="`regions`: expected a model that takes features"):
+        export_onnx(model, tmp_path / "towers", regions=True)
+
+
+@pytest.mark.slow
+def test_packaged_encoders(tmp_path):
+    model = build({"name": "dual", "image": "efficientnet-lite0", "width": 16})
+    out = tmp_path / "towers"
+    exported = export_onnx(model, out)
+    pictures = [factories.image(300, 200, seed=3), factories.image(120, 180, seed=4)]
+    check(model, out, exported, [pictures, pictures[:1]])
+    for name, picture in zip(("a.jpg", "b.jpg"), pictures, strict=True):
+        picture.save(out / name, format="PNG")
+    expected = model.similarity(pictures, ["a dog runs", "two people eat lunch"])
+    torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_features_of_a_run_are_read_from_its_config(tmp_path):
+    assert trained_features("photo") is None
+    (tmp_path / "config.yaml").write_text("features: lite2\ndata: /data/flickr8k\n", encoding="utf-8")
+    assert trained_features(tmp_path) == "lite2 of the dataset flickr8k"
+    (tmp_path / "config.yaml").write_text("features: null\n", encoding="utf-8")
+    assert trained_features(tmp_path) is None
