@@ -28,7 +28,7 @@ RIGHT = {"rsum": 1, "rows": ["a"], "spaces": {"a": {"lr": [1, 2]}}, "more": None
         {"columns": "a"},
     ],
 )
-def test_what_fits_passes(more):
+def test_valid_objects(more):
     check_shape("file", {**RIGHT, **more}, SHAPE, "mend it")
 
 
@@ -49,13 +49,13 @@ def test_what_fits_passes(more):
         ({"spaces": {"x" * 500: 1}}, "`file, spaces, xxx"),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_short_message(more, message):
+def test_errors_are_short(more, message):
     with pytest.raises(ValueError, match="expected") as raised:
         check_shape("file", {**RIGHT, **more}, SHAPE, "mend it")
     assert str(raised.value).startswith(message)
     assert len(str(raised.value)) < 200
 
 
-def test_what_is_missing_is_named():
+def test_a_missing_key_is_named():
     with pytest.raises(ValueError, match="`file`: expected `rsum`, got none; mend it"):
         check_shape("file", {}, SHAPE, "mend it")
