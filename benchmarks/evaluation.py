@@ -1,11 +1,11 @@
-"""Speed and memory of the figures, as ratios measured in one run: ``python -m benchmarks.evaluation``.
+"""Speed and memory of the metrics, as ratios measured in one run: ``python -m benchmarks.evaluation``.
 
-With ``--device cuda`` Kendall's tau is counted on the GPU, and its rival is our own path for the CPU.
+With ``--device cuda`` Kendall's tau is computed on the GPU, and the baseline is the CPU implementation.
 
-The rival of :func:`bcls.evaluation.coco` is what one does without it: sort all rows and columns of the matrix, look the
-ids up, and hand the lists to the package ``eccv_caption``. Both start from the same 5,000 x 25,000 float32 matrix and
-give the same 24 figures, which is checked. The rival takes a few minutes and is measured once. The rival of
-:func:`bcls.evaluation.kendall` is a loop of ``scipy.stats.kendalltau``, timed on a sample of the queries and scaled up.
+The baseline of :func:`bcls.evaluation.eccv` sorts all rows and columns of the matrix, looks up the ids, and passes the
+lists to the package ``eccv_caption``. Both start from the same 5,000 x 25,000 float32 matrix and must give the same 24
+values. The baseline takes a few minutes and is measured once. The baseline of :func:`bcls.evaluation.kendall` is a loop
+of ``scipy.stats.kendalltau``, timed on a sample of the queries and extrapolated.
 """
 
 import argparse
@@ -78,12 +78,12 @@ def against_eccv_caption():
     image_ids, caption_ids = truth.image_of_caption[::5], truth.captions
     similarity, _ = scores(5000, 25000)
     load_truth.cache_clear()  # reading the ground truth is part of both
-    ours, figures = seconds(lambda: eccv(similarity, image_ids, caption_ids))
-    rival, expected = seconds(lambda: sort_and_eccv_caption(similarity, image_ids, caption_ids))
-    if figures.keys() != expected.keys():
-        raise SystemExit(f"other figures: {figures.keys() ^ expected.keys()}")
-    gap = max(abs(figures[name] - expected[name]) for name in figures)
-    return [("eccv, 5,000 x 25,000: argsort and eccv_caption / ours", rival, ours, "", gap)]
+    ours, metrics = seconds(lambda: eccv(similarity, image_ids, caption_ids))
+    baseline, expected = seconds(lambda: sort_and_eccv_caption(similarity, image_ids, caption_ids))
+    if metrics.keys() != expected.keys():
+        raise SystemExit(f"other metrics: {metrics.keys() ^ expected.keys()}")
+    gap = max(abs(metrics[name] - expected[name]) for name in metrics)
+    return [("eccv, 5,000 x 25,000: argsort and eccv_caption / ours", baseline, ours, "", gap)]
 
 
 def sorted_recalls(similarity, owner):
@@ -97,10 +97,10 @@ def sorted_recalls(similarity, owner):
 
 def against_sorting():
     similarity, owner = scores(1000, 5000)
-    ours, figures = seconds(lambda: recalls(similarity, owner), 5)
-    rival, expected = seconds(lambda: sorted_recalls(similarity, owner))
+    ours, metrics = seconds(lambda: recalls(similarity, owner), 5)
+    baseline, expected = seconds(lambda: sorted_recalls(similarity, owner))
     what = "recalls, 1,000 x 5,000: sorted rows and columns / ours"
-    return [(what, rival, ours, "", abs(figures["rsum"] - expected))]
+    return [(what, baseline, ours, "", abs(metrics["rsum"] - expected))]
 
 
 #: Rows and columns of each direction that scipy is timed on, in rounds between which our path runs.
@@ -121,7 +121,7 @@ def against_scipy():
     similarity, _ = scores(1000, 5000)
     relevance = labels(1000, 5000)
     turned = np.ascontiguousarray(similarity.T), np.ascontiguousarray(relevance.T)
-    ours, rival, gap = [], [], 0.0
+    ours, baseline, gap = [], [], 0.0
     for turn in range(ROUNDS):
         ours.append(seconds(lambda: kendall(similarity, relevance))[0])
         whole = 0.0
@@ -130,10 +130,10 @@ def against_scipy():
             took, expected = seconds(lambda s=s, r=r, part=part: scipy_taus(s[part], r[part]))
             whole += took * len(s) / sample
             gap = max(gap, abs(expected - taus(s[part], r[part])[1]).max())
-        rival.append(whole)
+        baseline.append(whole)
     rows, columns = (ROUNDS * sample for sample in SAMPLE)
     what = f"kendall, 1,000 x 5,000: scipy on {rows} rows and {columns:,} columns, scaled / ours"
-    return [(what, statistics.median(rival), statistics.median(ours), ">= 1.8", gap)]
+    return [(what, statistics.median(baseline), statistics.median(ours), ">= 1.8", gap)]
 
 
 def on_gpu():
@@ -143,12 +143,12 @@ def on_gpu():
         similarity, _ = scores(images, captions)
         relevance = labels(images, captions)
         there = [torch.from_numpy(one).cuda() for one in (similarity, relevance)]
-        figures = kendall(*there)  # the first call also loads the kernels
+        metrics = kendall(*there)  # the first call also loads the kernels
         ours, _ = seconds(lambda there=there: kendall(*there), repeats)
-        rival, expected = seconds(lambda similarity=similarity, relevance=relevance: kendall(similarity, relevance))
-        gap = max(abs(figures[name] - expected[name]) for name in figures)
+        baseline, expected = seconds(lambda similarity=similarity, relevance=relevance: kendall(similarity, relevance))
+        gap = max(abs(metrics[name] - expected[name]) for name in metrics)
         found.append(
-            (f"kendall, {images:,} x {captions:,}: CPU / {torch.cuda.get_device_name()}", rival, ours, "", gap)
+            (f"kendall, {images:,} x {captions:,}: CPU / {torch.cuda.get_device_name()}", baseline, ours, "", gap)
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Where Flickr8k is."""
+"""Location of the Flickr8k files."""
 
 import os
 from pathlib import Path

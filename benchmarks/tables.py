@@ -1,4 +1,4 @@
-"""A table on the terminal, and the same rows as JSON."""
+"""Benchmark tables on the terminal, and the same rows as JSON files."""
 
 import json
 from pathlib import Path
@@ -21,13 +21,13 @@ def show(title, rows, path=None, device="cpu"):
 
 
 def keep(path, rows, title=None, device="cpu"):
-    """Write rows with what they were measured on, where a path is given.
+    """Write rows and the description of the machine, if a path is given.
 
     Args:
         path: A JSON file, or None.
-        rows: Texts and numbers by column.
-        title: What was measured.
-        device: Where.
+        rows: Strings and numbers by column.
+        title: Title of the table.
+        device: Device of the measurement.
     """
     if path is not None:
         about = {} if title is None else {"title": title}
@@ -36,7 +36,7 @@ def keep(path, rows, title=None, device="cpu"):
 
 
 def show_ratios(rows, path=None):
-    """Print rows of what was measured, two figures, their ratio and the bar; write them where a path is given."""
+    """Print rows of name, two values, their ratio and the required ratio; write them if a path is given."""
     table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     headings = ("what", "first", "second", "ratio", "bar")
     for heading in headings:

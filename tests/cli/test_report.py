@@ -5,7 +5,7 @@ import pytest
 
 from bcls.cli.report import main
 from bcls.experiments import SweepSettings, run_sweep, summary
-from tests.experiments.made import data, write
+from tests.experiments.factories import data, write
 from tests.experiments.sweep_factory import line, sweep
 
 PAPER = str(Path(__file__).parents[2] / "results" / "paper.json")

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from bcls.cli.sweep import main
-from tests.experiments.made import data, write
+from tests.experiments.factories import data, write
 
 
 @pytest.fixture

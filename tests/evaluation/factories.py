@@ -1,4 +1,4 @@
-"""A small split and scores for it, which the tests share."""
+"""A small split and scores for it."""
 
 import json
 

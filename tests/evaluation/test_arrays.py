@@ -1,4 +1,4 @@
-"""Files with arrays: what is read, what is chosen, and what is refused in one line."""
+"""Array files: reading, choice of a key, and errors."""
 
 import gzip
 import io
@@ -137,7 +137,7 @@ def test_a_plain_array_called_npz(folder):
         (np.array([["a"]]), "dtype <U1"),
     ],
 )
-def test_what_is_no_matrix_of_numbers(folder, array, message):
+def test_arrays_that_are_not_real_matrices(folder, array, message):
     np.save("a.npy", array)
     with pytest.raises(ValueError, match=message):
         open_matrix("a.npy")
@@ -177,21 +177,21 @@ def packed(name, content):
 @pytest.mark.parametrize("name", ["a.npy", "a.npy.gz", "a.npz"])
 @pytest.mark.parametrize("shape", [(2**20, 2**12), (2**40, 2**10), (2**62, 8), (2**70, 1), (-1, 3), (2, -3), (-2, -3)])
 @pytest.mark.parametrize("version", [1, 2])
-def test_memory_is_not_taken_for_what_a_header_promises(folder, name, shape, version):
+def test_no_memory_is_allocated_for_a_false_header(folder, name, shape, version):
     (folder / name).write_bytes(packed(name, lying(shape, version=version)))
     with below(8 * 2**20), pytest.raises(ValueError, match="expected an undamaged file of numbers"):
         open_matrix(name)
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npy.gz", "a.npz"])
-def test_a_header_without_end_is_not_looked_at(folder, name):
+def test_an_endless_header_is_not_read(folder, name):
     start = b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little")
     (folder / name).write_bytes(packed(name, start + b" " * 2**25))
     with pytest.raises(ValueError, match=r"got something else \(a header of 2147483648 bytes\)"):
         open_matrix(name)
 
 
-def test_ids_that_promise_more_than_follows(folder):
+def test_ids_with_a_header_larger_than_the_data(folder):
     with zipfile.ZipFile("a.npz", "w") as file:
         for key, content in (("x", npy(SCORES)), ("image_ids", lying((2**40,), "<U9"))):
             file.writestr(f"{key}.npy", content)

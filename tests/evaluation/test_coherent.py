@@ -14,17 +14,17 @@ from tests.reference.coherent import coherent_score as one_query
 
 
 def by_query(similarity, relevance, k, tau):
-    figures = {}
+    metrics = {}
     for direction, scores, labels in (("i2t", similarity, relevance), ("t2i", similarity.T, relevance.T)):
         values = np.array([tau(s, r, k) for s, r in zip(scores.tolist(), labels.tolist(), strict=True)])
         kept = values[~np.isnan(values)]
-        figures[f"{direction}_cs{k}"] = kept.mean() if kept.size else math.nan
-        figures[f"{direction}_undefined"] = float(np.isnan(values).sum())
-    return figures
+        metrics[f"{direction}_cs{k}"] = kept.mean() if kept.size else math.nan
+        metrics[f"{direction}_undefined"] = float(np.isnan(values).sum())
+    return metrics
 
 
-def close(figures, expected):
-    return figures == pytest.approx(expected, abs=1e-12, nan_ok=True)
+def close(metrics, expected):
+    return metrics == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 @st.composite

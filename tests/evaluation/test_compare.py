@@ -1,4 +1,4 @@
-"""Two models: differences, tests over images, and where they disagree."""
+"""compare(): differences, paired tests over images, and disagreements."""
 
 import numpy as np
 import pytest
@@ -24,24 +24,24 @@ def models(*bonuses, seeds=(0, 1)):
     ]
 
 
-def test_figures_are_those_of_recalls(split):
+def test_metrics_are_those_of_recalls(split):
     a, b = models(2.0, 3.0)
-    figures = compare(split, query_ranks(a, OWNER), query_ranks(b, OWNER))
+    metrics = compare(split, query_ranks(a, OWNER), query_ranks(b, OWNER))
     first, second = recalls(a, OWNER), recalls(b, OWNER)
     for key in first:
-        assert figures[f"a_{key}"] == pytest.approx(first[key])
-        assert figures[f"b_{key}"] == pytest.approx(second[key])
-        assert figures[f"difference_{key}"] == pytest.approx(first[key] - second[key])
+        assert metrics[f"a_{key}"] == pytest.approx(first[key])
+        assert metrics[f"b_{key}"] == pytest.approx(second[key])
+        assert metrics[f"difference_{key}"] == pytest.approx(first[key] - second[key])
 
 
 def test_the_tests_are_those_of_the_evaluation(split):
     a, b = (query_ranks(one, OWNER) for one in models(2.0, 2.5))
-    figures = compare(split, a, b, seed=3)
+    metrics = compare(split, a, b, seed=3)
     t2i = paired_test(a.t2i <= 1, b.t2i <= 1, OWNER, seed=3)
-    assert figures["p_t2i_r1"] == t2i["p_value"]
-    assert figures["difference_t2i_r1_low"] == pytest.approx(100 * t2i["difference_low"])
-    assert figures["p_i2t_r1"] == paired_test(a.i2t <= 1, b.i2t <= 1, seed=3)["p_value"]
-    assert figures["difference_rsum_low"] < figures["difference_rsum"] < figures["difference_rsum_high"]
+    assert metrics["p_t2i_r1"] == t2i["p_value"]
+    assert metrics["difference_t2i_r1_low"] == pytest.approx(100 * t2i["difference_low"])
+    assert metrics["p_i2t_r1"] == paired_test(a.i2t <= 1, b.i2t <= 1, seed=3)["p_value"]
+    assert metrics["difference_rsum_low"] < metrics["difference_rsum"] < metrics["difference_rsum_high"]
 
 
 def test_a_clear_difference_and_none(split):
@@ -73,9 +73,9 @@ def test_disagreements_are_counted(split):
     a[OWNER, np.arange(120)] = 1.0
     b = a.copy()
     b[0, :3], b[1, :3] = -1.0, 2.0  # image 0 and its captions go wrong, and image 1 finds another's captions
-    figures = compare(split, query_ranks(a, OWNER), query_ranks(b, OWNER))
-    assert (figures["i2t_disagree"], figures["i2t_only_a"], figures["i2t_only_b"]) == (2.0, 2.0, 0.0)
-    assert (figures["t2i_disagree"], figures["t2i_only_a"], figures["t2i_only_b"]) == (3.0, 3.0, 0.0)
+    metrics = compare(split, query_ranks(a, OWNER), query_ranks(b, OWNER))
+    assert (metrics["i2t_disagree"], metrics["i2t_only_a"], metrics["i2t_only_b"]) == (2.0, 2.0, 0.0)
+    assert (metrics["t2i_disagree"], metrics["t2i_only_a"], metrics["t2i_only_b"]) == (3.0, 3.0, 0.0)
 
 
 def test_an_image_without_captions_is_no_query(tmp_path):
@@ -83,9 +83,9 @@ def test_an_image_without_captions_is_no_query(tmp_path):
     split = open_dataset(tmp_path).split("test")
     owner = split.image_of_caption
     a, b = (query_ranks(np.vstack([make_scores(seed), np.zeros(12)]), owner) for seed in (0, 1))
-    figures = compare(split, a, b)
-    assert figures["i2t_disagree"] == np.count_nonzero((a.i2t[:6] <= 1) != (b.i2t[:6] <= 1))
-    assert figures["a_i2t_r1"] == pytest.approx(100 * np.mean(a.i2t[:6] <= 1))
+    metrics = compare(split, a, b)
+    assert metrics["i2t_disagree"] == np.count_nonzero((a.i2t[:6] <= 1) != (b.i2t[:6] <= 1))
+    assert metrics["a_i2t_r1"] == pytest.approx(100 * np.mean(a.i2t[:6] <= 1))
 
 
 def test_ranks_of_another_split(split):

@@ -1,4 +1,4 @@
-"""Tensors on a GPU give what arrays give, for every figure that takes a matrix."""
+"""Tensors on a GPU give the same metrics as arrays."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ OWNER = np.arange(30) % 12
 
 
 @pytest.mark.parametrize(
-    "figures",
+    "metrics",
     [
         lambda s, r: evaluation.kendall(s, r),
         lambda s, r: evaluation.ndcg(s, r, k=5),
@@ -25,13 +25,13 @@ OWNER = np.arange(30) % 12
         lambda s, r: evaluation.qb_norm_recalls(s, OWNER, r, r),
     ],
 )
-def test_a_gpu_changes_nothing(figures):
+def test_a_gpu_gives_the_same_metrics(metrics):
     generator = torch.Generator().manual_seed(0)
     similarity, relevance = torch.randn(12, 30, generator=generator), torch.rand(12, 30, generator=generator)
-    assert figures(similarity.cuda(), relevance.cuda()) == figures(similarity.numpy(), relevance.numpy())
+    assert metrics(similarity.cuda(), relevance.cuda()) == metrics(similarity.numpy(), relevance.numpy())
 
 
-def test_the_figures_of_coco(monkeypatch):
+def test_the_metrics_of_coco(monkeypatch):
     from bcls.evaluation.coco import Truth
 
     gold = {(name, "t2i"): {10 + c: [c] for c in range(5)} for name in ("coco", "cxc", "eccv")}

@@ -1,4 +1,4 @@
-"""The figures of one model: which are computed, and that they are those of ``bcls.evaluation``."""
+"""evaluate(): the metrics of each option."""
 
 import numpy as np
 import pytest
@@ -21,54 +21,54 @@ SCORES = make_scores(images=20, each=3)
 OWNER = np.repeat(np.arange(20), 3)
 
 
-def test_always(split):
-    figures = evaluate(split, SCORES)
+def test_recalls_and_median_ranks_are_always_computed(split):
+    metrics = evaluate(split, SCORES)
     ranks = evaluation.median_rank(SCORES, OWNER)
     expected = evaluation.recalls(SCORES, OWNER)
     expected |= {key: ranks[key] for key in ("i2t_median_rank", "t2i_median_rank")}
-    assert figures == expected
-    assert 0 < figures["rsum"] < 600
+    assert metrics == expected
+    assert 0 < metrics["rsum"] < 600
 
 
 def test_folds(split):
-    figures = evaluate(split, SCORES, folds=4)
+    metrics = evaluate(split, SCORES, folds=4)
     parts = [SCORES[5 * fold : 5 * fold + 5, 15 * fold : 15 * fold + 15] for fold in range(4)]
     for key in ("i2t_r1", "t2i_r1"):
-        assert figures[key] == pytest.approx(np.mean([evaluation.recalls(one, OWNER[:15])[key] for one in parts]))
+        assert metrics[key] == pytest.approx(np.mean([evaluation.recalls(one, OWNER[:15])[key] for one in parts]))
     for key in ("i2t_median_rank", "t2i_median_rank"):
-        assert figures[key] == np.mean([evaluation.median_rank(one, OWNER[:15])[key] for one in parts])
-    assert figures["t2i_r1"] > evaluate(split, SCORES)["t2i_r1"], "a smaller gallery is easier"
+        assert metrics[key] == np.mean([evaluation.median_rank(one, OWNER[:15])[key] for one in parts])
+    assert metrics["t2i_r1"] > evaluate(split, SCORES)["t2i_r1"], "a smaller gallery is easier"
 
 
-def test_every_other_family_has_keys_of_its_own(split):
+def test_each_option_adds_its_own_keys(split):
     plain = evaluate(split, SCORES)
     for options, key in [
         ({"intervals": True}, "i2t_r1_low"),
         ({"hubness": True}, "t2i_skew10"),
         ({"qbnorm": True}, "t2i_qbnorm_r1"),
     ]:
-        figures = evaluate(split, SCORES, **options)
-        assert key in figures
+        metrics = evaluate(split, SCORES, **options)
+        assert key in metrics
         assert key not in plain
-        assert plain == pytest.approx({one: figures[one] for one in plain})
+        assert plain == pytest.approx({one: metrics[one] for one in plain})
 
 
 @pytest.mark.parametrize("in_memory", [0, 1 << 30], ids=["file", "memory"])
 @pytest.mark.parametrize("at_once", [1, 4 * 20 * 7, 1 << 27])
-def test_graded_figures(split, monkeypatch, in_memory, at_once):
+def test_graded_metrics(split, monkeypatch, in_memory, at_once):
     monkeypatch.setattr(graded, "IN_MEMORY", in_memory)
     monkeypatch.setattr(graded, "_LABEL_BLOCK", at_once)
-    figures = evaluate(split, SCORES, labels="wordllama", cs=5)
+    metrics = evaluate(split, SCORES, labels="wordllama", cs=5)
     vectors = load_text_encoder("wordllama").encode(split.texts)
     labels = relevance(vectors, vectors, OWNER, caption_image=OWNER)
     first = slice(0, None, 3)
     expected = evaluation.kendall(SCORES, labels) | evaluation.ndcg(SCORES, labels, negative="clip")
     expected |= evaluation.coherent_score(SCORES[:, first], labels[:, first], 5)
-    assert expected == pytest.approx({key: figures[key] for key in expected}, abs=1e-3)
+    assert expected == pytest.approx({key: metrics[key] for key in expected}, abs=1e-3)
     assert "i2t_tau_b" in expected
 
 
-def test_labels_do_not_stay_on_the_disk(split, monkeypatch, tmp_path):
+def test_temporary_labels_are_removed(split, monkeypatch, tmp_path):
     import tempfile
 
     (tmp_path / "temporary").mkdir()
@@ -102,7 +102,7 @@ def test_the_usual_k(split, tmp_path):
         ({"labels": "wordlama"}, "`--labels`: expected 'minilm', 'wordllama'"),
     ],
 )
-def test_options_that_do_not_fit(split, options, message):
+def test_invalid_options(split, options, message):
     with pytest.raises(ValueError, match=message):
         evaluate(split, SCORES, **options)
 
@@ -130,10 +130,10 @@ def test_no_matrix_at_all(split):
 def test_one_image(tmp_path, each):
     split = make_split(tmp_path, images=1, each=each)
     options = {"labels": "wordllama", "intervals": True, "hubness": True, "qbnorm": True}
-    figures = evaluate(split, make_scores(images=1, each=each), **options)
-    assert (figures["rsum"], figures["i2t_median_rank"]) == (600.0, 1.0)
-    assert np.isnan(figures["t2i_tau_a"]), "one image has no order"
-    assert not [key for key in figures if "_cs" in key]
+    metrics = evaluate(split, make_scores(images=1, each=each), **options)
+    assert (metrics["rsum"], metrics["i2t_median_rank"]) == (600.0, 1.0)
+    assert np.isnan(metrics["t2i_tau_a"]), "one image has no order"
+    assert not [key for key in metrics if "_cs" in key]
     with pytest.raises(ValueError, match="`--cs`"):
         evaluate(split, make_scores(images=1, each=each), labels="wordllama", cs=2)
 
@@ -149,18 +149,18 @@ def test_an_image_without_captions(tmp_path):
 
 def test_a_tiny_split(tmp_path):
     split = make_split(tmp_path, images=1, each=1)
-    figures = evaluate(split, np.zeros((1, 1)), intervals=True, hubness=True, qbnorm=True)
-    assert figures["rsum"] == 600.0
-    assert np.isnan(figures["i2t_skew1"])
+    metrics = evaluate(split, np.zeros((1, 1)), intervals=True, hubness=True, qbnorm=True)
+    assert metrics["rsum"] == 600.0
+    assert np.isnan(metrics["i2t_skew1"])
 
 
-def test_eccv_needs_numbers_that_coco_has(split, tmp_path):
+def test_eccv_needs_ids_of_coco(split, tmp_path):
     pytest.importorskip("eccv_caption", reason='needs pip install "bcls[eval]"')
     with pytest.raises(ValueError, match=r"COCO 5K test split, each once, got 20 unknown \(0, 1, 2, \.\.\.\)"):
         evaluate(split, SCORES, eccv=True)
 
 
-def test_eccv_names_ids_that_are_no_numbers(tmp_path):
+def test_eccv_lists_non_numeric_ids(tmp_path):
     add_image_without_captions(make_data(tmp_path))
     split = open_dataset(tmp_path).split("test")
     with pytest.raises(ValueError, match=r"`--eccv`: .* got 1 of 7 image ids that are no numbers \(silent\)"):

@@ -1,3 +1,5 @@
+"""Kendall's tau: the definition, scipy, and equal counts on the CPU and on a device."""
+
 import math
 import warnings
 
@@ -9,27 +11,28 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import kendalltau
 
-from bcls.evaluation.kendall import kendall
+from bcls.evaluation import inputs as _inputs
+from bcls.evaluation.kendall import count_inversions, counts_on_device, inversions, kendall, pair_counts
 from tests.reference.kendall_tau import kendall_tau
 
 
 def by_query(similarity, relevance, tau):
     """Means over rows and over columns of ``tau(scores, labels) -> (tau_a, tau_b)``, nans left out."""
-    figures = {}
+    metrics = {}
     for name, scores, labels in (("i2t", similarity, relevance), ("t2i", similarity.T, relevance.T)):
         values = np.array([tau(s, r) for s, r in zip(scores.tolist(), labels.tolist(), strict=True)])
         for kind, column in zip("ab", values.T, strict=True):
             kept = column[~np.isnan(column)]
-            figures[f"{name}_tau_{kind}"] = kept.mean() if kept.size else math.nan
-    return figures
+            metrics[f"{name}_tau_{kind}"] = kept.mean() if kept.size else math.nan
+    return metrics
 
 
 def scipy_tau(scores, labels):
     return (0.0, kendalltau(scores, labels).statistic if len(scores) > 1 else math.nan)
 
 
-def close(figures, expected):
-    return figures == pytest.approx(expected, abs=1e-12, nan_ok=True)
+def close(metrics, expected):
+    return metrics == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 SHAPES = st.tuples(st.integers(1, 11), st.integers(1, 19))
@@ -59,22 +62,22 @@ def test_the_definition_over_the_whole_range_of_float64(problem):
 @settings(deadline=None)
 @given(problems(np.float32, st.floats(width=32, allow_nan=False, allow_infinity=False) | FEW))
 def test_tau_b_is_scipys(problem):
-    figures, expected = kendall(*problem), by_query(*problem, scipy_tau)
-    assert close(figures["i2t_tau_b"], expected["i2t_tau_b"])
-    assert close(figures["t2i_tau_b"], expected["t2i_tau_b"])
+    metrics, expected = kendall(*problem), by_query(*problem, scipy_tau)
+    assert close(metrics["i2t_tau_b"], expected["i2t_tau_b"])
+    assert close(metrics["t2i_tau_b"], expected["t2i_tau_b"])
 
 
 @settings(deadline=None)
 @given(problems(np.float32, FEW))
 def test_properties(problem):
     similarity, relevance = problem
-    figures = kendall(similarity, relevance)
-    assert all(math.isnan(value) or -1.0 <= value <= 1.0 for value in figures.values())
-    swapped = {key: figures[{"i2t": "t2i", "t2i": "i2t"}[key[:3]] + key[3:]] for key in figures}
+    metrics = kendall(similarity, relevance)
+    assert all(math.isnan(value) or -1.0 <= value <= 1.0 for value in metrics.values())
+    swapped = {key: metrics[{"i2t": "t2i", "t2i": "i2t"}[key[:3]] + key[3:]] for key in metrics}
     assert close(kendall(similarity.T, relevance.T), swapped)
-    assert close(kendall(relevance, similarity), figures)
-    assert close(kendall(-similarity, relevance), {key: -value for key, value in figures.items()})
-    assert close(kendall(similarity * 4, relevance), figures)
+    assert close(kendall(relevance, similarity), metrics)
+    assert close(kendall(-similarity, relevance), {key: -value for key, value in metrics.items()})
+    assert close(kendall(similarity * 4, relevance), metrics)
 
 
 @pytest.mark.parametrize("block", [1, 3 * 700, 10**9])
@@ -85,10 +88,10 @@ def test_many_items_in_any_blocks(monkeypatch, block):
     similarity = rng.standard_normal((7, 700)).astype(np.float32)
     relevance = (similarity + rng.standard_normal((7, 700))).round(1).astype(np.float32)
     expected = by_query(similarity, relevance, scipy_tau)
-    figures = kendall(similarity, relevance)
-    assert figures["i2t_tau_b"] == pytest.approx(expected["i2t_tau_b"], abs=1e-12)
-    assert figures["t2i_tau_b"] == pytest.approx(expected["t2i_tau_b"], abs=1e-12)
-    assert figures["i2t_tau_a"] < figures["i2t_tau_b"]
+    metrics = kendall(similarity, relevance)
+    assert metrics["i2t_tau_b"] == pytest.approx(expected["i2t_tau_b"], abs=1e-12)
+    assert metrics["t2i_tau_b"] == pytest.approx(expected["t2i_tau_b"], abs=1e-12)
+    assert metrics["i2t_tau_a"] < metrics["i2t_tau_b"]
 
 
 def test_perfect_and_reversed_order():
@@ -99,26 +102,26 @@ def test_perfect_and_reversed_order():
 
 def test_equal_scores_have_no_tau_b_and_a_tau_a_of_zero():
     similarity, relevance = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]), np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    figures = kendall(similarity, relevance)
-    assert figures["i2t_tau_a"] == 0.5
-    assert figures["i2t_tau_b"] == 1.0
+    metrics = kendall(similarity, relevance)
+    assert metrics["i2t_tau_a"] == 0.5
+    assert metrics["i2t_tau_b"] == 1.0
     # Each caption has the same label for both images.
-    assert figures["t2i_tau_a"] == 0.0
-    assert math.isnan(figures["t2i_tau_b"])
+    assert metrics["t2i_tau_a"] == 0.0
+    assert math.isnan(metrics["t2i_tau_b"])
 
 
-def test_equal_scores_are_no_reason_for_a_warning():
+def test_equal_scores_do_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figures = kendall(np.zeros((2, 3)), np.arange(6.0).reshape(2, 3))
-    assert np.isnan(figures["i2t_tau_b"])
+        metrics = kendall(np.zeros((2, 3)), np.arange(6.0).reshape(2, 3))
+    assert np.isnan(metrics["i2t_tau_b"])
 
 
 def test_one_item_has_no_tau():
-    figures = kendall(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0]]))
-    assert figures["i2t_tau_a"] == figures["i2t_tau_b"] == 1.0
-    assert math.isnan(figures["t2i_tau_a"])
-    assert math.isnan(figures["t2i_tau_b"])
+    metrics = kendall(np.array([[1.0, 2.0]]), np.array([[0.0, 1.0]]))
+    assert metrics["i2t_tau_a"] == metrics["i2t_tau_b"] == 1.0
+    assert math.isnan(metrics["t2i_tau_a"])
+    assert math.isnan(metrics["t2i_tau_b"])
     assert all(math.isnan(value) for value in kendall(np.ones((1, 1)), np.ones((1, 1))).values())
 
 
@@ -151,3 +154,108 @@ def test_bad_input():
         kendall(good, None)
     with pytest.raises(ValueError, match="`similarity`"):
         kendall(np.zeros((3, 0)), np.zeros((3, 0)))
+
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def by_definition(scores, labels):
+    """Net, equal scores and equal labels of each row, by looking at every pair."""
+    order, truth = (np.sign(one[:, :, None] - one[:, None, :]) for one in (scores, labels))
+    upper = np.triu(np.ones(order.shape[1:]), 1)
+    return [(one * upper).sum(axis=(1, 2)).astype(int).tolist() for one in (order * truth, order == 0, truth == 0)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 64, 65, 257, 1000])
+def test_inversions_of_every_length(length, device):
+    rng = np.random.default_rng(length)
+    rows = np.stack([rng.permutation(length) for _ in range(4)] + [np.arange(length), np.arange(length)[::-1]])
+    rows = rows.astype(np.int32)
+    before = torch.from_numpy(rows.copy()).to(device)
+    assert inversions(before).tolist() == count_inversions(rows).tolist()
+    assert (before.cpu().numpy() == rows).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_counts_by_the_definition(data):
+    shape = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 14)))
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    width = 8 * np.dtype(dtype).itemsize
+    values = FEW | st.floats(-(2.0**99), 2.0**99, width=width)
+    scores, labels = (data.draw(arrays(dtype, shape, elements=values)) for _ in range(2))
+    counts = pair_counts(torch.from_numpy(scores), torch.from_numpy(labels))
+    assert [one.tolist() for one in counts] == by_definition(scores.astype(float), labels.astype(float))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("block", [1, 3 * 90, 1 << 24])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1", ">f4"])
+def test_both_directions_equal_the_path_for_arrays(monkeypatch, device, block, dtype):
+    rng = np.random.default_rng(0)
+    similarity = rng.standard_normal((17, 90)).astype(np.float32)
+    relevance = (40 + 8 * (similarity + rng.standard_normal((17, 90)))).clip(0, 99).round().astype(dtype)
+    relevance.flags.writeable = False
+    seen = []
+
+    def counted(scores, labels):
+        seen.append(scores.device.type)
+        return counts_on_device(scores, labels, block)
+
+    expected = kendall(similarity, relevance)
+    # As if the tensor lay on a GPU: `kendall` then counts through this path, and nothing else changes.
+    monkeypatch.setitem(kendall.__globals__, "counts_on_device", counted)
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", (device,))
+    assert kendall(torch.from_numpy(similarity).to(device), relevance) == expected
+    assert seen == [device]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_half_precision_views_and_gradients(device):
+    generator = torch.Generator().manual_seed(0)
+    similarity = torch.randn(20, 18, generator=generator).bfloat16().T[::2]
+    relevance = torch.randint(0, 4, (9, 20), generator=generator).float().requires_grad_()
+    i2t, t2i = counts_on_device(similarity.to(device), relevance)
+    scores, labels = similarity.double().numpy(), relevance.detach().double().numpy()
+    assert i2t.tolist() == by_definition(scores, labels)
+    assert t2i.tolist() == by_definition(scores.T, labels.T)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1)])
+def test_one_item(monkeypatch, shape):
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
+    scores = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    there = kendall(torch.from_numpy(scores), scores)
+    np.testing.assert_equal(there, kendall(scores, scores))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("block", [1, 1 << 24])
+def test_the_first_bad_row_is_named(value, block):
+    good, bad = torch.zeros(5, 4), torch.zeros(5, 4)
+    bad[2, 1] = bad[4, 0] = value
+    with pytest.raises(ValueError, match=f"`similarity`: expected finite numbers, got {value} in row 2"):
+        counts_on_device(bad, good, block)
+    with pytest.raises(ValueError, match=f"`relevance`: expected finite numbers, got {value} in row 2"):
+        counts_on_device(good, bad.numpy(), block)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32])
+def test_no_order_is_lost_to_rounding(device, dtype):
+    """Neighbours that float32 would make equal."""
+    scores = (2**24 + torch.arange(4)).to(dtype)
+    i2t, _ = counts_on_device(scores[None].to(device), torch.arange(4.0)[None])
+    assert i2t.ravel().tolist() == [6, 0, 0]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 16, 17, 24, 25, 31, 33, 63, 64, 65, 72, 73, 130, 257])
+def test_every_way_that_runs_can_be_left_over(length):
+    rng = np.random.default_rng(length)
+    rows = np.stack([rng.permutation(length) for _ in range(4)] + [np.arange(length), np.arange(length)[::-1]])
+    expected = [np.triu(row[:, None] > row[None, :]).sum() for row in rows]
+    before = rows.astype(np.int32)
+    counts = count_inversions(before)
+    assert counts.tolist() == expected
+    assert (before == rows).all()

@@ -1,4 +1,4 @@
-"""A model, saved or in its run's folder, scored on a split: every pair as the model itself scores it."""
+"""Scores of saved models and training runs on a split."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import torch
 
 from bcls.data.dataset import open_dataset
 from bcls.data.vocabulary import Vocabulary
+from bcls.evaluation import compare, evaluate, query_ranks
 from bcls.evaluation.scores import is_model, load_similarity
 from bcls.models import base, sgraf
 from bcls.models import build
@@ -129,7 +130,7 @@ def test_a_run_knows_its_features(data, run):
         load_similarity([str(run)], split, features="mad")
 
 
-def test_a_run_gives_the_figures_that_it_wrote_down(data, run):
+def test_a_run_reproduces_its_validation_metrics(data, run):
     from bcls.evaluation.recall import recalls
     from bcls.training.metrics_log import read_metrics
 
@@ -139,7 +140,7 @@ def test_a_run_gives_the_figures_that_it_wrote_down(data, run):
     assert found == {key: best[key] for key in found}
 
 
-def test_pictures(tmp_path, monkeypatch):
+def test_images(tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
     rows = [
         {"image_id": f"i{n}", "caption_id": f"i{n}#{k}", "text": f"a dog {'runs' * k}", "split": "test"}
@@ -158,7 +159,7 @@ def test_pictures(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("here")
-def test_what_does_not_fit_is_named_with_its_numbers(data, tmp_path):
+def test_errors_name_the_expected_and_the_given_shape(data, tmp_path):
     vectors, regions = (open_dataset(data[number]).split("val") for number in (0, 4))
     torch.manual_seed(0)
     build({**KINDS["vsepp"], "features": 9}, vocabulary=VOCABULARY).save_pretrained("wide")
@@ -188,7 +189,7 @@ def test_weights_that_are_not_finite(data):
 
 
 @pytest.mark.usefixtures("here")
-def test_what_is_taken_for_a_model(data, run):
+def test_names_of_models(data, run):
     saved("vsepp")
     Path("embeddings").mkdir()
     Path("scores.txt").write_text("1 2")
@@ -211,5 +212,22 @@ def test_a_run_without_readable_settings(data, run, tmp_path):
         load_similarity([str(broken)], open_dataset(data[0]).split("val"))
 
 
-def test_a_home_that_is_not_there():
+def test_an_unknown_home_folder():
     assert is_model("~nosuchuser/x")
+
+
+@pytest.mark.usefixtures("here")
+def test_evaluate_and_compare_take_models_names_and_files(data):
+    split = split_of(data, "vsepp")
+    name, other = saved("vsepp", "a", seed=1), saved("vsepp", "b", seed=2)
+    scores = load_similarity([name], split, features="made")
+    np.save("scores.npy", scores)
+    expected = evaluate(split, scores)
+    for model in (name, Path("scores.npy"), load(name)):
+        assert evaluate(split, model, features="made") == expected
+    both = evaluate(split, ["scores.npy", other], features="made")
+    assert both == evaluate(split, load_similarity(["scores.npy", other], split, features="made"))
+    ranks = query_ranks(scores, split.image_of_caption)
+    assert compare(split, name, load(other), features="made") == compare(split, ranks, other, features="made")
+    with pytest.raises(ValueError, match="`model`: expected"):
+        evaluate(split, "modle")

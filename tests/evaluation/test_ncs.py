@@ -12,7 +12,7 @@ from tests.reference.ncs import ncs as one_query
 
 
 def by_query(similarity, metric, owner, ks, include_gold=False):
-    owner, figures = np.asarray(owner), {}
+    owner, metrics = np.asarray(owner), {}
     for k in ks:
         rows = [
             one_query(s, m, set() if include_gold else set(np.flatnonzero(owner == i).tolist()), k)
@@ -24,12 +24,12 @@ def by_query(similarity, metric, owner, ks, include_gold=False):
         ]
         for direction, values in (("i2t", rows), ("t2i", columns)):
             kept = [value for value in values if not math.isnan(value)]
-            figures[f"{direction}_ncs{k}"] = sum(kept) / len(kept) if kept else math.nan
-    return figures
+            metrics[f"{direction}_ncs{k}"] = sum(kept) / len(kept) if kept else math.nan
+    return metrics
 
 
-def close(figures, expected):
-    return figures == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+def close(metrics, expected):
+    return metrics == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
 @st.composite
@@ -47,14 +47,14 @@ def test_the_definition_with_ties_and_uneven_captions(problem, include_gold):
     assert close(ncs(*problem, ks=(1, 2, 30), include_gold=include_gold), expected)
 
 
-def test_a_model_that_ranks_by_the_metric_has_all_of_it():
+def test_ranking_by_the_metric_scores_100():
     metric = np.random.default_rng(0).random((12, 60)) + 0.1
-    figures = ncs(metric, torch.from_numpy(metric), np.repeat(np.arange(12), 5))
-    assert list(figures)[:2] == ["i2t_ncs1", "i2t_ncs5"]
-    assert all(value == pytest.approx(100.0, abs=1e-6) for value in figures.values())
+    metrics = ncs(metric, torch.from_numpy(metric), np.repeat(np.arange(12), 5))
+    assert list(metrics)[:2] == ["i2t_ncs1", "i2t_ncs5"]
+    assert all(value == pytest.approx(100.0, abs=1e-6) for value in metrics.values())
 
 
-def test_gold_items_count_only_where_they_are_asked_for():
+def test_gold_items_count_with_include_gold_only():
     similarity = np.array([[5.0, 1.0, 2.0], [0.0, 5.0, 1.0], [0.0, 1.0, 5.0]])
     metric = np.array([[10.0, 1.0, 2.0], [0.0, 10.0, 4.0], [0.0, 3.0, 10.0]])
     owner = [0, 1, 2]
@@ -65,13 +65,13 @@ def test_gold_items_count_only_where_they_are_asked_for():
 
 
 def test_one_image_has_nothing_beyond_its_own():
-    figures = ncs(np.ones((1, 3)), np.ones((1, 3)), [0, 0, 0], ks=(1,))
-    assert math.isnan(figures["i2t_ncs1"])
-    assert math.isnan(figures["t2i_ncs1"])
+    metrics = ncs(np.ones((1, 3)), np.ones((1, 3)), [0, 0, 0], ks=(1,))
+    assert math.isnan(metrics["i2t_ncs1"])
+    assert math.isnan(metrics["t2i_ncs1"])
     assert ncs(np.ones((1, 1)), np.ones((1, 1)), [0], ks=(5,), include_gold=True)["t2i_ncs5"] == pytest.approx(100.0)
 
 
-def test_a_gallery_worth_nothing_scores_nothing():
+def test_a_gallery_of_value_zero_scores_zero():
     assert ncs(np.eye(3), np.zeros((3, 3)), [0, 1, 2], ks=(2,)) == {"i2t_ncs2": 0.0, "t2i_ncs2": 0.0}
 
 

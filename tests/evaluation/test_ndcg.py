@@ -13,20 +13,20 @@ from tests.reference.ndcg import ndcg as one_query
 
 
 def by_query(similarity, relevance, k=None):
-    figures = {}
+    metrics = {}
     for name, exponential in (("ndcg", False), ("ndcg_exp", True)):
         for direction, scores, labels in (("i2t", similarity, relevance), ("t2i", similarity.T, relevance.T)):
             pairs = zip(scores.tolist(), labels.tolist(), strict=True)
             values = np.array([one_query(s, r, k, exponential) for s, r in pairs])
             kept = values[~np.isnan(values)]
-            figures[f"{direction}_{name}"] = kept.mean() if kept.size else math.nan
-            figures[f"{direction}_empty"] = float(np.isnan(values).sum())
-        figures[name] = (figures[f"i2t_{name}"] + figures[f"t2i_{name}"]) / 2
-    return figures
+            metrics[f"{direction}_{name}"] = kept.mean() if kept.size else math.nan
+            metrics[f"{direction}_empty"] = float(np.isnan(values).sum())
+        metrics[name] = (metrics[f"i2t_{name}"] + metrics[f"t2i_{name}"]) / 2
+    return metrics
 
 
-def close(figures, expected):
-    return figures == pytest.approx(expected, abs=1e-12, nan_ok=True)
+def close(metrics, expected):
+    return metrics == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 @st.composite
@@ -45,20 +45,20 @@ def test_the_definition_with_ties_and_empty_queries(problem, k):
 def test_the_check_value_of_wray_and_colleagues():
     similarity = np.array([[1.0, 0.7, 0.4, 0.0], [0.3, 0.9, 0.6, 0.1], [0.2, 0.5, 0.8, 0.4]])
     relevance = np.array([[1.0, 0.5, 0.25, 0.0], [0.0, 1.0, 0.4, 0.0], [0.5, 0.3, 1.0, 0.0]])
-    figures = ndcg(similarity, relevance)
-    assert figures["i2t_ndcg"] == pytest.approx(0.9371789900735429, abs=1e-15)
+    metrics = ndcg(similarity, relevance)
+    assert metrics["i2t_ndcg"] == pytest.approx(0.9371789900735429, abs=1e-15)
     # The last caption is relevant to no image.
-    assert (figures["i2t_empty"], figures["t2i_empty"]) == (0.0, 1.0)
+    assert (metrics["i2t_empty"], metrics["t2i_empty"]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("k", [1, 4, 30, 100])
 def test_sklearn_where_the_definitions_meet(k):
     rng = np.random.default_rng(k)
     similarity, relevance = rng.standard_normal((12, 30)), rng.random((12, 30))
-    figures = ndcg(similarity, relevance, k=k)
-    assert figures["i2t_ndcg"] == pytest.approx(ndcg_score(relevance, similarity, k=k), abs=1e-12)
-    assert figures["t2i_ndcg"] == pytest.approx(ndcg_score(relevance.T, similarity.T, k=k), abs=1e-12)
-    assert figures["i2t_ndcg_exp"] == pytest.approx(ndcg_score(2**relevance - 1, similarity, k=k), abs=1e-12)
+    metrics = ndcg(similarity, relevance, k=k)
+    assert metrics["i2t_ndcg"] == pytest.approx(ndcg_score(relevance, similarity, k=k), abs=1e-12)
+    assert metrics["t2i_ndcg"] == pytest.approx(ndcg_score(relevance.T, similarity.T, k=k), abs=1e-12)
+    assert metrics["i2t_ndcg_exp"] == pytest.approx(ndcg_score(2**relevance - 1, similarity, k=k), abs=1e-12)
     # All labels are above 0, so that no cut is the whole gallery.
     assert ndcg(similarity, relevance)["i2t_ndcg"] == pytest.approx(ndcg_score(relevance, similarity), abs=1e-12)
 
@@ -66,13 +66,13 @@ def test_sklearn_where_the_definitions_meet(k):
 @given(problems())
 def test_properties(problem):
     similarity, relevance = problem
-    figures = ndcg(similarity, relevance)
+    metrics = ndcg(similarity, relevance)
     swapped = ndcg(similarity.T, relevance.T)
-    assert swapped["i2t_ndcg_exp"] == pytest.approx(figures["t2i_ndcg_exp"], nan_ok=True)
-    assert all(math.isnan(value) or -1e-12 <= value <= 1 + 1e-12 for key, value in figures.items() if "ndcg" in key)
+    assert swapped["i2t_ndcg_exp"] == pytest.approx(metrics["t2i_ndcg_exp"], nan_ok=True)
+    assert all(math.isnan(value) or -1e-12 <= value <= 1 + 1e-12 for key, value in metrics.items() if "ndcg" in key)
     perfect = ndcg(relevance, relevance)
     assert all(math.isnan(value) or value == pytest.approx(1) for key, value in perfect.items() if "ndcg" in key)
-    assert ndcg(similarity, relevance * 2)["i2t_ndcg"] == pytest.approx(figures["i2t_ndcg"], nan_ok=True)
+    assert ndcg(similarity, relevance * 2)["i2t_ndcg"] == pytest.approx(metrics["i2t_ndcg"], nan_ok=True)
 
 
 def test_negative_labels_by_each_policy():
@@ -105,8 +105,8 @@ def test_one_item_and_constant_scores():
 def test_blocks_and_tensors():
     rng = np.random.default_rng(1)
     similarity, relevance = rng.random((70, 1100)).astype(np.float32), rng.random((70, 1100)).round(1)
-    figures = ndcg(torch.from_numpy(similarity).requires_grad_(), torch.from_numpy(relevance), k=10)
-    assert close(figures, by_query(similarity, relevance, 10))
+    metrics = ndcg(torch.from_numpy(similarity).requires_grad_(), torch.from_numpy(relevance), k=10)
+    assert close(metrics, by_query(similarity, relevance, 10))
 
 
 @pytest.mark.parametrize(

@@ -24,19 +24,19 @@ def problems(draw):
 @given(problems(), st.sampled_from(VARIANTS))
 def test_the_definition_of_each_variant(problem, variant):
     similarity, owner, codes = problem
-    figures = pmrp(similarity, owner, codes, variant)
+    metrics = pmrp(similarity, owner, codes, variant)
     i2t, t2i = by_loops(similarity.tolist(), owner, codes.tolist(), variant)
-    assert figures[f"i2t_pmrp_{variant}"] == pytest.approx(i2t, abs=1e-9, nan_ok=True)
-    assert figures[f"t2i_pmrp_{variant}"] == pytest.approx(t2i, abs=1e-9, nan_ok=True)
-    assert figures["pmrp_unlabelled"] == np.count_nonzero(~codes.any(axis=1))
+    assert metrics[f"i2t_pmrp_{variant}"] == pytest.approx(i2t, abs=1e-9, nan_ok=True)
+    assert metrics[f"t2i_pmrp_{variant}"] == pytest.approx(t2i, abs=1e-9, nan_ok=True)
+    assert metrics["pmrp_unlabelled"] == np.count_nonzero(~codes.any(axis=1))
 
 
 def test_many_matches_and_blocks():
     rng = np.random.default_rng(0)
     similarity, owner, codes = rng.random((60, 300)), np.repeat(np.arange(60), 5), rng.random((60, 3)) < 0.4
     for variant in VARIANTS:
-        figures = pmrp(torch.from_numpy(similarity), owner, torch.from_numpy(codes), variant)
-        assert list(figures.values())[:2] == pytest.approx(by_loops(similarity.tolist(), owner, codes, variant))
+        metrics = pmrp(torch.from_numpy(similarity), owner, torch.from_numpy(codes), variant)
+        assert list(metrics.values())[:2] == pytest.approx(by_loops(similarity.tolist(), owner, codes, variant))
     assert (
         pmrp(similarity, owner, codes, "eccv")["i2t_pmrp_eccv"]
         != pmrp(similarity, owner, codes, "eccv50")["i2t_pmrp_eccv50"]
@@ -54,17 +54,17 @@ def test_the_variants_of_eccv_caption_are_its_own(variant, kept):
     plausible = (apart <= 2) & codes.any(axis=1) & codes.any(axis=1)[:, None] & ~np.eye(40, dtype=bool)
     i2t = {image: np.flatnonzero(plausible[image][owner]).tolist() for image in range(40) if plausible[image].any()}
     t2i = {c: np.flatnonzero(plausible[i]).tolist() for c, i in enumerate(owner) if plausible[i].any()}
-    figures = pmrp(similarity, owner, codes, variant)
+    metrics = pmrp(similarity, owner, codes, variant)
     for direction, gold, scores in (("i2t", i2t, similarity), ("t2i", t2i, similarity.T)):
         ranked = {query: np.argsort(-row).tolist()[:kept] for query, row in enumerate(scores)}
         expected = 100 * outside.compute_rprecision(ranked, gold)
-        assert figures[f"{direction}_pmrp_{variant}"] == pytest.approx(expected, abs=1e-9)
+        assert metrics[f"{direction}_pmrp_{variant}"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_nothing_is_labelled_and_one_image():
-    figures = pmrp(np.zeros((2, 2)), [0, 1], np.zeros((2, 3)), "pcme")
-    assert math.isnan(figures["i2t_pmrp_pcme"])
-    assert figures["pmrp_unlabelled"] == 2.0
+    metrics = pmrp(np.zeros((2, 2)), [0, 1], np.zeros((2, 3)), "pcme")
+    assert math.isnan(metrics["i2t_pmrp_pcme"])
+    assert metrics["pmrp_unlabelled"] == 2.0
     assert pmrp(np.zeros((1, 1)), [0], [[1]], "pcme")["t2i_pmrp_pcme"] == 100.0
     # Its own caption is no match there.
     assert math.isnan(pmrp(np.zeros((1, 1)), [0], [[1]], "eccv")["t2i_pmrp_eccv"])

@@ -1,27 +1,31 @@
+"""Recalls and ranks: the definition, sorting, and equal counts on the CPU and on a device."""
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from bcls.evaluation import inputs as _inputs
+from bcls.evaluation import recall as _ranks_on_device
 from bcls.evaluation.inputs import cores
-from bcls.evaluation.recall import best_targets, recalls
+from bcls.evaluation.recall import best_targets, median_rank, query_ranks, recalls, recalls_from_ranks, shares_within
 
 
 def by_sorting(similarity, image_of_caption, ks):
     """Whole rows and columns sorted, then a look at the first K."""
     owner = np.asarray(image_of_caption)
     rows = [np.flatnonzero(owner == i) for i in range(len(similarity))]
-    figures = {}
+    metrics = {}
     for k in ks:
         tops = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
         hits = [bool(set(tops[i]) & set(gold)) for i, gold in enumerate(rows) if len(gold)]
-        figures[f"i2t_r{k}"] = 100 * sum(hits) / len(hits)
+        metrics[f"i2t_r{k}"] = 100 * sum(hits) / len(hits)
     for k in ks:
         tops = np.argsort(-similarity.T, axis=1, kind="stable")[:, :k]
-        figures[f"t2i_r{k}"] = 100 * np.mean([owner[j] in tops[j] for j in range(len(owner))])
-    return figures | {"rsum": sum(figures.values())}
+        metrics[f"t2i_r{k}"] = 100 * np.mean([owner[j] in tops[j] for j in range(len(owner))])
+    return metrics | {"rsum": sum(metrics.values())}
 
 
 @st.composite
@@ -41,7 +45,7 @@ def test_agrees_with_sorting_under_ties_and_uneven_captions(problem):
 
 
 @pytest.mark.parametrize("width", [1, 3, 700])
-def test_blocks_give_the_same_figures(monkeypatch, width):
+def test_blocks_give_the_same_metrics(monkeypatch, width):
     rng = np.random.default_rng(0)
     similarity = rng.integers(0, 50, (301, 612)).astype(np.float32)
     owner = rng.integers(0, 301, 612)
@@ -63,14 +67,14 @@ def test_more_rows_above_than_a_byte_counts():
 
 
 def test_the_lower_index_wins_a_tie():
-    figures = recalls(np.zeros((2, 4)), [0, 0, 1, 1], ks=(1, 2, 3))
-    assert [figures[f"t2i_r{k}"] for k in (1, 2, 3)] == [50.0, 100.0, 100.0]
-    assert [figures[f"i2t_r{k}"] for k in (1, 2, 3)] == [50.0, 50.0, 100.0]
+    metrics = recalls(np.zeros((2, 4)), [0, 0, 1, 1], ks=(1, 2, 3))
+    assert [metrics[f"t2i_r{k}"] for k in (1, 2, 3)] == [50.0, 100.0, 100.0]
+    assert [metrics[f"i2t_r{k}"] for k in (1, 2, 3)] == [50.0, 50.0, 100.0]
 
 
-def test_an_image_without_captions_is_no_query_but_a_rival():
-    figures = recalls(np.array([[0.2, 0.3], [0.9, 0.1]]), [0, 0], ks=(1,))
-    assert figures == {"i2t_r1": 100.0, "t2i_r1": 50.0, "rsum": 150.0}
+def test_an_image_without_captions_is_in_the_gallery_only():
+    metrics = recalls(np.array([[0.2, 0.3], [0.9, 0.1]]), [0, 0], ks=(1,))
+    assert metrics == {"i2t_r1": 100.0, "t2i_r1": 50.0, "rsum": 150.0}
 
 
 def test_one_image_and_one_caption():
@@ -206,7 +210,7 @@ def test_targets_of_queries_with_and_without_gold_items():
     assert targets.exists().tolist() == [False, True, False, True]
 
 
-def test_cores_where_the_system_does_not_say(monkeypatch):
+def test_cores_without_cpu_affinity(monkeypatch):
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     assert cores() == 3
@@ -218,3 +222,117 @@ def test_cut_offs_of_any_integer_type():
     similarity = np.random.default_rng(0).random((3, 6))
     owner = np.repeat(np.arange(3), 2)
     assert recalls(similarity, owner, ks=np.array([1, 2]), folds=np.int64(1)) == recalls(similarity, owner, ks=[1, 2])
+
+
+def sorted_ranks(similarity, owner):
+    """Ranks from whole sorted rows and columns."""
+    i2t, t2i = [], []
+    for image, row in enumerate(similarity):
+        order = np.argsort(-row, kind="stable").tolist()
+        places = [order.index(caption) + 1 for caption, one in enumerate(owner) if one == image]
+        i2t.append(min(places, default=0))
+    for caption, column in enumerate(similarity.T):
+        t2i.append(np.argsort(-column, kind="stable").tolist().index(owner[caption]) + 1)
+    return i2t, t2i
+
+
+@st.composite
+def problems(draw):
+    images, captions = draw(st.integers(1, 9)), draw(st.integers(1, 14))
+    similarity = draw(arrays(np.float32, (images, captions), elements=st.sampled_from([-0.5, 0.0, 0.25])))
+    return similarity, draw(st.lists(st.integers(0, images - 1), min_size=captions, max_size=captions))
+
+
+@given(problems())
+def test_ranks_are_those_of_sorted_lists(problem):
+    similarity, owner = problem
+    ranks, expected = query_ranks(similarity, owner), sorted_ranks(similarity, owner)
+    assert (ranks.i2t.tolist(), ranks.t2i.tolist()) == expected
+    asked = [rank for rank in expected[0] if rank]
+    metrics = median_rank(similarity, owner)
+    assert metrics["i2t_median_rank"] == np.floor(np.median(asked))
+    assert metrics["t2i_mean_rank"] == pytest.approx(np.mean(expected[1]))
+    # Recalls are made of the same ranks.
+    assert recalls(similarity, owner, ks=(2,))["t2i_r2"] == pytest.approx(100 * np.mean(ranks.t2i <= 2))
+
+
+def test_one_image_and_constant_scores():
+    assert set(median_rank(np.zeros((1, 1)), [0]).values()) == {1.0}
+    assert query_ranks(np.zeros((2, 4)), [0, 0, 1, 1]).i2t.tolist() == [1, 3]
+
+
+def test_bad_arguments_median():
+    with pytest.raises(ValueError, match="got nan in row 1"):
+        median_rank(np.array([[0.0, 1.0], [np.nan, 0.0]]), [0, 1])
+    with pytest.raises(ValueError, match="`image_of_caption`"):
+        median_rank(np.zeros((2, 2)), [0, 2])
+
+
+def test_the_median_is_rounded_down():
+    # Ranks 2 and 4.
+    assert median_rank(np.array([[3.0, 4, 2, 1], [4, 3, 2, 1]]).T, [0, 3])["t2i_median_rank"] == 3.0
+    # Ranks 1 and 4.
+    assert median_rank(np.array([[3.0, 4, 2, 1], [4, 3, 2, 1]]).T, [1, 3])["t2i_median_rank"] == 2.0
+
+
+def test_recalls_from_ranks_are_those_from_scores():
+    similarity, owner = np.random.default_rng(0).random((6, 9)), [0, 0, 1, 2, 2, 2, 4, 5, 5]
+    assert recalls_from_ranks([query_ranks(similarity, owner)], (1, 3)) == recalls(similarity, owner, ks=(1, 3))
+    assert np.isnan(shares_within(np.array([0]), (1,))[1])
+
+
+KINDS = [np.float16, np.float32, np.float64]
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_the_same_ranks_with_ties(data):
+    images = data.draw(st.integers(1, 7))
+    owner = np.sort(np.array(data.draw(st.lists(st.integers(0, images - 1), min_size=1, max_size=20))))
+    draw = np.random.default_rng(data.draw(st.integers(0, 999)))
+    scores = draw.integers(0, data.draw(st.integers(1, 6)), (images, len(owner))).astype(
+        data.draw(st.sampled_from(KINDS))
+    )
+    tensor = (
+        torch.from_numpy(np.ascontiguousarray(scores.T)).T if data.draw(st.booleans()) else torch.from_numpy(scores)
+    )
+    plain = query_ranks(scores, owner), recalls(scores, owner), median_rank(scores, owner)
+    before = _inputs._IN_PLACE_DEVICES
+    try:
+        _inputs._IN_PLACE_DEVICES = ("cpu",)
+        there = query_ranks(tensor, owner), recalls(tensor, owner), median_rank(tensor, owner)
+    finally:
+        _inputs._IN_PLACE_DEVICES = before
+    np.testing.assert_array_equal(plain[0].i2t, there[0].i2t)
+    np.testing.assert_array_equal(plain[0].t2i, there[0].t2i)
+    for one, other in zip(plain[1:], there[1:], strict=True):
+        assert other == pytest.approx(one, nan_ok=True)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_raise_the_same_error(bad, monkeypatch):
+    scores = np.eye(4, dtype=np.float32)
+    scores[2, 1] = bad
+    with pytest.raises(ValueError, match="similarity") as plain:
+        recalls(scores, np.arange(4))
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
+    with pytest.raises(ValueError, match="similarity") as there:
+        recalls(torch.from_numpy(scores), np.arange(4))
+    assert str(there.value) == str(plain.value)
+
+
+def test_folds_are_counted_in_parts(monkeypatch):
+    scores = np.random.default_rng(0).standard_normal((6, 12)).astype(np.float32)
+    owner = np.repeat(np.arange(6), 2)
+    plain = recalls(scores, owner, folds=3)
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
+    assert recalls(torch.from_numpy(scores), owner, folds=3) == plain
+
+
+def test_counting_on_a_device_needs_the_whole_matrix_and_a_limited_size(monkeypatch):
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
+    monkeypatch.setattr(_ranks_on_device, "_DEVICE_BLOCK", 12)
+    whole = slice(None)
+    assert _ranks_on_device._counts_on_device(torch.zeros(3, 4), whole, whole)
+    assert not _ranks_on_device._counts_on_device(torch.zeros(3, 5), whole, whole)
+    assert not _ranks_on_device._counts_on_device(torch.zeros(3, 4), slice(0, 2), whole)

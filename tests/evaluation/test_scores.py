@@ -1,4 +1,4 @@
-"""Scores of a split: the mean of several files, cosines of embeddings, and what does not fit."""
+"""Scores from files: means of several, cosines of embeddings, and errors."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def test_other_shapes(split, shape, message):
 
 @pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused_with_its_row(split, value):
+def test_values_that_are_not_finite_raise_with_their_row(split, value):
     scores = make_scores()
     scores[4, 7] = value
     with pytest.raises(ValueError, match=f"`bad.npy`: expected finite numbers, got {value} in row 4"):
@@ -160,7 +160,7 @@ def test_huge_and_tiny_vectors(split):
         ((6, 4), (12, 3), r"`t\.npy`: expected vectors of length 4, as those of the images, got 3"),
     ],
 )
-def test_embeddings_that_do_not_fit(split, images, texts, message):
+def test_embeddings_of_wrong_shapes(split, images, texts, message):
     with pytest.raises(ValueError, match=message):
         load_embeddings(save("i.npy", np.ones(images)), save("t.npy", np.ones(texts)), split)
 
@@ -234,7 +234,7 @@ def test_a_ranking_cut_to_its_first_items(split):
 
 
 @pytest.mark.parametrize(("value", "message"), [(0.0, "a zero vector in row 3"), (np.nan, "nan in row 3")])
-def test_embeddings_without_a_direction(split, value, message):
+def test_zero_and_nan_embeddings(split, value, message):
     images, texts = np.ones((6, 4)), np.ones((12, 4))
     texts[3] = value
     with pytest.raises(ValueError, match=rf"`t\.npy`.*{message}"):

@@ -1,4 +1,4 @@
-"""What is printed: rows for a paper, JSON, tables."""
+"""Table rows, JSON and printed tables."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def test_json_has_no_nan():
     assert found == {"a": None, "b": None, "c": 1.5, "d": "nan", "e": 3}
 
 
-def test_tables_show_both_directions_intervals_and_what_is_not_there(capsys):
+def test_tables_show_both_directions_intervals_and_missing_values(capsys):
     more = {"i2t_r1_low": 70.0, "i2t_r1_high": 72.5, "i2t_skew10": float("nan"), "t2i_skew10": 2.0, "ndcg": 0.12345}
     print_metrics("a [b] c", FIGURES | more)
     shown = capsys.readouterr().out
@@ -58,8 +58,8 @@ def test_tables_show_both_directions_intervals_and_what_is_not_there(capsys):
 
 
 def test_rows_keep_their_order_and_their_groups():
-    figures = {"i2t_r1": 1.0, "t2i_r1": 2.0, "i2t_skew10": 3.0, "t2i_skew10": math.nan, "qbnorm_rsum": 4.0}
-    assert metric_rows(figures) == [
+    metrics = {"i2t_r1": 1.0, "t2i_r1": 2.0, "i2t_skew10": 3.0, "t2i_skew10": math.nan, "qbnorm_rsum": 4.0}
+    assert metric_rows(metrics) == [
         [("R@1", "1.0", "2.0")],
         [("hubness: skewness of first 10", "3.0", "-")],
         [("QB-Norm RSUM", "4.0", "")],
@@ -67,9 +67,9 @@ def test_rows_keep_their_order_and_their_groups():
 
 
 def test_two_models_side_by_side():
-    figures = {f"{who}_{key}": 50.0 for who in ("a", "b", "difference") for key in ROW}
-    figures |= {"difference_rsum_low": -1.0, "difference_rsum_high": 2.0, "p_rsum": 0.25}
-    rows = comparison_rows(figures)
+    metrics = {f"{who}_{key}": 50.0 for who in ("a", "b", "difference") for key in ROW}
+    metrics |= {"difference_rsum_low": -1.0, "difference_rsum_high": 2.0, "p_rsum": 0.25}
+    rows = comparison_rows(metrics)
     assert all(len(row) == len(COMPARISON_HEADINGS) for row in rows)
     assert rows[0] == ("R@1 i2t", "50.0", "50.0", "+50.0", "", "")
     assert rows[-1] == ("RSUM", "50.0", "50.0", "+50.0", "-1.0 to +2.0", "0.2500")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from bcls.models import load
 from bcls.cli import main as cli
 from bcls.data.dataset import open_dataset
 from bcls.evaluation.kendall import kendall

@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 
 from bcls.experiments.plan import TRIAL, choose, plan_runs, plan_trials, take_share, trials
 from bcls.experiments.sweep_file import Configuration, Search, Sweep, read_sweep
-from tests.experiments.made import BASE, write
+from tests.experiments.factories import BASE, write
 
 
 def sweep_of(tmp_path, **content):
     return read_sweep(write(tmp_path / "a.yaml", **content))
 
 
-def test_every_row_at_every_point_from_every_seed(tmp_path):
+def test_every_configuration_at_every_point_with_every_seed(tmp_path):
     runs = plan_runs(sweep_of(tmp_path, runs={"A": {}, "B": {"lr": 0.1}}, grid={"loss.alpha": [0.1, 0.2]}, seeds=2))
     assert [(run.seed, run.name) for run in runs[:4]] == [
         (1, "A (alpha=0.1)"),
@@ -23,7 +23,7 @@ def test_every_row_at_every_point_from_every_seed(tmp_path):
     assert runs[3].settings["loss"] == {"name": "bcls", "alpha": 0.2}
 
 
-def test_a_key_is_what_changes_the_result_and_nothing_else(tmp_path):
+def test_the_key_depends_on_what_changes_the_result_only(tmp_path):
     key = plan_runs(sweep_of(tmp_path))[0].key
     same = {
         "named": {"runs": {"other name": {}}},
@@ -47,7 +47,7 @@ def test_an_ensemble_comes_after_its_members(tmp_path):
     assert [member.key for member in runs[5].members] == [runs[3].key, runs[4].key]
 
 
-def test_a_search_tries_the_same_number_for_each_row(tmp_path):
+def test_a_search_has_the_same_budget_for_each_configuration(tmp_path):
     search = {"budget": 3, "space": {"lr": [0.1, 0.2, 0.3]}, "seeds": 2}
     runs = {"A": {}, "B": {"space": {"loss.alpha": [0.1, 0.2]}}, "C": {"space": {"lr": [0.5]}}}
     sweep = sweep_of(tmp_path, runs=runs, search=search)
@@ -69,7 +69,7 @@ def test_the_grid_method_keeps_the_order():
     ]
 
 
-def test_what_a_search_chose_is_what_is_run(tmp_path):
+def test_the_chosen_settings_are_run(tmp_path):
     sweep = sweep_of(tmp_path, search={"budget": 2, "space": {"lr": [0.1, 0.2]}}, seeds=[1, 2])
     planned = plan_trials(sweep)
     results = {run.key: {"validation": {"rsum": 10 * run.settings["lr"]}} for run in planned}
@@ -128,6 +128,6 @@ def test_shares_with_ensembles_are_even():
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
-def test_other_shares_are_refused(shard):
+def test_invalid_shards(shard):
     with pytest.raises(ValueError, match="--shard"):
         take_share([], shard)

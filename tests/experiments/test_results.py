@@ -1,4 +1,4 @@
-"""Files of a sweep that are damaged are named."""
+"""Files of a sweep folder: results, metadata, and errors that name a damaged file."""
 
 import json
 
@@ -15,7 +15,7 @@ from bcls.experiments.results import (
     write_result,
 )
 from bcls.experiments.sweep_file import read_sweep
-from tests.experiments.made import data, write
+from tests.experiments.factories import data, write
 from tests.experiments.sweep_factory import line, sweep
 
 
@@ -47,14 +47,14 @@ def test_no_line_yet(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"rows": None}, {"name": 3}, {"captions": "many"}, {"search": {}}])
-def test_a_sweep_without_its_parts_is_named(tmp_path, change):
+def test_incomplete_metadata_is_named(tmp_path, change):
     folder = sweep(tmp_path / "a", [line("bcls", 1, 1.0)], **change)
     with pytest.raises(ValueError, match=r"sweep\.json.*`: expected"):
         read_results(folder)
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"dataset"'])
-def test_whoever_goes_on_with_a_sweep_is_told_too(tmp_path, content):
+def test_damaged_metadata_raises_when_a_sweep_is_resumed(tmp_path, content):
     dataset = open_dataset(data(tmp_path / "data"))
     planned = read_sweep(write(tmp_path / "a.yaml", search={"budget": 1}))
     (tmp_path / "sweep.json").write_text(content, encoding="utf-8")
@@ -64,8 +64,50 @@ def test_whoever_goes_on_with_a_sweep_is_told_too(tmp_path, content):
         write_metadata(tmp_path, planned, "a.yaml", dataset, {})
 
 
-def test_a_line_may_hold_what_ends_lines_elsewhere(tmp_path):
+def test_unicode_line_separators_inside_a_line(tmp_path):
     folder = sweep(tmp_path / "a", [line("bcls", 1, 1.0)])
     content = json.dumps(line("b\u2028cls", 1, 1.0), ensure_ascii=False)
     (folder / "results.jsonl").write_text(content + "\n", encoding="utf-8")
     assert read_results(folder)[1][0]["row"] == "b\u2028cls"
+
+
+SEARCH = {"budget": 2, "space": {"lr": [1e-3, 1e-2]}}
+CHOSEN = {"A": {"lr": 1e-3}, "B": {"lr": 1e-2}}
+
+
+def sweep_of(place, rows, **search):
+    return read_sweep(write(place / "a.yaml", runs=rows, search={**SEARCH, **search}))
+
+
+def described(place):
+    """A folder in which settings were chosen for two rows."""
+    sweep = sweep_of(place, {"A": {}, "B": {"batch": 16}})
+    dataset = open_dataset(data(place / "data"))
+    out = place / "out"
+    out.mkdir()
+    write_metadata(out, sweep, "a.yaml", dataset, CHOSEN)
+    return out, dataset
+
+
+def test_a_choice_is_kept_while_the_trials_of_its_configuration_are_unchanged(tmp_path):
+    out, _ = described(tmp_path)
+    assert previous_choices(out, sweep_of(tmp_path, {"A": {}, "B": {"batch": 16}})) == CHOSEN
+    assert previous_choices(out, sweep_of(tmp_path, {"A": {}, "B": {"batch": 16}}, budget=9)) == CHOSEN
+    assert previous_choices(out, sweep_of(tmp_path, {"A": {}, "B": {"batch": 4}})) == {"A": CHOSEN["A"]}
+    assert previous_choices(out, sweep_of(tmp_path, {"A": {}, "B": {"batch": 16}}, seeds=[2])) == {}
+    assert previous_choices(out, sweep_of(tmp_path, {"A": {}, "B": {"batch": 16}}, measure="tau")) == {}
+
+
+def test_an_old_choice_does_not_return_after_a_change(tmp_path):
+    out, dataset = described(tmp_path)
+    other = sweep_of(tmp_path, {"A": {}, "B": {"batch": 4}})
+    write_metadata(out, other, "a.yaml", dataset, previous_choices(out, other))  # and no more than that
+    assert previous_choices(out, other) == {"A": CHOSEN["A"]}
+
+
+def test_choices_without_known_trials_are_made_again(tmp_path):
+    out, _ = described(tmp_path)
+    about = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+    del about["search"]["keys"]
+    (out / "sweep.json").write_text(json.dumps(about), encoding="utf-8")
+    assert previous_choices(out, sweep_of(tmp_path, {"A": {}, "B": {"batch": 16}})) == {}

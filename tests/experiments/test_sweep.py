@@ -14,7 +14,7 @@ from bcls.experiments.sweep import list_runs
 from bcls.experiments.sweep_file import read_sweep
 from bcls.training.config import TrainConfig
 from bcls.training.train import train
-from tests.experiments.made import BASE, data, write
+from tests.experiments.factories import BASE, data, write
 
 ROWS = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}, "both": {"ensemble": ["HN", "BCLS"]}}
 
@@ -34,7 +34,7 @@ def stamps(place):
     return {path: path.stat().st_mtime_ns for path in (place / "out" / "runs").glob("*/metrics.jsonl")}
 
 
-def test_a_table_is_trained_judged_and_only_later_tested(place):
+def test_a_sweep_is_trained_and_validated_and_tested_only_when_final(place):
     file = write(place / "a.yaml", runs=ROWS, seeds=2, name="mine")
     outcome = run_sweep(file, settings(place))
     assert (outcome.planned, outcome.finished, outcome.failed, outcome.spent) == (6, 6, [], False)
@@ -61,7 +61,7 @@ def test_a_table_is_trained_judged_and_only_later_tested(place):
     assert not list((place / "out").glob("runs/*/checkpoints/last"))
 
 
-def test_a_run_is_the_one_of_bcls_train(place):
+def test_a_run_equals_bcls_train(place):
     file = write(place / "a.yaml")
     run_sweep(file, settings(place))
     (run,) = plan_runs(read_sweep(file))
@@ -74,20 +74,20 @@ def test_a_run_is_the_one_of_bcls_train(place):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_stopped_sweep_goes_on_as_if_it_had_not_been(place):
+def test_a_sweep_out_of_time_resumes_with_the_same_result(place):
     file = write(place / "a.yaml", settings={"epochs": 20, "lr": 1e-3, "val_images": 2})
     first = run_sweep(file, settings(place, minutes=0.005))
     assert (first.spent, first.finished) == (True, 0)
     assert [row["finished"] for row in list_runs(file, settings(place))] == [False]
     assert run_sweep(file, settings(place)).finished == 1
     run_sweep(file, settings(place, out=str(place / "whole")))
-    figures = [read_results(place / name)[1][0] for name in ("whole", "out")]
-    assert figures[0]["validation"] == figures[1]["validation"]
-    assert figures[0]["history"] == figures[1]["history"]
+    metrics = [read_results(place / name)[1][0] for name in ("whole", "out")]
+    assert metrics[0]["validation"] == metrics[1]["validation"]
+    assert metrics[0]["history"] == metrics[1]["history"]
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_as_if_it_had_not_been(place):
+def test_a_killed_sweep_resumes_with_the_same_result(place):
     file = write(place / "a.yaml", settings={"epochs": 100, "lr": 1e-3, "val_images": 2})
     code = "import sys; from bcls.cli.sweep import main; main(sys.argv[1:])"
     words = [str(file), "--data", str(place / "data"), "--out", str(place / "out"), "--device", "cpu"]
@@ -103,12 +103,12 @@ def test_a_killed_sweep_goes_on_as_if_it_had_not_been(place):
     assert not list((place / "out").glob("runs/*/result.json"))
     assert run_sweep(file, settings(place)).finished == 1
     run_sweep(file, settings(place, out=str(place / "whole")))
-    figures = [read_results(place / name)[1][0] for name in ("whole", "out")]
-    assert figures[0]["validation"] == figures[1]["validation"]
-    assert figures[0]["history"] == figures[1]["history"]
+    metrics = [read_results(place / name)[1][0] for name in ("whole", "out")]
+    assert metrics[0]["validation"] == metrics[1]["validation"]
+    assert metrics[0]["history"] == metrics[1]["history"]
 
 
-def test_shards_come_together_by_copying(place):
+def test_shards_are_combined_by_copying_folders(place):
     file = write(place / "a.yaml", runs=ROWS, seeds=2, settings={"epochs": 1})
     for number in (1, 2):
         run_sweep(file, settings(place, out=str(place / f"part{number}"), shard=f"{number}/2"))
@@ -119,7 +119,7 @@ def test_shards_come_together_by_copying(place):
     assert [line["row"] for line in read_results(place / "out")[1]] == ["HN", "BCLS", "both"] * 2
 
 
-def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_alone(place):
+def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_runs_only(place):
     file = write(
         place / "a.yaml",
         runs={"SN": {"loss": {"name": "triplet-sn"}}, "BCLS": {"space": {"loss.weight": [1.0, 2.0]}}},
@@ -145,7 +145,7 @@ def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_alone(pla
     assert {path.parent.name for path in (place / "out").glob("runs/*/checkpoints")} == chosen
 
 
-def test_the_list_of_a_share_is_what_the_share_does(place):
+def test_the_listed_runs_of_a_shard_are_those_it_does(place):
     search = {"budget": 3, "space": {"lr": [1e-3, 1e-2, 2e-2]}}
     file = write(place / "a.yaml", search=search, seeds=[5, 6], settings={"epochs": 1})
     run_sweep(file, settings(place))
@@ -159,7 +159,7 @@ def test_the_list_of_a_share_is_what_the_share_does(place):
     assert len(done) == 1
 
 
-def test_threads_are_those_that_were_asked_for(place, monkeypatch):
+def test_the_number_of_threads_is_set_and_restored(place, monkeypatch):
     seen, before = [], torch.get_num_threads()
     monkeypatch.setattr("bcls.experiments.sweep.work", lambda *arguments: seen.append(torch.get_num_threads()))
     monkeypatch.setattr("bcls.experiments.sweep.add_spread", lambda *arguments: None)
@@ -168,7 +168,7 @@ def test_threads_are_those_that_were_asked_for(place, monkeypatch):
     assert torch.get_num_threads() == before
 
 
-def test_half_of_what_is_pruned_is_not_taken_for_weights(place, monkeypatch):
+def test_partly_removed_checkpoints_are_not_used(place, monkeypatch):
     file = write(place / "a.yaml", search={"budget": 2, "space": {"lr": [1e-3, 1e-2]}}, settings={"epochs": 1})
     asked = []
     monkeypatch.setattr("bcls.experiments.sweep.shutil.rmtree", lambda path, **more: asked.append(path))  # killed there
@@ -186,13 +186,13 @@ def test_processes_share_the_runs(place):
 
 
 @pytest.mark.slow
-def test_a_process_that_cannot_start_says_why(place):
+def test_the_error_of_a_process_is_raised(place):
     file = write(place / "a.yaml", settings={"features": "missing"}, seeds=2)
     with pytest.raises(ValueError, match="'missing'"):
         run_sweep(file, settings(place, processes=2, threads=1))
 
 
-def test_a_run_that_diverges_is_written_down_and_the_others_go_on(place):
+def test_a_diverged_run_is_recorded_and_the_others_continue(place):
     file = write(place / "a.yaml", runs={"wild": {"lr": 1e37, "clip": None}, "tame": {}})
     outcome = run_sweep(file, settings(place))
     assert (outcome.finished, outcome.failed) == (2, ["wild, seed 1"])
@@ -201,7 +201,7 @@ def test_a_run_that_diverges_is_written_down_and_the_others_go_on(place):
     assert lines["tame"]["validation"]["rsum"] > 0
 
 
-def test_a_seed_that_diverged_is_told_though_the_next_one_did_not(place):
+def test_a_diverged_seed_is_listed_if_the_next_one_finished(place):
     file = write(place / "a.yaml", seeds=2, settings={"epochs": 1})
     run_sweep(file, settings(place))
     first, _ = plan_runs(read_sweep(file))
@@ -209,7 +209,7 @@ def test_a_seed_that_diverged_is_told_though_the_next_one_did_not(place):
     assert run_sweep(file, settings(place)).failed == ["a, seed 1"]
 
 
-def test_another_dataset_is_refused(place):
+def test_another_dataset_raises(place):
     file = write(place / "a.yaml")
     run_sweep(file, settings(place))
     data(place / "larger", images=60)
@@ -232,7 +232,7 @@ def test_wrong_flags_are_named(place, changes, message):
         run_sweep(write(place / "a.yaml"), settings(place, **changes))
 
 
-def test_a_wrong_argument_of_a_loss_is_told_before_any_training(place):
+def test_a_wrong_loss_argument_raises_before_training(place):
     file = write(place / "a.yaml", runs={"A": {}, "B": {"loss": {"name": "triplet-hn", "marign": 1}}})
     with pytest.raises(ValueError, match="did you mean 'margin'"):
         run_sweep(file, settings(place))
@@ -249,7 +249,7 @@ def test_noise_changes_the_result_and_needs_labels(place):
         run_sweep(write(place / "b.yaml", runs=rows), settings(place, out=str(place / "other")))
 
 
-def test_a_stop_leaves_a_checkpoint_of_the_run_in_work(place, monkeypatch):
+def test_an_interrupted_run_has_a_checkpoint_and_resumes(place, monkeypatch):
     file = write(place / "a.yaml", runs={"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}, seeds=1)
     asked = []
 
@@ -268,7 +268,7 @@ def test_a_stop_leaves_a_checkpoint_of_the_run_in_work(place, monkeypatch):
     assert [line["validation"] for line in stopped] == [line["validation"] for line in straight]
 
 
-def test_a_trial_is_judged_by_its_epochs_and_a_row_by_everything(place):
+def test_a_trial_has_the_metrics_of_its_best_epoch_and_a_run_all_metrics(place):
     search = {"budget": 2, "measure": "rsum", "space": {"lr": [1e-3, 1e-2]}}
     run_sweep(write(place / "a.yaml", search=search, seeds=1), settings(place))
     lines = read_results(place / "out")[1]
@@ -296,7 +296,7 @@ def test_a_trial_is_judged_by_its_epochs_and_a_row_by_everything(place):
     assert "rsum" in again[0]["test"]
 
 
-def test_a_choice_is_made_again_from_what_it_was_made_by(place):
+def test_a_choice_is_reproduced_from_the_metrics_of_the_trials(place):
     search = {"budget": 2, "measure": "rsum", "space": {"lr": [1e-3, 1e-2]}}
     file = write(place / "a.yaml", search=search, seeds=1)
     chosen = run_sweep(file, settings(place)).chosen
@@ -309,7 +309,7 @@ def test_a_choice_is_made_again_from_what_it_was_made_by(place):
     assert run_sweep(file, settings(place)).chosen == chosen
 
 
-def test_a_choice_stands_once_it_is_made(place):
+def test_a_choice_does_not_change_afterwards(place):
     search = {"budget": 2, "measure": "rsum", "space": {"lr": [1e-3, 1e-2]}}
     file = write(place / "a.yaml", search=search, seeds=1)
     chosen = run_sweep(file, settings(place)).chosen
@@ -330,7 +330,7 @@ def read_best(result, place, path):
     return next(line["settings"]["lr"] for line in lines if line["key"] == path.parent.name)
 
 
-def test_the_device_that_was_asked_for_is_the_one_of_the_figures_too(place, monkeypatch):
+def test_the_metrics_use_the_device_of_the_settings(place, monkeypatch):
     asked = []
     monkeypatch.setattr(
         "bcls.experiments.metrics.on_device", lambda similarity, device: asked.append(device) or similarity

@@ -73,12 +73,13 @@ def ndcg(
     check_choice("empty", empty, ("skip", "zero"))
     cut = None if k is None else check_whole("k", k, least=1)
 
+    def columns(scores: Floats, labels: Floats, _part: slice) -> NDArray[np.float64]:
+        wide = labels.astype(np.float64)
+        return _gains(scores, (1.0 + wide) / 2.0 if negative == "shift" else np.maximum(wide, 0.0), cut)
+
     def rows(scores: Floats, labels: Floats, part: slice) -> NDArray[np.float64]:
         _check_range(labels, part, negative)
-        return _gains(scores, _as_gains(labels, negative), cut)
-
-    def columns(scores: Floats, labels: Floats, _part: slice) -> NDArray[np.float64]:
-        return _gains(scores, _as_gains(labels, negative), cut)
+        return columns(scores, labels, part)
 
     i2t, t2i = by_query(rows, columns, similarity, relevance)
     metrics = {}
@@ -103,11 +104,6 @@ def _check_range(labels: Floats, part: slice, negative: str) -> None:
         fail("relevance", expected, f"{value:g} in row {part.start + row}", hint)
 
 
-def _as_gains(labels: Floats, negative: str) -> NDArray[np.float64]:
-    wide = labels.astype(np.float64)
-    return (1.0 + wide) / 2.0 if negative == "shift" else np.maximum(wide, 0.0)
-
-
 def _gains(scores: Floats, labels: NDArray[np.float64], cut: int | None) -> NDArray[np.float64]:
     """Compute nDCG with both gains, ``(2, Q)``, of Q queries given as rows; nan where no label is above 0."""
     queries, items = scores.shape
@@ -119,15 +115,11 @@ def _gains(scores: Floats, labels: NDArray[np.float64], cut: int | None) -> NDAr
     found = np.take_along_axis(labels, top_items(scores, depth), axis=1)
     ideal = -np.sort(-labels, axis=1)[:, :depth]
     values = np.full((2, queries), np.nan)
-    for place, (mine, top) in enumerate(((found, ideal), (_exponential(found), _exponential(ideal)))):
+    exponential = [np.expm1(gains * np.log(2.0)) for gains in (found, ideal)]
+    for place, (mine, top) in enumerate(((found, ideal), exponential)):
         best = (top * weights).sum(axis=1)
         np.divide((mine * weights).sum(axis=1), best, out=values[place], where=best > 0)
     return values
-
-
-def _exponential(labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    gains: NDArray[np.float64] = np.expm1(labels * np.log(2.0))
-    return gains
 
 
 def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: str = "skip") -> dict[str, float]:

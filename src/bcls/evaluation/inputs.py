@@ -80,7 +80,7 @@ def check_labels(similarity: Matrix, labels: Matrix, argument: str = "relevance"
     """Check that scores and labels are matrices of the same shape.
 
     Raises:
-        ValueError: If not; the message says so if the labels are transposed.
+        ValueError: If not; the message recognises transposed labels.
     """
     check_matrix("similarity", similarity)
     check_matrix(argument, labels)

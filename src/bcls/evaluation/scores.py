@@ -7,7 +7,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,7 +173,7 @@ def score_model(
     return scores
 
 
-class LazyImages(Sequence[Any]):
+class LazyImages:
     """Images or features of a dataset, read slice by slice when a model accesses them, and not kept.
 
     Args:
@@ -190,16 +190,10 @@ class LazyImages(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.dataset.images)
 
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-    @overload
-    def __getitem__(self, place: slice) -> Any: ...
-    def __getitem__(self, place: int | slice) -> Any:
-        if isinstance(place, int):
-            return self[place : place + 1][0]
-        read = self._read(place)
+    def __getitem__(self, part: slice) -> Any:
+        read = self._read(part)
         if self._step is not None:
-            self._step(len(range(len(self))[: place.stop]))
+            self._step(len(range(len(self))[: part.stop]))
         return read
 
 

@@ -1,15 +1,22 @@
+"""Sweep files: merging, errors, and the files in configs/."""
+
 from datetime import date
+from pathlib import Path
 
 import pytest
 import yaml
 
-from bcls.experiments.sweep_file import read_sweep
-from tests.experiments.made import BASE, write
+from bcls.experiments.claims import paper_figures, read_paper
+from bcls.experiments.plan import plan_runs, plan_trials
+from bcls.experiments.sweep_file import label, merge, read_sweep
+from bcls.models.config import model_config
+from bcls.training.optimization import make_loss
+from tests.experiments.factories import BASE, write
 
 DAY = date(2026, 1, 2)  # what YAML makes of 2026-01-02
 
 
-def test_rows_go_on_top_of_settings_on_top_of_a_preset(tmp_path):
+def test_configurations_are_merged_into_settings_and_a_preset(tmp_path):
     (tmp_path / "preset.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
     (tmp_path / "other.yaml").write_text("epochs: 7\nloss: {name: sam}\n", encoding="utf-8")
     file = write(
@@ -26,12 +33,12 @@ def test_rows_go_on_top_of_settings_on_top_of_a_preset(tmp_path):
     assert (sweep.name, sweep.seeds) == ("a", (1, 2))
 
 
-def test_without_rows_the_file_is_one(tmp_path):
+def test_without_runs_the_file_is_one_configuration(tmp_path):
     sweep = read_sweep(write(tmp_path / "alone.yaml", grid={"loss.alpha": [0.1, 0.2]}))
     assert [row.name for row in sweep.configurations] == ["alone"]
 
 
-def test_a_name_of_the_papers_row_is_meant_for_every_table(tmp_path):
+def test_one_paper_row_applies_to_every_table(tmp_path):
     runs = {"A": {"paper": "SGR"}, "B": {"paper": {"V": "SGR"}}}
     a, b = read_sweep(write(tmp_path / "a.yaml", paper=["III", "V"], runs=runs)).configurations
     assert (a.paper, b.paper) == ({"III": "SGR", "V": "SGR"}, {"V": "SGR"})
@@ -90,14 +97,14 @@ def test_a_name_of_the_papers_row_is_meant_for_every_table(tmp_path):
         ({"settings": {"best": "tau", "labels": "none"}}, "`best`"),
     ],
 )
-def test_what_is_wrong_is_named_with_the_file(tmp_path, content, message):
+def test_errors_name_the_file_and_the_key(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as raised:
         read_sweep(write(tmp_path / "wrong.yaml", **content))
     assert "wrong.yaml" in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", ""])
-def test_other_files_are_refused(tmp_path, text):
+def test_other_files_raise(tmp_path, text):
     path = tmp_path / "wrong.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"wrong\.yaml"):
@@ -109,9 +116,89 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] *
 
 @pytest.mark.parametrize("text", [LAUGHS, "runs: &a {A: *a}", "runs: " + "[" * 100_000, "a: b\n" * 100_000, "a: \x1b"])
 @pytest.mark.parametrize("base", [False, True])
-def test_files_that_would_become_too_much_are_refused(tmp_path, text, base):
+def test_oversized_yaml_raises(tmp_path, text, base):
     """Also as a preset, whose name is told then."""
     path = tmp_path / "wrong.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"wrong\.yaml`: expected"):
         read_sweep(write(tmp_path / "a.yaml", base="wrong.yaml") if base else path)
+
+
+def test_a_mapping_with_a_name_replaces_the_old_one():
+    base = {"loss": {"name": "bcls", "alpha": 0.1}, "model": {"name": "dual", "width": 8}}
+    assert merge(base, {"loss": {"name": "sam"}})["loss"] == {"name": "sam"}
+    assert merge(base, {"model": {"width": 16}})["model"] == {"name": "dual", "width": 16}
+    assert base["loss"] == {"name": "bcls", "alpha": 0.1}
+
+
+def test_dotted_keys_reach_inside_at_any_depth():
+    base = {"loss": {"name": "infonce+kendall-sw-hs"}}
+    assert merge(base, {"loss.infonce.temperature": 0.1})["loss"]["infonce"] == {"temperature": 0.1}
+
+
+def test_merge_copies_its_arguments():
+    space = [1, 2]
+    merged = merge({}, {"drops": space})
+    merged["drops"].append(3)
+    assert space == [1, 2]
+
+
+def test_a_dotted_key_into_a_number_raises():
+    with pytest.raises(ValueError, match=r"`lr.x`: expected a mapping in `lr`"):
+        merge({"lr": 1.0}, {"lr.x": 2})
+
+
+def test_labels_are_short():
+    assert label({}) == ""
+    assert label({"loss.kendall.alpha": 0.1}) == "alpha=0.1"
+
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    [*(ROOT / "configs" / "paper").glob("*.yaml"), *(ROOT / "configs" / "flickr8k" / "sweeps").glob("*.yaml")]
+)
+
+
+def name(path):
+    return str(path.relative_to(ROOT / "configs"))
+
+
+def test_every_trained_table_of_the_paper_has_a_sweep_file():
+    tables = {table for path in FILES for table in read_sweep(path).paper}
+    assert tables == {"III", "IV", "V", "VI", "VII", "VIII", "IX"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_every_run_can_be_built(path):
+    sweep = read_sweep(path)
+    for run in [*plan_trials(sweep), *plan_runs(sweep)]:
+        if not run.members:
+            make_loss(run.settings["loss"])
+            model = dict(run.settings["model"])
+            if model.get("image") == "features":
+                model["features"] = 1
+            assert model_config(model).name == model["name"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_sweep_file_has_its_command_and_names_existing_files(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith(f"# bcls sweep configs/{name(path)} --data ") for line in lines)
+    choice = read_sweep(path).judged_choice
+    assert choice is None or choice.is_file()
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_the_papers_rows_are_there(path):
+    sweep, tables = read_sweep(path), read_paper(ROOT / "results" / "paper.json")
+    for row in sweep.configurations:
+        for table, method in row.paper.items():
+            assert paper_figures(tables, table, method, sweep.columns)
+
+
+def test_losses_that_are_compared_have_the_same_budget():
+    for model in ("dual", "vsepp", "tuned"):
+        sweep = read_sweep(ROOT / "configs" / "flickr8k" / "sweeps" / f"{model}.yaml")
+        planned = plan_trials(sweep)
+        counts = {row.name: sum(run.configuration == row.name for run in planned) for row in sweep.configurations}
+        assert set(counts.values()) == {sweep.search.budget}

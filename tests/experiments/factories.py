@@ -1,4 +1,4 @@
-"""A small dataset with three splits, and files of experiments over it."""
+"""A small dataset with three splits, and sweep files for it."""
 
 import yaml
 

@@ -1,3 +1,8 @@
+"""Orders and top items of rows, and the import order of the package."""
+
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,3 +35,13 @@ def test_many_items(k):
 def test_keys_are_ordered_and_equal_as_the_values_are(kind, values):
     ranks = rankdata(values, method="dense", axis=1)
     assert (rankdata(order_keys(values.astype(kind)), method="dense", axis=1) == ranks).all()
+
+
+@pytest.mark.parametrize("name", ["kendall", "hubness"])
+@pytest.mark.parametrize("order", ["package first", "module first"])
+def test_the_name_is_the_function_in_either_order_of_imports(name, order):
+    imports = ["import bcls.evaluation", f"import bcls.evaluation.{name}"]
+    lines = imports if order == "package first" else imports[::-1]
+    code = "\n".join([*lines, f"print(callable(bcls.evaluation.{name}))"])
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "True"

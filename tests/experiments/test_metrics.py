@@ -3,11 +3,70 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bcls.data.dataset import open_dataset
+from bcls.data.synthetic import load, true_relevance
+from bcls.evaluation.kendall import kendall
+from bcls.evaluation.recall import recalls
 from bcls.evaluation.statistics import human_correlation
-from bcls.experiments.metrics import human_agreement, read_judgements
+from bcls.experiments.metrics import draw_scenes, human_agreement, on_device, read_judgements, split_metrics
+from bcls.experiments.run import SharedData
 from tests.evaluation.factories import make_data
+from tests.experiments.factories import data
+
+
+def test_synthetic_scenes_have_tau_against_the_true_relevance(tmp_path):
+    draw_scenes(tmp_path / "scenes", 40)
+    split = open_dataset(tmp_path / "scenes").split("test")
+    drawn = load(tmp_path / "scenes")
+    truth = true_relevance(drawn.scenes[-len(split.images) :], drawn.captions[-len(split.captions) :])
+    scores = truth + np.random.default_rng(0).normal(0, 0.05, truth.shape)
+    metrics, ranks = split_metrics(split, scores)
+    taus = kendall(scores, truth)
+    assert metrics["true_tau"] == pytest.approx((taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2)
+    assert "tau" not in metrics
+    assert len(ranks.i2t) == len(split.images)
+
+
+def test_folds_are_added_and_labels_bring_tau(tmp_path):
+    shared = SharedData(data(tmp_path / "data"), tmp_path / "shared")
+    split = shared.dataset.split("test")
+    scores = np.random.default_rng(0).random((len(split.images), len(split.captions))).astype(np.float32)
+    metrics, _ = split_metrics(split, scores, shared.captions(split, "wordllama"), folds=4)
+    assert metrics["rsum"] == recalls(scores, split.image_of_caption)["rsum"]
+    assert metrics["fold_rsum"] == recalls(scores, split.image_of_caption, folds=4)["rsum"]
+    assert metrics["tau"] == pytest.approx((metrics["i2t_tau_a"] + metrics["t2i_tau_a"]) / 2)
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+class OnGpu(torch.Tensor):
+    """Scores that say they were sent to a GPU, where there is none."""
+
+    def cuda(self):
+        return "on the GPU"
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "sent"),
+    [("auto", True, True), ("cuda", True, True), ("cpu", True, False), ("auto", False, False), ("cpu", False, False)],
+)
+def test_a_gpu_is_used_if_available_and_allowed(monkeypatch, device, there, sent):
+    scores = np.zeros((2, 4), np.float32)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch, "from_numpy", lambda array: torch.tensor(array).as_subclass(OnGpu))
+    found = on_device(scores, device)
+    assert found == "on the GPU" if sent else found is scores
+
+
+def test_metrics_do_not_use_a_gpu_with_device_cpu(tmp_path, monkeypatch):
+    shared = SharedData(data(tmp_path / "data"), tmp_path / "shared")
+    split = shared.dataset.split("test")
+    scores = np.random.default_rng(0).random((len(split.images), len(split.captions))).astype(np.float32)
+    plain, _ = split_metrics(split, scores)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # what is sent there raises on a machine without one
+    assert split_metrics(split, scores, device="cpu")[0] == plain
+
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ROOT / "configs" / "flickr8k" / "judged_choice.txt"
@@ -33,10 +92,10 @@ def scores(photos, texts):
     return np.array([[np.sin(hash((photo, text)) % 1000) for text in texts] for photo in photos])
 
 
-def test_figures_are_those_of_the_rows(made):
+def test_agreement_is_that_of_the_rated_pairs(made):
     folder, dataset = made
     judgements = read_judgements(folder, dataset, folder / "choice.txt")
-    figures = human_agreement(judgements, scores)
+    metrics = human_agreement(judgements, scores)
     text = dict(zip(judgements.caption_ids, judgements.texts, strict=True))
     for part, keep in (
         ("judged", lambda one: True),
@@ -48,10 +107,10 @@ def test_figures_are_those_of_the_rows(made):
             kept = [row for row, photo in enumerate(rows.photos.tolist()) if keep(photo)]
             found = [float(scores([rows.photos[row]], [text[rows.caption_ids[row]]])[0, 0]) for row in kept]
             expected = human_correlation(found, rows.ratings[kept], resamples=0)[tau]
-            assert figures[f"{part}_{name}_{tau}"] == pytest.approx(expected)
+            assert metrics[f"{part}_{name}_{tau}"] == pytest.approx(expected)
 
 
-def test_only_the_photos_to_choose_on_are_looked_at(made):
+def test_only_the_photos_to_choose_on_are_scored(made):
     folder, dataset = made
     judgements = read_judgements(folder, dataset, folder / "choice.txt")
     seen = []

@@ -14,7 +14,7 @@ OWNER = np.repeat(np.arange(100), 3)
 CPU = torch.device("cpu")
 
 
-def test_noise_has_its_size_and_belongs_to_the_pair(vectors):
+def test_noise_has_its_standard_deviation_and_is_fixed_for_each_pair(vectors):
     plain, noisy = BatchLabels(vectors, OWNER, "max", CPU), NoisyLabels(vectors, OWNER, "max", CPU, noise=0.05)
     batch = np.arange(0, 300, 3)
     gap = noisy(batch) - plain(batch)
