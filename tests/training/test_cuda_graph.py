@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bcls.models.padded import Padded
 from bcls.training.config import TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
-from bcls.training.loader import Batch
 from bcls.training.optimization import set_rate
 from bcls.training.setup import set_up
 from bcls.training.train import load_batches, make_step, seed_step, train
@@ -28,13 +26,6 @@ def test_reasons_against_recording():
 def test_a_cpu_is_refused_before_the_data_is_read(tmp_path):
     with pytest.raises(ValueError, match=r"`graph`: expected .*it needs a CUDA device; leave --graph out"):
         train(settings(tmp_path / "none", tmp_path / "run", graph=True), model=TinyModel())
-
-
-def test_a_batch_is_copied_part_by_part():
-    batch = Batch(2, Padded(torch.ones(2, 3)), Padded(torch.ones(2, 4), torch.ones(2)), torch.arange(2), None)
-    doubled = batch.map(lambda part: 2 * part)
-    assert [part.sum().item() for part in doubled.tensors()] == [12, 16, 4, 2]
-    assert len(list(batch.tensors())) == 4
 
 
 MODELS = {

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,7 @@ from bcls.models.padded import Padded
 from bcls.training.config import TrainConfig
 from bcls.training.distributed import start_accelerator
 from bcls.training.metrics_log import DivergedError
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, Interrupt, describe
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
 from bcls.training.setup import build_model
 from bcls.training.train import train
 
@@ -214,7 +215,7 @@ def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | 
         KeyboardInterrupt: It was stopped; the run wrote a checkpoint.
     """
     ends: list[DivergedError | None] = []
-    interrupt = Interrupt()
+    stop = Event()
     for job in jobs:
         config = replace(job.config, resume=(Path(job.config.out) / CONFIG).exists())
         try:
@@ -226,12 +227,12 @@ def train_runs(jobs: Sequence[Job], dataset: "Dataset") -> list[DivergedError | 
                 report=False,
                 show_progress=len(jobs) == 1,
                 save_seconds=SAVE_SECONDS,
-                interrupt=interrupt,
+                stop=stop,
             )
             ends.append(None)
         except DivergedError as error:
             ends.append(error)
-        if interrupt.asked:  # during the last validation, after which no step checks it
+        if stop.is_set():  # during the last validation, after which no step checks it
             raise KeyboardInterrupt
     if torch.cuda.is_available():
         gc.collect()
