@@ -30,8 +30,7 @@ from PIL import Image
 
 from bcls.cli.main import keep_freed_memory
 from bcls.data.text_files import read_json
-from bcls.models import build
-from bcls.models import load
+from bcls.models import build, load
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.embedding import BATCH, image_vectors
 from bcls.search.engine import VectorRow

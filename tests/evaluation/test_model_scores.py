@@ -10,9 +10,7 @@ from bcls.data.dataset import open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.evaluation import compare, evaluate, query_ranks
 from bcls.evaluation.scores import is_model, load_similarity
-from bcls.models import base, sgraf
-from bcls.models import build
-from bcls.models import load
+from bcls.models import base, build, load, sgraf
 from bcls.training.train import train
 from tests.data.factories import make_dataset
 from tests.evaluation.factories import make_data as make_data_without_features

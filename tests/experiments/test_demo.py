@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.models import load
 from bcls.cli import main as cli
 from bcls.data.dataset import open_dataset
 from bcls.evaluation.kendall import kendall
@@ -18,6 +17,7 @@ from bcls.evaluation.recall import recalls
 from bcls.experiments import demo as demo
 from bcls.experiments.demo_results import LOSSES, METRICS, DemoRun, DemoSettings, print_table, summary
 from bcls.experiments.summary import Spread
+from bcls.models import load
 from bcls.models.config import MODELS
 from bcls.training.metrics_log import read_metrics
 

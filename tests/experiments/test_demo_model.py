@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from bcls.models import load
 from bcls.data.dataset import open_dataset
 from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
+from bcls.models import load
 from bcls.models.config import MODELS
 from bcls.models.padded import Padded
 from tests.training.factories import make_data

@@ -31,7 +31,7 @@ def captions_of(images=24, each=3, seed=0, splits=("train", "train", "train", "v
 
 
 def make_data(folder, images=24, each=3, regions=0, rows=None):
-    """A dataset folder with features named ``made``, vectors or regions, and no pictures."""
+    """A dataset folder with features named ``made``, vectors or regions, and no images."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = captions_of(images, each) if rows is None else rows
     (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

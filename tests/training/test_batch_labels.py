@@ -30,7 +30,7 @@ def expected(embeddings, captions, aggregate):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("captions", [[0, 1, 2, 7], [3], [4, 0, 5, 1], list(range(9))])
 @pytest.mark.parametrize("held", [True, False])
-def test_the_labels_of_the_library(aggregate, dtype, captions, held, monkeypatch):
+def test_labels_equal_those_of_the_library(aggregate, dtype, captions, held, monkeypatch):
     monkeypatch.setattr(batch_labels, "fits_in_memory", lambda size, device: held)
     embeddings = vectors(dtype)
     captions = np.array(captions)
@@ -54,7 +54,7 @@ def test_labels_stay_float32_under_autocast():
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
-def test_a_caption_without_a_direction_is_named(bad):
+def test_a_zero_embedding_is_reported(bad):
     embeddings = vectors()
     embeddings[3] = bad
     with pytest.raises(ValueError, match="caption 3"):
@@ -80,6 +80,6 @@ def test_embeddings_are_checked_for_every_device():
         BatchLabels(embeddings, OWNER, "max", torch.device("meta"))
 
 
-def test_another_number_of_captions_is_refused():
+def test_a_wrong_number_of_embeddings_is_refused():
     with pytest.raises(ValueError, match="9 rows"):
         BatchLabels(vectors()[:5], OWNER, "max", CPU)

@@ -15,14 +15,14 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 WHOLE = {"version": 1, "progress": {}, "settings": {}, "data": {}, "scaler": None}
 
 
-def test_a_whole_state_is_read(tmp_path):
+def test_a_complete_state_is_read(tmp_path):
     (tmp_path / "training.json").write_text(json.dumps(WHOLE), encoding="utf-8")
     assert read_state(tmp_path) == WHOLE
 
 
 @pytest.mark.parametrize("key", ["progress", "settings", "data"])
 @pytest.mark.parametrize("value", [None, [], "missing"])
-def test_a_missing_part_is_named_with_the_file(tmp_path, key, value):
+def test_a_missing_part_is_reported_with_the_file(tmp_path, key, value):
     state = {name: one for name, one in WHOLE.items() if name != key}
     if value != "missing":
         state[key] = value
@@ -32,7 +32,7 @@ def test_a_missing_part_is_named_with_the_file(tmp_path, key, value):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, GPU])])
-def test_state_of_filters_lies_as_the_filters_do_and_the_next_step_is_the_same(tmp_path, device):
+def test_restored_state_has_the_memory_format_of_its_parameter(tmp_path, device):
     convolution = torch.nn.Conv2d(3, 8, 3).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(convolution.parameters(), lr=0.1, fused=True)
     model = build({"name": "vsepp", "features": 4, "width": 4}, vocabulary=Vocabulary((*SPECIALS, "dog")))
@@ -55,19 +55,19 @@ def test_state_of_filters_lies_as_the_filters_do_and_the_next_step_is_the_same(t
 
 def _step(convolution, optimizer):
     torch.manual_seed(0)
-    pictures = torch.randn(2, 3, 8, 8).to(convolution.weight.device, memory_format=torch.channels_last)
+    images = torch.randn(2, 3, 8, 8).to(convolution.weight.device, memory_format=torch.channels_last)
     optimizer.zero_grad()
-    convolution(pictures).square().mean().backward()
+    convolution(images).square().mean().backward()
     optimizer.step()
 
 
 @pytest.mark.parametrize(("steps", "decay"), [(1, 0.0), (3, 0.0), (300, 0.99), (3000, 0.999), (10**6, 0.999)])
-def test_a_short_run_forgets_its_first_weights(steps, decay):
+def test_the_average_of_a_short_run_forgets_the_initial_weights(steps, decay):
     assert decay_for(0.999, steps) == pytest.approx(decay)
     assert decay_for(0.999, steps) ** steps <= 0.0501
 
 
-def test_an_average_of_a_short_run_is_near_the_last_weights():
+def test_the_average_of_a_short_run_is_close_to_the_last_weights():
     model = TinyModel()
     average = MovingAverage(model, decay_for(0.999, 60))
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_an_average_of_a_short_run_is_near_the_last_weights():
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_steps_of_the_optimiser_are_counted(accumulate, tmp_path):
+def test_the_decay_depends_on_optimizer_steps(accumulate, tmp_path):
     data = make_data(tmp_path / "data", images=60)
     run = set_up(settings(data, tmp_path / "run", epochs=4, ema=0.999, accumulate=accumulate), TinyModel())
     assert run.learner.average.decay == pytest.approx(decay_for(0.999, 4 * len(run.plan(0))))

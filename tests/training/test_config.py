@@ -36,13 +36,13 @@ from bcls.training.config import TrainConfig, check_config
         ({"model": {"name": "vsepp", "heads": [1, {2}]}}, "`model.heads[1]`: expected a string, a number"),
     ],
 )
-def test_a_setting_of_another_kind_is_named(changes, message):
+def test_a_setting_of_the_wrong_type_is_reported(changes, message):
     with pytest.raises(ValueError, match="expected") as raised:
         check_config(TrainConfig(**changes))
     assert message in str(raised.value)
 
 
-def test_what_may_be_left_out_and_whole_numbers_for_others():
+def test_optional_settings_and_integers_for_floats_are_accepted():
     check_config(TrainConfig())
     check_config(
         TrainConfig(clip=None, patience=None, val_images=None, features=None, lr=1, drops=[], rates={"loss": 2})

@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bcls.models.padded import Padded
 from bcls.training.config import TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
-from bcls.training.loader import Batch
 from bcls.training.optimization import set_rate
 from bcls.training.setup import set_up
 from bcls.training.train import load_batches, make_step, seed_step, train
@@ -17,7 +15,7 @@ from tests.training.factories import TinyModel, make_data, settings
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
-def test_reasons_against_recording():
+def test_obstacles_to_recording():
     gpu = torch.device("cuda")
     assert graph_obstacle(TrainConfig(), gpu, 1) is None
     assert "one process" in graph_obstacle(TrainConfig(), gpu, 2)
@@ -30,13 +28,6 @@ def test_a_cpu_is_refused_before_the_data_is_read(tmp_path):
         train(settings(tmp_path / "none", tmp_path / "run", graph=True), model=TinyModel())
 
 
-def test_a_batch_is_copied_part_by_part():
-    batch = Batch(2, Padded(torch.ones(2, 3)), Padded(torch.ones(2, 4), torch.ones(2)), torch.arange(2), None)
-    doubled = batch.map(lambda part: 2 * part)
-    assert [part.sum().item() for part in doubled.tensors()] == [12, 16, 4, 2]
-    assert len(list(batch.tensors())) == 4
-
-
 MODELS = {
     "vsepp": {"name": "vsepp", "width": 16, "word_width": 8},
     "dual": {"name": "dual", "image": "features", "text": "gru", "width": 16},
@@ -47,7 +38,7 @@ MODELS = {
 @GPU
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("more", [{}, {"ema": 0.9}, {"precision": "bf16"}, {"clip": None, "optimizer": "adamw"}])
-def test_recorded_steps_are_the_ordinary_ones(name, more, tmp_path):
+def test_recorded_steps_equal_ordinary_steps(name, more, tmp_path):
     """Without dropout, whose masks have the shape of the padding, steps agree to rounding."""
     data = make_data(tmp_path / "data", images=60)
     loss = {"name": "infonce", "learn_temperature": True}
@@ -81,7 +72,7 @@ def test_recorded_steps_are_the_ordinary_ones(name, more, tmp_path):
 
 
 class Reading(torch.nn.Module):
-    """A loss that looks at a value on the way."""
+    """A loss that reads a value during the step."""
 
     def __init__(self, loss):
         super().__init__()
@@ -94,7 +85,7 @@ class Reading(torch.nn.Module):
 
 @pytest.mark.cuda
 @GPU
-def test_a_step_that_cannot_be_recorded_is_taken_and_the_others_go_on(tmp_path, capsys):
+def test_a_step_that_cannot_be_recorded_runs_without_a_graph(tmp_path, capsys):
     data = make_data(tmp_path / "data", images=60)
     model = {**MODELS["vsepp"], "dropout_words": 0.2}
     asked = settings(data, "", model=model, device="cuda", word_threshold=1, val_split=None, graph=True)
@@ -116,7 +107,7 @@ def test_a_step_that_cannot_be_recorded_is_taken_and_the_others_go_on(tmp_path, 
 
 @pytest.mark.cuda
 @GPU
-def test_a_recorded_run_goes_on_and_is_no_worse(tmp_path):
+def test_a_recorded_run_learns(tmp_path):
     data = make_data(tmp_path / "data", images=60)
     asked = settings(
         data,

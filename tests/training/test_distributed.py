@@ -30,8 +30,8 @@ def launch(ranks, *words):
         command = [sys.executable, "-m", "tests.training.distributed_job", *map(str, words)]
         jobs.append(subprocess.Popen(command, env=env, cwd=ROOT, stderr=subprocess.PIPE, text=True))
     for job in jobs:
-        _, said = job.communicate(timeout=120)
-        assert job.returncode == 0, said
+        _, printed = job.communicate(timeout=120)
+        assert job.returncode == 0, printed
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def ended(tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", [model for model, _, _ in CASES])
-def test_value_and_gradient_are_those_of_one_process(ended, model):
+def test_value_and_gradient_equal_those_of_one_process(ended, model):
     one, two = (load_file(folder / model) for folder in ended)
     assert one.keys() == two.keys()
     assert one["value"] > 0
@@ -55,7 +55,7 @@ def test_value_and_gradient_are_those_of_one_process(ended, model):
         torch.testing.assert_close(two[name], one[name], rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
 
 
-def test_a_run_of_two_processes_ends_where_one_ends(ended):
+def test_a_run_of_two_processes_has_the_weights_of_one_process(ended):
     for name in ("last", "best"):
         one, two = (load_file(folder / "run" / "checkpoints" / name / "model.safetensors") for folder in ended)
         for key in one:

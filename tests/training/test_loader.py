@@ -31,15 +31,15 @@ from tests.training.test_resume import Stopping, contents
 CPU = torch.device("cpu")
 
 
-def pixels(pictures):
+def pixels(images):
     """A model's ``prepare_images``: 8 x 8 pixels."""
-    arrays = [np.asarray(picture.resize((8, 8))).transpose(2, 0, 1) for picture in pictures]
+    arrays = [np.asarray(image.resize((8, 8))).transpose(2, 0, 1) for image in images]
     return Padded(torch.from_numpy(np.stack(arrays)))
 
 
 @pytest.mark.parametrize("regions", [0, 3])
 @pytest.mark.parametrize("held", [True, False])
-def test_features_are_the_datasets(tmp_path, monkeypatch, regions, held):
+def test_features_equal_those_of_the_dataset(tmp_path, monkeypatch, regions, held):
     monkeypatch.setattr(sources, "fits_in_memory", lambda size, device: held)
     dataset = open_dataset(make_data(tmp_path / "data", regions=regions)).split("train")
     source = feature_source(dataset.features("made"), CPU)
@@ -49,7 +49,7 @@ def test_features_are_the_datasets(tmp_path, monkeypatch, regions, held):
     assert len(source.everything()) == len(dataset.images)
 
 
-def test_pictures_are_cropped_by_seed_epoch_and_caption(tmp_path):
+def test_crops_depend_on_seed_epoch_and_caption(tmp_path):
     dataset = open_dataset(make_dataset(tmp_path / "data"))
     with ThreadPoolExecutor(2) as pool:
         source = ImageReader(dataset, pixels, pool, 1, 0.3)
@@ -66,7 +66,7 @@ def test_pictures_are_cropped_by_seed_epoch_and_caption(tmp_path):
         assert torch.equal(pixels(everything[1:3]).values[0], whole.take(images, captions, 0).values[1])
 
 
-def test_batches_come_in_order_whether_made_ahead_or_not(tmp_path, monkeypatch):
+def test_batches_are_in_order_with_and_without_reading_ahead(tmp_path, monkeypatch):
     dataset = open_dataset(make_data(tmp_path / "data")).split("train")
     texts = Padded(torch.arange(54 * 4).view(54, 4), torch.tensor([1, 2, 4] * 18))
     plan = [np.array([3, 0]), np.array([6, 9, 1]), *[np.array([one, one + 3]) for one in range(9)]]
@@ -82,7 +82,7 @@ def test_batches_come_in_order_whether_made_ahead_or_not(tmp_path, monkeypatch):
         assert torch.equal(one.texts.values, texts.values[captions][:, : one.texts.lengths.max()])
 
 
-def test_a_reader_that_fails_is_heard(tmp_path):
+def test_an_error_of_a_reading_thread_is_raised(tmp_path):
     dataset = open_dataset(make_dataset(tmp_path / "data"))
     (tmp_path / "data" / "images" / "i1.png").write_bytes(b"nothing")
     with ThreadPoolExecutor(2) as pool:
@@ -92,7 +92,7 @@ def test_a_reader_that_fails_is_heard(tmp_path):
             list(feed.batches([np.array([0, 2])], 0))
 
 
-def test_every_process_has_its_share_and_one_width():
+def test_every_process_has_its_share_with_the_same_width():
     texts = CaptionInputs(Padded(torch.arange(12).view(4, 3), torch.tensor([1, 3, 1, 2])), CPU)
 
     class Held:
@@ -122,13 +122,13 @@ def splitmix(state, count):
 
 
 class TestDraw:
-    def test_is_the_published_generator_at_the_captions_place(self):
+    def test_is_splitmix64_at_the_position_of_the_caption(self):
         assert splitmix(0, 1) == [0xE220A8397B1DCDAF]
         state = int(np.random.SeedSequence((3, 5)).generate_state(1, np.uint64)[0])
         expected = [(number >> 33) * 9 >> 31 for number in splitmix(state, 50)]
         assert ViewSampler(3, 9)(np.arange(50), 5).tolist() == expected
 
-    def test_a_caption_is_shown_the_same_whatever_is_beside_it(self):
+    def test_the_view_does_not_depend_on_other_captions(self):
         draw = ViewSampler(1, 5)
         captions = np.random.default_rng(0).permutation(1000)
         every = draw(np.arange(1000), 2)
@@ -146,7 +146,7 @@ class TestDraw:
             assert len(counts) == number
             assert np.abs(counts - 9000 / number).max() < 5 * np.sqrt(9000 / number)
 
-    def test_seed_and_epoch_change_it(self):
+    def test_views_change_with_seed_and_epoch(self):
         captions = np.arange(200)
         drawn = [ViewSampler(seed, 4)(captions, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
         assert len({tuple(one) for one in drawn}) == 4
@@ -187,7 +187,7 @@ def test_each_caption_has_the_view_that_was_drawn(data, held):
     assert whole.lengths is None or whole.lengths.tolist() == [features.regions(n) for n in range(len(features))]
 
 
-def test_without_a_seed_pictures_are_whole(data, held):
+def test_without_a_seed_images_are_whole(data, held):
     features = open_dataset(data).split("train").features("made")
     source = feature_source(features, CPU)
     images = np.array([4, 0, 4])
@@ -197,7 +197,7 @@ def test_without_a_seed_pictures_are_whole(data, held):
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_room_is_asked_for_all_that_is_held(data, monkeypatch, seed):
+def test_the_size_of_all_views_is_checked_against_the_memory(data, monkeypatch, seed):
     asked = []
     monkeypatch.setattr(sources, "fits_in_memory", lambda size, device: asked.append(size) or True)
     features = open_dataset(data).split("train").features("made")
@@ -205,7 +205,7 @@ def test_room_is_asked_for_all_that_is_held(data, monkeypatch, seed):
     assert asked == [features.take(range(len(features))).nbytes * (4 if seed else 1)]
 
 
-def test_an_epoch_shows_all_views_and_the_next_one_others(data):
+def test_an_epoch_uses_all_views_and_the_next_one_others(data):
     run = set_up(settings(data, "", val_split=None), TinyModel())
     rows = open_dataset(data).split("train").features("made")
     shown = []
@@ -224,7 +224,7 @@ def test_an_epoch_shows_all_views_and_the_next_one_others(data):
     assert sum(shown[0][one] != shown[1][one] for one in common) > len(common) / 2
 
 
-def test_processes_share_one_draw(data):
+def test_processes_draw_the_same_views(data):
     run = set_up(settings(data, "", val_split=None), TinyModel())
     plan = [run.plan(0)[0][0]]
     alone = next(iter(run.loader.batches(plan, 3)))
@@ -237,7 +237,7 @@ LONG = {"epochs": 2, "save_every": 4}
 
 
 @pytest.mark.parametrize("held", [True, False], indirect=True)
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path, held):
+def test_a_resumed_run_with_views_equals_an_uninterrupted_one(tmp_path, held):
     data = add_views(make_data(tmp_path / "data"), 3)
     train(settings(data, tmp_path / "whole", **LONG), model=Stopping())
     for at in (4, 7):
@@ -263,7 +263,7 @@ def test_only_marked_views_are_drawn_and_only_with_augment(tmp_path):
     assert trained(views, tmp_path / "d")[0] != plain[0]
 
 
-def test_validation_sees_whole_pictures_alone(tmp_path):
+def test_validation_uses_whole_images_only(tmp_path):
     """Views of the validation split that are not even numbers change nothing."""
     data = add_views(make_data(tmp_path / "data"), 3)
     expected = trained(data, tmp_path / "a")
@@ -284,43 +284,43 @@ def run(tmp_path):
     return set_up(settings(data, "", loss={"name": "bcls"}, labels="minilm", val_split=None), TinyModel())
 
 
-def test_a_looked_up_batch_is_the_one_of_the_feed(run):
+def test_a_batch_of_the_device_loader_equals_that_of_the_loader(run):
     assert DeviceLoader.serves(run.loader)
-    lookup = DeviceLoader(run.loader)
+    device_loader = DeviceLoader(run.loader)
     plan = [batch for step in run.plan(0) for batch in step]
     made = run.loader.batches(plan, 0)
-    for numbered in lookup.batches(plan, 0):
-        wanted, found = next(made), lookup.load(numbered)
+    for indexed in device_loader.batches(plan, 0):
+        wanted, found = next(made), device_loader.load(indexed)
         assert found.pairs == wanted.pairs
         assert torch.equal(found.images.values, wanted.images.values)
         assert torch.equal(found.image_ids, wanted.image_ids)
         assert torch.equal(found.relevance, wanted.relevance)
         assert torch.equal(found.texts.lengths, wanted.texts.lengths)
         width = wanted.texts.values.shape[1]
-        assert numbered.width % CAPTION_STEP == 0
-        assert found.texts.values.shape[1] == numbered.width
+        assert indexed.width % CAPTION_STEP == 0
+        assert found.texts.values.shape[1] == indexed.width
         assert torch.equal(found.texts.values[:, :width], wanted.texts.values)
         assert not found.texts.values[:, width:].any()
-    assert list(lookup.batches([], 0)) == []
+    assert list(device_loader.batches([], 0)) == []
 
 
 @pytest.mark.parametrize("regions", [0, 3])
-def test_views_travel_with_the_captions(tmp_path, regions):
+def test_the_device_loader_draws_the_same_views(tmp_path, regions):
     data = add_views(make_data(tmp_path / "data", images=40, regions=regions), 5, counts=regions > 0)
     run = set_up(settings(data, "", val_split=None), TinyModel())
     assert DeviceLoader.serves(run.loader)
-    lookup = DeviceLoader(run.loader)
+    device_loader = DeviceLoader(run.loader)
     drawn = []
     for epoch in range(2):
         plan = [batch for step in run.plan(epoch) for batch in step]
         made = run.loader.batches(plan, epoch)
-        for numbered in lookup.batches(plan, epoch):
-            wanted, found = next(made), lookup.load(numbered)
+        for indexed in device_loader.batches(plan, epoch):
+            wanted, found = next(made), device_loader.load(indexed)
             assert torch.equal(found.images.values, wanted.images.values)
             assert torch.equal(found.images.mask, wanted.images.mask)
             assert torch.equal(found.image_ids, wanted.image_ids)
-            drawn.append(numbered.views)
-        rest = list(lookup.batches(plan[3:], epoch))  # as a run that goes on in the middle has it
+            drawn.append(indexed.views)
+        rest = list(device_loader.batches(plan[3:], epoch))  # as in a run that resumes in the middle
         assert torch.equal(rest[0].views, drawn[-len(plan) + 3])
     assert set(torch.cat(drawn).tolist()) == {0, 1, 2, 3, 4}
 
@@ -330,22 +330,22 @@ def test_steps_of_a_recorded_run_have_the_views_of_their_epoch(tmp_path):
     run = set_up(settings(data, "", val_split=None), TinyModel())
     recorded = replace(run, config=replace(run.config, graph=True))
     for epoch in range(2):
-        plain, numbered = (load_batches(one, one.plan(epoch), epoch) for one in (run, recorded))
-        for wanted, found in zip(plain, numbered, strict=True):
+        plain, indexed = (load_batches(one, one.plan(epoch), epoch) for one in (run, recorded))
+        for wanted, found in zip(plain, indexed, strict=True):
             images = recorded.device_loader.load(found[0]).images.values
             assert torch.equal(images, wanted[0].images.values)
 
 
-def test_what_a_recording_is_known_by():
+def test_batches_of_equal_size_and_width_share_a_recording():
     one = IndexBatch(torch.arange(3), 8)
-    assert one.shape == (3, 8)
-    assert [part.tolist() for part in one.map(lambda part: part + 1).tensors()] == [[1, 2, 3]]
-    seen = IndexBatch(torch.arange(2), 8, torch.tensor([4, 5])).map(lambda part: part + 1)
-    assert [part.tolist() for part in seen.tensors()] == [[1, 2], [5, 6]]
-    assert IndexBatch(torch.arange(3), None).shape != one.shape
+    assert one.shape == (3, 8) != IndexBatch(torch.arange(3), None).shape
+    two = IndexBatch(torch.arange(2), 8, torch.tensor([4, 5]))
+    copy = two.clone()
+    two.views.fill_(0)
+    assert [part.tolist() for part in copy.tensors()] == [[0, 1], [4, 5]]
 
 
-def test_pictures_and_several_processes_are_not_looked_up(run):
+def test_image_files_and_several_processes_need_the_host(run):
     class Read:
         in_memory = False
 
@@ -354,7 +354,7 @@ def test_pictures_and_several_processes_are_not_looked_up(run):
     assert DeviceLoader.serves(replace(run.loader, labels=None))
 
 
-def test_the_longest_caption_of_some(run):
+def test_the_longest_of_some_captions(run):
     lengths = TinyModel().prepare_texts(run.train.texts).lengths.numpy()
     some = np.array([0, 3, 5])
     assert run.loader.texts.longest(some) == lengths[some].max()

@@ -27,13 +27,13 @@ def machine(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("limit", "free"), [(None, 8_192_000), ("max\n", 8_192_000), ("9000000\n", 8_192_000), ("5000\n", 5000)]
 )
-def test_the_disks_cache_counts_as_free_and_a_container_has_its_limit(machine, limit, free):
+def test_the_file_cache_counts_as_free_and_a_container_has_its_limit(machine, limit, free):
     machine(MEMINFO, limit)
     assert memory.free_bytes(CPU) == free
     assert memory.fits_in_memory(free // 4 - 1, CPU)
     assert not memory.fits_in_memory(free // 4 + 1, CPU)
 
 
-def test_where_the_kernel_says_nothing_it_is_half_of_all(machine):
+def test_without_kernel_files_it_is_half_of_all_memory(machine):
     machine(None, None)
     assert memory.free_bytes(CPU) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -21,16 +21,16 @@ def test_what_is_written_is_read(tmp_path):
     log.write("step", 1, 10, {"loss": 0.5, "more": float("nan")})
     log.write("validation", 1, 10, {"rsum": 300.0, "best": True})
     log.close()
-    step, look = read_metrics(tmp_path)
-    assert (step["kind"], step["loss"], look["rsum"], look["best"]) == ("step", 0.5, 300.0, True)
+    step, line = read_metrics(tmp_path)
+    assert (step["kind"], step["loss"], line["rsum"], line["best"]) == ("step", 0.5, 300.0, True)
 
 
 @pytest.mark.parametrize("end", [b"", b"{", GOOD[:-1], GOOD[:30], b"\0" * 512, b"\xff", b"[" * 5000])
-def test_a_last_line_that_was_cut_off_is_left_out(tmp_path, end):
+def test_an_incomplete_last_line_is_skipped(tmp_path, end):
     assert read_metrics(put(tmp_path, GOOD * 2 + end)) == [json.loads(GOOD)] * 2
 
 
-def test_the_boards_last_epoch_stays_when_a_run_goes_on(tmp_path, monkeypatch):
+def test_tensorboard_keeps_the_last_epoch_of_a_resumed_run(tmp_path, monkeypatch):
     asked = {}
 
     class Writer:
@@ -48,7 +48,7 @@ def test_the_boards_last_epoch_stays_when_a_run_goes_on(tmp_path, monkeypatch):
     assert asked["purge_step"] == 41  # what was written at step 40 is kept
 
 
-def test_no_line_yet(tmp_path):
+def test_a_file_without_a_complete_line_is_empty(tmp_path):
     assert read_metrics(put(tmp_path, b"")) == []
     assert read_metrics(put(tmp_path, b'{"kind": "st')) == []
 
@@ -73,7 +73,7 @@ def test_no_line_yet(tmp_path):
         (b'{"kind": "' + b"x" * 10**6 + b'", "epoch": "' + b"y" * 10**6 + b'", "step": 1}', "`epoch` to be a whole"),
     ],
 )
-def test_other_lines_are_named(tmp_path, line, says):
+def test_wrong_lines_are_reported(tmp_path, line, says):
     with pytest.raises(ValueError, match="expected") as raised:
         read_metrics(put(tmp_path, GOOD + line + b"\n" + GOOD))
     message = str(raised.value)

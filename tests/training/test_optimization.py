@@ -32,12 +32,12 @@ def test_parts_of_a_sum_are_addressed(spelling):
         ({"name": "infonce", "learn_temperature": "yes"}, "true or false"),
     ],
 )
-def test_mistakes_name_the_nearest(settings, message):
+def test_errors_suggest_the_closest_name(settings, message):
     with pytest.raises(ValueError, match=message):
         make_loss(settings)
 
 
-def test_a_temperature_is_learnt_from_the_models_own():
+def test_a_learned_temperature_starts_at_that_of_the_model():
     loss = make_loss({"name": "infonce+kendall-sw-hs", "learn_temperature": True}, initial_temperature=0.02)
     (parameter,) = loss.parameters()
     assert parameter.item() == pytest.approx(0.02)
@@ -49,14 +49,14 @@ def test_a_temperature_is_learnt_from_the_models_own():
     assert given.temperature.item() == pytest.approx(0.01)
 
 
-def test_scale_and_bias_of_sigmoid_are_learnt():
+def test_scale_and_bias_of_sigmoid_are_learned():
     loss = make_loss({"name": "sigmoid", "learn_temperature": True})
     assert sorted(name for name, _ in loss.named_parameters()) == ["bias", "scale"]
     hold_in_range(loss)
     assert loss.bias.item() == -10.0
 
 
-def test_scale_and_bias_start_from_a_model_that_has_both():
+def test_scale_and_bias_start_at_those_of_the_model():
     settings = {"name": "sigmoid", "learn_temperature": True}
     theirs = make_loss(settings, initial_temperature=0.02, initial_bias=-12.0)
     assert (theirs.scale.item(), theirs.bias.item()) == pytest.approx((50.0, -12.0))
@@ -77,7 +77,7 @@ def test_the_first_epochs_keep_the_margin_of_a_part(spelling):
     assert (loss.margin, loss.reduction) == (0.5, "sum")
 
 
-def test_numbers_that_yaml_takes_for_words():
+def test_numbers_that_yaml_reads_as_strings():
     assert numbers({"a": "1e-3", "b": ["2E4", "e5", "-x"], "c": {"d": "5e"}}) == {
         "a": 0.001,
         "b": [20000.0, "e5", "-x"],
@@ -94,14 +94,14 @@ def test_steps_drop_after_their_epochs():
     assert found == pytest.approx([1.0] * 10 + [0.1] * 20 + [0.01] * 10)
 
 
-def test_warm_up_rises_to_one_and_never_starts_at_nothing():
+def test_warm_up_rises_to_one_and_starts_above_zero():
     found = rates(TrainConfig(epochs=3, schedule="constant", warmup=1.5))
     assert found[0] == pytest.approx(1 / 15)
     assert found[:15] == sorted(found[:15])
     assert found[14:] == pytest.approx([1.0] * 16)
 
 
-def test_the_cosine_ends_near_nothing():
+def test_the_cosine_ends_near_zero():
     found = rates(TrainConfig(epochs=5, schedule="cosine", warmup=1))
     assert found[10] == 1.0
     assert found[10:] == sorted(found[10:], reverse=True)

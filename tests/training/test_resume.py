@@ -63,7 +63,7 @@ def whole(tmp_path_factory):
     ("at", "number", "done"),
     [(1, signal.SIGTERM, 1), (6, signal.SIGINT, 3), (7, signal.SIGINT, 4), (8, signal.SIGTERM, 5)],
 )
-def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(whole, tmp_path, at, number, done):
+def test_a_signal_writes_a_checkpoint_and_the_run_resumes(whole, tmp_path, at, number, done):
     data, expected = whole
     handler = signal.getsignal(signal.SIGINT)  # not always Python's: `nohup` starts processes that ignore SIGINT
     with pytest.raises(KeyboardInterrupt):
@@ -85,7 +85,7 @@ def test_several_stops_and_other_intervals_change_nothing(whole, tmp_path):
     assert contents(tmp_path / "run") == expected
 
 
-def test_a_finished_run_is_left_as_it_is(whole, tmp_path):
+def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     data, _ = whole
     first = train(settings(data, tmp_path / "run", epochs=1), model=TinyModel())
     before = contents(tmp_path / "run")
@@ -96,7 +96,7 @@ def test_a_finished_run_is_left_as_it_is(whole, tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_kills_at_random_moments():
+def test_kills_at_random_times():
     """The short form of ``python -m benchmarks.resume``."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", "benchmarks.resume", "--kills", "4"]

@@ -47,7 +47,7 @@ def test_a_writer_that_fails_leaves_the_old_one(tmp_path):
         ({}, None),
     ],
 )
-def test_every_state_in_between_is_put_right(tmp_path, there, expected):
+def test_every_intermediate_state_is_recovered(tmp_path, there, expected):
     for name, text in there.items():
         (tmp_path / name).mkdir()
         write(text)(tmp_path / name)
@@ -57,7 +57,7 @@ def test_every_state_in_between_is_put_right(tmp_path, there, expected):
         assert (tmp_path / "last" / "file").read_text() == expected
 
 
-def test_names_that_people_give_are_left_alone(tmp_path):
+def test_folders_with_similar_names_are_kept(tmp_path):
     for name in ("last", "last.old", "last.new"):
         (tmp_path / name).mkdir()
         write(name)(tmp_path / name)
@@ -70,7 +70,7 @@ def test_names_that_people_give_are_left_alone(tmp_path):
     assert (tmp_path / "last.old").exists()
 
 
-def test_folders_inside_are_on_the_disk_before_the_name_is_given(tmp_path, monkeypatch):
+def test_nested_folders_are_on_the_disk_before_the_rename(tmp_path, monkeypatch):
     done = []
     monkeypatch.setattr("bcls._core.files.sync_folder", lambda folder: done.append(folder.name))
 
@@ -88,7 +88,7 @@ def hold(folder, ready, leave):
         leave.wait(30)
 
 
-def test_a_folder_in_use_is_refused_and_a_dead_owner_is_no_obstacle(tmp_path):
+def test_a_locked_folder_is_refused_until_its_process_ends(tmp_path):
     context = multiprocessing.get_context("fork")
     ready, leave = context.Event(), context.Event()
     other = context.Process(target=hold, args=(tmp_path, ready, leave))

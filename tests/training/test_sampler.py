@@ -12,7 +12,7 @@ owners = st.lists(st.integers(0, 12), min_size=1, max_size=80).map(lambda one: n
 
 @settings(max_examples=80, deadline=None)
 @given(owners, st.integers(2, 16), st.integers(0, 5), st.booleans())
-def test_every_caption_comes_at_most_once_and_images_are_distinct(owner, batch, epoch, distinct):
+def test_captions_are_used_at_most_once_and_images_are_distinct(owner, batch, epoch, distinct):
     batches = plan_epoch(owner, batch, 7, epoch, distinct=distinct)
     seen = np.concatenate([*batches, np.arange(0)])
     assert len(np.unique(seen)) == len(seen)
@@ -26,7 +26,7 @@ def test_every_caption_comes_at_most_once_and_images_are_distinct(owner, batch, 
 
 @pytest.mark.parametrize("batch", [2, 7, 32, 100, 250])
 @pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_equal_numbers_of_captions_lose_none(batch, epoch):
+def test_equal_numbers_of_captions_are_all_used(batch, epoch):
     owner = np.repeat(np.arange(100), 5)
     batches = plan_epoch(owner, batch, 1, epoch)
     assert sum(map(len, batches)) == 500
@@ -34,7 +34,7 @@ def test_equal_numbers_of_captions_lose_none(batch, epoch):
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
 
 
-def test_an_image_with_far_too_many_captions_loses_some():
+def test_an_image_with_too_many_captions_uses_some_of_them():
     owner = np.array([0] * 20 + [1, 2])
     batches = plan_epoch(owner, 8, 1, 0)
     assert [len(one) for one in batches] == [2, 2]
@@ -42,7 +42,7 @@ def test_an_image_with_far_too_many_captions_loses_some():
     assert shown == set(range(22))  # not always the same ones
 
 
-def test_images_meet_in_many_ways():
+def test_images_are_combined_at_random():
     """Batches of an epoch are no copies of each other: two images seldom share more than one batch."""
     owner = np.repeat(np.arange(200), 5)
     together = np.zeros((200, 200), dtype=int)
@@ -62,7 +62,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_shares_of_processes_make_up_the_batch(ranks):
+def test_shares_of_processes_form_the_batch(ranks):
     batch = np.arange(11)
     parts = [share_of_rank(batch, rank, ranks) for rank in range(ranks)]
     assert np.concatenate(parts).tolist() == batch.tolist()

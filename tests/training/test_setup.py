@@ -31,7 +31,7 @@ def test_bcls_with_labels_of_a_text_encoder(tmp_path):
 def images(tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
     rows = [
-        {"image_id": f"i{n}", "caption_id": f"i{n}#{k}", "text": f"picture {n} take {k}", "split": split}
+        {"image_id": f"i{n}", "caption_id": f"i{n}#{k}", "text": f"image {n} take {k}", "split": split}
         for split, images in (("train", range(4)), ("val", range(4, 6)))
         for n in images
         for k in range(2)

@@ -40,10 +40,10 @@ from tests.training.factories import TinyModel, WordModel, captions_of, make_dat
         ({"data": "/nowhere/at/all"}, "no such dataset"),
     ],
 )
-def test_bad_settings_are_named(data, tmp_path, changes, message):
+def test_wrong_settings_are_reported(data, tmp_path, changes, message):
     with pytest.raises((ValueError, OSError), match=message):
         train(settings(**{"data": data, "out": tmp_path / "run", **changes}), model=TinyModel())
-    # What was refused may be started again with the mistake mended.
+    # The folder can be used again with correct settings.
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -55,7 +55,7 @@ def test_bad_settings_are_named(data, tmp_path, changes, message):
         ({"name": "vsepp", "features": 99}, "6, the width of the features 'made', got 99"),
     ],
 )
-def test_a_model_that_does_not_fit_is_named(data, tmp_path, model, message):
+def test_a_model_that_does_not_match_the_data_is_reported(data, tmp_path, model, message):
     with pytest.raises(ValueError, match=message):
         train(settings(data, tmp_path / "run", model=model))
 
@@ -71,7 +71,7 @@ def test_a_run_is_not_overwritten(data, ended):
         train(settings(data, ended, epochs=1), model=TinyModel())
 
 
-def test_changed_settings_are_named(data, ended):
+def test_changed_settings_are_reported(data, ended):
     changed = settings(data, ended, epochs=1, lr=0.5, loss={"name": "triplet-sn", "gamma": 9.0}, resume=True)
     with pytest.raises(ValueError, match=r"loss.gamma: None before, 9.0 now; lr: 0.01 before, 0.5 now"):
         train(changed, model=TinyModel())
@@ -90,7 +90,7 @@ def test_another_dataset_is_refused(ended, tmp_path):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "training.json"])
 @pytest.mark.parametrize("keep", [0, 0.5])
-def test_a_file_that_was_cut_off_is_named(data, ended, name, keep):
+def test_an_incomplete_file_is_reported(data, ended, name, keep):
     path = ended / "checkpoints" / "last" / name
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
     with pytest.raises(ValueError, match=name):
@@ -102,7 +102,7 @@ def test_a_run_in_use_is_refused(data, tmp_path):
         train(settings(data, tmp_path / "run"), model=TinyModel())
 
 
-def test_what_a_run_leaves_behind(data, tmp_path):
+def test_files_of_a_run(data, tmp_path):
     result = train(settings(data, tmp_path / "run", model={"name": "vsepp", "width": 8, "word_width": 4}))
     folder = tmp_path / "run"
     names = {path.name for path in folder.iterdir()}
@@ -122,12 +122,12 @@ def test_what_a_run_leaves_behind(data, tmp_path):
     assert load(folder).state_dict().keys() == weights.keys()
 
 
-def test_a_run_killed_before_its_settings_were_written_can_begin_again(data, tmp_path):
+def test_a_run_killed_before_its_settings_were_written_can_be_started_again(data, tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     assert train(settings(data, tmp_path / "run", epochs=1), model=TinyModel()).epochs == 1
 
 
-def test_metrics_that_lost_their_end_are_named(data, tmp_path):
+def test_a_truncated_metrics_file_is_reported(data, tmp_path):
     train(settings(data, tmp_path / "run", epochs=1), model=TinyModel())
     metrics = tmp_path / "run" / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:-5])
@@ -186,7 +186,7 @@ def test_nan_stops_with_the_batch_and_keeps_the_last_checkpoint(data, tmp_path, 
     train(settings(data, tmp_path / "run", resume=True), model=TinyModel())
 
 
-def test_memory_that_runs_out_names_the_flag(data, tmp_path):
+def test_out_of_memory_names_the_flag(data, tmp_path):
     class Large(TinyModel):
         def scores(self, images, texts):
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -195,19 +195,19 @@ def test_memory_that_runs_out_names_the_flag(data, tmp_path):
         train(settings(data, tmp_path / "run"), model=Large())
 
 
-def test_collapse_is_said_once_with_the_cure(data, tmp_path, capsys):
+def test_collapse_is_reported_once_with_a_remedy(data, tmp_path, capsys):
     class Collapsed(TinyModel):
         def scores(self, images, texts):
             return super().scores(images, texts) * 1e-6
 
     train(settings(data, tmp_path / "run", epochs=10, loss={"name": "triplet-hn"}), model=Collapsed())
-    said = capsys.readouterr().err
-    assert said.count("the model has collapsed") == 1
-    assert "--warm-negatives 2 or more" in said
+    printed = capsys.readouterr().err
+    assert printed.count("the model has collapsed") == 1
+    assert "--warm-negatives 2 or more" in printed
     assert lines(tmp_path / "run", "step")[-1]["loss"] == pytest.approx(0.4, abs=1e-3)
 
 
-def test_a_run_that_learns_is_not_called_collapsed(data, tmp_path, capsys):
+def test_no_collapse_warning_for_a_run_that_learns(data, tmp_path, capsys):
     train(settings(data, tmp_path / "run", epochs=10, loss={"name": "triplet-hn"}), model=TinyModel())
     assert "collapsed" not in capsys.readouterr().err
 
@@ -219,7 +219,7 @@ def test_the_first_epochs_have_all_negatives(data, tmp_path):
     assert terms == {1: {"triplet"}, 2: {"infonce"}}
 
 
-def test_the_average_is_judged_and_kept(data, tmp_path):
+def test_the_average_is_evaluated_and_saved(data, tmp_path):
     torch.manual_seed(0)
     start = TinyModel()
     plain, averaged = TinyModel(), TinyModel()
@@ -254,7 +254,7 @@ def test_accumulation_takes_the_mean_of_its_batches(data, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_precisions_one_after_the_other(data, tmp_path, precision):
+def test_runs_of_different_precision_in_one_process(data, tmp_path, precision):
     model = TinyModel()
     result = train(settings(data, tmp_path / "run", precision=precision), model=model)
     assert result.epochs == 2
@@ -293,17 +293,17 @@ def test_values_are_read_late_and_none_is_lost():
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_each_kept_model_has_the_figures_of_its_epoch(data, tmp_path, ema):
+def test_each_kept_model_has_the_metrics_of_its_epoch(data, tmp_path, ema):
     config = settings(data, tmp_path / "run", epochs=3, keep_epochs=True, ema=ema)
     result = train(config, model=TinyModel())
     kept = tmp_path / "run" / "checkpoints"
     assert sorted(path.name for path in kept.iterdir()) == ["best", "epoch-1", "epoch-2", "epoch-3", "last"]
     model = TinyModel()
-    looking = set_up(settings(data, tmp_path / "other"), model)
+    run = set_up(settings(data, tmp_path / "other"), model)
     for epoch, metrics in enumerate(result.history, start=1):
         model.load_trained_state(weights(tmp_path / "run", f"epoch-{epoch}"))
-        assert validate(model, looking.validation, looking.learner.loss) == metrics
-    looking.close()
+        assert validate(model, run.validation, run.learner.loss) == metrics
+    run.close()
     best, chosen, first, second = (
         weights(tmp_path / "run", name) for name in ("best", f"epoch-{result.best_epoch}", "epoch-1", "epoch-2")
     )
@@ -311,7 +311,7 @@ def test_each_kept_model_has_the_figures_of_its_epoch(data, tmp_path, ema):
     assert not torch.equal(first["words.weight"], second["words.weight"])
 
 
-def test_without_it_nothing_is_kept_and_a_continuation_may_begin_to(data, tmp_path):
+def test_keep_epochs_may_be_set_when_a_run_is_resumed(data, tmp_path):
     class Stops(TinyModel):
         steps = 0
 

@@ -16,15 +16,15 @@ from tests.training.factories import TinyModel, settings
 
 
 @pytest.fixture
-def looking(data, tmp_path):
+def run(data, tmp_path):
     run = set_up(settings(data, tmp_path / "run", batch=4), TinyModel(dropout=0.5))
     yield run
-    run.pool.shutdown()
+    run.close()
 
 
-def by_hand(run, split, loss):
+def by_hand(state, split, loss):
     """From the matrices of the whole split, pair by pair."""
-    similarity = run.model.similarity(split.images, split.texts)
+    similarity = state.model.similarity(split.images, split.texts)
     values = []
     for captions in split.batches:
         images = [int(split.image_of_caption[caption]) for caption in captions]
@@ -36,38 +36,38 @@ def by_hand(run, split, loss):
     return np.mean(values)
 
 
-def test_every_caption_is_seen_once_in_batches_of_distinct_images(looking):
-    split = looking.validation
+def test_every_caption_is_used_once_in_batches_of_distinct_images(run):
+    split = run.validation
     assert sorted(np.concatenate(split.batches)) == list(range(len(split.image_of_caption)))
     for captions in split.batches:
         assert 2 <= len(captions) <= 4
         assert len(set(split.image_of_caption[captions])) == len(captions)
 
 
-def test_it_is_the_mean_over_the_batches(looking):
-    split, loss = looking.validation, TripletHardLoss()
-    looking.model.train()
-    assert validate(looking.model, split, loss)["loss"] == pytest.approx(by_hand(looking, split, loss), rel=1e-5)
+def test_the_validation_loss_is_the_mean_over_batches(run):
+    split, loss = run.validation, TripletHardLoss()
+    run.model.train()
+    assert validate(run.model, split, loss)["loss"] == pytest.approx(by_hand(run, split, loss), rel=1e-5)
 
 
 @pytest.mark.parametrize("aggregate", ["max", "mean"])
-def test_labels_are_those_of_the_pairs(looking, aggregate):
-    split = looking.validation
+def test_the_validation_loss_uses_the_labels_of_the_pairs(run, aggregate):
+    split = run.validation
     vectors = np.random.default_rng(0).standard_normal((len(split.image_of_caption), 5))
     labels = BatchLabels(vectors, split.image_of_caption, aggregate, torch.device("cpu"))
     split = replace(split, embeddings=vectors, aggregate=aggregate, batch_labels=labels)
     loss = BCLSLoss(alpha=0.1, beta=0.2, weight=3.0)
-    assert validate(looking.model, split, loss)["loss"] == pytest.approx(by_hand(looking, split, loss), rel=1e-5)
+    assert validate(run.model, split, loss)["loss"] == pytest.approx(by_hand(run, split, loss), rel=1e-5)
 
 
-def test_a_run_writes_it_down_and_draws_it_and_batches_do_not_depend_on_the_seed(data, tmp_path):
+def test_the_validation_loss_is_logged_and_its_batches_do_not_depend_on_the_seed(data, tmp_path):
     result = train(settings(data, tmp_path / "run", epochs=2), model=TinyModel())
-    looks = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "validation"]
-    assert [look["loss"] for look in looks] == [one["loss"] for one in result.history]
-    assert looks[0]["loss"] != looks[1]["loss"] > 0
+    lines = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "validation"]
+    assert [line["loss"] for line in lines] == [one["loss"] for one in result.history]
+    assert lines[0]["loss"] != lines[1]["loss"] > 0
     assert "Validation loss" in (tmp_path / "run" / "report.html").read_text()
     runs = [set_up(settings(data, tmp_path / "other", seed=seed), TinyModel()) for seed in (1, 2)]
     first, second = (run.validation.batches for run in runs)
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
     for run in runs:
-        run.pool.shutdown()
+        run.close()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Event
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +42,7 @@ from bcls.training.batch_labels import NoisyLabels
 from bcls.training.config import TrainConfig
 from bcls.training.distributed import start_accelerator
 from bcls.training.metrics_log import DivergedError
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, Interrupt, describe
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
 from bcls.training.setup import build_model
 from bcls.training.train import train
 
@@ -136,10 +138,10 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
     config = _config(context, run)
     model, dataset = context.shared.model(config), context.shared.dataset
     labels = _noisy_labels(config, dataset, run.noise) if run.noise else None
-    interrupt = Interrupt()
-    options: dict[str, Any] = {"report": False, "save_seconds": SAVE_SECONDS, "interrupt": interrupt}
+    stop = Event()
+    options: dict[str, Any] = {"report": False, "save_seconds": SAVE_SECONDS, "stop": stop}
     train(config, model=model, dataset=dataset, labels=labels, **options)
-    if interrupt.asked:  # during the last validation, after which training does not check it
+    if stop.is_set():  # during the last validation, after which training does not check it
         raise KeyboardInterrupt
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU

@@ -16,8 +16,7 @@ from bcls._core.errors import fail
 from bcls.data.images import decode, upright_rgb
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import check_feature_shape
-from bcls.models import load
-from bcls.models.folder import save_folder
+from bcls.models.folder import load_folder, save_folder
 from bcls.models.padded import Padded
 
 if TYPE_CHECKING:

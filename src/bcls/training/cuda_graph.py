@@ -6,38 +6,19 @@ from the same seeds, and losses skip only the check of their input, which :class
 makes up for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bcls.training.config import TrainConfig
+from bcls.training.loader import IndexBatch
 from bcls.training.metrics_log import log_line
 
 #: Ordinary steps before a shape is recorded, so that kernels are chosen and the optimizer has its state.
 _WARMUP = 3
-
-
-class Recordable(Protocol):
-    """A batch whose tensors can be replaced by those of another of the same shape."""
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """Batches of equal shape can share one recording."""
-        ...
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Its tensors, always in the same order."""
-        ...
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same batch with every tensor changed."""
-        ...
-
-
-Inputs = TypeVar("Inputs", bound=Recordable)
 
 
 def graph_obstacle(config: TrainConfig, device: torch.device, processes: int) -> str | None:
@@ -58,7 +39,7 @@ def graph_obstacle(config: TrainConfig, device: torch.device, processes: int) ->
     return None
 
 
-class GraphedStep(Generic[Inputs]):
+class GraphedStep:
     """Takes steps: ordinary ones at first, then replays of a recording of the same step.
 
     Args:
@@ -66,10 +47,10 @@ class GraphedStep(Generic[Inputs]):
         optimizer: Its optimizer; the learning rates become tensors, which a recording can read.
     """
 
-    def __init__(self, step: Callable[[Inputs], dict[str, Tensor]], optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, step: Callable[[IndexBatch], dict[str, Tensor]], optimizer: torch.optim.Optimizer) -> None:
         self._step = step
         self._seen: dict[Any, int] = {}
-        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph, Inputs, dict[str, Tensor]]] = {}
+        self._recorded: dict[Any, tuple[torch.cuda.CUDAGraph, IndexBatch, dict[str, Tensor]]] = {}
         self._pool: Any = None
         self._disabled = False
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -79,7 +60,7 @@ class GraphedStep(Generic[Inputs]):
             group["capturable"] = True
         self._optimizer = optimizer
 
-    def __call__(self, batch: Inputs) -> dict[str, Tensor]:
+    def __call__(self, batch: IndexBatch) -> dict[str, Tensor]:
         """Take one optimizer step; see :func:`bcls.training.train.train_step`."""
         if batch.shape in self._recorded:
             graph, inputs, values = self._recorded[batch.shape]
@@ -102,8 +83,8 @@ class GraphedStep(Generic[Inputs]):
             self._reset_generator()
             return self._step(batch)
 
-    def _record(self, batch: Inputs) -> dict[str, Tensor]:
-        inputs = batch.map(torch.clone)
+    def _record(self, batch: IndexBatch) -> dict[str, Tensor]:
+        inputs = batch.clone()
         graph = torch.cuda.CUDAGraph()
         self._optimizer.zero_grad(set_to_none=True)
         # `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than an epoch.

@@ -54,15 +54,6 @@ def shutdown_distributed() -> None:
         time.sleep(_GRACE)
 
 
-def from_main_process(answer: bool, device: torch.device) -> bool:
-    """The main process's answer, in every process."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return answer
-    flag = torch.tensor([answer], dtype=torch.int64, device=device)
-    dist.broadcast(flag, src=0)
-    return bool(flag.item())
-
-
 def any_process(answer: bool, device: torch.device, *, communicate: bool = True) -> bool:
     """Whether the answer of any process is yes; every process must call it at the same steps.
 

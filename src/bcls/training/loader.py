@@ -50,26 +50,6 @@ class Batch:
     image_ids: Tensor
     relevance: Tensor | None
 
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """Batches of equal shape can share one recording."""
-        return tuple((part.shape, part.dtype) for part in self.tensors())
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Its tensors, always in the same order."""
-        every = (self.images.values, self.images.lengths, self.texts.values, self.texts.lengths, self.image_ids)
-        yield from (one for one in (*every, self.relevance) if one is not None)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same batch with every tensor changed."""
-
-        def of(one: Tensor | None) -> Tensor | None:
-            return None if one is None else change(one)
-
-        images = Padded(change(self.images.values), of(self.images.lengths))
-        texts = Padded(change(self.texts.values), of(self.texts.lengths))
-        return Batch(self.pairs, images, texts, change(self.image_ids), of(self.relevance))
-
 
 class ImageSource(Protocol):
     """Provides the inputs of a model's image side."""
@@ -146,22 +126,17 @@ class DeviceFeatures:
     in_memory = True
 
     def __init__(self, features: Padded, device: torch.device, views: ViewSampler | None = None) -> None:
-        self._features = features.to(device)
-        self.views = views
+        self._features, self._device, self.views = features.to(device), device, views
 
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
         """See :class:`ImageSource`."""
-        device = self._features.values.device
-        views = None if self.views is None else torch.from_numpy(self.views(captions, epoch))
-        return self.rows(
-            torch.from_numpy(images).to(device, non_blocking=True),
-            None if views is None else views.to(device, non_blocking=True),
-        )
+        rows = images if self.views is None else images * self.views.number + self.views(captions, epoch)
+        return _float(self._features.take(torch.from_numpy(rows).to(self._device, non_blocking=True)))
 
-    def rows(self, images: Tensor, views: Tensor | None = None) -> Padded:
-        """Some images by indices on the device, each in one of its views; whole images without ``views``."""
-        if self.views is not None:
-            images = images * self.views.number + (0 if views is None else views)
+    def rows(self, images: Tensor, views: Tensor | None) -> Padded:
+        """Some images by indices on the device, each in one of its views if it has several."""
+        if self.views is not None and views is not None:
+            images = images * self.views.number + views
         return _float(self._features.take(images))
 
     def everything(self) -> Padded:
@@ -365,19 +340,17 @@ class IndexBatch:
     views: Tensor | None = None
 
     @property
-    def shape(self) -> tuple[object, ...]:
+    def shape(self) -> tuple[int, int | None]:
         """Batches of equal shape can share one recording."""
         return len(self.captions), self.width
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Its tensors, always in the same order."""
-        yield self.captions
-        if self.views is not None:
-            yield self.views
+    def tensors(self) -> list[Tensor]:
+        """Its tensors."""
+        return [self.captions] if self.views is None else [self.captions, self.views]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "IndexBatch":
-        """The same batch with every tensor changed."""
-        return IndexBatch(change(self.captions), self.width, None if self.views is None else change(self.views))
+    def clone(self) -> "IndexBatch":
+        """A copy with tensors of its own."""
+        return IndexBatch(self.captions.clone(), self.width, None if self.views is None else self.views.clone())
 
 
 class DeviceLoader:
@@ -419,18 +392,6 @@ class DeviceLoader:
         texts = self._loader.texts.rows(captions, batch.width)
         relevance = None if labels is None else labels(captions)
         return Batch(len(captions), self._images.rows(ids, batch.views), texts, ids, relevance)
-
-
-def pad_captions(texts: Padded) -> Padded:
-    """Captions padded to a multiple of :data:`CAPTION_STEP` words.
-
-    Example:
-        >>> pad_captions(Padded(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3]))).values.shape
-        torch.Size([2, 8])
-    """
-    if texts.lengths is None:
-        return texts
-    return Padded(functional.pad(texts.values, (0, -texts.values.shape[1] % CAPTION_STEP)), texts.lengths)
 
 
 def _float(rows: Padded) -> Padded:

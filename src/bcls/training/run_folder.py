@@ -85,34 +85,23 @@ def add_environment(path: Path, processes: int) -> None:
     write_whole(path, json.dumps({"parts": [*parts, describe(processes)]}, indent=1) + "\n")
 
 
-class Interrupt:
-    """A request to stop after the current step.
-
-    Attributes:
-        asked: Whether the run should stop.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-
-
 @contextmanager
-def catch_signals(interrupt: Interrupt) -> Iterator[None]:
+def catch_signals(stop: threading.Event) -> Iterator[None]:
     """Turn the first Ctrl-C or SIGTERM into a request to stop; a second Ctrl-C raises KeyboardInterrupt at once.
 
     Signals can be caught in the main thread only; in another one nothing changes.
 
     Args:
-        interrupt: The request to set.
+        stop: Set by the first signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if interrupt.asked and number == signal.SIGINT:
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        interrupt.asked = True
+        stop.set()
         print("stopping after this step, with a checkpoint ...", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -40,6 +41,7 @@ from bcls.training.loader import (
     Loader,
     feature_source,
 )
+from bcls.training.metrics_log import log_line
 from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers, settings_section
 from bcls.training.sampler import Indices, plan_epoch
 from bcls.training.validate import Validation
@@ -75,8 +77,13 @@ class TrainState:
 
     @cached_property
     def device_loader(self) -> DeviceLoader | None:
-        """Makes batches on the device, for recorded steps whose inputs are all there."""
-        return DeviceLoader(self.loader) if self.config.graph and DeviceLoader.serves(self.loader) else None
+        """Makes batches on the device, for recorded steps; ``None`` if steps are not recorded."""
+        if not self.config.graph:
+            return None
+        if DeviceLoader.serves(self.loader):
+            return DeviceLoader(self.loader)
+        log_line("note: the inputs do not fit on the GPU, or are image files: steps are not recorded")
+        return None
 
     def plan(self, epoch: int) -> list[list[Indices]]:
         """Captions of the batches of each optimizer step of an epoch."""
@@ -249,12 +256,8 @@ def image_source(
         return feature_source(dataset.features(config.features), model.device, config.seed if augment else None)
     if getattr(model, "frozen_images", False):
         encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
-        if not show_progress:
-            return DeviceFeatures(encode(LazyImages(dataset, pool)), model.device)
-        count = len(dataset.images)
-        with progress(f"encoding {count:,} images once with the frozen image encoder", count) as report:
-            vectors = encode(LazyImages(dataset, pool, report))
-        return DeviceFeatures(vectors, model.device)
+        with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
+            return DeviceFeatures(encode(LazyImages(dataset, pool, report)), model.device)
     smallest_crop = config.smallest_crop if augment else None
     return ImageReader(dataset, model.prepare_images, pool, config.seed, smallest_crop)
 
@@ -264,10 +267,7 @@ def caption_inputs(dataset: Dataset, model: RetrievalModel, *, show_progress: bo
     if not getattr(model, "frozen_text", False):
         return model.prepare_texts(dataset.texts)
     encode: Callable[[Any], Padded] = model.text_vectors_of  # type: ignore[assignment]
-    if not show_progress:
-        return encode(dataset.texts)
-    count = len(dataset.texts)
-    with progress(f"encoding {count:,} captions once with the frozen text encoder", count) as report:
+    with _encoding("captions", "text", len(dataset.texts), show=show_progress) as report:
         return encode(_ReportedList(dataset.texts, report))
 
 
@@ -302,6 +302,12 @@ def data_identity(dataset: Dataset) -> dict[str, Any]:
         "captions": len(dataset.captions),
         "sha256": digest.hexdigest(),
     }
+
+
+def _encoding(items: str, encoder: str, count: int, *, show: bool) -> AbstractContextManager[Callable[[int], None]]:
+    if not show:
+        return nullcontext(lambda done: None)
+    return progress(f"encoding {count:,} {items} once with the frozen {encoder} encoder", count)
 
 
 class _ReportedList(list[str]):

@@ -20,8 +20,8 @@ happened before, so a resumed run has the same weights as one that was never int
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,8 @@ from bcls.training.checkpoint import (
 )
 from bcls.training.config import Result, TrainConfig, check_config, differences, write_yaml
 from bcls.training.cuda_graph import GraphedStep
-from bcls.training.distributed import any_process, average_gradients, from_main_process, gather_codes, start_accelerator
-from bcls.training.loader import Batch, IndexBatch, pad_captions
+from bcls.training.distributed import any_process, average_gradients, gather_codes, start_accelerator
+from bcls.training.loader import Batch
 from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
 from bcls.training.optimization import all_negatives, hold_in_range, rate_at, set_rate
 from bcls.training.page import write_report
@@ -61,7 +61,6 @@ from bcls.training.run_folder import (
     EPOCH,
     LAST,
     REPORT,
-    Interrupt,
     add_environment,
     catch_signals,
     check_folder,
@@ -81,7 +80,7 @@ def train(
     report: bool = True,
     show_progress: bool = True,
     save_seconds: float = 0.0,
-    interrupt: Interrupt | None = None,
+    stop: Event | None = None,
 ) -> Result:
     """Train a model, or resume a run; does what ``bcls train`` does.
 
@@ -94,7 +93,7 @@ def train(
         show_progress: Show progress and the validation table on standard error.
         save_seconds: At the end of an epoch write checkpoints only if the last ones are this old, and after the last
             epoch; with 0 after every epoch. For many short runs, where writing takes as long as training.
-        interrupt: A request to stop that is made elsewhere, in addition to Ctrl-C and SIGTERM.
+        stop: Set it to stop the run after the current step; Ctrl-C and SIGTERM set it, too.
 
     Returns:
         Metrics, and the folder with everything else.
@@ -109,7 +108,7 @@ def train(
         fail("out", "a folder for the run", "none", "give it with --out DIR")
     folder = Path(config.out)
     check_folder(folder, resume=config.resume)
-    interrupt = Interrupt() if interrupt is None else interrupt
+    stop = Event() if stop is None else stop
     main = start_accelerator(config).is_main_process
     with ExitStack() as stack:
         if main:
@@ -172,7 +171,7 @@ def train(
         # ---------------------------------------------------------------------------------------------- Train
         step = make_step(state, learner.loss)
         warm_step = make_step(state, all_negatives(config.loss))
-        stack.enter_context(catch_signals(interrupt))
+        stack.enter_context(catch_signals(stop))
         while not at.finished:
             epoch, plan = at.epoch, state.plan(at.epoch)
             title = f"epoch {epoch + 1} of {config.epochs}"
@@ -193,7 +192,7 @@ def train(
                     ends = at.step == len(plan)
                     logs = at.step % config.log_every == 0 or ends
                     saves = at.done % config.save_every == 0 and not ends
-                    stops = any_process(interrupt.asked, accelerator.device, communicate=logs)
+                    stops = any_process(stop.is_set(), accelerator.device, communicate=logs)
                     if logs or saves or stops or accelerator.device.type == "cpu":
                         monitor.read()
                     if logs:
@@ -218,7 +217,7 @@ def train(
                 with learner.evaluated_weights() as evaluated, accelerator.autocast():
                     metrics = validate(evaluated, state.validation, learner.loss)
             better = bool(metrics) and (at.best is None or metrics[config.best] > at.best)
-            better = from_main_process(better, accelerator.device)
+            better = any_process(better, accelerator.device)  # only the main process has metrics
             at.epoch, at.step = epoch + 1, 0
             at.stale = 0 if better else at.stale + 1
             if better:
@@ -291,7 +290,7 @@ def is_finished(at: Progress, config: TrainConfig) -> bool:
     return at.epoch == config.epochs or (config.patience is not None and at.stale >= config.patience)
 
 
-#: The batches of one step: of kind :class:`Batch`, or :class:`IndexBatch` where recorded steps load on the device.
+#: The batches of one step: of kind :class:`Batch`, or one :class:`IndexBatch` for a recorded step.
 StepBatches = Sequence[Any]
 
 
@@ -308,14 +307,11 @@ def load_batches(state: TrainState, plan: Sequence[Sequence[Indices]], epoch: in
 
 def make_step(state: TrainState, loss: torch.nn.Module) -> Callable[[StepBatches], dict[str, Tensor]]:
     """A function that takes a step with a loss, recorded as CUDA graphs if ``graph`` is set."""
-    if not state.config.graph:
+    device_loader = state.device_loader
+    if device_loader is None:
         return lambda batches: train_step(state, loss, batches)
-    optimizer, device_loader = state.learner.optimizer, state.device_loader
-    if device_loader is not None:
-        indexed = GraphedStep[IndexBatch](lambda one: train_step(state, loss, [device_loader.load(one)]), optimizer)
-        return lambda batches: indexed(batches[0])
-    graphed = GraphedStep[Batch](lambda batch: train_step(state, loss, [batch]), optimizer)
-    return lambda batches: graphed(replace(batches[0], texts=pad_captions(batches[0].texts)))
+    graphed = GraphedStep(lambda one: train_step(state, loss, [device_loader.load(one)]), state.learner.optimizer)
+    return lambda batches: graphed(batches[0])
 
 
 def train_step(state: TrainState, loss: torch.nn.Module, batches: Sequence[Batch]) -> dict[str, Tensor]:
