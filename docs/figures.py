@@ -1,6 +1,6 @@
-"""The pictures of the documentation, drawn by the code that they explain.
+"""Draws the images of the documentation with the functions that they explain.
 
-``python docs/figures.py`` writes them to ``docs/_generated``; a build of the site does the same.
+``python docs/figures.py`` writes them to ``docs/_generated``; building the site does the same.
 """
 
 import textwrap
@@ -28,7 +28,7 @@ from bcls.losses import (
     triplet_soft_loss,
 )
 
-# Told apart by most kinds of colour vision (Okabe and Ito).
+# Distinguishable with most kinds of colour vision (Okabe and Ito).
 POSITIVE, NEGATIVE, NEITHER, DARK = "#0072b2", "#d55e00", "#999999", "#222222"
 ALPHA, BETA = 0.2, 0.1
 STYLE = {
@@ -38,12 +38,12 @@ STYLE = {
     "legend.frameon": False,
     "savefig.bbox": "tight",
     "savefig.facecolor": "white",
-    "svg.hashsalt": "bcls",  # the same names inside the file every time
+    "svg.hashsalt": "bcls",  # the same ids in the file every time
 }
 
 
 def draw_all(folder: Path) -> None:
-    """Draw every picture into ``folder``; the files depend on the code and the installed libraries alone."""
+    """Draw all images into ``folder``; the same code and libraries give the same files."""
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         windows().savefig(folder / "windows.svg", metadata={"Date": None})
@@ -56,14 +56,14 @@ def draw_all(folder: Path) -> None:
 
 
 def one_anchor() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Labels and scores of one anchor: 14 candidates, ranked roughly as labelled."""
+    """Return labels and scores of one anchor: 14 candidates, ranked roughly by their labels."""
     labels = np.array([-0.22, -0.08, 0.03, 0.09, 0.17, 0.28, 0.36, 0.47, 0.55, 0.63, 0.70, 0.78, 0.86, 1.00])
     scores = np.array([-0.05, 0.08, 0.02, 0.16, 0.44, 0.10, 0.22, 0.30, 0.38, 0.50, 0.21, 0.55, 0.47, 0.68])
     return labels, scores
 
 
 def anchor_loss(labels: NDArray[np.float64], scores: NDArray[np.float64], beta: float) -> float:
-    """L_K-SW-HS of one anchor, from a batch in which no other anchor has anything to rank.
+    """Compute L_K-SW-HS of one anchor, in a batch where the loss of all other anchors is zero.
 
     All rows share the labels, so the labels of a column are equal; all other rows have equal scores.
     """
@@ -74,7 +74,7 @@ def anchor_loss(labels: NDArray[np.float64], scores: NDArray[np.float64], beta: 
 
 
 def windows() -> Figure:
-    """All windows over the labels of one anchor, with the sets and the hard pair of one of them."""
+    """Draw all windows over the labels of one anchor, with the positives, negatives and hard pair of one window."""
     labels, scores = one_anchor()
     lower = -1 + 14 * BETA
     upper = lower + ALPHA
@@ -132,7 +132,7 @@ def _mark_hard_pair(
 
 
 def stride() -> Figure:
-    """The loss of one anchor over the stride, and its limit."""
+    """Draw the loss of one anchor over the stride, and its limit."""
     labels, scores = one_anchor()
     # Strides that divide the range of window positions, as the paper's does.
     counts = np.unique(np.geomspace(4, 1800, 60).round().astype(int))
@@ -149,7 +149,7 @@ def stride() -> Figure:
 
 
 def gamma() -> Figure:
-    """Triplet-SN of one batch over gamma, and Triplet-HN."""
+    """Draw Triplet-SN of one batch over gamma, and Triplet-HN."""
     generator = torch.Generator().manual_seed(0)
     similarity = 0.12 * torch.randn(32, 32, generator=generator, dtype=torch.float64)
     similarity += 0.35 * torch.eye(32, dtype=torch.float64)
@@ -167,7 +167,7 @@ def gamma() -> Figure:
 
 
 def anchor_gradient(loss: RetrievalLoss) -> NDArray[np.float64]:
-    """How ``loss`` moves the scores of :func:`one_anchor`: the negative gradient, one number a candidate.
+    """Compute the negative gradient of ``loss`` with respect to the scores of :func:`one_anchor`.
 
     The anchor is the first row of a batch, its match in the first column. Labels are equal within a column and other
     matches are far ahead, so that no other anchor pulls at this row.
@@ -181,7 +181,7 @@ def anchor_gradient(loss: RetrievalLoss) -> NDArray[np.float64]:
 
 
 def gradients() -> Figure:
-    """How four losses move the candidates of one anchor."""
+    """Draw how four losses move the scores of one anchor's candidates."""
     labels, scores = one_anchor()
     chosen: list[tuple[str, RetrievalLoss]] = [
         ("Triplet-HN", TripletHardLoss(reduction="sum")),
@@ -209,7 +209,7 @@ def gradients() -> Figure:
 
 
 def embeddings(anchor: int = 1) -> Figure:
-    """Captions around one image in the space of a small model: untrained, after Triplet-HN, and after BCLS.
+    """Draw captions around one image in the space of a small model: untrained, after Triplet-HN, and after BCLS.
 
     The distance from the middle is the angle between caption and image; directions are the two in which the captions,
     seen from the image, differ most.
@@ -226,7 +226,7 @@ def embeddings(anchor: int = 1) -> Figure:
     order = truth[anchor].argsort()  # the most relevant on top
     for axes, (name, loss) in zip(panels, trained, strict=True):
         images, captions = learn(data, truth, loss)
-        figures = recalls(images @ captions.T, data.image_of_caption) | kendall(images @ captions.T, truth)
+        metrics = recalls(images @ captions.T, data.image_of_caption) | kendall(images @ captions.T, truth)
         cosines = captions @ images[anchor]
         rest = captions - cosines[:, None] * images[anchor]
         _, _, directions = torch.pca_lowrank(rest, q=2)
@@ -236,7 +236,7 @@ def embeddings(anchor: int = 1) -> Figure:
         axes.scatter(0, 0, 90, NEGATIVE, "*", zorder=3)
         for degrees in (45, 90):
             axes.add_patch(Circle((0, 0), degrees, fill=False, color=DARK, linewidth=0.7, zorder=3))
-        axes.set(title=f"{name}\nRSUM {figures['rsum']:.0f}, tau {figures['i2t_tau_a']:.2f}", aspect="equal")
+        axes.set(title=f"{name}\nRSUM {metrics['rsum']:.0f}, tau {metrics['i2t_tau_a']:.2f}", aspect="equal")
         axes.set(xlim=(-125, 125), ylim=(-125, 125))
         axes.set_axis_off()
     figure.colorbar(dots, ax=panels, label="true relevance", shrink=0.7)
@@ -246,7 +246,7 @@ def embeddings(anchor: int = 1) -> Figure:
 def learn(
     data: SceneDataset, truth: torch.Tensor, loss: RetrievalLoss | None, steps: int = 300
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit vectors of images and captions from two linear towers, over pixels and over words.
+    """Compute embeddings of images and captions with two linear towers, over pixels and over words.
 
     Args:
         data: What is learnt.
@@ -277,7 +277,7 @@ def learn(
 
 
 def contact_sheet() -> Figure:
-    """Scenes of a dataset, each with one of its captions."""
+    """Draw scenes of a dataset, each with one of its captions."""
     data = make_scenes(8, seed=3)
     figure = Figure(figsize=(7.4, 4.8), layout="constrained")
     for image, axes in enumerate(figure.subplots(2, 4).flat):
@@ -286,7 +286,7 @@ def contact_sheet() -> Figure:
 
 
 def ranked_scenes() -> Figure:
-    """One caption, and scenes of falling relevance to it."""
+    """Draw one caption and scenes in the order of falling relevance."""
     data = make_scenes(600, seed=0)
     caption = next(one for one in data.captions if len(one.facts.mentions) == 2 and one.facts.relations)
     relevance = true_relevance(data.scenes, [caption])[:, 0]

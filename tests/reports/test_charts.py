@@ -36,9 +36,9 @@ def test_one_line_needs_no_legend_and_one_point_is_visible():
 
 
 def test_values_that_are_not_finite_are_left_out():
-    line = ChartLine(
-        "a", [(1, float("nan")), (2, 1.0), (3, float("inf"))], band=[(1, 0.0, float("nan")), (2, 0.0, 2.0)]
-    )
+    nan = float("nan")
+    points, band = [(1, nan), (2, 1.0), (3, float("inf")), (1e308, 1.0)], [(1, 0.0, nan), (2, 0.0, 2.0)]
+    line = ChartLine("a", points, band=band)
     assert (line.points, line.band) == ([(2, 1.0)], [(2, 0.0, 2.0)])
     assert ChartLine("b", level=float("nan")).is_empty
     assert line_chart("t", "x", [ChartLine("a", [(1, float("nan"))]), ChartLine("b", level=1.0)]) is None

@@ -87,7 +87,7 @@ def evaluation_page(
     title: str,
     split: "Dataset",
     similarity: NDArray[Any],
-    figures: Mapping[str, float],
+    metrics: Mapping[str, float],
     *,
     labels: PairLabels | None = None,
     count: int = 20,
@@ -98,7 +98,7 @@ def evaluation_page(
         title: Title of the page.
         split: Images and captions.
         similarity: ``(N, C)`` scores.
-        figures: Metrics as :func:`bcls.evaluation.evaluator.evaluate` returns them.
+        metrics: Metrics as :func:`bcls.evaluation.evaluator.evaluate` returns them.
         labels: Pseudo labels, shown in brackets and used to mark wrong results.
         count: Number of queries of each direction.
 
@@ -120,7 +120,7 @@ def evaluation_page(
             gallery.query([one], [""], note=f"rank {one.rank:,}", opened=place < 2) for place, one in enumerate(found)
         ]
         lists.append({"title": f"{DIRECTION_NAMES[direction]}: the {len(found):,} hardest", "queries": queries})
-    groups = metric_rows(figures)
+    groups = metric_rows(metrics)
     return render_page(
         "evaluation.html",
         title,
@@ -146,7 +146,7 @@ def comparison_page(
     split: "Dataset",
     scores: Sequence[Callable[[], NDArray[Any]]],
     ranks: Sequence["QueryRanks"],
-    figures: Mapping[str, float],
+    metrics: Mapping[str, float],
     *,
     labels: PairLabels | None = None,
     count: int = 20,
@@ -159,7 +159,7 @@ def comparison_page(
         scores: Functions that return the ``(N, C)`` scores of each model. Each is called once, one after the other, so
             that one matrix is in memory at a time.
         ranks: :func:`bcls.evaluation.query_ranks` of each model.
-        figures: Metrics as :func:`bcls.evaluation.evaluator.compare` returns them.
+        metrics: Metrics as :func:`bcls.evaluation.evaluator.compare` returns them.
         labels: Pseudo labels, shown in brackets and used to mark wrong results.
         count: Number of queries of each direction.
 
@@ -193,8 +193,8 @@ def comparison_page(
         script="filter.js",
         lede=f"A: {names[0]}. B: {names[1]}. On {split.name}: {len(split.images):,} images and "
         f"{len(split.captions):,} captions.",
-        metrics=Table.of_texts(COMPARISON_HEADINGS, comparison_rows(figures)),
-        notes=disagreement_lines(figures),
+        metrics=Table.of_texts(COMPARISON_HEADINGS, comparison_rows(metrics)),
+        notes=disagreement_lines(metrics),
         charts=_rank_charts(split, {"A": a, "B": b}),
         queries_title="Largest differences",
         about="The queries with the largest difference between the ranks of the first correct items, whichever model "

@@ -17,8 +17,8 @@ from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset
 from bcls.evaluation.pages import Direction, Gallery, ranking
 from bcls.evaluation.recall import query_ranks
-from bcls.experiments.demo_results import LOSSES, METRICS, DemoRun, findings, summary
-from bcls.reports.blocks import Cell, Table
+from bcls.experiments.demo_results import LOSSES, DemoRun, findings, results_table, summary
+from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page
 
@@ -88,7 +88,7 @@ def write_report(
         f"A small image-text model, trained the same way with {_COUNTS[len(losses)]}",
         lede=lede + (f" There is no finished run of {_join(missing)}." if missing else ""),
         findings=findings(runs),
-        table=_table(runs),
+        table=results_table(runs),
         table_note=f"Test split of {images:,} images and {captions:,} captions; mean ± standard deviation over "
         f"{_seeds(runs)}, best mean in bold. Recalls in percent.",
         charts=[(_chart(key, runs), caption) for key, (_, caption) in CHARTS.items()],
@@ -194,21 +194,6 @@ def _gallery(runs: Sequence[DemoRun], test: RelevanceSplit) -> dict[str, Any]:
             {"title": "Captions for an image", "queries": queries("i2t", 2)},
         ],
     }
-
-
-def _table(runs: Sequence[DemoRun]) -> Table:
-    metrics = summary(runs)
-    several = {loss: sum(run.loss == loss for run in runs) > 1 for loss in metrics}
-    rows = []
-    for loss, own in metrics.items():
-        cells = [Cell(LOSSES[loss])]
-        for key, _, digits in METRICS:
-            mean = f"{own[key].mean:.{digits}f}"
-            best = f"{max(other[key].mean for other in metrics.values()):.{digits}f}"
-            deviation = f" ± {own[key].deviation:.{digits}f}" if several[loss] else ""
-            cells.append(Cell(mean + deviation, bold=len(metrics) > 1 and mean == best))
-        rows.append(cells)
-    return Table(["loss", *(heading for _, heading, _ in METRICS)], rows)
 
 
 def _chart(key: str, runs: Sequence[DemoRun]) -> ChartImage | None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import check_whole
+from bcls.reports.blocks import Cell, Table
 
 if TYPE_CHECKING:
     from bcls.experiments.summary import Spread
@@ -116,27 +117,38 @@ def summary_json(runs: Iterable[DemoRun]) -> dict[str, dict[str, dict[str, float
     }
 
 
-def print_table(runs: Sequence[DemoRun], out: Path) -> None:
-    """Print mean and deviation of every test metric, the best of each in bold, and the next steps."""
-    from rich.console import Console
-    from rich.table import Table
-
-    rows = summary(runs)
-    seeds = len({run.seed for run in runs})
-    table = Table(title="Test split" + (f", mean ± deviation over {seeds} seeds" if seeds > 1 else ", one seed"))
-    table.add_column("loss")
-    for _, heading, _ in METRICS:
-        table.add_column(heading, justify="right")
-    best = {key: max(row[key].mean for row in rows.values()) for key, _, _ in METRICS}
-    for loss, row in rows.items():
-        cells = []
+def results_table(runs: Sequence[DemoRun]) -> Table:
+    """Create the table of the test metrics: mean and deviation over seeds, the best mean of a column in bold."""
+    metrics = summary(runs)
+    rows = []
+    for loss, own in metrics.items():
+        cells = [Cell(LOSSES[loss])]
         for key, _, digits in METRICS:
-            cell = f"{row[key].mean:.{digits}f}" + (f" ± {row[key].deviation:.{digits}f}" if seeds > 1 else "")
-            cells.append(f"[bold]{cell}[/bold]" if row[key].mean == best[key] else cell)
-        table.add_row(LOSSES[loss], *cells)
+            mean = f"{own[key].mean:.{digits}f}"
+            best = f"{max(other[key].mean for other in metrics.values()):.{digits}f}"
+            deviation = f" ± {own[key].deviation:.{digits}f}" if own[key].count > 1 else ""
+            cells.append(Cell(mean + deviation, bold=len(metrics) > 1 and mean == best))
+        rows.append(cells)
+    return Table(["loss", *(heading for _, heading, _ in METRICS)], rows)
+
+
+def print_table(runs: Sequence[DemoRun], out: Path) -> None:
+    """Print the table of the test metrics and the next steps."""
+    from rich.console import Console
+    from rich.table import Table as TerminalTable
+    from rich.text import Text
+
+    seeds = len({run.seed for run in runs})
+    results = results_table(runs)
+    over = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    shown = TerminalTable(title=f"Test split, {over}")
+    for heading in results.headings:
+        shown.add_column(heading, justify="left" if heading == "loss" else "right")
+    for row in results.rows:
+        shown.add_row(*(Text(cell.text, style="bold" if cell.bold else "") for cell in row))
     # Without a terminal rich would wrap the table at 80 columns.
     console = Console(width=None if Console().is_terminal else 160)
-    console.print(table)
+    console.print(shown)
     console.print(
         "R@K: share of queries with a correct item among the first K results; RSUM: their sum. τ pseudo: agreement "
         "with MiniLM's labels, which BCLS learned from. τ true: agreement with the scenes, which no loss has seen.\n"

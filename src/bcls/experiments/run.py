@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Event
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np

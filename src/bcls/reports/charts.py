@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, NamedTuple
 
 from bcls._core.extras import require
@@ -17,6 +16,8 @@ from bcls.reports.html import data_uri
 COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c", "#b0343c", "#5f6b7a", "#0f8b8d", "#8c6a1f")
 _MARKERS = "osv^D<>PX"
 _INK = "#1c1f26"
+# Differences of larger values overflow.
+_LARGEST = 1e300
 _STYLE = {
     **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), _INK),
     "axes.spines.right": False,
@@ -50,7 +51,7 @@ class ChartImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ChartLine:
-    """One line of a chart. Values that are not finite are left out.
+    """One line of a chart. Values that are not finite, or too large for an axis, are left out.
 
     Attributes:
         name: Name in the legend.
@@ -69,9 +70,10 @@ class ChartLine:
     dashed: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "points", [(x, y) for x, y in self.points if isfinite(x) and isfinite(y)])
-        object.__setattr__(self, "band", [one for one in self.band if all(map(isfinite, one))])
-        if self.level is not None and not isfinite(self.level):
+        for name in ("points", "band"):
+            kept = [one for one in getattr(self, name) if all(abs(value) < _LARGEST for value in one)]
+            object.__setattr__(self, name, kept)
+        if self.level is not None and not abs(self.level) < _LARGEST:
             object.__setattr__(self, "level", None)
 
     @property
@@ -155,6 +157,7 @@ def bar_chart(title: str, labels: Sequence[str], series: Mapping[str, Sequence[i
         axes.set_xlim(0, 1.35 * max([1e-9, *(bar.get_width() for bars in handles for bar in bars)]))
         axes.spines["bottom"].set_visible(False)
         axes.tick_params(length=0)
+        axes.grid(False)
         if len(series) > 1:
             _legend(figure, handles, list(series))
         svg = _save(figure)
@@ -216,8 +219,8 @@ def _figure(size: tuple[float, float]) -> Iterator[Any]:
     # Used without pyplot, which would keep a reference to every figure.
     figure_class = require("matplotlib.figure", "reports", "drawing charts").Figure
     with _LOCK, matplotlib.rc_context(), warnings.catch_warnings():
-        # Glyphs that matplotlib's own font lacks are drawn by the browser.
-        warnings.simplefilter("ignore", UserWarning)
+        # Such as glyphs that matplotlib's own font lacks, which the browser draws.
+        warnings.simplefilter("ignore")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         figure = figure_class(figsize=size, layout="constrained")
