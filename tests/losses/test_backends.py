@@ -1,14 +1,17 @@
 """The choice of the backend."""
 
+import importlib.util
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
 
-from bcls.losses import KendallLoss, backends
+from bcls.losses import KendallLoss, backends, fused
 from bcls.losses._torch.engine import TorchEngine
 from bcls.losses.backends import can_fuse, defers_checks, engine_for, triton_runs_on
+from bcls.losses.windows import SoftNegatives
 
 
 def test_float64_and_tracing_use_the_plain_losses(monkeypatch):
@@ -60,6 +63,40 @@ def test_the_dense_kendall_loss_uses_its_kernel_where_it_is_the_better_choice(mo
         KendallLoss()(scores[:5, :5], labels[:5, :5])
         assert [KendallLoss()(scores[:size, :size], labels[:size, :size]) for size in (5, 6, 7)] == values
     assert engine.sizes == [5, 6]
+
+
+def test_cuda_needs_triton():
+    installed = importlib.util.find_spec("triton") is not None
+    assert triton_runs_on(torch.device("cuda")) is installed
+    assert not triton_runs_on(torch.device("meta"))
+
+
+def test_triton_is_used_where_it_runs(monkeypatch):
+    pytest.importorskip("triton", reason='needs triton: pip install "bcls[kernels]"')
+    monkeypatch.setattr(backends, "triton_runs_on", lambda device: True)
+    assert type(engine_for(torch.device("cpu"))).__name__ == "TritonEngine"
+
+
+def test_kernels_run_on_the_gpu_of_their_input(monkeypatch):
+    """With stand-ins for a second GPU and for the kernel of small matrices."""
+    entered = []
+    term = torch.tensor(2.0)
+
+    @contextmanager
+    def device_of(tensor):
+        entered.append(tensor)
+        yield
+
+    class Small(TorchEngine):
+        def one_launch(self, *inputs):
+            return term, term
+
+    monkeypatch.setattr(fused, "on_other_gpu", lambda tensor: not entered)
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(fused, "engine_for", Small)
+    similarity = torch.zeros(2, 2)
+    assert fused.matrix_loss(similarity, soft=SoftNegatives()) == (term, term)
+    assert len(entered) == 1
 
 
 def test_importing_the_package_does_not_import_triton():

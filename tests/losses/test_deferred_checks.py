@@ -81,6 +81,13 @@ def test_only_tensors_of_a_cuda_device_with_triton_are_checked_later(monkeypatch
     check_now()
 
 
+def test_losses_without_a_kernel_do_not_fuse():
+    checked = base.check_batch(*batch(4))
+    assert losses.TripletSoftLoss().fuses(checked)
+    for loss in (losses.TripletHardLoss(), losses.KendallLoss(), losses.KendallWindowLoss(beta=0)):
+        assert not loss.fuses(checked)
+
+
 class Own(losses.TripletSoftLoss):
     """A loss that overrides ``compute`` and inherits ``fuses``."""
 

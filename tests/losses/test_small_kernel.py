@@ -108,7 +108,7 @@ def test_any_strides():
 
 
 def test_halves_with_gradients_of_their_own():
-    """One that nobody asks about has no part in the gradient, and two that are weighted are not mixed up."""
+    """An unused term has no part in the gradient, and two weighted terms are not confused."""
     similarity, relevance = batch(7, device=DEVICE)
     both = {"soft": SoftNegatives(), "windows": sliding_windows(0.2, 0.3)}
 

@@ -7,7 +7,7 @@ import torch.multiprocessing as processes
 
 from bcls.losses.streaming import streaming_loss
 from bcls.losses.windows import SoftNegatives, sliding_windows
-from tests.losses.factories import embeddings, ids_of
+from tests.losses.factories import assert_same, embeddings, ids_of
 
 #: Rows of each rank; the smaller group is the first ranks of the larger one, so that one start serves both.
 SHARES = {2: (11, 18), 4: (9, 1, 12, 7)}
@@ -42,6 +42,17 @@ def work(rank, folder):
                 mine = [part if part is None else part.split(SHARES[ranks])[rank] for part in whole_batch(with_ids)]
                 torch.save(result(mine, group), f"{folder}/{ranks}-{with_ids}-{rank}.pt")
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_a_group_of_one_process_is_a_whole_batch(tmp_path, with_ids):
+    """In this process, so that coverage sees it."""
+    expected = result(whole_batch(with_ids))
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        assert_same(result(whole_batch(with_ids), dist.group.WORLD), expected)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
