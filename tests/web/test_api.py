@@ -145,7 +145,7 @@ def test_pictures_that_are_refused(folders):
         # A small file that would unpack to gigabytes: refused by its header.
         bomb = bytearray(png(1, 1))
         bomb[16:24] = (60_000).to_bytes(4, "big") * 2
-        assert "shrink the picture" in problem(send(_with_checksum(bomb)), 413)
+        assert "shrink the image" in problem(send(_with_checksum(bomb)), 413)
         assert "expected at most 20000 bytes" in problem(send(bytes(30_000)), 413)
 
         def endless():
