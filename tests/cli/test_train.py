@@ -177,7 +177,8 @@ def test_a_finished_run_is_extended(data, tmp_path, capsys):
     run("whole", "--epochs", "3")
     weights = [tmp_path / name / "checkpoints" / "last" / "training.safetensors" for name in ("extended", "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert yaml.safe_load((tmp_path / "extended" / "config.yaml").read_text())["epochs"] == 3
+    written = yaml.safe_load((tmp_path / "extended" / "config.yaml").read_text())
+    assert (written["epochs"], written["resume"]) == (3, False)
     with pytest.raises(ValueError, match="`epochs`: expected at least the 3 epochs that the run has begun, got 2"):
         run("extended", "--resume", "--epochs", "2")
 

@@ -20,6 +20,7 @@ happened before, so a resumed run has the same weights as one that was never int
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -126,7 +127,7 @@ def train(
         at = resume_position(folder, state) if config.resume else Progress()
         accelerator.wait_for_everyone()  # every process has read the checkpoint before the first one is written
         if main:
-            write_yaml(folder / CONFIG, config)
+            write_yaml(folder / CONFIG, replace(config, resume=False))
             add_environment(folder / ENVIRONMENT, accelerator.num_processes)
             (folder / REPORT).unlink(missing_ok=True)  # it would show an earlier state
             if state.unused_captions():
@@ -180,13 +181,13 @@ def train(
                 for captions, batches in zip(plan[at.step :], load_batches(state, plan[at.step :], epoch), strict=True):
                     seed_step(config.seed, epoch, at.step, accelerator.process_index)
                     set_rate(learner.optimizer, rate_at(epoch, at.step, len(plan), config))
+                    indices = np.concatenate(captions)
                     try:
                         values = (warm_step if epoch < config.warm_negatives else step)(batches)
                     except FloatingPointError as error:
-                        everything = np.concatenate(captions)
-                        diverged(at.done + 1, str(error), float("nan"), everything, monitor.caption_ids)
+                        diverged(at.done + 1, str(error), float("nan"), indices, monitor.caption_ids)
                     at.step, at.done = at.step + 1, at.done + 1
-                    monitor.add(at.done, values, np.concatenate(captions))
+                    monitor.add(at.done, values, indices)
 
                     # Log, save, stop
                     ends = at.step == len(plan)
