@@ -16,7 +16,7 @@ git clone -q "$here" "$place/bcls"
 cd "$place/bcls"
 timed make demo
 PATH="$PWD/.venv/bin:$PATH"
-timed pip install -c constraints.txt ".[text,photos,plots,index,web]"
+timed pip install -c constraints.txt ".[search,web]"
 timed bcls index "$photos" --out photos.index
 timed bcls search photos.index "a dog on the beach" -k 5
 timed bcls data import folder "$photos" --captions "$captions" --held_out 0.1 --out mine

@@ -7,7 +7,7 @@ import pytest
 from bcls.cli import main as cli
 from tests.search.factories import photos, tiny_model
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 
 @pytest.fixture

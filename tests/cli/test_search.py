@@ -6,7 +6,7 @@ from PIL import Image
 from bcls.cli import main as cli
 from tests.search.factories import index, photo, photos, tiny_model
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from bcls.cli import main as cli
 from tests.search.factories import index, photos, tiny_model
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 pytest.importorskip("fastapi", reason='needs pip install "bcls[web]"')
 ROOT = Path(__file__).parents[2]
 #: The command, with the model of the tests known to it.

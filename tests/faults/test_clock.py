@@ -12,7 +12,7 @@ from tests.faults.records import tried
 from tests.search.factories import photo, photos, tiny_model
 from tests.training.factories import TinyModel, make_data, settings
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 _LATER = 4_000_000_000
 
 

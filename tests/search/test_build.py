@@ -20,7 +20,7 @@ from bcls.search.source import FileSource
 from tests.models import factories as made
 from tests.search.factories import counts, index, photo
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 
 def names(out):

@@ -11,7 +11,7 @@ from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from tests.search.factories import counts, index, photos, tiny_model
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 
 def test_another_model_version_engine_or_folder_is_rejected(source, out, tiny, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 N, R, D = 9, 36, 8
 
 

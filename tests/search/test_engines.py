@@ -12,7 +12,7 @@ import pytest
 from bcls.search.engine import SearchFilter, VectorRow
 from bcls.search.index import open_engine
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 D = 16
 
 

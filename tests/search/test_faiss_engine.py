@@ -5,7 +5,7 @@ import pytest
 
 from bcls.search.engine import SearchFilter
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 from bcls.search.faiss_engine import FaissEngine, VectorStore
 from tests.search.test_engines import D, rows, slow_search, unit

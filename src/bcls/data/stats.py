@@ -82,7 +82,7 @@ def plot_stats(stats: list[SplitStats], path: Path, title: str) -> None:
     """
     from bcls._core.extras import require
 
-    require("matplotlib", "plots", "plotting the statistics of a dataset")
+    require("matplotlib", "reports", "plotting the statistics of a dataset")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.5), layout="constrained")

@@ -150,8 +150,8 @@ def draw(result: dict[str, Any]) -> str:
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    matplotlib = require("matplotlib", "plots", "charts of the benchmarks")
-    figure_class = require("matplotlib.figure", "plots", "charts of the benchmarks").Figure
+    matplotlib = require("matplotlib", "reports", "charts of the benchmarks")
+    figure_class = require("matplotlib.figure", "reports", "charts of the benchmarks").Figure
     axis, file = result["axis"], io.StringIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

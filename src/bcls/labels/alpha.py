@@ -154,7 +154,7 @@ def plot_histogram(spread: CaptionSpread, path: Path, title: str) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    require("matplotlib", "plots", "the plot of similarities")
+    require("matplotlib", "reports", "the plot of similarities")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")

@@ -60,7 +60,7 @@ class FaissEngine:
     """
 
     def __init__(self, folder: Path, dimension: int, *, read_only: bool = False, exact: int = EXACT) -> None:
-        self._faiss = require("faiss", "index", "an index of photos")
+        self._faiss = require("faiss", "search", "an index of photos")
         self._folder, self._dimension, self._exact = folder, dimension, exact
         if not read_only:
             folder.mkdir(exist_ok=True)
