@@ -16,7 +16,7 @@ def test_an_installed_module_is_imported():
 @pytest.mark.parametrize("module", ["no_such_package", "no_such_package.inner.part"])
 def test_the_message_names_purpose_and_extra(module):
     with pytest.raises(MissingExtraError) as caught:
-        require(module, "plots", "drawing the report")
+        require(module, "reports", "drawing the report")
     assert str(caught.value) == f'drawing the report needs {module}: pip install "bcls[reports]"'
     assert isinstance(caught.value, ImportError)
     assert caught.value.name == "no_such_package"
