@@ -26,27 +26,24 @@ CREATE INDEX IF NOT EXISTS captions_photo ON captions (photo)
 
 
 class Photo(NamedTuple):
-    """A photo of the index.
-
-    Attributes:
-        name: Name below the photo folder, or in the archive.
-        stamp: Size and modification time of its files, to detect changes without reading them.
-        sha256: Hash of its contents.
-        date: When it was taken, else when the file was last modified, in seconds since 1970.
-        from_camera: Whether the date comes from the camera (EXIF).
-        latitude: Degrees, from EXIF.
-        longitude: Degrees, from EXIF.
-        number: Number in the index, never reused; 0 for a photo that is not in the index yet.
-    """
+    """A photo of the index."""
 
     name: str
+    """Name below the photo folder, or in the archive."""
     stamp: str
+    """Size and modification time of its files, to detect changes without reading them."""
     sha256: str
+    """Hash of its contents."""
     date: float
+    """When it was taken, else when the file was last modified, in seconds since 1970."""
     from_camera: bool
+    """Whether the date comes from the camera (EXIF)."""
     latitude: float | None = None
+    """Degrees, from EXIF."""
     longitude: float | None = None
+    """Degrees, from EXIF."""
     number: int = 0
+    """Number in the index, never reused; 0 for a photo that is not in the index yet."""
 
     @property
     def location(self) -> tuple[float, float] | None:
