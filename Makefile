@@ -9,7 +9,7 @@ DEMO_FLAGS ?=
 .PHONY: help demo test test-all lint bench coverage docs evidence photo fuzz faults mutants audit release clean
 
 help:
-	@echo "make demo      train three losses on drawn scenes, about 3 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
+	@echo "make demo      train three losses on synthetic scenes, about 3 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
 	@echo "make test      lint, types and the default tests with the coverage gate (under 12 minutes on 2 cores)"
 	@echo "make test-all  the default tests and those marked slow"
 	@echo "make lint      ruff and mypy alone"
@@ -71,7 +71,6 @@ evidence: $(VENV)/.dev
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
 	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) together sgraf finalists variants beyond noise)
-	$(BIN)/python -m scripts.main_table
 	$(BIN)/python -m scripts.model_table
 
 photo: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""Writes the results of the demo into README.md: ``python -m scripts.demo_table [results.json]``.
+"""Writes the results of the demo into docs/quickstart.md: ``python -m scripts.demo_table [results.json]``.
 
 If a ``results.json`` of the demo is given, its main content is first copied to ``results/demo.json``, with the commit
 and the command. The table is always written from that file.
@@ -15,7 +15,7 @@ from bcls.reports.blocks import markdown_table
 from scripts.readme_part import write_part
 
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "results" / "demo.json"
+KEPT, PAGE = ROOT / "results" / "demo.json", ROOT / "docs" / "quickstart.md"
 START, END = "<!-- demo table: made by scripts/demo_table.py from results/demo.json -->", "<!-- end of demo table -->"
 SHOWN = ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10", "rsum", "tau_pseudo", "tau_true")
 
@@ -56,10 +56,10 @@ def table() -> str:
 
 
 def main() -> None:
-    """Copy new results if given, and write the table into the README."""
+    """Copy new results if given, and write the table into the quick start."""
     if len(sys.argv) > 1:
         keep(Path(sys.argv[1]))
-    write_part(START, END, table())
+    write_part(PAGE, START, END, table())
 
 
 if __name__ == "__main__":

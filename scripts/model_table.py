@@ -10,14 +10,15 @@ from bcls.experiments.summary import Summary, SummaryRow, summarise
 from bcls.reports.blocks import markdown_table
 from scripts.readme_part import write_part
 
-KEPT = Path(__file__).parents[1] / "results" / "flickr8k"
+ROOT = Path(__file__).parents[1]
+KEPT, PAGE = ROOT / "results" / "flickr8k", ROOT / "README.md"
 START, END = "<!-- models: made by scripts/model_table.py from results/flickr8k -->", "<!-- end of models -->"
 MODELS = {
-    "dual": "frozen EfficientNet-Lite0 and 2, whole photos; frozen MiniLM",
+    "dual": "frozen EfficientNet-Lite0 and 2, frozen MiniLM",
     "vsepp": "VSE++ on frozen EfficientNet-Lite0, 1 and 2, four crops",
-    "tuned": "the same three, MiniLM fine-tuned",
-    "saf": "SAF on a grid of EfficientNet-Lite2, 8 epochs",
-    "sgr": "SGR on the same",
+    "tuned": "frozen EfficientNet-Lite0, 1 and 2, four crops, fine-tuned MiniLM",
+    "saf": "SAF on 36 regions of EfficientNet-Lite2, 8 epochs",
+    "sgr": "SGR on 36 regions of EfficientNet-Lite2, 8 epochs",
 }
 _MEAN = " (mean)"
 #: If a loss has configurations with both kinds of log-sum-exp, the one with the better validation RSUM is shown.
@@ -37,9 +38,9 @@ def table() -> str:
         seeds |= {row.test["rsum"].count for row in rows}
         settings |= {summary.metadata["search"]["tried"][row.name] for row in rows}
     note = (
-        f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds, each loss at the best of "
-        f"{min(settings)} to {max(settings)} settings by validation RSUM. Of the two kinds of log-sum-exp (`lse`) the "
-        "better one by the same measure; † is the mean."
+        f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds. Each loss has the best of "
+        f"{min(settings)} to {max(settings)} settings and, where both were tried, the better `lse`, by validation RSUM; † marks "
+        '`lse="mean"`.'
     )
     return "\n".join([markdown_table(["model", *LOSSES], made), "", note])
 
@@ -68,7 +69,7 @@ def _cells(rows: list[SummaryRow | None]) -> list[str]:
 
 def main() -> None:
     """Write the table into the README."""
-    write_part(START, END, table())
+    write_part(PAGE, START, END, table())
 
 
 if __name__ == "__main__":
