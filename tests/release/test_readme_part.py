@@ -19,6 +19,6 @@ def test_part_is_replaced_and_backslashes_are_kept(page):
 
 def test_missing_markers_are_an_error(page):
     before = page.read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="README.md.*<b> and </b>"):
+    with pytest.raises(ValueError, match=r"README\.md.*<b> and </b>"):
         write_part(page, "<b>", "</b>", "new")
     assert page.read_text(encoding="utf-8") == before
