@@ -38,8 +38,8 @@ def table() -> str:
         seeds |= {row.test["rsum"].count for row in rows}
         settings |= {summary.metadata["search"]["tried"][row.name] for row in rows}
     note = (
-        f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds. Each loss has the best of "
-        f"{min(settings)} to {max(settings)} settings and, where both were tried, the better `lse`, by validation RSUM; "
+        f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds. Each loss has the best of {min(settings)} "
+        f"to {max(settings)} settings and, where both were tried, the better `lse`, by validation RSUM; "
         '† marks `lse="mean"`.'
     )
     return "\n".join([markdown_table(["model", *LOSSES], made), "", note])
