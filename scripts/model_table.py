@@ -37,10 +37,10 @@ def table() -> str:
         rows = [row for row in found if row is not None]
         seeds |= {row.test["rsum"].count for row in rows}
         settings |= {summary.metadata["search"]["tried"][row.name] for row in rows}
+    tried = f"{min(settings)} to {max(settings)}"
     note = (
-        f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds. Each loss has the best of {min(settings)} "
-        f"to {max(settings)} settings and, where both were tried, the better `lse`, by validation RSUM; "
-        '† marks `lse="mean"`.'
+        f"RSUM and τ-c with experts, means over {min(seeds)} to {max(seeds)} seeds. Each loss has the best of {tried} "
+        'settings and, where both were tried, the better `lse`, by validation RSUM; † marks `lse="mean"`.'
     )
     return "\n".join([markdown_table(["model", *LOSSES], made), "", note])
 
