@@ -37,5 +37,5 @@ napoleon_custom_sections = ["Inputs"]
 
 
 def setup(app):  # noqa: ANN001, ANN201, D103
-    # Drawn by the code they explain, so that pictures and code cannot part.
+    # Drawn by the code that they illustrate, so that images and code agree.
     app.connect("builder-inited", lambda _: figures.draw_all(HERE / "_generated"))

@@ -1,1 +1,1 @@
-"""The command line: one table of verbs, one thin file for each."""
+"""The command line: one table of commands, and one file per command."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ABOUT = (
     'Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, or by --image. Scores are between 0 '
-    "and 1. A photo with a score below 0.5 does not fit; if no photo fits, the output says so."
+    "and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed."
 )
 #: Seconds for a query. A single query may take as long as a slow machine needs.
 _TIMEOUT = 24 * 3600.0

@@ -258,7 +258,7 @@ def time_budget(until: float | None) -> Iterator[TimeBudget]:
         until: A time of ``time.monotonic``; ``None`` for no limit.
 
     Yields:
-        The budget, which tells afterwards whether it was the reason of the interrupt.
+        The budget, which records whether it was the reason of the interrupt.
     """
     budget = TimeBudget()
     if threading.current_thread() is not threading.main_thread():

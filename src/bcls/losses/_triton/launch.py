@@ -1,4 +1,4 @@
-"""Fast launches of Triton kernels, and the counter that tells which program of a launch finishes last.
+"""Fast launches of Triton kernels, and the counter that identifies the last program of a launch.
 
 Triton compiles a kernel for types, alignments and some values of its arguments, and on every launch it binds and
 inspects about forty arguments. If the caller guarantees by a key that these are the same as before, the compiled
