@@ -158,7 +158,10 @@ def test_compare(run):
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--split", "val"), "expected shape (1, 2)"),
         (("evaluate", "--similarity", "turned.npy", "--data", "data"), "it is transposed"),
         (("evaluate", "--similarity", "a.npy", "turned.npy", "--data", "data"), "`turned.npy`: expected shape (6, 12)"),
-        (("evaluate", "--similarity", "a.npy", "--texts", "texts.npy", "--data", "data"), "got --texts; use one of them"),
+        (
+            ("evaluate", "--similarity", "a.npy", "--texts", "texts.npy", "--data", "data"),
+            "got --texts; use one",
+        ),
         (("evaluate", "--images", "images.npy", "--data", "data"), "`--texts`: expected both embeddings"),
         (("evaluate", "--texts", "texts.npy", "--data", "data"), "`--images`: expected both embeddings"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--row", "latx"), "did you mean 'latex'?"),
@@ -254,7 +257,10 @@ def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
     [
         (("evaluate", "{}/other", "--data", "{}/features", "--split", "val"), "--features, one of made"),
         (("evaluate", "{}/run", "--data", "data"), "made"),
-        (("evaluate", "{}/run", "--similarity", "a.npy", "--data", "data"), "`--similarity`: expected models as arguments"),
+        (
+            ("evaluate", "{}/run", "--similarity", "a.npy", "--data", "data"),
+            "`--similarity`: expected models as",
+        ),
         (
             ("evaluate", "modle", "--data", "data"),
             "`--similarity`: expected 'photo', the folder of a model or of a run",
@@ -264,7 +270,10 @@ def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
             "`--features`: expected a model that reads them",
         ),
         (("compare", "{}/run", "--data", "data"), "`MODEL`: expected two models"),
-        (("compare", "{}/run", "{}/other", "--b", "b.npy", "--data", "data"), "`--a`: expected two models as arguments"),
+        (
+            ("compare", "{}/run", "{}/other", "--b", "b.npy", "--data", "data"),
+            "`--a`: expected two models as",
+        ),
     ],
 )
 def test_mistakes_with_models_are_one_line_and_code_2(run, trained, words, message):
