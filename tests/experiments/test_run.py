@@ -19,7 +19,7 @@ from bcls.experiments.sweep_file import read_sweep
 from bcls.models import build
 from bcls.models.config import DualConfig
 from bcls.models.padded import Padded
-from bcls.training import loop
+from bcls.training import train as loop
 from bcls.training.config import TrainConfig
 from tests.experiments.factories import BASE, data, write
 from tests.stops import stops_at
