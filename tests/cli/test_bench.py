@@ -33,7 +33,7 @@ def test_one_subject(run, tmp_path):
     assert "## BCLS from embeddings against their width" in out
     assert "written to here" in out
     if not torch.cuda.is_available():
-        assert "no GPU: the CPU's paths are measured" in err
+        assert "torch finds no GPU: running on the CPU" in err
     assert json.loads((tmp_path / "here" / "bench-width.json").read_text())["command"] == "bcls bench width --quick"
 
 
@@ -64,7 +64,7 @@ def test_bad_usage(run, words, says, tmp_path):
 def test_no_gpu(run):
     code, _, err = run("--out", "x", "--quick", "--device", "cuda")
     assert code == 2
-    assert "`--device`: expected a GPU that torch sees" in err
+    assert "`--device`: expected a GPU that torch can use" in err
 
 
 def test_the_subjects_are_those_of_the_library():

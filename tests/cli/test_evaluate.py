@@ -150,7 +150,7 @@ def test_compare(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("evaluate", "--data", "data"), "`--similarity`: expected a model or files with scores, got none"),
+        (("evaluate", "--data", "data"), "`MODEL`: expected a model or files with scores, got none"),
         (("evaluate", "--similarity", "a.npy"), "data"),
         (("evaluate", "--similarity", "a.npy", "--data", "nowhere"), "nowhere: no such dataset folder"),
         (("evaluate", "--similarity", "no.npy", "--data", "data"), "no.npy: no such file"),
@@ -158,9 +158,12 @@ def test_compare(run):
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--split", "val"), "expected shape (1, 2)"),
         (("evaluate", "--similarity", "turned.npy", "--data", "data"), "it is transposed"),
         (("evaluate", "--similarity", "a.npy", "turned.npy", "--data", "data"), "`turned.npy`: expected shape (6, 12)"),
-        (("evaluate", "--similarity", "a.npy", "--texts", "texts.npy", "--data", "data"), "--texts as well"),
-        (("evaluate", "--images", "images.npy", "--data", "data"), "`--texts`: expected it together"),
-        (("evaluate", "--texts", "texts.npy", "--data", "data"), "`--images`: expected it together"),
+        (
+            ("evaluate", "--similarity", "a.npy", "--texts", "texts.npy", "--data", "data"),
+            "got --texts; use one",
+        ),
+        (("evaluate", "--images", "images.npy", "--data", "data"), "`--texts`: expected both embeddings"),
+        (("evaluate", "--texts", "texts.npy", "--data", "data"), "`--images`: expected both embeddings"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--row", "latx"), "did you mean 'latex'?"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--row", "latex", "--json"), "`--row`"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--folds", "4"), "`--folds`: expected a divisor"),
@@ -177,7 +180,7 @@ def test_compare(run):
         (("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--html", "data"), "`--html`"),
         (
             ("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--labels", "minilm"),
-            "`--labels`: expected it with",
+            "`--labels`: expected --html beside it",
         ),
         (("compare", "--a", "a.npy", "--data", "data"), "b"),
         (("compare", "--a", "a.npy", "--b", "turned.npy", "--data", "data"), "`turned.npy`"),
@@ -254,7 +257,10 @@ def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
     [
         (("evaluate", "{}/other", "--data", "{}/features", "--split", "val"), "--features, one of made"),
         (("evaluate", "{}/run", "--data", "data"), "made"),
-        (("evaluate", "{}/run", "--similarity", "a.npy", "--data", "data"), "`--similarity`: expected models in front"),
+        (
+            ("evaluate", "{}/run", "--similarity", "a.npy", "--data", "data"),
+            "`--similarity`: expected models as",
+        ),
         (
             ("evaluate", "modle", "--data", "data"),
             "`--similarity`: expected 'photo', the folder of a model or of a run",
@@ -263,8 +269,11 @@ def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
             ("evaluate", "--images", "images.npy", "--texts", "texts.npy", "--data", "data", "--features", "made"),
             "`--features`: expected a model that reads them",
         ),
-        (("compare", "{}/run", "--data", "data"), "`MODEL`: expected two models in front of the flags"),
-        (("compare", "{}/run", "{}/other", "--b", "b.npy", "--data", "data"), "`--a`: expected two models in front"),
+        (("compare", "{}/run", "--data", "data"), "`MODEL`: expected two models"),
+        (
+            ("compare", "{}/run", "{}/other", "--b", "b.npy", "--data", "data"),
+            "`--a`: expected two models as",
+        ),
     ],
 )
 def test_mistakes_with_models_are_one_line_and_code_2(run, trained, words, message):

@@ -1,10 +1,12 @@
+"""``bcls data features``."""
+
 import json
 import subprocess
 import sys
 
 import pytest
 
-from bcls.cli import data as features
+from bcls.cli.data import main
 from bcls.data.dataset import open_dataset
 from tests.features.factories import draw_dataset, tiny_backbone
 
@@ -21,62 +23,62 @@ def backbone(tmp_path_factory):
     return tiny_backbone(tmp_path_factory.mktemp("cli") / "tiny")
 
 
-def test_extracts_and_says_where(folder, backbone, capsys):
+def test_extracts_features_and_reports_the_folder(folder, backbone, capsys):
     words = [str(folder), "--backbone", backbone, "--regions", "4"]
-    assert features.main(words) == 0
-    said = capsys.readouterr()
-    assert "train: 16 x 4 x 16\n" in said.out
-    assert "tiny-4 is in" in said.out
+    assert main(["features", *words]) == 0
+    shown = capsys.readouterr()
+    assert "train: 16 x 4 x 16\n" in shown.out
+    assert "tiny-4 is in" in shown.out
     assert open_dataset(folder).features("tiny-4").shape == (20, 4, 16)
-    assert features.main(words) == 0
-    assert "train: 16 x 4 x 16 (finished before)\n" in capsys.readouterr().out
+    assert main(["features", *words]) == 0
+    assert "train: 16 x 4 x 16 (already extracted)\n" in capsys.readouterr().out
 
 
 def test_json_alone_on_standard_output(folder, backbone, capsys):
     words = ["--regions", "global", "--view", "ten-crop", "--name", "mine", "--split", "test", "--json"]
-    assert features.main([str(folder), "--backbone", backbone, *words]) == 0
+    assert main(["features", str(folder), "--backbone", backbone, *words]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["name"], content["shapes"]) == ("mine", {"test": [4, 16]})
 
 
-def test_views_are_told(folder, backbone, capsys):
-    words = [str(folder), "--backbone", backbone, "--regions", "global", "--views", "2", "--smallest_crop", "0.6"]
-    assert features.main(words) == 0
-    said = capsys.readouterr().out
-    assert "train: 48 x 16, 3 rows a picture\n" in said
-    assert "tiny-global-views2 is in" in said
-    assert features.main([*words, "--json"]) == 0
+def test_number_of_views_is_reported(folder, backbone, capsys):
+    words = [str(folder), "--backbone", backbone, "--regions", "global", "--views", "2", "--smallest-crop", "0.6"]
+    assert main(["features", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "train: 48 x 16, 3 rows per image\n" in shown
+    assert "tiny-global-views2 is in" in shown
+    assert main(["features", *words, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["views"], content["shapes"]["test"], content["already"]) == (3, [12, 16], ["train", "test"])
 
 
-def test_unreadable_pictures_are_listed_and_the_code_is_1(folder, backbone, capsys):
+def test_unreadable_images_are_listed_and_the_exit_code_is_1(folder, backbone, capsys):
     bad = open_dataset(folder).image_ids[0]
     (folder / "images" / f"{bad}.png").write_bytes(b"")
-    assert features.main([str(folder), "--backbone", backbone, "--regions", "4"]) == 1
-    out, said = capsys.readouterr()
+    assert main(["features", str(folder), "--backbone", backbone, "--regions", "4"]) == 1
+    out, shown = capsys.readouterr()
     assert out == "test: 4 x 4 x 16\n"  # the other split is not finished
-    assert f"unreadable: {bad}: " in said
-    assert "1 picture cannot be read" in said
-    assert "bcls data check" in said
+    assert f"unreadable: {bad}: " in shown
+    assert "1 unreadable image" in shown
+    assert "bcls data check" in shown
 
 
-def test_moved_pictures(folder, backbone, tmp_path, monkeypatch):
+def test_moved_images(folder, backbone, tmp_path, monkeypatch):
     (folder / "images").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
-    assert features.main(["data", "--images", "moved", "--backbone", backbone, "--regions", "4"]) == 0
+    assert main(["features", "data", "--images", "moved", "--backbone", backbone, "--regions", "4"]) == 0
 
 
-def test_wrong_words_are_one_line(folder):
+def test_wrong_arguments_are_named(folder):
     with pytest.raises(ValueError, match="DIR"):
-        features.main([])
+        main(["features"])
     with pytest.raises(ValueError, match="--regoins"):
-        features.main([str(folder), "--regoins", "36"])
+        main(["features", str(folder), "--regoins", "36"])
 
 
 def test_help_is_light(capsys):
     with pytest.raises(SystemExit) as left:
-        features.main(["--help"])
+        main(["features", "--help"])
     assert left.value.code == 0
     assert "ten-crop" in capsys.readouterr().out
     code = "import sys, bcls.cli.data; print(sorted({'torch', 'transformers', 'ray'} & set(sys.modules)))"

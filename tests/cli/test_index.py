@@ -34,8 +34,8 @@ def test_index_and_again(run, tiny, tmp_path):
     code, said, notes = run(source, "--out", out, "--model", tiny)
     assert code == 0
     assert "12 photos and 0 captions (12 added, 0 updated, 0 removed, 0 unchanged)" in said
-    assert "1 file could not be read, and is not in it" in said
-    assert "skipped: `0/bad.jpg`: expected a picture, got 10 bytes of something else" in notes
+    assert "1 unreadable file skipped" in said
+    assert "skipped: `0/bad.jpg`: expected an image, got 10 bytes of something else" in notes
     assert "indexing: 13 of 13" in notes
     code, said, _ = run(source, "--out", out, "--json")
     assert code == 0

@@ -59,7 +59,7 @@ def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "bcls report: DIR"),
+        ([], "`DIR`: expected folders"),
         (["nowhere"], "run `bcls sweep"),
         (["nowhere", "--html", "no/such/folder/a.html"], "--html"),
     ],

@@ -102,14 +102,14 @@ def test_one_line_for_what_is_wrong(run, made, tmp_path):
             ((made, "--host", "no such host", "--behind-proxy"), "`--host`: expected an address of this machine"),
             ((made, "--token", "short"), "`token`: expected at least 16 ASCII characters, got 5"),
             ((made, "--token", f"@{tmp_path / 'none'}"), "No such file"),
-            ((made, "--token", ""), "`--token`: expected at least 16 characters, or @FILE, got an empty one"),
+            ((made, "--token", ""), "`--token`: expected at least 16 characters, or @FILE, got an empty token"),
             ((made, "--token", f"@{blank}"), f"expected at least 16 characters in {blank}, got an empty file"),
             ((made, "--token", f"@{odd}"), f"`--token`: expected text in {odd}, got other bytes"),
             ((made, "--token", "null"), "`token`: expected at least 16 ASCII characters, got 4"),
             ((made, "--port", 0, "--runs", tmp_path / "none"), "`--runs`: expected a folder of training runs"),
             ((made, "--port", 0, "--compare", tmp_path / "none"), "no such index"),
             ((made, "--at_once", 0), "`at_once`: expected a whole number not below 1"),
-            ((made, "--max_upload", 0), "`--max_upload`: expected a whole number"),
+            ((made, "--max-upload", 0), "`--max-upload`: expected a whole number"),
             ((made, "--prot", 80), "did you mean --port?"),
         ):
             code, output, told = run(*words)

@@ -66,7 +66,7 @@ def test_flags_win_over_the_file_and_the_written_file_can_be_read_again(data, tm
         (["--modle.name", "x"], r"did you mean --model\?"),
         (["--model.widht", "3"], r"`model\.widht`: expected one of .*did you mean 'width'"),
         (["--model.width", "wide"], r"`model\.width`: expected"),
-        (["--loss.gama", "3"], r"`loss\.gama`: expected one of .*arguments of triplet-sn.*did you mean 'gamma'"),
+        (["--loss.gama", "3"], r"`loss\.gama`: expected an argument of the loss 'triplet-sn' .*did you mean 'gamma'"),
         (["--loss.gamma", "-1"], r"`loss\.gamma`: expected"),
         (["--loss.name", "infonce", "--loss.temperature", "0"], r"`loss\.temperature`: expected"),
         (["--loss.name", "infonce+kendall", "--loss.temperature", "1"], r"`loss\.temperature`.*infonce\.temperature"),
@@ -143,7 +143,7 @@ def test_missing_features_are_reported_with_the_command_that_makes_them(data, tm
         ValueError, match=r"`features`: expected the name of features of .*'made'.*, got 'none'"
     ) as raised:
         main([*words(data, tmp_path / "run"), "--features", "none"])
-    assert f"`bcls data features {data} --backbone BACKBONE --regions global --name none`" in str(raised.value)
+    assert f"`bcls data features {data} --name none --backbone " in str(raised.value)
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])

@@ -16,9 +16,10 @@ from bcls.experiments.results import run_folder, write_result
 from bcls.experiments.run import SharedData, cached_file, encoder_settings
 from bcls.experiments.sweep import _members_are_finished
 from bcls.experiments.sweep_file import read_sweep
-from bcls.models.config import DualConfig, build
+from bcls.models import build
+from bcls.models.config import DualConfig
 from bcls.models.padded import Padded
-from bcls.training import loop
+from bcls.training import train as loop
 from bcls.training.config import TrainConfig
 from tests.experiments.factories import BASE, data, write
 from tests.stops import stops_at

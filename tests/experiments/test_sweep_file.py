@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bcls.experiments.claims import paper_figures, read_paper
+from bcls.experiments.claims import paper_metrics, read_paper
 from bcls.experiments.plan import plan_runs, plan_trials
 from bcls.experiments.sweep_file import label, merge, read_sweep
 from bcls.models.config import model_config
@@ -193,7 +193,7 @@ def test_the_papers_rows_are_there(path):
     sweep, tables = read_sweep(path), read_paper(ROOT / "results" / "paper.json")
     for row in sweep.configurations:
         for table, method in row.paper.items():
-            assert paper_figures(tables, table, method, sweep.columns)
+            assert paper_metrics(tables, table, method, sweep.columns)
 
 
 def test_losses_that_are_compared_have_the_same_budget():

@@ -95,13 +95,13 @@ def test_without_lengths_every_word_counts():
     torch.testing.assert_close(model.last(Padded(texts.values)), model.last(texts))
 
 
-def test_the_same_again():
+def test_gradients_are_deterministic():
     texts = captions([5, 2, 7])
     first, second = (gradients(model, model.states(texts)) for model in (reader(True), reader(True)))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_strings_become_numbers():
+def test_strings_become_token_ids():
     numbers = caption_tokens(["a dog", "a dog runs ."], factories.VOCABULARY, len(factories.VOCABULARY))
     assert numbers.lengths.tolist() == [4, 6]
     assert numbers.values[0].tolist()[4:] == [0, 0]
@@ -135,7 +135,7 @@ def test_strings_need_a_vocabulary():
         caption_tokens(["a dog"], None, 9)
 
 
-def test_number_of_words():
+def test_vocabulary_size():
     size = len(factories.VOCABULARY)
     assert vocabulary_size(None, factories.VOCABULARY) == vocabulary_size(size, factories.VOCABULARY) == size
     assert vocabulary_size(7, None) == 7
@@ -145,6 +145,6 @@ def test_number_of_words():
         vocabulary_size(None, None)
 
 
-def test_a_list_of_words_is_no_vocabulary():
+def test_list_of_words_is_not_a_vocabulary():
     with pytest.raises(ValueError, match=r"`vocabulary`: expected a bcls\.data\.Vocabulary, got list; .*build"):
         vocabulary_size(None, ["dog"])

@@ -33,7 +33,7 @@ def test_scores_are_the_mean_of_the_models(kinds, tmp_path):
     torch.testing.assert_close(load(tmp_path / "merged").similarity(images, TEXTS), wanted)
 
 
-def test_weights_count(tmp_path):
+def test_merge_weights(tmp_path):
     models, images = [dual(seed) for seed in range(2)], torch.randn(6, 10)
     merged = merge(models, [3.0, 1.0])
     one, other = (model.similarity(images, TEXTS) for model in models)
@@ -47,19 +47,19 @@ def test_weights_count(tmp_path):
         merge(models, [1.0, 0.0])
 
 
-def test_a_backbone_in_the_place_of_features(checkpoints):
+def test_backbone_replaces_features(checkpoints):
     folder = str(checkpoints["vit"])
-    pictures = [factories.image(seed=seed) for seed in range(2)]
+    images = [factories.image(seed=seed) for seed in range(2)]
     models = [dual(seed, features=16) for seed in range(2)]
     merged = merge(models, image=folder)
     backbone = load_backbone(folder)
     with torch.no_grad():
-        features = backbone(torch.stack([backbone.prepare(one) for one in pictures])).mean((2, 3))
+        features = backbone(torch.stack([backbone.prepare(one) for one in images])).mean((2, 3))
     wanted = torch.stack([model.similarity(features, TEXTS) for model in models]).mean(0)
-    torch.testing.assert_close(merged.similarity(pictures, TEXTS), wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(merged.similarity(images, TEXTS), wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_one_model_stays_as_it_is():
+def test_merging_one_model_does_not_change_it():
     model, images = dual(0), torch.randn(2, 10)
     assert torch.equal(merge([model]).similarity(images, TEXTS), model.similarity(images, TEXTS))
 
@@ -71,7 +71,7 @@ def test_several_heads_are_trained_together_each_on_its_own_part():
     assert model.text.head.mlp[2].weight.grad.abs().sum((1, 2)).min() > 0
 
 
-def test_layers_side_by_side_read_their_own_part():
+def test_block_linear_layers_read_their_own_part():
     layer = BlockLinear(2, 3)
     given = torch.randn(5, 6)
     changed = torch.cat([given[:, :3], torch.randn(5, 3)], 1)
@@ -91,7 +91,7 @@ def test_layers_side_by_side_read_their_own_part():
         (lambda: [dual(0)], {"image": "efficientnet-lite0"}, "of different models"),
     ],
 )
-def test_what_does_not_fit_is_refused(models, more, message):
+def test_models_that_do_not_fit_raise(models, more, message):
     with pytest.raises(ValueError, match=message):
         merge(models(), **more)
 

@@ -64,12 +64,12 @@ def test_every_name_has_a_config():
         ({"name": "dual", "lora_targets": [1]}, r"`config.lora_targets\[0\]`: expected a value of type str"),
     ],
 )
-def test_wrong_configs(config, message):
+def test_wrong_configs_raise_an_error_that_names_the_key(config, message):
     with pytest.raises(ValueError, match=message):
         model_config(config)
 
 
-def test_another_dataclass_is_no_config():
+def test_unregistered_dataclass_raises():
     @dataclasses.dataclass(frozen=True)
     class Other:
         name: str = "vsepp"
@@ -78,7 +78,7 @@ def test_another_dataclass_is_no_config():
         build(Other())
 
 
-def test_words_must_agree():
+def test_words_must_equal_the_vocabulary_size():
     with pytest.raises(ValueError, match="`words`"):
         build({"name": "vsepp"})
     with pytest.raises(ValueError, match="got 7"):
@@ -96,7 +96,7 @@ def test_settings_are_read_without_torch():
     assert run.stdout.strip() == "False"
 
 
-def test_what_is_left_out_is_filled_in():
+def test_dual_config_fills_in_defaults():
     plain = DualConfig()
     assert (plain.text, plain.image_head, plain.text_head, plain.text_pooling) == ("minilm", "linear", "mlp", "mean")
     clip = DualConfig(image="clip", model="x")
@@ -104,7 +104,7 @@ def test_what_is_left_out_is_filled_in():
     assert DualConfig(text="gru").text_pooling == "last"
 
 
-def test_from_plain_settings():
+def test_dual_config_from_plain_values():
     config = model_config(
         {"name": "dual", "image": "features", "features": 8, "lora_targets": ["query"], "head_weights": [1]}
     )
@@ -153,7 +153,7 @@ def test_from_plain_settings():
         ({"base_sha256": "00"}, "`base_sha256`: expected none without LoRA"),
     ],
 )
-def test_what_is_refused(settings, message):
+def test_wrong_dual_configs_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         DualConfig(**settings)
 
@@ -196,7 +196,7 @@ def test_registered_model_is_built_saved_and_loaded_by_name(tmp_path, monkeypatc
         (
             SgrConfig(features=8),
             (10, 8),
-            r"expected regions \(N, 36, 8\), got global vectors \(10, 8\); extract regions",
+            r"expected regions \(N, 36, 8\), got \(10, 8\), global vectors; extract regions",
         ),
         (SafConfig(features=8, regions=10), (10, 4, 6), r"expected regions \(N, R, 8\), got \(10, 4, 6\).* width 8"),
         (SgrafConfig(features=8), (10, 40, 8), "at most 36 regions"),

@@ -43,7 +43,7 @@ def scored(name, training, budget, monkeypatch):
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("budget", [(1, 10**6), (1, 0), (13, 0), (10**6, 0)])
-def test_cutting_and_working_out_again_change_nothing(name, training, budget, monkeypatch):
+def test_blocks_and_recomputation_do_not_change_results(name, training, budget, monkeypatch):
     whole = scored(name, training, None, monkeypatch)
     cut = scored(name, training, budget, monkeypatch)
     torch.testing.assert_close(cut, whole)
@@ -52,7 +52,7 @@ def test_cutting_and_working_out_again_change_nothing(name, training, budget, mo
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("budget", [(10**6, 10**6), (50, 0)])
-def test_what_is_recorded_is_the_same(name, training, budget, monkeypatch):
+def test_cuda_graph_capture_gives_the_same_results(name, training, budget, monkeypatch):
     """Captions by their place, with lengths that the host does not look at."""
     whole = scored(name, training, None, monkeypatch)
     monkeypatch.setattr("bcls.models.cross_attention._is_capturing", lambda _: True)
@@ -60,7 +60,7 @@ def test_what_is_recorded_is_the_same(name, training, budget, monkeypatch):
     torch.testing.assert_close(scored(name, training, budget, monkeypatch), whole)
 
 
-def test_checkpointing_keeps_less(monkeypatch):
+def test_recomputation_stores_less(monkeypatch):
     """What autograd holds on to between the passes."""
     kept = []
     for budget in (MemoryBudget(40, 10**6), MemoryBudget(40, 0)):
@@ -107,7 +107,7 @@ def test_blocks_hold_no_more_than_the_budget():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_compiled_blocks_give_the_same(name):
+def test_compiled_blocks_give_the_same_scores(name):
     """Traced whole, without a break; the backend that generates no code shows that."""
     model = factories.model(name).eval()
     images = factories.regions()
@@ -118,7 +118,7 @@ def test_compiled_blocks_give_the_same(name):
 
 @given(values=st.lists(st.floats(-3, 3), max_size=9), momentum=st.floats(0.01, 1))
 @settings(max_examples=30, deadline=None)
-def test_running_equals_updates_in_turn(values, momentum):
+def test_running_average_equals_updates_in_turn(values, momentum):
     expected = 0.7
     for value in values:
         expected = (1 - momentum) * expected + momentum * value

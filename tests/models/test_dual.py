@@ -46,7 +46,7 @@ def test_features_with_a_gru(pooling, head, text_pooling):
     torch.testing.assert_close(found, images, atol=1e-5, rtol=1e-4)
 
 
-def test_the_head_is_the_formula():
+def test_head_equals_its_formula():
     torch.manual_seed(0)
     model = gru(image_head="mlp").eval()
     x, head = regions().mean(1), model.image.head
@@ -87,7 +87,7 @@ def test_a_text_model_of_transformers(checkpoints, pooling):
 
 
 @pytest.mark.parametrize("view", ["mirrored", "four-crop", "six-crop"])
-def test_several_looks_at_a_picture_are_what_features_are_made_of(checkpoints, view):
+def test_image_views_equal_extracted_features(checkpoints, view):
     model = DualModel(
         DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6, image_view=view)
     )
@@ -97,7 +97,7 @@ def test_several_looks_at_a_picture_are_what_features_are_made_of(checkpoints, v
 
 
 @pytest.mark.parametrize("pooling", ["mean", "gpo"])
-def test_frozen_features_stand_in_for_the_encoders(checkpoints, pooling):
+def test_frozen_features_replace_the_encoders(checkpoints, pooling):
     config = DualConfig(
         image=str(checkpoints["vit"]),
         text=str(checkpoints["bert"]),
@@ -144,7 +144,7 @@ def test_tuned_parts_are_in_their_groups(checkpoints):
     assert list(DualModel(DualConfig(**settings)).parameter_groups()) == ["heads"]
 
 
-def test_features_of_a_trained_encoder_are_refused(checkpoints):
+def test_features_of_a_trained_encoder_raise(checkpoints):
     model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"]), tune_text=True))
     with pytest.raises(ValueError, match="`texts`: expected a frozen encoder, got one that is trained"):
         model.text_vectors_of(TEXTS)
@@ -154,7 +154,7 @@ def test_features_of_a_trained_encoder_are_refused(checkpoints):
         gru().text_vectors_of(TEXTS)
 
 
-def test_saved_without_the_original(checkpoints, tmp_path):
+def test_saved_model_does_not_need_the_original_encoder(checkpoints, tmp_path):
     model = DualModel(DualConfig(**FEATURES, text=str(checkpoints["bert"]), tune_text=True))
     for name, content in model.files().items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -212,7 +212,7 @@ def test_wrong_images(images, message):
 
 
 @pytest.mark.parametrize("images", [Path("a.jpg"), IMAGES[0], None, np.array(["a.jpg"]), "a.jpg"])
-def test_wrong_pictures(checkpoints, images):
+def test_wrong_images_of_a_backbone_raise(checkpoints, images):
     model = DualModel(DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6))
     with pytest.raises(ValueError, match="`images`: expected a list of paths or PIL images"):
         model.encode_images(images)
@@ -232,7 +232,7 @@ def test_wrong_encoders(checkpoints):
         gru(image_head="none")
 
 
-def test_nothing_to_encode(checkpoints):
+def test_empty_inputs(checkpoints):
     model = DualModel(DualConfig(image=str(checkpoints["vit"]), text=str(checkpoints["bert"]), width=6))
     assert model.encode_images([]).shape == model.encode_texts([]).shape == (0, 6)
     assert model.encode_images(()).shape == model.encode_texts(()).shape == (0, 6)
@@ -309,7 +309,7 @@ def test_a_checkpoint_cut_short(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_home_that_is_not_there():
+def test_unknown_home_folder_raises():
     with pytest.raises(ValueError, match="`text`: expected a folder or hub name"):
         DualModel(DualConfig(**FEATURES, text="~nosuchuser/x"))
 

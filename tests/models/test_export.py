@@ -113,7 +113,7 @@ def test_a_folder_beside_and_the_name_of_the_registry(tmp_path):
     assert json.loads((tmp_path / "towers" / "config.json").read_text(encoding="utf-8"))["config"]["name"] == "vsepp"
 
 
-def test_a_tower_that_disagrees_is_not_written(tmp_path, monkeypatch):
+def test_tower_that_differs_from_torch_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("bcls.models.export.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match=r"`model`: expected vectors that differ from torch by at most -1"):
         export_onnx(gru(), tmp_path / "towers")
@@ -121,7 +121,7 @@ def test_a_tower_that_disagrees_is_not_written(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_cross_attention_has_no_two_towers(tmp_path, name):
+def test_cross_attention_models_raise(tmp_path, name):
     model = build({"name": name, "words": 20, "features": 8, "width": 8, "similarity_width": 4, "regions": 3})
     with pytest.raises(ValueError, match="`model`: expected a model with one vector an image and one a caption"):
         export_onnx(model, tmp_path / "towers")
@@ -195,7 +195,7 @@ def test_two_towers_of_one_checkpoint(tmp_path, kind):
 
 
 @pytest.mark.parametrize("view", ["whole", "six-crop"])
-def test_one_look_or_several_at_a_picture(tmp_path, view):
+def test_backbone_with_one_or_several_crops(tmp_path, view):
     sides = {"image": str(factories.vit(tmp_path / "vit")), "text": str(factories.bert(tmp_path / "bert"))}
     model = build({"name": "dual", **sides, "width": 6, "image_view": view})
     exported = export_onnx(model, tmp_path / "towers")
@@ -203,7 +203,7 @@ def test_one_look_or_several_at_a_picture(tmp_path, view):
     check(model, tmp_path / "towers", exported, [pictures * 2, pictures[:1]])
 
 
-def test_regions_of_pictures_are_refused(tmp_path):
+def test_regions_of_an_image_model_raise(tmp_path):
     model = build({"name": "dual", "image": "clip", "model": str(factories.clip(tmp_path / "checkpoint"))})
     with pytest.raises(ValueError, match="`regions`: expected a model that takes features"):
         export_onnx(model, tmp_path / "towers", regions=True)

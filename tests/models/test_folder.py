@@ -20,7 +20,7 @@ def inputs(name):
 
 
 @pytest.mark.parametrize("name", ["vsepp", "sgr", "saf", "sgraf"])
-def test_a_model_comes_back_as_it_was(name, tmp_path):
+def test_loaded_model_equals_the_saved_one(name, tmp_path):
     model = factories.model(name)
     model.save_pretrained(tmp_path / "model")
     again = load(tmp_path / "model")
@@ -36,7 +36,7 @@ def test_a_model_comes_back_as_it_was(name, tmp_path):
     assert Vocabulary.read(tmp_path / "model" / "vocab.json") == factories.VOCABULARY
 
 
-def test_without_vocabulary(tmp_path):
+def test_model_without_vocabulary(tmp_path):
     model = factories.model("vsepp", vocabulary=None, words=9)
     model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model" / "vocab.json").exists()
@@ -45,7 +45,7 @@ def test_without_vocabulary(tmp_path):
     assert "token ids" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_card_has_the_header_of_the_hub(tmp_path):
+def test_model_card_has_the_hub_header(tmp_path):
     factories.model("sgr").save_pretrained(tmp_path / "model")
     _, header, page = (tmp_path / "model" / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     assert yaml.safe_load(header)["library_name"] == "bcls"
@@ -96,13 +96,13 @@ def test_folders_with_other_files_are_not_replaced(tmp_path, files):
     assert {path.name: path.read_text() for path in (tmp_path / "mine").iterdir()} == files
 
 
-def test_an_empty_folder_is_taken(tmp_path):
+def test_empty_folder_is_used(tmp_path):
     (tmp_path / "model").mkdir()
     factories.model("vsepp").save_pretrained(tmp_path / "model")
     assert load(tmp_path / "model").config.name == "vsepp"
 
 
-def test_folders_beside_are_not_touched(tmp_path):
+def test_neighbouring_folders_are_not_touched(tmp_path):
     for name in ("model.old", "model.new"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis.tex").touch()
@@ -115,14 +115,14 @@ def test_folders_beside_are_not_touched(tmp_path):
         load(tmp_path / "other")
 
 
-def test_the_name_of_the_registry_wins(tmp_path):
+def test_saved_name_is_the_registered_one(tmp_path):
     model = build(SgrConfig(name="my-sgr", words=9, **factories.CROSS))
     model.save_pretrained(tmp_path / "model")
     assert load(tmp_path / "model").config.name == "sgr"
     assert "# sgr, an image-text" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
+def test_failed_save_keeps_the_old_model(tmp_path, monkeypatch):
     first = factories.model("vsepp")
     first.save_pretrained(tmp_path / "model")
     monkeypatch.setattr("bcls.models.folder.model_card", lambda *_, **__: 1 / 0)
@@ -131,7 +131,7 @@ def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
     assert torch.equal(load(tmp_path / "model").fc.weight, first.fc.weight)
 
 
-def test_a_save_cut_short_between_its_two_renames_is_found(tmp_path):
+def test_interrupted_save_is_recovered(tmp_path):
     model = factories.model("vsepp")
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "model").rename(tmp_path / ".model.old-bcls")
@@ -142,7 +142,7 @@ def test_a_save_cut_short_between_its_two_renames_is_found(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_run_gives_its_best_else_its_last(tmp_path):
+def test_run_folder_loads_best_else_last_checkpoint(tmp_path):
     last, best = factories.model("vsepp", seed=1), factories.model("vsepp", seed=2)
     save_folder(last, tmp_path / "run" / "checkpoints" / "last")
     assert torch.equal(load(tmp_path / "run").fc.weight, last.fc.weight)
@@ -150,7 +150,7 @@ def test_a_run_gives_its_best_else_its_last(tmp_path):
     assert torch.equal(load(str(tmp_path / "run")).fc.weight, best.fc.weight)
 
 
-def test_from_pretrained_wants_its_own_kind(tmp_path):
+def test_from_pretrained_checks_the_class(tmp_path):
     factories.model("saf").save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="expected a VseppModel, got a CrossModel"):
         VseppModel.from_pretrained(tmp_path / "model")
@@ -164,7 +164,7 @@ def saved(tmp_path):
     return tmp_path / "model"
 
 
-def test_wrong_sizes(saved):
+def test_config_with_other_sizes_raises(saved):
     plain = json.loads((saved / "config.json").read_text(encoding="utf-8"))
     (saved / "config.json").write_text(json.dumps(plain | {"width": 7}), encoding="utf-8")
     with pytest.raises(ValueError, match=r"config.json.*\(7, 5\) for 'fc.weight', and \(6, 5\) in model.safetensors"):
@@ -189,7 +189,7 @@ GRU = {"name": "dual", "image": "features", "features": 5, "width": 6, "text": "
         ({**GRU, "heads": 2}, {"heads": 6}),
     ],
 )
-def test_sizes_that_the_weights_do_not_have(tmp_path, monkeypatch, config, changes):
+def test_huge_sizes_raise_before_memory_is_allocated(tmp_path, monkeypatch, config, changes):
     build({**config, "words": 9}).save_pretrained(tmp_path / "model")
     load(tmp_path / "model")
     path = tmp_path / "model" / "config.json"
@@ -199,12 +199,12 @@ def test_sizes_that_the_weights_do_not_have(tmp_path, monkeypatch, config, chang
         load(tmp_path / "model")
 
 
-def test_a_folder_that_another_model_would_read(saved):
+def test_encoder_folder_is_ignored_by_other_models(saved):
     (saved / "encoder").mkdir()
     assert load(saved).config.name == "vsepp"
 
 
-def test_another_model(saved, tmp_path):
+def test_weights_of_another_model_raise(saved, tmp_path):
     factories.model("saf").save_pretrained(tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", saved / "model.safetensors")
     with pytest.raises(ValueError, match=r"another model|tensors of this model"):
@@ -214,21 +214,21 @@ def test_another_model(saved, tmp_path):
         load(tmp_path / "other")
 
 
-def test_another_vocabulary(saved):
+def test_another_vocabulary_raises(saved):
     Vocabulary.build(["one two"], threshold=1).write(saved / "vocab.json")
     with pytest.raises(ValueError, match=f"expected 6, the size of `vocabulary`, got {len(factories.VOCABULARY)}"):
         load(saved)
 
 
 @pytest.mark.parametrize("left", [0, 4, 60, -1])
-def test_weights_cut_off(saved, left):
+def test_truncated_weights_raise(saved, left):
     whole = (saved / "model.safetensors").read_bytes()
     (saved / "model.safetensors").write_bytes(whole[:left])
     with pytest.raises(ValueError, match="a complete safetensors file"):
         load(saved)
 
 
-def test_missing_parts(saved):
+def test_missing_files_raise(saved):
     (saved / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="no such file"):
         load(saved)
@@ -240,13 +240,13 @@ def test_missing_parts(saved):
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"name": "vsepp", "widht": 3}'])
-def test_damaged_config(saved, text):
+def test_damaged_config_raises(saved, text):
     (saved / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"model/config\.json"):
         load(saved)
 
 
-def test_names_that_are_nothing(tmp_path):
+def test_unknown_names_raise(tmp_path):
     for name in ("no such model", "", tmp_path / "nothing"):
         with pytest.raises(ValueError, match=r"path_or_name|saved model"):
             load(name)

@@ -145,7 +145,7 @@ def two_way(module):
 
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), seed=st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_gpo_is_the_description(lengths, seed):
+def test_gpo_equals_the_reference(lengths, seed):
     torch.manual_seed(seed)
     module, given_items = GPO(), items(lengths, seed=seed)
     fast = given_items.values.clone().requires_grad_()

@@ -9,7 +9,7 @@ from tests.models import factories
 hub = pytest.importorskip("huggingface_hub", reason='needs pip install "bcls[hub]"')
 
 
-def test_a_name_on_the_hub(tmp_path, monkeypatch):
+def test_hub_name_is_downloaded(tmp_path, monkeypatch):
     model = factories.model("vsepp")
     model.save_pretrained(tmp_path / "snapshot")
     asked = []
@@ -27,7 +27,7 @@ def test_a_name_on_the_hub(tmp_path, monkeypatch):
     assert asked == ["somebody/dogs"]
 
 
-def test_what_the_hub_says_is_passed_on(monkeypatch, tmp_path):
+def test_hub_errors_are_reported(monkeypatch, tmp_path):
     def snapshot_download(*_, **__):
         raise OSError("no such repository\nand twenty more lines")
 
@@ -37,13 +37,13 @@ def test_what_the_hub_says_is_passed_on(monkeypatch, tmp_path):
         load("somebody/dogs")
 
 
-def test_a_folder_comes_before_the_hub(tmp_path, monkeypatch):
+def test_folder_takes_precedence_over_the_hub(tmp_path, monkeypatch):
     model = factories.model("vsepp")
     model.save_pretrained(tmp_path / "somebody" / "dogs")
     monkeypatch.chdir(tmp_path)
     assert torch.equal(load("somebody/dogs").fc.weight, model.fc.weight)
 
 
-def test_a_home_that_is_not_there():
+def test_unknown_home_folder_raises():
     with pytest.raises(ValueError, match="expected 'photo', the folder of a model"):
         load("~nosuchuser/x")

@@ -54,7 +54,7 @@ def test_only_adapters_are_trained_and_stored(kind, checkpoints):
     assert not torch.allclose(fresh, model.similarity(IMAGES, TEXTS))
 
 
-def test_another_base_is_refused(checkpoints, tmp_path):
+def test_other_encoder_weights_raise(checkpoints, tmp_path):
     model = DualModel(config(checkpoints["clip"]))
     other = factories.clip(tmp_path / "other", seed=1)
     assert model.config.base_sha256 is not None
@@ -79,12 +79,12 @@ def test_beside_a_text_model(checkpoints):
     assert not any(name.startswith("text.encoder") and ".lora_" not in name for name in model.trained_state())
 
 
-def test_layers_that_are_not_there(checkpoints):
+def test_unknown_layers_raise(checkpoints):
     with pytest.raises(ValueError, match=r"`lora_targets`: expected names of linear layers .*it has .*q_proj"):
         DualModel(config(checkpoints["clip"], lora_targets=("query",)))
 
 
-def test_a_rank_that_the_weights_do_not_have(checkpoints, tmp_path):
+def test_rank_that_differs_from_the_weights_raises(checkpoints, tmp_path):
     model = DualModel(config(checkpoints["clip"]))
     model.save_pretrained(tmp_path / "model")
     assert torch.equal(load(tmp_path / "model").encode_texts(TEXTS), model.encode_texts(TEXTS))

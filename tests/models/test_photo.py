@@ -22,7 +22,7 @@ def model():
     return load("photo")
 
 
-def test_it_is_small_and_says_what_it_is():
+def test_photo_model_is_small_and_has_a_card():
     assert (FOLDER / "model.safetensors").stat().st_size <= 16_000_000
     card = (FOLDER / "README.md").read_text(encoding="utf-8")
     for wanted in ("**Data.**", "**Licence.**", "**Limits.**", "make photo", f"{RESULTS['test']['rsum']:.1f}"):
@@ -35,7 +35,7 @@ def test_vectors_are_unit_rows(model):
     torch.testing.assert_close(texts.norm(dim=1), torch.ones(2))
 
 
-def test_it_finds_the_photos_of_captions(model):
+def test_captions_find_their_photos(model):
     """Forty validation photos, read from their files: most captions find their photo among the first three."""
     if "BCLS_DATA" not in os.environ:
         pytest.skip("BCLS_DATA is not set: no Flickr8k")

@@ -54,7 +54,7 @@ def checkpoint(name="vsepp", **options):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_both_formats(tmp_path, zipped):
+def test_zip_and_legacy_formats(tmp_path, zipped):
     model, content = checkpoint()
     torch.save(content, tmp_path / "a.pth.tar", _use_new_zipfile_serialization=zipped)
     again = import_checkpoint(tmp_path / "a.pth.tar", vocabulary=factories.VOCABULARY)
@@ -91,7 +91,7 @@ def test_code_is_refused_and_not_run(tmp_path, kind):
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("left", [0, 1, 40, 900, -30])
-def test_cut_off(tmp_path, zipped, left):
+def test_truncated_checkpoint_raises(tmp_path, zipped, left):
     _, content = checkpoint()
     buffer = io.BytesIO()
     torch.save(content, buffer, _use_new_zipfile_serialization=zipped)
@@ -108,13 +108,13 @@ def test_cut_off(tmp_path, zipped, left):
         ({"num_layers": 2}, "`num_layers` 1"),
     ],
 )
-def test_variants_that_would_give_other_scores(tmp_path, options, message):
+def test_unsupported_variants_raise(tmp_path, options, message):
     torch.save(checkpoint(**options)[1], tmp_path / "a.pth.tar")
     with pytest.raises(ValueError, match=message):
         import_checkpoint(tmp_path / "a.pth.tar")
 
 
-def test_other_contents(tmp_path):
+def test_other_contents_raise(tmp_path):
     path = tmp_path / "a.pth.tar"
 
     def refused(content, message):
@@ -156,7 +156,7 @@ def test_other_contents(tmp_path):
         ("fc.weight", torch.zeros(1).expand(10**6, 10**6), "stored in full"),
     ],
 )
-def test_entries_that_are_no_weights(tmp_path, name, value, message):
+def test_entries_that_are_not_weights_raise(tmp_path, name, value, message):
     _, content = checkpoint()
     content["model"][0][name] = value
     torch.save(content, tmp_path / "a.pth.tar")
@@ -172,7 +172,7 @@ def test_messages_name_the_file(tmp_path):
         import_checkpoint(tmp_path / "a.pth.tar")
 
 
-def test_an_option_that_is_a_tensor(tmp_path):
+def test_option_that_is_a_tensor_raises(tmp_path):
     _, content = checkpoint(no_imgnorm=torch.zeros(3))
     torch.save(content, tmp_path / "a.pth.tar")
     with pytest.raises(ValueError, match="`no_imgnorm` False among its options"):

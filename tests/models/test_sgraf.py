@@ -79,7 +79,7 @@ def test_images_with_different_numbers_of_regions(name, regions, training):
 
 
 @pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_what_stands_in_the_padding_does_not_matter(name):
+def test_padding_does_not_change_scores(name):
     model = factories.model(name, regions=7).double().train()
     images, texts = factories.codes(3, 7, [7, 3, 5]), factories.codes(3, 5, [3, 5, 1], seed=3)
     clean = model.scores(images, texts)
@@ -141,14 +141,14 @@ def test_one_pair_trains(name):
 
 
 @pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_nothing_to_score(name):
+def test_empty_inputs_give_empty_scores(name):
     model = factories.model(name)
     assert model.similarity(factories.regions(), []).shape == (4, 0)
     assert model.similarity(factories.regions().values[:0], factories.CAPTIONS).shape == (0, 3)
 
 
 @pytest.mark.parametrize("name", ["sgr", "saf"])
-def test_autocast_stays_near(name):
+def test_autocast_scores_are_close(name):
     model = factories.model(name).eval()
     exact = model.similarity(factories.regions(), factories.CAPTIONS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -200,7 +200,7 @@ def test_sgraf_is_the_mean_of_its_two():
 
 
 @pytest.mark.parametrize(("name", "rate"), [("sgr", 0.003), ("saf", 0.01), ("sgraf", 0.01)])
-def test_a_small_one_learns_on_a_cpu(name, rate):
+def test_small_model_learns_on_a_cpu(name, rate):
     model = factories.model(name, width=32, similarity_width=32).train()
     images = factories.regions(count=3)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -213,7 +213,7 @@ def test_a_small_one_learns_on_a_cpu(name, rate):
     assert loss < 0.5  # the same score for all pairs cannot do better than 0.637
 
 
-def test_more_than_36_regions_are_refused_where_each_has_its_norm():
+def test_more_than_36_regions_raise_with_a_norm_for_each_region():
     with pytest.raises(ValueError, match="at most 36 regions"):
         factories.model("sgr").similarity(factories.regions(number=40), factories.CAPTIONS)
     assert factories.model("sgr", regions=10).similarity(factories.regions(number=40), factories.CAPTIONS).shape == (
@@ -222,7 +222,7 @@ def test_more_than_36_regions_are_refused_where_each_has_its_norm():
     )
 
 
-def test_a_gradient_for_every_parameter():
+def test_every_parameter_gets_a_gradient():
     """Processes that wait for each other's gradients need one of each."""
     for name in ("sgr", "saf", "sgraf"):
         model = factories.model(name).train()

@@ -126,7 +126,7 @@ def test_wrong_images(images, message):
         factories.model("vsepp").encode_images(images)
 
 
-def test_nothing_gives_nothing():
+def test_empty_inputs_give_empty_vectors():
     model = factories.model("vsepp")
     assert model.similarity([], []).shape == model.similarity((), ()).shape == (0, 0)
     assert model.similarity(torch.zeros(0, 5), factories.CAPTIONS).shape == (0, 3)
@@ -142,7 +142,7 @@ def make(**settings):
     return build(config, vocabulary=factories.VOCABULARY)
 
 
-def test_frozen(tmp_path):
+def test_frozen_backbone(tmp_path):
     model = make()
     assert model.config.features == 1280
     assert not model.backbone.training
@@ -162,7 +162,7 @@ def test_frozen(tmp_path):
     torch.testing.assert_close(load(tmp_path / "model").encode_images(IMAGES), vectors)
 
 
-def test_trained(tmp_path):
+def test_trained_backbone(tmp_path):
     model = make(finetune=True)
     assert model.backbone.training
     assert list(model.parameter_groups()) == ["all", "backbone"]
@@ -176,7 +176,7 @@ def test_trained(tmp_path):
     torch.testing.assert_close(load(tmp_path / "model").encode_images(IMAGES), model.encode_images(IMAGES))
 
 
-def test_vectors_of_a_frozen_backbone_stand_in_for_pictures():
+def test_vectors_of_a_frozen_backbone_replace_images():
     model = make(dropout_features=0.3).train()
     vectors = model.image_vectors_of(IMAGES)
     assert vectors.values.shape == (2, 1280)
@@ -203,7 +203,7 @@ def test_vectors_of_a_backbone_on_a_gpu_come_to_the_cpu(monkeypatch):
     assert torch.equal(model.image_vectors_of(IMAGES).values, torch.ones(2, 1280))
 
 
-def test_wrong_pictures(tmp_path):
+def test_wrong_images_of_a_backbone_raise(tmp_path):
     (tmp_path / "empty.jpg").touch()
 
     def prepare(_):
@@ -223,7 +223,7 @@ def test_wrong_pictures(tmp_path):
     assert pixel_batch([], prepare, 8).values.shape == (0, 3, 8, 8)
 
 
-def test_an_opened_picture_is_the_one_in_its_file(tmp_path):
+def test_pil_image_gives_the_pixels_of_its_file(tmp_path):
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
     grey = Image.fromarray(np.linspace(0, 65535, 96, dtype=np.uint16).reshape(8, 12))
@@ -242,7 +242,7 @@ def keep(seen, picture):
     return torch.zeros(3, 8, 8, dtype=torch.uint8)
 
 
-def test_an_opened_picture_whose_file_is_damaged(tmp_path):
+def test_pil_image_of_a_damaged_file_raises(tmp_path):
     IMAGES[0].save(tmp_path / "a.png")
     whole = (tmp_path / "a.png").read_bytes()
     (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])

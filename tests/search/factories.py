@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from bcls._core.errors import fail
+from bcls.models import build
 from bcls.models.base import RetrievalModel
-from bcls.models.config import MODELS, build
+from bcls.models.config import MODELS
 from bcls.models.folder import save_folder
 from bcls.models.padded import Padded
 from bcls.search.build import IndexSettings, build_index

@@ -25,18 +25,21 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """Settings of ``bcls bench``."""
+    """Settings of ``bcls bench``.
+
+    Attributes:
+        out: Folder for the results.
+        quick: Few sizes and few steps, to check that it works; not for comparison.
+        device: cuda, cpu, or auto: a GPU if there is one.
+        json: Print the results as JSON.
+        subjects: What to measure. Default: everything.
+    """
 
     out: str
-    """Folder for the results."""
     quick: bool = False
-    """Few sizes and few steps, to check that it works; not for comparison."""
     device: str = "auto"
-    """cuda, cpu, or auto: a GPU if there is one."""
     json: bool = False
-    """Print the results as JSON."""
     subjects: list[str] = field(default_factory=list)
-    """What to measure. Default: everything."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,30 +19,33 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """Settings of ``bcls compare``."""
+    """Settings of ``bcls compare``.
+
+    Attributes:
+        data: Folder of the dataset.
+        models: The two models.
+        a: One model or several, whose scores are averaged, instead of MODEL.
+        b: The other model.
+        split: Split of the dataset.
+        features: Features of the dataset that the models read. Default: those of their runs, or images.
+        seed: Seed of the tests.
+        json: Print one flat JSON object.
+        html: Write a page with metrics, ranks and the queries on which the models differ most to this file.
+        queries: Queries per direction on the page.
+        labels: Text encoder, such as minilm, for labels on the page; with --html.
+    """
 
     data: str
-    """Folder of the dataset."""
     models: list[str] = field(default_factory=list)
-    """The two models."""
     a: list[str] = field(default_factory=list)
-    """One model or several, whose scores are averaged, instead of MODEL."""
     b: list[str] = field(default_factory=list)
-    """The other model."""
     split: str = "test"
-    """Split of the dataset."""
     features: str | None = None
-    """Features of the dataset that the models read. Default: those of their runs, or images."""
     seed: int = 0
-    """Seed of the tests."""
     json: bool = False
-    """Print one flat JSON object."""
     html: str | None = None
-    """Write a page with metrics, ranks and the queries on which the models differ most to this file."""
     queries: int = 20
-    """Queries per direction on the page."""
     labels: str | None = None
-    """Text encoder, such as minilm, for labels on the page; with --html."""
 
 
 def main(arguments: Sequence[str]) -> int:

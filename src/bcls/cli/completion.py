@@ -21,10 +21,13 @@ fish: bcls completion fish > ~/.config/fish/completions/bcls.fish"""
 
 @dataclass(frozen=True)
 class CompletionSettings:
-    """Settings of ``bcls completion``."""
+    """Settings of ``bcls completion``.
+
+    Attributes:
+        shell: The shell.
+    """
 
     shell: Literal["bash", "zsh", "fish", "tcsh", "powershell"]
-    """The shell."""
 
 
 def main(arguments: Sequence[str]) -> int:

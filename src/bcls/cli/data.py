@@ -16,42 +16,54 @@ from bcls.features.extraction import FeatureSettings
 
 @dataclass(frozen=True)
 class ImportArguments(ImportSettings):
-    """Arguments of ``bcls data import``."""
+    """Arguments of ``bcls data import``.
+
+    Attributes:
+        kind: Layout of the source.
+        source: File or folder to import.
+    """
 
     kind: str = ""
-    """Layout of the source."""
     source: str = ""
-    """File or folder to import."""
 
 
 @dataclass(frozen=True)
 class CheckArguments(CheckSettings):
-    """Arguments of ``bcls data check``."""
+    """Arguments of ``bcls data check``.
+
+    Attributes:
+        folder: Folder of the dataset.
+    """
 
     folder: str = ""
-    """Folder of the dataset."""
 
 
 @dataclass(frozen=True)
 class StatsSettings:
-    """Settings of ``bcls data stats``."""
+    """Settings of ``bcls data stats``.
+
+    Attributes:
+        folder: Folder of the dataset.
+        sizes: Read the sizes of the images.
+        plot: Write a chart to this file, such as stats.png.
+        json: Print JSON.
+    """
 
     folder: str
-    """Folder of the dataset."""
     sizes: bool = True
-    """Read the sizes of the images."""
     plot: str | None = None
-    """Write a chart to this file, such as stats.png."""
     json: bool = False
-    """Print JSON."""
 
 
 @dataclass(frozen=True)
 class FeatureArguments(FeatureSettings):
-    """Arguments of ``bcls data features``."""
+    """Arguments of ``bcls data features``.
+
+    Attributes:
+        folder: Folder of the dataset.
+    """
 
     folder: str = ""
-    """Folder of the dataset."""
 
 
 def main(arguments: Sequence[str]) -> int:

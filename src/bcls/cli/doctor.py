@@ -65,22 +65,28 @@ _REINSTALL_TORCH = "install torch again; if that does not help, please report th
 
 @dataclass(frozen=True)
 class DoctorSettings:
-    """Settings of ``bcls doctor``."""
+    """Settings of ``bcls doctor``.
+
+    Attributes:
+        json: Print the report as JSON.
+    """
 
     json: bool = False
-    """Print the report as JSON."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report."""
+    """One line of the report.
+
+    Attributes:
+        name: What was checked.
+        value: The result.
+        problem: What is wrong and what to do, or empty.
+    """
 
     name: str
-    """What was checked."""
     value: str
-    """The result."""
     problem: str = ""
-    """What is wrong and what to do, or empty."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,46 +18,49 @@ _OPTIONS = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """Settings of ``bcls evaluate``."""
+    """Settings of ``bcls evaluate``.
+
+    Attributes:
+        data: Folder of the dataset.
+        models: Runs, models, similarity matrices, or folders with embeddings.
+        split: Split of the dataset.
+        similarity: The same as MODEL.
+        features: Features of the dataset that the model reads. Default: those of its run, or images.
+        images: Image embeddings, with --texts, instead of MODEL.
+        texts: Caption embeddings.
+        folds: Average over this many consecutive folds of the images; 5 on COCO 5K is the 1K protocol.
+        labels: Text encoder, such as minilm: adds tau, nDCG and the coherent score with labels from the captions.
+        cs: K of the coherent score, with --labels. Default: 100, or all images of a smaller split.
+        eccv: Add the metrics of ECCV Caption, CxC and COCO; for the COCO 5K test split with COCO's ids.
+        intervals: Add 95 % intervals of the recalls, from resampled images.
+        hubness: Add the hubness of the first 10 results.
+        qbnorm: Add recalls after QB-Norm with the test queries as query bank.
+        name: Name of the model in the output. Default: the names of the files.
+        row: Print one row of a table: markdown or latex.
+        json: Print one flat JSON object.
+        html: Write a page with metrics, ranks and the hardest queries to this file; --labels adds labels to it.
+        queries: Queries per direction on the page.
+    """
 
     data: str
-    """Folder of the dataset."""
     models: list[str] = field(default_factory=list)
-    """Runs, models, similarity matrices, or folders with embeddings."""
     split: str = "test"
-    """Split of the dataset."""
     similarity: list[str] = field(default_factory=list)
-    """The same as MODEL."""
     features: str | None = None
-    """Features of the dataset that the model reads. Default: those of its run, or images."""
     images: str | None = None
-    """Image embeddings, with --texts, instead of MODEL."""
     texts: str | None = None
-    """Caption embeddings."""
     folds: int = 1
-    """Average over this many consecutive folds of the images; 5 on COCO 5K is the 1K protocol."""
     labels: str | None = None
-    """Text encoder, such as minilm: adds tau, nDCG and the coherent score with labels from the captions."""
     cs: int | None = None
-    """K of the coherent score, with --labels. Default: 100, or all images of a smaller split."""
     eccv: bool = False
-    """Add the metrics of ECCV Caption, CxC and COCO; for the COCO 5K test split with COCO's ids."""
     intervals: bool = False
-    """Add 95 % intervals of the recalls, from resampled images."""
     hubness: bool = False
-    """Add the hubness of the first 10 results."""
     qbnorm: bool = False
-    """Add recalls after QB-Norm with the test queries as query bank."""
     name: str | None = None
-    """Name of the model in the output. Default: the names of the files."""
     row: str | None = None
-    """Print one row of a table: markdown or latex."""
     json: bool = False
-    """Print one flat JSON object."""
     html: str | None = None
-    """Write a page with metrics, ranks and the hardest queries to this file; --labels adds labels to it."""
     queries: int = 20
-    """Queries per direction on the page."""
 
 
 def main(arguments: Sequence[str]) -> int:

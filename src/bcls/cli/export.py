@@ -15,18 +15,21 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """Settings of ``bcls export``."""
+    """Settings of ``bcls export``.
+
+    Attributes:
+        model: Run folder (its best checkpoint is exported), model folder, or name of a model.
+        out: Folder to write. An earlier export in it is replaced.
+        format: onnx for image.onnx and text.onnx, folder for configuration and weights.
+        regions: With onnx and a model that reads features: images are regions, not vectors.
+        json: Print the result as JSON.
+    """
 
     model: str
-    """Run folder (its best checkpoint is exported), model folder, or name of a model."""
     out: str
-    """Folder to write. An earlier export in it is replaced."""
     format: str = "onnx"
-    """onnx for image.onnx and text.onnx, folder for configuration and weights."""
     regions: bool = False
-    """With onnx and a model that reads features: images are regions, not vectors."""
     json: bool = False
-    """Print the result as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:

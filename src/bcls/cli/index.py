@@ -16,10 +16,13 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class IndexArguments(IndexSettings):
-    """Arguments of ``bcls index``."""
+    """Arguments of ``bcls index``.
+
+    Attributes:
+        photos: Folder, zip or tar with photos, or folder of a dataset.
+    """
 
     photos: str = ""
-    """Folder, zip or tar with photos, or folder of a dataset."""
 
 
 def main(arguments: Sequence[str]) -> int:

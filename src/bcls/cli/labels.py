@@ -14,62 +14,71 @@ from bcls.cli.arguments import Subcommands, parse, run_subcommand
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """Settings of ``bcls labels embed``."""
+    """Settings of ``bcls labels embed``.
+
+    Attributes:
+        folder: Folder of the dataset.
+        encoder: Text encoder: minilm, wordllama, clip:PATH, a folder or a hub name.
+        precision: float32 or bfloat16.
+        engine: local, or ray for a Ray cluster.
+        address: Address of a Ray cluster. Default: start a local one.
+        workers: Workers on Ray.
+        overwrite: Replace embeddings of other captions, another encoder or another precision.
+        json: Print JSON.
+    """
 
     folder: str
-    """Folder of the dataset."""
     encoder: str = "minilm"
-    """Text encoder: minilm, wordllama, clip:PATH, a folder or a hub name."""
     precision: str = "float32"
-    """float32 or bfloat16."""
     engine: str = "local"
-    """local, or ray for a Ray cluster."""
     address: str | None = None
-    """Address of a Ray cluster. Default: start a local one."""
     workers: int = 1
-    """Workers on Ray."""
     overwrite: bool = False
-    """Replace embeddings of other captions, another encoder or another precision."""
     json: bool = False
-    """Print JSON."""
 
 
 @dataclass(frozen=True)
 class QualitySettings:
-    """Settings of ``bcls labels quality``."""
+    """Settings of ``bcls labels quality``.
+
+    Attributes:
+        cxc: CxC's image-caption ratings, sits_val.csv or sits_test.csv, plain or .gz.
+        sts: CxC's caption-caption ratings, sts_val.csv or sts_test.csv, plain or .gz.
+        captions: Captions for --cxc and --sts: a JSON list of {"caption_id", "image_id", "caption"}, plain or .gz.
+        flickr8k: Folder with Flickr8k's ExpertAnnotations.txt, CrowdFlowerAnnotations.txt and dataset_flickr8k.json.
+        images: Folder, zip or tar with the photos, for the image-text score of a CLIP model (with --cxc or --flickr8k).
+        encoder: Text encoder, cider, meteor or spice, or several separated by commas.
+        aggregate: max, mean or paired, or several separated by commas.
+        json: Print JSON instead of a table.
+    """
 
     cxc: str | None = None
-    """CxC's image-caption ratings, sits_val.csv or sits_test.csv, plain or .gz."""
     sts: str | None = None
-    """CxC's caption-caption ratings, sts_val.csv or sts_test.csv, plain or .gz."""
     captions: str | None = None
-    """Captions for --cxc and --sts: a JSON list of {"caption_id", "image_id", "caption"}, plain or .gz."""
     flickr8k: str | None = None
-    """Folder with Flickr8k's ExpertAnnotations.txt, CrowdFlowerAnnotations.txt and dataset_flickr8k.json."""
     images: str | None = None
-    """Folder, zip or tar with the photos, for the image-text score of a CLIP model (with --cxc or --flickr8k)."""
     encoder: str = "minilm"
-    """Text encoder, cider, meteor or spice, or several separated by commas."""
     aggregate: str = "max"
-    """max, mean or paired, or several separated by commas."""
     json: bool = False
-    """Print JSON instead of a table."""
 
 
 @dataclass(frozen=True)
 class AlphaSettings:
-    """Settings of ``bcls labels alpha``."""
+    """Settings of ``bcls labels alpha``.
+
+    Attributes:
+        folder: Folder of the dataset.
+        split: Split of the dataset.
+        encoder: Text encoder of the labels.
+        plot: Write a histogram to this file, such as alpha.png.
+        json: Print JSON instead of a table.
+    """
 
     folder: str
-    """Folder of the dataset."""
     split: str = "train"
-    """Split of the dataset."""
     encoder: str = "minilm"
-    """Text encoder of the labels."""
     plot: str | None = None
-    """Write a histogram to this file, such as alpha.png."""
     json: bool = False
-    """Print JSON instead of a table."""
 
 
 def main(arguments: Sequence[str]) -> int:

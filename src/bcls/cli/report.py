@@ -16,25 +16,28 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Settings of ``bcls report``."""
+    """Settings of ``bcls report``.
+
+    Attributes:
+        folders: Folders of sweeps.
+        paper: File with the paper's tables, results/paper.json; they are shown below ours.
+        html: Write the report to this HTML file.
+        markdown: Write the report to this Markdown file.
+        json: Print configurations and claims as JSON.
+        gallery: Instead of the report: two configurations of one DIR on the queries where they differ most; with --data
+            and --html.
+        data: Folder of the dataset, for --gallery.
+        queries: Queries per direction in the gallery.
+    """
 
     folders: list[str] = field(default_factory=list)
-    """Folders of sweeps."""
     paper: str | None = None
-    """File with the paper's tables, results/paper.json; they are shown below ours."""
     html: str | None = None
-    """Write the report to this HTML file."""
     markdown: str | None = None
-    """Write the report to this Markdown file."""
     json: bool = False
-    """Print configurations and claims as JSON."""
     gallery: list[str] = field(default_factory=list)
-    """Instead of the report: two configurations of one DIR on the queries where they differ most; with --data and
-    --html."""
     data: str | None = None
-    """Folder of the dataset, for --gallery."""
     queries: int = 20
-    """Queries per direction in the gallery."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -22,38 +22,41 @@ _TIMEOUT = 24 * 3600.0
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of ``bcls search``."""
+    """Settings of ``bcls search``.
+
+    Attributes:
+        index: Folder of the index.
+        text: What to search for.
+        k: Number of results.
+        image: Image file to search with, instead of a text.
+        captions: With --image: find captions of the index that describe the image.
+        after: Only photos from this date on, such as 2024, 2024-05 or 2024-05-17 (UTC).
+        before: Only photos before this date.
+        under: Only photos whose path below the indexed folder starts with this.
+        words: Only photos whose captions contain all these words.
+        fitting: Show only results that fit.
+        rerank: Number of results that a cross-attention model ranks again.
+        contact: Write a sheet of thumbnails to this file, such as sheet.png.
+        html: Write a page with thumbnails to this file.
+        model: Location of the index's model, if it was moved.
+        json: Print a JSON list.
+    """
 
     index: str
-    """Folder of the index."""
     text: str | None = None
-    """What to search for."""
     k: int = 10
-    """Number of results."""
     image: str | None = None
-    """Image file to search with, instead of a text."""
     captions: bool = False
-    """With --image: find captions of the index that describe the image."""
     after: str = ""
-    """Only photos from this date on, such as 2024, 2024-05 or 2024-05-17 (UTC)."""
     before: str = ""
-    """Only photos before this date."""
     under: str = ""
-    """Only photos whose path below the indexed folder starts with this."""
     words: str = ""
-    """Only photos whose captions contain all these words."""
     fitting: bool = False
-    """Show only results that fit."""
     rerank: int = 50
-    """Number of results that a cross-attention model ranks again."""
     contact: str | None = None
-    """Write a sheet of thumbnails to this file, such as sheet.png."""
     html: str | None = None
-    """Write a page with thumbnails to this file."""
     model: str | None = None
-    """Location of the index's model, if it was moved."""
     json: bool = False
-    """Print a JSON list."""
 
 
 def main(arguments: Sequence[str]) -> int:

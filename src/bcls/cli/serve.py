@@ -21,38 +21,41 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of ``bcls serve``."""
+    """Settings of ``bcls serve``.
+
+    Attributes:
+        index: Folder of the index.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any free port.
+        token: Access token, or @FILE to read it from a file; at least 16 characters.
+        behind_proxy: A proxy controls access and host names.
+        compare: A second index, of the same photos with another model, for the compare view.
+        labels: Text encoder of the labels in the compare view; none for no labels.
+        runs: Folder of training runs, for the runs view.
+        model: Location of the index's model, if it was moved.
+        cache: Cache the vectors of recent texts.
+        rerank: Number of results that a cross-attention model ranks again.
+        at_once: Maximum number of requests in work or waiting; others get status 503.
+        timeout: Seconds for a request.
+        max_upload: Maximum size of an uploaded image file, in MiB.
+        max_pixels: Maximum number of pixels of an uploaded image.
+    """
 
     index: str
-    """Folder of the index."""
     host: str = "127.0.0.1"
-    """Address to listen on."""
     port: int = 8000
-    """Port to listen on; 0 for any free port."""
     token: str = "none"  # noqa: S105 - not a password
-    """Access token, or @FILE to read it from a file; at least 16 characters."""
     behind_proxy: bool = False
-    """A proxy controls access and host names."""
     compare: str | None = None
-    """A second index, of the same photos with another model, for the compare view."""
     labels: str = "minilm"
-    """Text encoder of the labels in the compare view; none for no labels."""
     runs: str | None = None
-    """Folder of training runs, for the runs view."""
     model: str | None = None
-    """Location of the index's model, if it was moved."""
     cache: bool = True
-    """Cache the vectors of recent texts."""
     rerank: int = 50
-    """Number of results that a cross-attention model ranks again."""
     at_once: int = 64
-    """Maximum number of requests in work or waiting; others get status 503."""
     timeout: float = 15.0
-    """Seconds for a request."""
     max_upload: int = 20
-    """Maximum size of an uploaded image file, in MiB."""
     max_pixels: int = 40_000_000
-    """Maximum number of pixels of an uploaded image."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -17,10 +17,13 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class SweepArguments(SweepSettings):
-    """Arguments of ``bcls sweep``."""
+    """Arguments of ``bcls sweep``.
+
+    Attributes:
+        file: YAML file that lists configurations, seeds and searches.
+    """
 
     file: str = ""
-    """YAML file that lists configurations, seeds and searches."""
 
 
 def main(arguments: Sequence[str]) -> int:

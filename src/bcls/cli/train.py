@@ -17,12 +17,15 @@ _ABOUT = (
 
 @dataclass(frozen=True)
 class TrainSettings(TrainConfig):
-    """Settings of ``bcls train``: those of the run, and of the command itself."""
+    """Settings of ``bcls train``: those of the run, and of the command itself.
+
+    Attributes:
+        dry_run: Show sizes, steps, parameters and memory, and train nothing.
+        json: Print the result as JSON.
+    """
 
     dry_run: bool = False
-    """Show sizes, steps, parameters and memory, and train nothing."""
     json: bool = False
-    """Print the result as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -200,16 +200,19 @@ def window_loop(similarity: Tensor, relevance: Tensor, alpha: float = 0.2, beta:
 
 @dataclass(frozen=True)
 class Subject:
-    """One benchmark: the quantity that is varied, its values, and the implementations at a value."""
+    """One benchmark: the quantity that is varied, its values, and the implementations at a value.
+
+    Attributes:
+        title: Heading of the table.
+        axis: Name of the varied quantity, a column of the result.
+        values: Values by device type; with ``"quick "`` in front those of a quick run.
+        paths: Steps by name at a value, and the bytes of the gradients they return.
+    """
 
     title: str
-    """Heading of the table."""
     axis: str
-    """Name of the varied quantity, a column of the result."""
     values: dict[str, tuple[int, ...]]
-    """Values by device type; with ``"quick "`` in front those of a quick run."""
     paths: Callable[[int, torch.device], tuple[dict[str, Run], int]]
-    """Steps by name at a value, and the bytes of the gradients they return."""
 
 
 def _on_matrices(losses: dict[str, Any], size: int, device: torch.device) -> tuple[dict[str, Run], int]:

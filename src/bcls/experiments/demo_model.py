@@ -24,16 +24,19 @@ _GRID = 4
 
 @dataclass(frozen=True)
 class ScenesConfig:
-    """Configuration of :class:`ScenesModel`."""
+    """Configuration of :class:`ScenesModel`.
+
+    Attributes:
+        name: Name of the model.
+        side: Side of the square input images in pixels; other images are resized.
+        channels: Channels of the first convolution; the second has twice and the third four times as many.
+        width: Dimension of the embeddings.
+    """
 
     name: str = "scenes"
-    """Name of the model."""
     side: int = 64
-    """Side of the square input images in pixels; other images are resized."""
     channels: int = 16
-    """Channels of the first convolution; the second has twice and the third four times as many."""
     width: int = 128
-    """Dimension of the embeddings."""
 
     def __post_init__(self) -> None:
         for name, least in (("side", 8 * _GRID), ("channels", 1), ("width", 1)):

@@ -38,20 +38,23 @@ _STALLED = 2 * 0.2
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """Settings of the demo; the defaults take less than four minutes on two cores."""
+    """Settings of the demo; the defaults take less than four minutes on two cores.
+
+    Attributes:
+        out: Folder for the report, the results, the scenes and the runs; an earlier demo in it is replaced.
+        images: Number of scenes: three quarters for training, a tenth for validation, the rest for the test.
+        seeds: Number of runs for each loss.
+        epochs: Number of passes over the training captions, five for each image.
+        batch: Pairs in a batch.
+        json: Print the results as JSON instead of a table.
+    """
 
     out: str = "bcls-demo"
-    """Folder for the report, the results, the scenes and the runs; an earlier demo in it is replaced."""
     images: int = 2000
-    """Number of scenes: three quarters for training, a tenth for validation, the rest for the test."""
     seeds: int = 3
-    """Number of runs for each loss."""
     epochs: int = 5
-    """Number of passes over the training captions, five for each image."""
     batch: int = 64
-    """Pairs in a batch."""
     json: bool = False
-    """Print the results as JSON instead of a table."""
 
     def __post_init__(self) -> None:
         for flag, least in (("images", 100), ("seeds", 1), ("epochs", 1), ("batch", 2)):

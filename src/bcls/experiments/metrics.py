@@ -130,18 +130,21 @@ def best_validation(folder: Path) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Judgements:
-    """Human ratings of image-caption pairs, with the photos and captions."""
+    """Human ratings of image-caption pairs, with the photos and captions.
+
+    Attributes:
+        ratings: Ratings by ``expert`` and ``crowd``.
+        photos: All rated photos.
+        caption_ids: All rated captions, as named in the files.
+        texts: Their texts.
+        choice: The photos that settings may be chosen on.
+    """
 
     ratings: Mapping[str, HumanRatings]
-    """Ratings by ``expert`` and ``crowd``."""
     photos: tuple[str, ...]
-    """All rated photos."""
     caption_ids: tuple[str, ...]
-    """All rated captions, as named in the files."""
     texts: tuple[str, ...]
-    """Their texts."""
     choice: frozenset[str]
-    """The photos that settings may be chosen on."""
 
 
 def read_judgements(folder: str | Path, dataset: "Dataset", choice: Path | None) -> Judgements:

@@ -19,24 +19,27 @@ RUN, TRIAL = "run", "trial"
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: a configuration at one point of the grid with one seed."""
+    """One run: a configuration at one point of the grid with one seed.
+
+    Attributes:
+        configuration: Name of the configuration.
+        settings: All settings of :class:`bcls.training.TrainConfig` except those of the location and the machine.
+        seed: Seed of weights, order and dropout.
+        phase: ``run``, or ``trial`` for a trial of a search, which is never evaluated on the test split.
+        point: The point of the grid or of the search space, by dotted key.
+        noise: Standard deviation of noise in the training labels.
+        paper: The corresponding rows of the paper, by table.
+        members: The runs of an ensemble, whose scores are averaged.
+    """
 
     configuration: str
-    """Name of the configuration."""
     settings: dict[str, Any]
-    """All settings of :class:`bcls.training.TrainConfig` except those of the location and the machine."""
     seed: int
-    """Seed of weights, order and dropout."""
     phase: str = RUN
-    """``run``, or ``trial`` for a trial of a search, which is never evaluated on the test split."""
     point: dict[str, Any] = field(default_factory=dict)
-    """The point of the grid or of the search space, by dotted key."""
     noise: float = 0.0
-    """Standard deviation of noise in the training labels."""
     paper: dict[str, str] = field(default_factory=dict)
-    """The corresponding rows of the paper, by table."""
     members: tuple["PlannedRun", ...] = ()
-    """The runs of an ensemble, whose scores are averaged."""
 
     @property
     def name(self) -> str:

@@ -61,22 +61,25 @@ _ENCODER_SETTINGS = {
 
 @dataclass(frozen=True)
 class SweepContext:
-    """What all runs of a sweep share."""
+    """What all runs of a sweep share.
+
+    Attributes:
+        sweep: The sweep.
+        out: Folder of the sweep.
+        shared: The dataset and the outputs of frozen encoders.
+        judgements: Human ratings, if they may be used.
+        final: Whether the test split may be used.
+        device: auto, cpu or cuda.
+        graph: Whether training steps are recorded as CUDA graphs.
+    """
 
     sweep: Sweep
-    """The sweep."""
     out: Path
-    """Folder of the sweep."""
     shared: "SharedData"
-    """The dataset and the outputs of frozen encoders."""
     judgements: Judgements | None
-    """Human ratings, if they may be used."""
     final: bool
-    """Whether the test split may be used."""
     device: str
-    """auto, cpu or cuda."""
     graph: bool
-    """Whether training steps are recorded as CUDA graphs."""
 
 
 def needs_work(out: Path, run: PlannedRun, *, final: bool) -> bool:

@@ -14,13 +14,16 @@ from bcls.experiments.results import SWEEP, read_results
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of a metric over seeds."""
+    """Mean and standard deviation of a metric over seeds.
+
+    Attributes:
+        deviation: 0 for one seed.
+        count: Number of seeds.
+    """
 
     mean: float
     deviation: float
-    """0 for one seed."""
     count: int
-    """Number of seeds."""
 
     @property
     def error(self) -> float | None:
@@ -43,30 +46,33 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A configuration at one point of the grid, over all its seeds."""
+    """A configuration at one point of the grid, over all its seeds.
+
+    Attributes:
+        row: Name of the configuration in the sweep file.
+        name: The same with the point of the grid.
+        model: Name of the model; of an ensemble, that of its first member.
+        test: Empty until the sweep is final.
+        histories: Metrics of each epoch, for each seed.
+        keys: Key of the run of each seed.
+        failed: Number of seeds that diverged.
+    """
 
     sweep: str
     row: str
-    """Name of the configuration in the sweep file."""
     name: str
-    """The same with the point of the grid."""
     dataset: str
     model: str
-    """Name of the model; of an ensemble, that of its first member."""
     loss: dict[str, Any]
     point: dict[str, Any]
     noise: float
     paper: dict[str, str]
     validation: dict[str, Spread]
     test: dict[str, Spread]
-    """Empty until the sweep is final."""
     histories: list[list[dict[str, float]]]
-    """Metrics of each epoch, for each seed."""
     keys: dict[int, str]
-    """Key of the run of each seed."""
     ensemble: list[str]
     failed: int
-    """Number of seeds that diverged."""
 
     @property
     def history(self) -> list[dict[str, float]]:

@@ -36,20 +36,23 @@ from bcls.training.run_folder import CHECKPOINTS
 
 @dataclass(frozen=True)
 class Outcome:
-    """Progress of a sweep."""
+    """Progress of a sweep.
+
+    Attributes:
+        planned: Planned runs, including trials of a search; the runs after an unfinished search are not known yet.
+        finished: Finished runs.
+        failed: Names and seeds of the runs that diverged.
+        spent: Whether the time ran out.
+        searching: Whether the search is unfinished, so that the runs of the final table are not known yet.
+        chosen: Settings that the search chose for each configuration.
+    """
 
     planned: int
-    """Planned runs, including trials of a search; the runs after an unfinished search are not known yet."""
     finished: int
-    """Finished runs."""
     failed: list[str]
-    """Names and seeds of the runs that diverged."""
     spent: bool
-    """Whether the time ran out."""
     searching: bool
-    """Whether the search is unfinished, so that the runs of the final table are not known yet."""
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Settings that the search chose for each configuration."""
 
 
 def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:

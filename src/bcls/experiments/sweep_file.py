@@ -22,102 +22,114 @@ _MOST_SEEDS = 10_000
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Settings of ``bcls sweep FILE``."""
+    """Settings of ``bcls sweep FILE``.
+
+    Attributes:
+        data: Folder of the dataset.
+        out: Folder of the sweep: results.jsonl and the runs. Call again with the same folder to resume.
+        final: Also compute metrics on the test split and, with --judgements, human agreement. For final tables only.
+        judgements: Folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt of Flickr8k.
+        processes: Parallel processes, for CPUs; on a GPU more than one is faster only with NVIDIA's MPS service.
+        threads: Threads of each process; by default the cores are divided among the processes.
+        shard: Share of the runs that this machine does, such as 1/4.
+        minutes: Stop after this many minutes, with a checkpoint of the current run.
+        device: auto, cpu or cuda.
+        graph: Record training steps as CUDA graphs, see `bcls train --help`.
+        dry_run: List the runs with their keys and whether they are finished, without training.
+        json: Print the outcome as JSON.
+    """
 
     data: str
-    """Folder of the dataset."""
     out: str
-    """Folder of the sweep: results.jsonl and the runs. Call again with the same folder to resume."""
     final: bool = False
-    """Also compute metrics on the test split and, with --judgements, human agreement. For final tables only."""
     judgements: str | None = None
-    """Folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt of Flickr8k."""
     processes: int = 1
-    """Parallel processes, for CPUs; on a GPU more than one is faster only with NVIDIA's MPS service."""
     threads: int | None = None
-    """Threads of each process; by default the cores are divided among the processes."""
     shard: str | None = None
-    """Share of the runs that this machine does, such as 1/4."""
     minutes: float | None = None
-    """Stop after this many minutes, with a checkpoint of the current run."""
     device: str = "auto"
-    """auto, cpu or cuda."""
     graph: bool = False
-    """Record training steps as CUDA graphs, see `bcls train --help`."""
     dry_run: bool = False
-    """List the runs with their keys and whether they are finished, without training."""
     json: bool = False
-    """Print the outcome as JSON."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Hyperparameter search for each configuration, on the validation split."""
+    """Hyperparameter search for each configuration, on the validation split.
+
+    Attributes:
+        budget: Number of trials of each configuration.
+        measure: Metric on the validation split to maximise.
+        method: random samples the grid without replacement, grid goes through it in order.
+        seed: Seed of the sampling.
+        seeds: Training seeds of each trial.
+        space: Values of each searched setting, for all configurations.
+    """
 
     budget: int
-    """Number of trials of each configuration."""
     measure: str = "rsum"
-    """Metric on the validation split to maximise."""
     method: str = "random"
-    """random samples the grid without replacement, grid goes through it in order."""
     seed: int = 0
-    """Seed of the sampling."""
     seeds: tuple[int, ...] = (1,)
-    """Training seeds of each trial."""
     space: dict[str, list[Any]] = field(default_factory=dict)
-    """Values of each searched setting, for all configurations."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration of a sweep: a row of the resulting table."""
+    """One configuration of a sweep: a row of the resulting table.
+
+    Attributes:
+        name: Its name.
+        settings: Settings of :class:`bcls.training.TrainConfig` that differ from the defaults.
+        noise: Standard deviation of noise in the training labels.
+        paper: The corresponding rows of the paper's tables, by table number.
+        space: Search space of this configuration, in addition to that of the search.
+        ensemble: Configurations whose scores are averaged; an ensemble is not trained.
+    """
 
     name: str
-    """Its name."""
     settings: dict[str, Any]
-    """Settings of :class:`bcls.training.TrainConfig` that differ from the defaults."""
     noise: float = 0.0
-    """Standard deviation of noise in the training labels."""
     paper: dict[str, str] = field(default_factory=dict)
-    """The corresponding rows of the paper's tables, by table number."""
     space: dict[str, list[Any]] = field(default_factory=dict)
-    """Search space of this configuration, in addition to that of the search."""
     ensemble: tuple[str, ...] = ()
-    """Configurations whose scores are averaged; an ensemble is not trained."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The content of a sweep file; see :func:`read_sweep`."""
+    """The content of a sweep file; see :func:`read_sweep`.
+
+    Attributes:
+        name: Its name.
+        configurations: The configurations to compare.
+        seeds: Each configuration is trained with each of these seeds.
+        about: Its purpose, in a sentence.
+        grid: Values by dotted key; each configuration is trained at each point of the grid.
+        search: Hyperparameter search; without it the settings of the file are used.
+        paper: Numbers of the corresponding tables in the paper, such as V.
+        columns: Dataset of the paper's table to compare with, such as Flickr30K.
+        test_split: Split that `--final` evaluates.
+        folds: If above 1: also recalls of the test split averaged over this many folds.
+        eccv: Also metrics of ECCV Caption on the test split.
+        claims: Whether the report tests the paper's claims with it; false for variants that the paper does not have.
+        judged_choice: List of the rated images that a search may use; the other images are for reporting.
+        scenes: Generate this many synthetic scenes if the data folder is empty.
+    """
 
     name: str
-    """Its name."""
     configurations: tuple[Configuration, ...]
-    """The configurations to compare."""
     seeds: tuple[int, ...] = (1,)
-    """Each configuration is trained with each of these seeds."""
     about: str = ""
-    """Its purpose, in a sentence."""
     grid: dict[str, list[Any]] = field(default_factory=dict)
-    """Values by dotted key; each configuration is trained at each point of the grid."""
     search: Search | None = None
-    """Hyperparameter search; without it the settings of the file are used."""
     paper: tuple[str, ...] = ()
-    """Numbers of the corresponding tables in the paper, such as V."""
     columns: str | None = None
-    """Dataset of the paper's table to compare with, such as Flickr30K."""
     test_split: str = "test"
-    """Split that `--final` evaluates."""
     folds: int = 1
-    """If above 1: also recalls of the test split averaged over this many folds."""
     eccv: bool = False
-    """Also metrics of ECCV Caption on the test split."""
     claims: bool = True
-    """Whether the report tests the paper's claims with it; false for variants that the paper does not have."""
     judged_choice: Path | None = None
-    """List of the rated images that a search may use; the other images are for reporting."""
     scenes: int | None = None
-    """Generate this many synthetic scenes if the data folder is empty."""
 
 
 def read_sweep(path: str | Path) -> Sweep:

@@ -33,38 +33,41 @@ _FORMAT = "bcls-features"
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Flags of ``bcls data features``."""
+    """Flags of ``bcls data features``.
+
+    Attributes:
+        backbone: efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers.
+        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, or global for one vector.
+        view: Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops:
+            mirrored (two), four-crop, six-crop or ten-crop.
+        views: Number of random crops of each image, half of them mirrored; training draws one per caption. Only with
+            whole or centre.
+        smallest_crop: Smallest area of a random crop, as a fraction of the image.
+        name: Name of the features. Default: made from backbone, regions, view and views.
+        split: Extract one split only. Default: all splits.
+        engine: local runs in this process, ray on a Ray cluster.
+        address: Address of a Ray cluster. Default: start Ray on this machine.
+        workers: Number of Ray actors.
+        device: cpu, cuda, or auto for a GPU if there is one.
+        precision: Precision of the network: float32, bfloat16 or float16. Features are stored as float16.
+        images: Folder or archive with the images, if they were moved since the import.
+        json: Print the result as JSON.
+    """
 
     backbone: str = "efficientnet-lite0"
-    """efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers."""
     regions: str = "36"
-    """Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, or global for one vector."""
     view: str = "whole"
-    """Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops: mirrored
-    (two), four-crop, six-crop or ten-crop."""
     views: int = 0
-    """Number of random crops of each image, half of them mirrored; training draws one per caption. Only with whole or
-    centre."""
     smallest_crop: float = 0.5
-    """Smallest area of a random crop, as a fraction of the image."""
     name: str | None = None
-    """Name of the features. Default: made from backbone, regions, view and views."""
     split: str | None = None
-    """Extract one split only. Default: all splits."""
     engine: str = "local"
-    """local runs in this process, ray on a Ray cluster."""
     address: str | None = None
-    """Address of a Ray cluster. Default: start Ray on this machine."""
     workers: int = 1
-    """Number of Ray actors."""
     device: str = "auto"
-    """cpu, cuda, or auto for a GPU if there is one."""
     precision: str = "float32"
-    """Precision of the network: float32, bfloat16 or float16. Features are stored as float16."""
     images: str | None = None
-    """Folder or archive with the images, if they were moved since the import."""
     json: bool = False
-    """Print the result as JSON."""
 
 
 @dataclass(frozen=True)

@@ -52,16 +52,19 @@ def window_count(alpha: float, beta: float) -> int:
 
 @dataclass(frozen=True)
 class SoftNegatives:
-    """Settings of the binary term, ``scale * sum of [soft maximum - own + margin]_+`` over both directions (L_T-SN)."""
+    """Settings of the binary term, ``scale * sum of [soft maximum - own + margin]_+`` over both directions (L_T-SN).
+
+    Attributes:
+        margin: Margin between the score of the matching pair and the soft maximum of the negatives.
+        gamma: Hardness of the log-sum-exp.
+        average: Whether ``log(number of negatives) / gamma`` is subtracted.
+        scale: Factor of the sum: 1 for the equation of the paper, 1 / B for the mean.
+    """
 
     margin: float = 0.2
-    """Margin between the score of the matching pair and the soft maximum of the negatives."""
     gamma: float = 50.0
-    """Hardness of the log-sum-exp."""
     average: bool = False
-    """Whether ``log(number of negatives) / gamma`` is subtracted."""
     scale: float = 1.0
-    """Factor of the sum: 1 for the equation of the paper, 1 / B for the mean."""
 
     def __post_init__(self) -> None:
         check_number("margin", self.margin, "every baseline uses 0.2", low=0)
@@ -76,26 +79,30 @@ class SoftNegatives:
 
 @dataclass(frozen=True)
 class Windows:
-    """Settings of the continuous term, ``scale * sum of w_m [hardest negative - hardest positive + margin_m]_+``."""
+    """Settings of the continuous term, ``scale * sum of w_m [hardest negative - hardest positive + margin_m]_+``.
+
+    Attributes:
+        count: Number of windows, W.
+        margins: Margin of each window.
+        weights: Weight of each window.
+        alpha: Width of sliding windows; ignored if ``thresholds`` are given.
+        beta: Stride of sliding windows; ignored if ``thresholds`` are given.
+        thresholds: Ascending. Windows of width 0, one at each threshold, instead of sliding ones.
+        exclude_same: Whether pairs of the same image are never negatives; otherwise only the labels decide.
+        valid_only: Whether the sum of an anchor is divided by the number of its windows that have positives and
+            negatives.
+        scale: Factor of the sum: 1 for the equation of the paper, 1 / B for the mean, times the weight of the term.
+    """
 
     count: int
-    """Number of windows, W."""
     margins: tuple[float, ...]
-    """Margin of each window."""
     weights: tuple[float, ...]
-    """Weight of each window."""
     alpha: float = 0.0
-    """Width of sliding windows; ignored if ``thresholds`` are given."""
     beta: float = 0.0
-    """Stride of sliding windows; ignored if ``thresholds`` are given."""
     thresholds: tuple[float, ...] = ()
-    """Ascending. Windows of width 0, one at each threshold, instead of sliding ones."""
     exclude_same: bool = False
-    """Whether pairs of the same image are never negatives; otherwise only the labels decide."""
     valid_only: bool = False
-    """Whether the sum of an anchor is divided by the number of its windows that have positives and negatives."""
     scale: float = 1.0
-    """Factor of the sum: 1 for the equation of the paper, 1 / B for the mean, times the weight of the term."""
 
     def __post_init__(self) -> None:
         check_whole("count", self.count, least=1)

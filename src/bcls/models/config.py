@@ -306,7 +306,7 @@ def check_features(config: object, shape: Sequence[int], argument: str = "featur
         >>> check_features(SafConfig(features=512), (1000, 512))
         Traceback (most recent call last):
         ...
-        ValueError: `features`: expected regions (N, 36, 512), got global vectors (1000, 512); extract regions with ...
+        ValueError: `features`: expected regions (N, 36, 512), got (1000, 512), global vectors; extract ...
     """
     if isinstance(config, SafConfig):
         check_feature_shape(argument, shape, config.features, axes=(3,), regions=config.regions)
@@ -338,7 +338,7 @@ def check_feature_shape(
         expected = f"regions {sets}"
     if axes == (3,) and len(shape) == 2:
         hint = "extract regions with `bcls data features --regions`, or train a model for global vectors such as vsepp"
-        fail(argument, expected, f"global vectors {tuple(shape)}", hint)
+        fail(argument, expected, f"{tuple(shape)}, global vectors", hint)
     if len(shape) not in axes or shape[-1] != width:
         fail(argument, expected, tuple(shape), f"the model was built for features of width {width}")
     if limit is not None and shape[1] > limit:

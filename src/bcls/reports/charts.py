@@ -40,13 +40,16 @@ _LOCK = threading.Lock()
 
 
 class ChartImage(NamedTuple):
-    """A chart for a page; the macro ``chart`` of ``macros.html`` draws it."""
+    """A chart for a page; the macro ``chart`` of ``macros.html`` draws it.
+
+    Attributes:
+        src: Data URI of an SVG file with a transparent background.
+        alt: Title and the main values as text.
+    """
 
     title: str
     src: str
-    """Data URI of an SVG file with a transparent background."""
     alt: str
-    """Title and the main values as text."""
 
 
 @dataclass(frozen=True)

@@ -49,30 +49,33 @@ _REPAIR_BATCH = 512
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Settings of ``bcls index``."""
+    """Settings of ``bcls index``.
+
+    Attributes:
+        out: Folder of the index, which is created or updated.
+        model: Name or folder of a model; by default that of the index, or photo for a new index.
+        engine: Vector engine: faiss (inside the folder, the default) or milvus.
+        uri: With milvus: a file such as photos.db, or the address of a server.
+        features: Name of features of the dataset, for a model that reads features instead of images.
+        captions: Read captions: those of a dataset, and .txt and .json files beside the photos.
+        workers: Threads that read and decode images; 0 for one per core.
+        max_pixels: Images with more pixels are skipped.
+        device: Device of the model, such as cuda.
+        precision: Precision of the image networks: float32, or bfloat16, twice as fast on processors that support it.
+        json: Print the report as JSON.
+    """
 
     out: str
-    """Folder of the index, which is created or updated."""
     model: str | None = None
-    """Name or folder of a model; by default that of the index, or photo for a new index."""
     engine: str | None = None
-    """Vector engine: faiss (inside the folder, the default) or milvus."""
     uri: str | None = None
-    """With milvus: a file such as photos.db, or the address of a server."""
     features: str | None = None
-    """Name of features of the dataset, for a model that reads features instead of images."""
     captions: bool = True
-    """Read captions: those of a dataset, and .txt and .json files beside the photos."""
     workers: int = 0
-    """Threads that read and decode images; 0 for one per core."""
     max_pixels: int = 80_000_000
-    """Images with more pixels are skipped."""
     device: str = "cpu"
-    """Device of the model, such as cuda."""
     precision: str = "float32"
-    """Precision of the image networks: float32, or bfloat16, twice as fast on processors that support it."""
     json: bool = False
-    """Print the report as JSON."""
 
 
 @dataclass(frozen=True)

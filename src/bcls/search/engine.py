@@ -28,19 +28,21 @@ class IndexUnavailableError(ValueError):
 class SearchFilter:
     """Conditions that a result must meet. All of them apply; the default accepts every row.
 
+    Attributes:
+        after: Earliest date in seconds since 1970, inclusive.
+        before: Latest date in seconds since 1970, exclusive.
+        under: Prefix of the name below the photo folder, such as ``"2024/summer/"``.
+        words: Words that the captions must contain, all of them, as :func:`words_of` returns them.
+
     Example:
         >>> SearchFilter(under="2024/", words=("dog",)) == parse_filter(under="2024/", words="Dog")
         True
     """
 
     after: float | None = None
-    """Earliest date in seconds since 1970, inclusive."""
     before: float | None = None
-    """Latest date in seconds since 1970, exclusive."""
     under: str = ""
-    """Prefix of the name below the photo folder, such as ``"2024/summer/"``."""
     words: tuple[str, ...] = ()
-    """Words that the captions must contain, all of them, as :func:`words_of` returns them."""
 
 
 def parse_filter(after: str = "", before: str = "", under: str = "", words: str = "") -> SearchFilter:

@@ -27,30 +27,33 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """Contents of the manifest."""
+    """Contents of the manifest.
+
+    Attributes:
+        identity: Random name of this index, used for the names of its Milvus collections.
+        photos: Absolute path of the folder, archive or dataset.
+        model: Name or folder of the model.
+        weights: Hash of the model's weights.
+        dimension: Length of the vectors.
+        cross: Whether the model has cross attention, so that results are reranked.
+        engine: ``faiss`` or ``milvus``.
+        uri: File or address of Milvus; empty for faiss.
+        features: Name of the features that the index was built from, instead of images.
+        calibration: Calibration by the kind of query; empty until the first run is complete.
+        max_pixels: Largest limit on the pixels of a photo in any run; also the limit when photos are displayed.
+    """
 
     identity: str
-    """Random name of this index, used for the names of its Milvus collections."""
     photos: str
-    """Absolute path of the folder, archive or dataset."""
     model: str
-    """Name or folder of the model."""
     weights: str
-    """Hash of the model's weights."""
     dimension: int
-    """Length of the vectors."""
     cross: bool
-    """Whether the model has cross attention, so that results are reranked."""
     engine: str
-    """``faiss`` or ``milvus``."""
     uri: str
-    """File or address of Milvus; empty for faiss."""
     features: str | None
-    """Name of the features that the index was built from, instead of images."""
     calibration: dict[str, Calibration]
-    """Calibration by the kind of query; empty until the first run is complete."""
     max_pixels: int = MAX_PIXELS
-    """Largest limit on the pixels of a photo in any run; also the limit when photos are displayed."""
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:

@@ -38,18 +38,21 @@ _TOGETHER, _HEAVY = 32, 2
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """Limits of a service."""
+    """Limits of a service.
+
+    Attributes:
+        cache: Texts whose vectors are cached; 0 for none.
+        wait: Seconds that the first text of a batch waits for others, if the previous batch had several.
+        queue: Texts that may wait; more are rejected.
+        timeout: Seconds after which a query is given up.
+        rerank: Results that are reranked by models with cross attention; 0 for none.
+    """
 
     cache: int = 1024
-    """Texts whose vectors are cached; 0 for none."""
     wait: float = 0.01
-    """Seconds that the first text of a batch waits for others, if the previous batch had several."""
     queue: int = 256
-    """Texts that may wait; more are rejected."""
     timeout: float = 10.0
-    """Seconds after which a query is given up."""
     rerank: int = 50
-    """Results that are reranked by models with cross attention; 0 for none."""
 
 
 @dataclass(frozen=True)

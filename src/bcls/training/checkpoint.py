@@ -31,30 +31,33 @@ _DAMAGED = "the file is damaged: use another checkpoint"
 
 @dataclass
 class Progress:
-    """Position and state of a run, in plain values."""
+    """Position and state of a run, in plain values.
+
+    Attributes:
+        epoch: Epochs completed.
+        step: Optimizer steps completed in the current epoch.
+        done: Optimizer steps completed in all epochs.
+        metrics_bytes: Length of metrics.jsonl.
+        seconds: Training time, over all parts of the run.
+        best: The best value of the metric that selects the best epoch.
+        best_epoch: The epoch of that value, from 1.
+        stale: Epochs since then.
+        flat: Steps in a row with all scores equal.
+        pending: Values of steps that are not in metrics.jsonl yet.
+        finished: Whether the run is complete.
+    """
 
     epoch: int = 0
-    """Epochs completed."""
     step: int = 0
-    """Optimizer steps completed in the current epoch."""
     done: int = 0
-    """Optimizer steps completed in all epochs."""
     metrics_bytes: int = 0
-    """Length of metrics.jsonl."""
     seconds: float = 0.0
-    """Training time, over all parts of the run."""
     best: float | None = None
-    """The best value of the metric that selects the best epoch."""
     best_epoch: int = 0
-    """The epoch of that value, from 1."""
     stale: int = 0
-    """Epochs since then."""
     flat: int = 0
-    """Steps in a row with all scores equal."""
     pending: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """Values of steps that are not in metrics.jsonl yet."""
     finished: bool = False
-    """Whether the run is complete."""
 
 
 @dataclass

@@ -16,97 +16,102 @@ Measure = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a run, as ``bcls train --config FILE`` reads them."""
+    """Settings of a run, as ``bcls train --config FILE`` reads them.
+
+    Attributes:
+        data: Folder of the dataset, as `bcls data import` writes it.
+        out: Folder of the run: config.yaml, metrics.jsonl, checkpoints, report.html.
+        model: The model: `name`, and the settings of that model (`--model.name sgr`).
+        loss: The loss: `name` or a sum such as infonce+kendall-sw-hs, its arguments, and `learn_temperature`.
+        train_split: Split to train on.
+        val_split: Split to evaluate after each epoch; null for none.
+        val_images: Number of its first images to evaluate; null for all.
+        features: Name of the features of the images; without it the model reads image files.
+        augment: Random crops and flips of images whose encoder is trained; random views of features that have several.
+        smallest_crop: The smallest crop, as a share of the image's area.
+        skip_quarantined: Leave out the items that `bcls data check` put into quarantine.
+        vocabulary: Vocabulary file for models that use one; by default it is built from the training captions.
+        word_threshold: Smallest number of occurrences of a word that is in the vocabulary.
+        labels: Text encoder of the continuous labels; none for losses without labels.
+        aggregate: How labels combine the captions of an image: the maximum, the mean, or the sampled caption alone.
+        epochs: Passes over the captions. With --resume a larger number extends a finished run.
+        batch: Pairs in a batch, of all processes together.
+        distinct: No image twice in a batch.
+        accumulate: Batches whose gradients are averaged for one optimizer step; the loss sees one batch at a time.
+        warm_negatives: Epochs at the start that use `triplet`, the sum over all negatives, instead of the loss;
+            prevents collapse.
+        optimizer: Optimizer; the weight decay of adamw is decoupled.
+        lr: Learning rate.
+        rates: Factors on the learning rate by parameter group (`--rates.heads 2`); `loss` is the group of the
+            temperature.
+        weight_decay: Weight decay; not applied to vectors such as biases.
+        clip: Largest norm of the gradient; null for no limit.
+        schedule: Learning rate schedule: drops at the epochs of `drops`, a cosine down to 0, or constant.
+        drops: Epochs after which the step schedule multiplies the learning rate by `drop`.
+        drop: The factor of each drop.
+        warmup: Epochs over which the learning rate rises linearly from 0; fractions are allowed.
+        ema: Decay of the moving average of the weights, such as 0.999; 0 for none. The average is evaluated and saved.
+            A short run uses a smaller decay, so that the average forgets the initial weights.
+        precision: Mixed precision: bf16, fp16, or no for float32.
+        graph: Record steps as CUDA graphs: many times faster for a small model whose inputs fit on the GPU.
+        best: Validation metric that selects checkpoints/best.
+        patience: Stop after this many epochs without improvement; null for never.
+        save_every: Steps between checkpoints, in addition to the one after each epoch.
+        keep_epochs: Keep the model of every epoch, in checkpoints/epoch-1 and so on.
+        log_every: Steps between two lines of metrics.jsonl; on a GPU values are read, and NaN is detected, that often.
+        resume: Continue the run in `out` from its last checkpoint.
+        device: auto, cpu or cuda.
+        workers: Threads that read and crop images.
+        seed: Seed of the weights, the order of the captions, crops and dropout.
+    """
 
     data: str = ""
-    """Folder of the dataset, as `bcls data import` writes it."""
     out: str = ""
-    """Folder of the run: config.yaml, metrics.jsonl, checkpoints, report.html."""
     model: dict[str, Any] = field(default_factory=lambda: {"name": "vsepp"})
-    """The model: `name`, and the settings of that model (`--model.name sgr`)."""
     loss: dict[str, Any] = field(default_factory=lambda: {"name": "bcls"})
-    """The loss: `name` or a sum such as infonce+kendall-sw-hs, its arguments, and `learn_temperature`."""
 
     train_split: str = "train"
-    """Split to train on."""
     val_split: str | None = "val"
-    """Split to evaluate after each epoch; null for none."""
     val_images: int | None = 1000
-    """Number of its first images to evaluate; null for all."""
     features: str | None = None
-    """Name of the features of the images; without it the model reads image files."""
     augment: bool = True
-    """Random crops and flips of images whose encoder is trained; random views of features that have several."""
     smallest_crop: float = 0.4
-    """The smallest crop, as a share of the image's area."""
     skip_quarantined: bool = True
-    """Leave out the items that `bcls data check` put into quarantine."""
     vocabulary: str | None = None
-    """Vocabulary file for models that use one; by default it is built from the training captions."""
     word_threshold: int = 4
-    """Smallest number of occurrences of a word that is in the vocabulary."""
 
     labels: str = "minilm"
-    """Text encoder of the continuous labels; none for losses without labels."""
     aggregate: Aggregate = "max"
-    """How labels combine the captions of an image: the maximum, the mean, or the sampled caption alone."""
 
     epochs: int = 20
-    """Passes over the captions. With --resume a larger number extends a finished run."""
     batch: int = 128
-    """Pairs in a batch, of all processes together."""
     distinct: bool = True
-    """No image twice in a batch."""
     accumulate: int = 1
-    """Batches whose gradients are averaged for one optimizer step; the loss sees one batch at a time."""
     warm_negatives: int = 0
-    """Epochs at the start that use `triplet`, the sum over all negatives, instead of the loss; prevents collapse."""
 
     optimizer: Literal["adam", "adamw"] = "adam"
-    """Optimizer; the weight decay of adamw is decoupled."""
     lr: float = 5e-4
-    """Learning rate."""
     rates: dict[str, float] = field(default_factory=dict)
-    """Factors on the learning rate by parameter group (`--rates.heads 2`); `loss` is the group of the temperature."""
     weight_decay: float = 0.0
-    """Weight decay; not applied to vectors such as biases."""
     clip: float | None = 2.0
-    """Largest norm of the gradient; null for no limit."""
     schedule: Schedule = "step"
-    """Learning rate schedule: drops at the epochs of `drops`, a cosine down to 0, or constant."""
     drops: list[int] = field(default_factory=lambda: [10])
-    """Epochs after which the step schedule multiplies the learning rate by `drop`."""
     drop: float = 0.1
-    """The factor of each drop."""
     warmup: float = 0.0
-    """Epochs over which the learning rate rises linearly from 0; fractions are allowed."""
     ema: float = 0.0
-    """Decay of the moving average of the weights, such as 0.999; 0 for none. The average is evaluated and saved.
-    A short run uses a smaller decay, so that the average forgets the initial weights."""
     precision: Precision = "no"
-    """Mixed precision: bf16, fp16, or no for float32."""
     graph: bool = False
-    """Record steps as CUDA graphs: many times faster for a small model whose inputs fit on the GPU."""
 
     best: Measure = "rsum"
-    """Validation metric that selects checkpoints/best."""
     patience: int | None = None
-    """Stop after this many epochs without improvement; null for never."""
     save_every: int = 500
-    """Steps between checkpoints, in addition to the one after each epoch."""
     keep_epochs: bool = False
-    """Keep the model of every epoch, in checkpoints/epoch-1 and so on."""
     log_every: int = 10
-    """Steps between two lines of metrics.jsonl; on a GPU values are read, and NaN is detected, that often."""
     resume: bool = False
-    """Continue the run in `out` from its last checkpoint."""
 
     device: str = "auto"
-    """auto, cpu or cuda."""
     workers: int = 4
-    """Threads that read and crop images."""
     seed: int = 1
-    """Seed of the weights, the order of the captions, crops and dropout."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values by name, for YAML and JSON."""

@@ -38,23 +38,25 @@ _CACHED_CAPTIONS = 20_000
 class WebSettings:
     """Limits of the web app.
 
+    Attributes:
+        token: Access token that requests must send.
+        any_host: Accept any Host header. Otherwise only names of this machine are accepted, so that another site cannot
+            reach the app through a domain name that points to this machine.
+        at_once: Requests that are processed or waiting; more get status 503.
+        timeout: Seconds for a request, and for the arrival of its body.
+        max_upload: Maximum size of a body in bytes.
+        max_pixels: Maximum number of pixels of an uploaded image.
+
     Raises:
         ValueError: A setting is out of its range.
     """
 
     token: str | None = None
-    """Access token that requests must send."""
     any_host: bool = False
-    """Accept any Host header. Otherwise only names of this machine are accepted, so that another site cannot reach the
-    app through a domain name that points to this machine."""
     at_once: int = 64
-    """Requests that are processed or waiting; more get status 503."""
     timeout: float = 15.0
-    """Seconds for a request, and for the arrival of its body."""
     max_upload: int = 20 * 2**20
-    """Maximum size of a body in bytes."""
     max_pixels: int = 40_000_000
-    """Maximum number of pixels of an uploaded image."""
 
     def __post_init__(self) -> None:
         if self.token is not None and (len(self.token) < SHORTEST_TOKEN or not self.token.isascii()):
