@@ -71,7 +71,7 @@ def test_nothing_fits(run, made):
     assert json.loads(run(made, "green", "--words", "wall", "--json")[1])[0]["fits"] is False
     assert json.loads(run(made, "green", "--words", "wall", "--fitting", "--json")[1]) == []
     code, said, _ = run(made, "red", "--before", "1980")
-    assert (code, said) == (0, "nothing is left to search: the filters let no photo pass\n")
+    assert (code, said) == (0, "no photo passes the filters\n")
 
 
 def test_pictures(run, made, tmp_path):
