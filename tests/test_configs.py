@@ -71,7 +71,7 @@ def test_the_papers_settings(path):
         assert (made.binary.margin, made.weight, made.binary.lse) == (0.2, 1.0, "sum")
 
 
-def test_other_rows_are_a_flag_away():
+def test_a_flag_replaces_the_loss_or_the_model_of_a_preset():
     config = read(ROOT / "flickr30k" / "sgr-triplet-hn.yaml", "--loss.name", "ladder", "--model.name", "saf")
     assert make_loss(config.loss).reduction == "sum"
     assert model_config(config.model).name == "saf"

@@ -203,7 +203,14 @@ def test_page_of_two_models(folder):
     read = check_page_is_closed(two_models(folder, count=3))
     assert len(read.with_class("query")) == 6
     assert len(read.with_class("column")) == 12
-    for words in ("A: x.npy", "B: y.npy", "A - B", "95 % interval", "that one alone puts right first", "A is ahead in"):
+    for words in (
+        "A: x.npy",
+        "B: y.npy",
+        "A - B",
+        "95 % interval",
+        "that only one model ranks correctly first",
+        "A is ahead in",
+    ):
         assert words in read.text()
 
 

@@ -246,7 +246,7 @@ def test_command(dataset, capsys):
     done = json.loads(capsys.readouterr().out)
     assert (done["captions"], done["dimension"], done["precision"]) == (10, 256, "float32")
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.startswith("10 embeddings of 256 numbers are in ")
+    assert capsys.readouterr().out.startswith("10 embeddings of width 256 in ")
     file = dataset.folder / "captions.jsonl"
     file.write_text(file.read_text().replace("caption number 0", "another one"))
     assert cli.main(arguments) == 2

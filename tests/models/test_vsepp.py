@@ -246,5 +246,5 @@ def test_pil_image_of_a_damaged_file_raises(tmp_path):
     IMAGES[0].save(tmp_path / "a.png")
     whole = (tmp_path / "a.png").read_bytes()
     (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="`images`: expected a whole picture"):
+    with pytest.raises(ValueError, match="`images`: expected a complete image"):
         pixel_batch([Image.open(tmp_path / "a.png")], lambda one: keep([], one), 8)

@@ -2,7 +2,7 @@
 
 jsonargparse does the parsing. This module adds four rules of our own: flags are spelled with hyphens and accepted with
 underscores; flags win over a file of settings wherever they stand; a new ``--loss.name`` or ``--model.name`` drops the
-arguments of the one it replaces; errors are one line.
+arguments of the one it replaces, `reduction` aside; errors are one line.
 """
 
 import difflib
@@ -254,7 +254,8 @@ def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> lis
         for loaded in (read_yaml(Path(file)) for file in files if names and Path(file).is_file()):
             before = loaded.get(key) if isinstance(loaded, dict) else None
             if isinstance(before, dict) and before.get("name") != names[-1]:
-                resets.append(f"--{key}={json.dumps({'name': names[-1]})}")
+                kept = {"reduction": before["reduction"]} if "reduction" in before else {}  # every loss has it
+                resets.append(f"--{key}={json.dumps({'name': names[-1], **kept})}")
     return resets
 
 

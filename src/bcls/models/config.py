@@ -370,12 +370,12 @@ def register_model(name: str, config_class: type | str, model_class: type | str)
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
         ... class BagsConfig:
-        ...     name: str = "bags"
+        ...     name: str = "my-bags"
         ...     width: int = 256
-        >>> register_model("bags", BagsConfig, "my_package.bags:BagsModel")
-        >>> model_config({"name": "bags", "width": 64}).width
+        >>> register_model("my-bags", BagsConfig, "my_package.bags:BagsModel")
+        >>> model_config({"name": "my-bags", "width": 64}).width
         64
-        >>> del MODELS["bags"]
+        >>> del MODELS["my-bags"]
     """
     if name in MODELS and _class_path(MODELS[name][1]) != _class_path(model_class):
         fail("name", "a name that is not registered", repr(name), f"it is the name of {_class_path(MODELS[name][1])}")
