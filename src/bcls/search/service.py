@@ -2,24 +2,24 @@
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import check_whole, fail
 from bcls.data.images import decode
-from bcls.search.batcher import Batcher, OverloadedError
+from bcls.search.batcher import Batcher, limit_work
 from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
-from bcls.search.engine import IndexUnavailableError, Numbers, SearchFilter, Vectors
+from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors
 from bcls.search.index import FILE, Index, open_index
 from bcls.search.source import PhotoSource
 
@@ -235,18 +235,14 @@ class Service:
         """
         query, k = _check_text(text), _check_k(k)
         now = self._current()
-        vector = self._text_vector(query)
+        vector = self._text_vector(query)[None]
         if not (now.index.manifest.cross and self.settings.rerank and now.source is not None):
-            found = now.index.photos.search(vector[None], k, filters)
-            return SearchResult(now.hits(found.numbers[0], found.scores[0], "text"))
-        found = now.index.photos.search(vector[None], max(k, self.settings.rerank), filters)
-        photos = now.photos(found.numbers[0])
+            return SearchResult(now.nearest_photos(vector, k, filters, "text"))
+        hits = now.nearest_photos(vector, max(k, self.settings.rerank), filters, "text")
+        names, limit = [hit.name for hit in hits], now.index.manifest.max_pixels
         with self._heavy_work():
-            names, limit = [photo.name for photo in photos], now.index.manifest.max_pixels
             scores = pair_scores(self.model, now.source, names, query, max_pixels=limit)
-        order = np.argsort(-scores, kind="stable")[:k]
-        numbers = np.array([photos[row].number for row in order], dtype=np.int64)
-        return SearchResult(now.hits(numbers, scores[order], "text"), reranked=len(photos))
+        return SearchResult(now.ranked(hits, scores, "text")[:k], reranked=len(hits))
 
     def search_image(self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to an image.
@@ -261,17 +257,15 @@ class Service:
         """
         k = _check_k(k)
         now = self._current()
-        found = now.index.photos.search(self._encode_image(now, image)[0], k, filters)
-        return SearchResult(now.hits(found.numbers[0], found.scores[0], "photo"))
+        return SearchResult(now.nearest_photos(self._encode_image(now, image)[0], k, filters, "photo"))
 
     def more_like(self, number: int, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to one of the index, without that one."""
         k = _check_k(k)
         now = self._current()
-        photo = self.photo(number)
-        found = now.index.photos.search(now.index.photos.vectors([photo.number]), k + 1, filters)
-        others = found.numbers[0] != photo.number
-        return SearchResult(now.hits(found.numbers[0][others][:k], found.scores[0][others][:k], "photo"))
+        vector = now.index.photos.vectors([now.photo(number).number])
+        hits = now.nearest_photos(vector, k + 1, filters, "photo")
+        return SearchResult(tuple(hit for hit in hits if hit.number != number)[:k])
 
     def captions_for_image(
         self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None
@@ -284,7 +278,7 @@ class Service:
     def captions_for(self, number: int, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[CaptionHit]:
         """Find captions of the index that describe one of its photos, including the photo's own."""
         now = self._current()
-        photo = self.photo(number)
+        photo = now.photo(number)
         inputs: Any = []
         if now.index.manifest.cross and now.source is not None:
             inputs, _ = read_inputs(now.source, [photo.name], now.index.manifest.max_pixels)
@@ -296,13 +290,12 @@ class Service:
         Raises:
             UnknownPhotoError: There is no such photo.
         """
-        found = self._current().photos([number])
-        return found[0] if found else _unknown_photo(number)
+        return self._current().photo(number)
 
     def describe(self, number: int) -> PhotoInfo:
         """Path, date, location and captions of a photo; errors as :meth:`photo`."""
-        found = self._current().describe([number])
-        return found[0] if found else _unknown_photo(number)
+        now = self._current()
+        return now.describe([now.photo(number)])[0]
 
     def number_of(self, name: str) -> int | None:
         """Number of the photo with a name below the photo folder."""
@@ -324,7 +317,7 @@ class Service:
             OSError: Its file is missing.
         """
         now = self._current()
-        photo = self.photo(number)
+        photo = now.photo(number)
         if now.source is None:
             raise FileNotFoundError(2, "the photos of the index are missing", now.index.manifest.photos)
         return now.source.read_image(photo.name)
@@ -343,23 +336,12 @@ class Service:
         if not now.index.catalog.count("captions"):
             fail("captions", "an index with captions", "none", "put .txt files beside the photos, or index a dataset")
         rerank = self.settings.rerank if now.index.manifest.cross and len(inputs) else 0
-        found = now.index.captions.search(vector, max(k, rerank), filters)
-        known = now.index.catalog.captions(found.numbers[0].tolist())
-        pairs = [
-            (known[number], score)
-            for number, score in zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True)
-            if number in known
-        ]
-        if rerank:
-            with self._heavy_work():
-                scores = self.model.similarity(inputs, [one.text for one, _ in pairs])[0].tolist()
-            pairs = sorted(((one, s) for (one, _), s in zip(pairs, scores, strict=True)), key=lambda pair: -pair[1])
-        calibrated = now.index.manifest.calibration["text"]([similarity for _, similarity in pairs])
-        hits = [
-            CaptionHit(one.text, now.path(one.name), one.name, one.photo, float(score), similarity)
-            for (one, similarity), score in zip(pairs[:k], calibrated, strict=False)
-        ]
-        return SearchResult(tuple(hits), reranked=len(pairs) if rerank else 0)
+        hits = now.nearest_captions(vector, max(k, rerank), filters)
+        if not rerank:
+            return SearchResult(hits)
+        with self._heavy_work():
+            scores = self.model.similarity(inputs, [hit.text for hit in hits])[0].numpy()
+        return SearchResult(now.ranked(hits, scores, "text")[:k], reranked=len(hits))
 
     def _encode_image(self, now: "IndexSnapshot", image: ImageInput) -> "tuple[Vectors, Image.Image]":
         if now.index.manifest.features is not None:
@@ -368,15 +350,9 @@ class Service:
         with self._heavy_work():
             return image_vectors(self.model, [self.model.prepare_images([decoded])]), decoded
 
-    @contextmanager
-    def _heavy_work(self) -> Iterator[None]:
+    def _heavy_work(self) -> AbstractContextManager[None]:
         """Limit how many image queries and rerankings run at the same time."""
-        if not self._heavy.acquire(timeout=self.settings.timeout):
-            raise OverloadedError(math.ceil(self.settings.timeout))
-        try:
-            yield
-        finally:
-            self._heavy.release()
+        return limit_work(self._heavy, self.settings.timeout)
 
     def _current(self) -> "IndexSnapshot":
         """The index in its current state, opened again after an update.
@@ -400,11 +376,6 @@ class Service:
             # The old one is not closed: other threads may still search it.
             self._snapshot = fresh
             return fresh
-
-
-def _unknown_photo(number: int) -> NoReturn:
-    hint = "it may have been removed: search again"
-    fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
 
 
 def _check_text(text: str) -> str:
@@ -448,14 +419,16 @@ class IndexSnapshot:
                 pass
         return str(Path(self.index.manifest.photos) / name)
 
-    def photos(self, numbers: Sequence[int] | Numbers) -> list[Photo]:
-        """Catalog entries in the given order; numbers that are not in the index are left out."""
-        known = self.index.catalog.photos([int(number) for number in numbers])
-        return [known[int(number)] for number in numbers if int(number) in known]
+    def photo(self, number: int) -> Photo:
+        """Catalog entry of a photo."""
+        found = self.index.catalog.photos([number])
+        if number not in found:
+            hint = "it may have been removed: search again"
+            fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
+        return found[number]
 
-    def describe(self, numbers: Sequence[int] | Numbers) -> list[PhotoInfo]:
-        """Photos with paths and captions, in the given order; numbers that are not in the index are left out."""
-        photos = self.photos(numbers)
+    def describe(self, photos: Sequence[Photo]) -> list[PhotoInfo]:
+        """Photos with paths and captions, in the given order."""
         captions: dict[int, list[str]] = {photo.number: [] for photo in photos}
         for caption in self.index.catalog.captions_of(list(captions)).values():
             captions[caption.photo].append(caption.text)
@@ -472,12 +445,35 @@ class IndexSnapshot:
             for photo in photos
         ]
 
-    def hits(self, numbers: Numbers, similarities: npt.NDArray[Any], kind: str) -> tuple[Hit, ...]:
-        """Photos with scores, calibrated for a kind of query."""
-        scores = self.index.manifest.calibration[kind](similarities)
-        values = dict(zip(numbers.tolist(), zip(scores.tolist(), similarities.tolist(), strict=True), strict=True))
-        found = [(info, *values[info.number]) for info in self.describe(numbers)]
-        return tuple(Hit(**vars(info), score=score, similarity=similarity) for info, score, similarity in found)
+    def nearest_photos(self, vector: Vectors, k: int, filters: SearchFilter | None, kind: str) -> tuple[Hit, ...]:
+        """Photos with the most similar vectors, for a kind of query."""
+        found = self.index.photos.search(vector, k, filters)
+        similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
+        known = self.index.catalog.photos(list(similarities))
+        photos = self.describe([known[number] for number in similarities if number in known])
+        hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
+        return self.ranked(hits, [hit.similarity for hit in hits], kind)
+
+    def nearest_captions(self, vector: Vectors, k: int, filters: SearchFilter | None) -> tuple[CaptionHit, ...]:
+        """Captions with the most similar vectors."""
+        found = self.index.captions.search(vector, k, filters)
+        similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
+        known = self.index.catalog.captions(list(similarities))
+        captions = [known[number] for number in similarities if number in known]
+        hits = [
+            CaptionHit(one.text, self.path(one.name), one.name, one.photo, 0.0, similarities[one.number])
+            for one in captions
+        ]
+        return self.ranked(hits, [hit.similarity for hit in hits], "text")
+
+    def ranked(self, hits: Sequence[_Hit], similarities: npt.ArrayLike, kind: str) -> tuple[_Hit, ...]:
+        """Hits with the given similarities, best first; scores are calibrated for a kind of query."""
+        values = np.asarray(similarities, dtype=np.float64)
+        scores = self.index.manifest.calibration[kind](values)
+        return tuple(
+            replace(hits[row], score=float(scores[row]), similarity=float(values[row]))
+            for row in np.argsort(-values, kind="stable")
+        )
 
 
 def open_snapshot(folder: Path) -> IndexSnapshot:
