@@ -187,8 +187,7 @@ class Database:
             writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
             mode = "rwc" if not read_only else "rw" if writable else "ro"
             address = f"{path.resolve().as_uri()}?mode={mode}"
-            options = {"timeout": 60, "check_same_thread": False, "isolation_level": None}
-            self._connection = sqlite3.connect(address, uri=True, **options)
+            self._connection = sqlite3.connect(address, 60, 0, None, check_same_thread=False, uri=True)
             setup = "query_only = ON" if read_only else f"synchronous = FULL; BEGIN IMMEDIATE; {schema}; COMMIT"
             self._connection.executescript(f"PRAGMA {setup}")
 

@@ -20,13 +20,11 @@ from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
 from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors
-from bcls.search.index import FILE, Index, open_index
+from bcls.search.index import FILE, Index, ModelInput, open_index
 from bcls.search.source import PhotoSource
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from bcls.models.base import RetrievalModel
 
 #: An image, or the bytes of its file.
 ImageInput: TypeAlias = "bytes | Image.Image"
@@ -176,24 +174,14 @@ class Service:
         ValueError: The folder is not a complete index, or was built with another model.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        model: "str | RetrievalModel | None" = None,
-        settings: ServiceSettings | None = None,
-    ) -> None:
+    def __init__(self, folder: str | Path, model: ModelInput = None, settings: ServiceSettings | None = None) -> None:
         self.settings = settings or ServiceSettings()
         check_whole("rerank", self.settings.rerank, least=0)
         check_whole("cache", self.settings.cache, least=0)
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._snapshot = open_snapshot(self._folder)
-        index = self._snapshot.index
-        if model is None or isinstance(model, str):
-            self.model = index.load_model(model)
-        else:
-            index.check_model(model, type(model).__name__)
-            self.model = model.eval()
+        self.model = self._snapshot.index.load_model(model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         encoder = self.model.for_queries()
         self._batcher = Batcher(
@@ -433,16 +421,8 @@ class IndexSnapshot:
         for caption in self.index.catalog.captions_of(list(captions)).values():
             captions[caption.photo].append(caption.text)
         return [
-            PhotoInfo(
-                number=photo.number,
-                path=self.path(photo.name),
-                name=photo.name,
-                date=photo.date,
-                from_camera=photo.from_camera,
-                location=photo.location,
-                captions=tuple(captions[photo.number]),
-            )
-            for photo in photos
+            PhotoInfo(one.number, self.path(one.name), one.name, one.date, one.from_camera, one.location, texts)
+            for one, texts in zip(photos, map(tuple, captions.values()), strict=True)
         ]
 
     def nearest_photos(self, vector: Vectors, k: int, filters: SearchFilter | None, kind: str) -> tuple[Hit, ...]:
