@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -373,16 +374,11 @@ def write_newest(faiss: Any, folder: Path, epoch: int, rows: int, index: Any) ->
 
 
 def _is_complete(path: Path) -> bool:
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:  # the writer has replaced it since it was listed
-        return False
-    with file:
-        length = file.seek(0, os.SEEK_END) - len(_FOOTER) - 8
-        if length < 0:
-            return False
-        file.seek(length)
+    # An OSError: the writer has replaced the file since it was listed, or it is shorter than the footer.
+    with suppress(OSError), path.open("rb") as file:
+        length = file.seek(-len(_FOOTER) - 8, os.SEEK_END)
         return file.read() == _FOOTER + length.to_bytes(8, "little")
+    return False
 
 
 def _path(folder: Path, epoch: int, rows: int) -> Path:
