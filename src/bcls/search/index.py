@@ -1,7 +1,8 @@
 """The index folder: its manifest (``index.json``), and opening the index or one of its vector engines."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -112,6 +113,7 @@ class Index:
         catalog: Its photos and captions.
         photos: Vectors of the photos.
         captions: Vectors of the captions.
+        stamp: Of the manifest when the index was opened; changes with every run of ``bcls index``.
     """
 
     folder: Path
@@ -119,14 +121,15 @@ class Index:
     catalog: Catalog
     photos: Engine
     captions: Engine
+    stamp: tuple[int, int] = (0, 0)
 
-    def source(self) -> PhotoSource:
-        """Open the source of the photos.
-
-        Raises:
-            FileNotFoundError: It does not exist any more.
-        """
-        return open_source(Path(self.manifest.photos), self.manifest.features)
+    @cached_property
+    def source(self) -> PhotoSource | None:
+        """Source of the photos; ``None`` if it is missing or damaged, such as a truncated archive."""
+        try:
+            return open_source(Path(self.manifest.photos), self.manifest.features)
+        except (OSError, ValueError):
+            return None
 
     def load_model(self, model: ModelInput = None) -> "RetrievalModel":
         """The model of the index: by its recorded name, from another location, or already in memory.
@@ -160,11 +163,18 @@ def open_index(folder: str | Path) -> Index:
         OSError: A file is missing.
     """
     folder = Path(folder)
+    stamp = manifest_stamp(folder) if (folder / FILE).exists() else (0, 0)
     manifest = read_index_manifest(folder)
     if not manifest.calibration:
         hint = f"run `bcls index {manifest.photos} --out {folder}` again to complete it"
         fail(str(folder), "a complete index", "one whose first run was interrupted", hint)
-    return open_parts(folder, manifest, read_only=True)
+    return replace(open_parts(folder, manifest, read_only=True), stamp=stamp)
+
+
+def manifest_stamp(folder: Path) -> tuple[int, int]:
+    """Time and number of the manifest's file, which is replaced by every run of ``bcls index``."""
+    found = (folder / FILE).stat()
+    return found.st_mtime_ns, found.st_ino
 
 
 def open_parts(folder: Path, manifest: IndexManifest, *, read_only: bool) -> Index:

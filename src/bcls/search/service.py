@@ -20,8 +20,7 @@ from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
 from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors
-from bcls.search.index import FILE, Index, ModelInput, open_index
-from bcls.search.source import PhotoSource
+from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -180,8 +179,8 @@ class Service:
         check_whole("cache", self.settings.cache, least=0)
         self._folder = Path(folder)
         self._lock = threading.Lock()
-        self._snapshot = open_snapshot(self._folder)
-        self.model = self._snapshot.index.load_model(model)
+        self._index = open_index(self._folder)
+        self.model = self._index.load_model(model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         encoder = self.model.for_queries()
         self._batcher = Batcher(
@@ -202,12 +201,30 @@ class Service:
     def close(self) -> None:
         """Stop the thread and close the files."""
         self._batcher.close()
-        self._snapshot.index.close()
+        self._index.close()
 
     @property
     def index(self) -> Index:
-        """The index in its current state."""
-        return self._current().index
+        """The index in its current state, opened again after an update.
+
+        Raises:
+            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model.
+        """
+        with self._lock:
+            try:
+                if manifest_stamp(self._folder) == self._index.stamp:
+                    return self._index
+                fresh = open_index(self._folder)
+            except (OSError, ValueError) as error:
+                message = unreadable(error) if isinstance(error, OSError) else str(error)
+                raise IndexUnavailableError(message) from error
+            if fresh.manifest.weights != self._index.manifest.weights:
+                fresh.close()
+                message = "expected its previous model, got an index of another model; restart the service"
+                raise IndexUnavailableError(f"`{self._folder}`: {message}")
+            # The old one is not closed: other threads may still search it.
+            self._index = fresh
+            return fresh
 
     def search(self, text: str, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that match a text.
@@ -222,15 +239,15 @@ class Service:
             OverloadedError: There are too many queries.
         """
         query, k = _check_text(text), _check_k(k)
-        now = self._current()
+        index = self.index
         vector = self._text_vector(query)[None]
-        if not (now.index.manifest.cross and self.settings.rerank and now.source is not None):
-            return SearchResult(now.nearest_photos(vector, k, filters, "text"))
-        hits = now.nearest_photos(vector, max(k, self.settings.rerank), filters, "text")
-        names, limit = [hit.name for hit in hits], now.index.manifest.max_pixels
+        if not (index.manifest.cross and self.settings.rerank and index.source is not None):
+            return SearchResult(_nearest_photos(index, vector, k, filters, "text"))
+        hits = _nearest_photos(index, vector, max(k, self.settings.rerank), filters, "text")
+        names, limit = [hit.name for hit in hits], index.manifest.max_pixels
         with self._heavy_work():
-            scores = pair_scores(self.model, now.source, names, query, max_pixels=limit)
-        return SearchResult(now.ranked(hits, scores, "text")[:k], reranked=len(hits))
+            scores = pair_scores(self.model, index.source, names, query, max_pixels=limit)
+        return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
 
     def search_image(self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to an image.
@@ -244,33 +261,33 @@ class Service:
             ValueError: It is not an image or too large, or the index was built from features.
         """
         k = _check_k(k)
-        now = self._current()
-        return SearchResult(now.nearest_photos(self._encode_image(now, image)[0], k, filters, "photo"))
+        index = self.index
+        return SearchResult(_nearest_photos(index, self._encode_image(index, image)[0], k, filters, "photo"))
 
     def more_like(self, number: int, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to one of the index, without that one."""
         k = _check_k(k)
-        now = self._current()
-        vector = now.index.photos.vectors([now.photo(number).number])
-        hits = now.nearest_photos(vector, k + 1, filters, "photo")
+        index = self.index
+        vector = index.photos.vectors([_photo(index, number).number])
+        hits = _nearest_photos(index, vector, k + 1, filters, "photo")
         return SearchResult(tuple(hit for hit in hits if hit.number != number)[:k])
 
     def captions_for_image(
         self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None
     ) -> SearchResult[CaptionHit]:
         """Find captions of the index that describe an image."""
-        now = self._current()
-        vector, decoded = self._encode_image(now, image)
-        return self._search_captions(now, vector, k, filters, [decoded])
+        index = self.index
+        vector, decoded = self._encode_image(index, image)
+        return self._search_captions(index, vector, k, filters, [decoded])
 
     def captions_for(self, number: int, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[CaptionHit]:
         """Find captions of the index that describe one of its photos, including the photo's own."""
-        now = self._current()
-        photo = now.photo(number)
+        index = self.index
+        photo = _photo(index, number)
         inputs: Any = []
-        if now.index.manifest.cross and now.source is not None:
-            inputs, _ = read_inputs(now.source, [photo.name], now.index.manifest.max_pixels)
-        return self._search_captions(now, now.index.photos.vectors([photo.number]), k, filters, inputs)
+        if index.manifest.cross and index.source is not None:
+            inputs, _ = read_inputs(index.source, [photo.name], index.manifest.max_pixels)
+        return self._search_captions(index, index.photos.vectors([photo.number]), k, filters, inputs)
 
     def photo(self, number: int) -> Photo:
         """Catalog entry of a photo.
@@ -278,12 +295,12 @@ class Service:
         Raises:
             UnknownPhotoError: There is no such photo.
         """
-        return self._current().photo(number)
+        return _photo(self.index, number)
 
     def describe(self, number: int) -> PhotoInfo:
         """Path, date, location and captions of a photo; errors as :meth:`photo`."""
-        now = self._current()
-        return now.describe([now.photo(number)])[0]
+        index = self.index
+        return _describe(index, [_photo(index, number)])[0]
 
     def number_of(self, name: str) -> int | None:
         """Number of the photo with a name below the photo folder."""
@@ -304,11 +321,11 @@ class Service:
             ValueError: There is no such photo in the index, or the dataset has features only.
             OSError: Its file is missing.
         """
-        now = self._current()
-        photo = now.photo(number)
-        if now.source is None:
-            raise FileNotFoundError(2, "the photos of the index are missing", now.index.manifest.photos)
-        return now.source.read_image(photo.name)
+        index = self.index
+        photo = _photo(index, number)
+        if index.source is None:
+            raise FileNotFoundError(2, "the photos of the index are missing", index.manifest.photos)
+        return index.source.read_image(photo.name)
 
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo whose longer side is at most ``side`` pixels; errors as :meth:`read_photo`."""
@@ -318,21 +335,21 @@ class Service:
         return image
 
     def _search_captions(
-        self, now: "IndexSnapshot", vector: Vectors, k: int, filters: SearchFilter | None, inputs: Sequence[Any]
+        self, index: Index, vector: Vectors, k: int, filters: SearchFilter | None, inputs: Sequence[Any]
     ) -> SearchResult[CaptionHit]:
         k = _check_k(k)
-        if not now.index.catalog.count("captions"):
+        if not index.catalog.count("captions"):
             fail("captions", "an index with captions", "none", "put .txt files beside the photos, or index a dataset")
-        rerank = self.settings.rerank if now.index.manifest.cross and len(inputs) else 0
-        hits = now.nearest_captions(vector, max(k, rerank), filters)
+        rerank = self.settings.rerank if index.manifest.cross and len(inputs) else 0
+        hits = _nearest_captions(index, vector, max(k, rerank), filters)
         if not rerank:
             return SearchResult(hits)
         with self._heavy_work():
             scores = self.model.similarity(inputs, [hit.text for hit in hits])[0].numpy()
-        return SearchResult(now.ranked(hits, scores, "text")[:k], reranked=len(hits))
+        return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
 
-    def _encode_image(self, now: "IndexSnapshot", image: ImageInput) -> "tuple[Vectors, Image.Image]":
-        if now.index.manifest.features is not None:
+    def _encode_image(self, index: Index, image: ImageInput) -> "tuple[Vectors, Image.Image]":
+        if index.manifest.features is not None:
             fail("image", "an index of images", "one of features", "search with text, or for photos like one of them")
         decoded = decode(image, "image") if isinstance(image, bytes) else image
         with self._heavy_work():
@@ -341,29 +358,6 @@ class Service:
     def _heavy_work(self) -> AbstractContextManager[None]:
         """Limit how many image queries and rerankings run at the same time."""
         return limit_work(self._heavy, self.settings.timeout)
-
-    def _current(self) -> "IndexSnapshot":
-        """The index in its current state, opened again after an update.
-
-        Raises:
-            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model.
-        """
-        with self._lock:
-            try:
-                if _stamp(self._folder) == self._snapshot.stamp:
-                    return self._snapshot
-                fresh = open_snapshot(self._folder)
-            except OSError as error:
-                raise IndexUnavailableError(unreadable(error)) from error
-            except ValueError as error:
-                raise IndexUnavailableError(str(error)) from error
-            if fresh.index.manifest.weights != self._snapshot.index.manifest.weights:
-                fresh.index.close()
-                message = "expected its previous model, got an index of another model; restart the service"
-                raise IndexUnavailableError(f"`{self._folder}`: {message}")
-            # The old one is not closed: other threads may still search it.
-            self._snapshot = fresh
-            return fresh
 
 
 def _check_text(text: str) -> str:
@@ -384,91 +378,67 @@ def _check_k(k: int) -> int:
     return k
 
 
-@dataclass(frozen=True)
-class IndexSnapshot:
-    """An open index in one state.
-
-    Attributes:
-        stamp: Changes with every run of ``bcls index``.
-        index: The index.
-        source: Source of its photos; ``None`` if it is missing.
-    """
-
-    stamp: tuple[int, int]
-    index: Index
-    source: PhotoSource | None
-
-    def path(self, name: str) -> str:
-        """Path of a photo for display."""
-        if self.source is not None:
-            try:
-                return self.source.path_of(name)
-            except FileNotFoundError:
-                pass
-        return str(Path(self.index.manifest.photos) / name)
-
-    def photo(self, number: int) -> Photo:
-        """Catalog entry of a photo."""
-        found = self.index.catalog.photos([number])
-        if number not in found:
-            hint = "it may have been removed: search again"
-            fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
-        return found[number]
-
-    def describe(self, photos: Sequence[Photo]) -> list[PhotoInfo]:
-        """Photos with paths and captions, in the given order."""
-        captions: dict[int, list[str]] = {photo.number: [] for photo in photos}
-        for caption in self.index.catalog.captions_of(list(captions)).values():
-            captions[caption.photo].append(caption.text)
-        return [
-            PhotoInfo(one.number, self.path(one.name), one.name, one.date, one.from_camera, one.location, texts)
-            for one, texts in zip(photos, map(tuple, captions.values()), strict=True)
-        ]
-
-    def nearest_photos(self, vector: Vectors, k: int, filters: SearchFilter | None, kind: str) -> tuple[Hit, ...]:
-        """Photos with the most similar vectors, for a kind of query."""
-        found = self.index.photos.search(vector, k, filters)
-        similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
-        known = self.index.catalog.photos(list(similarities))
-        photos = self.describe([known[number] for number in similarities if number in known])
-        hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
-        return self.ranked(hits, [hit.similarity for hit in hits], kind)
-
-    def nearest_captions(self, vector: Vectors, k: int, filters: SearchFilter | None) -> tuple[CaptionHit, ...]:
-        """Captions with the most similar vectors."""
-        found = self.index.captions.search(vector, k, filters)
-        similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
-        known = self.index.catalog.captions(list(similarities))
-        captions = [known[number] for number in similarities if number in known]
-        hits = [
-            CaptionHit(one.text, self.path(one.name), one.name, one.photo, 0.0, similarities[one.number])
-            for one in captions
-        ]
-        return self.ranked(hits, [hit.similarity for hit in hits], "text")
-
-    def ranked(self, hits: Sequence[_Hit], similarities: npt.ArrayLike, kind: str) -> tuple[_Hit, ...]:
-        """Hits with the given similarities, best first; scores are calibrated for a kind of query."""
-        values = np.asarray(similarities, dtype=np.float64)
-        scores = self.index.manifest.calibration[kind](values)
-        return tuple(
-            replace(hits[row], score=float(scores[row]), similarity=float(values[row]))
-            for row in np.argsort(-values, kind="stable")
-        )
+def _path(index: Index, name: str) -> str:
+    """Path of a photo for display."""
+    if index.source is not None:
+        try:
+            return index.source.path_of(name)
+        except FileNotFoundError:
+            pass
+    return str(Path(index.manifest.photos) / name)
 
 
-def open_snapshot(folder: Path) -> IndexSnapshot:
-    """Open an index. Without its photos, searches still work, and results have the paths that the photos had."""
-    stamp = _stamp(folder) if (folder / FILE).exists() else (0, 0)
-    index = open_index(folder)
-    try:
-        return IndexSnapshot(stamp, index, index.source())
-    except (OSError, ValueError):  # missing, or changed, such as a truncated archive
-        return IndexSnapshot(stamp, index, None)
+def _photo(index: Index, number: int) -> Photo:
+    """Catalog entry of a photo."""
+    found = index.catalog.photos([number])
+    if number not in found:
+        hint = "it may have been removed: search again"
+        fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
+    return found[number]
 
 
-def _stamp(folder: Path) -> tuple[int, int]:
-    found = (folder / FILE).stat()
-    return found.st_mtime_ns, found.st_ino
+def _describe(index: Index, photos: Sequence[Photo]) -> list[PhotoInfo]:
+    """Photos with paths and captions, in the given order."""
+    captions: dict[int, list[str]] = {photo.number: [] for photo in photos}
+    for caption in index.catalog.captions_of(list(captions)).values():
+        captions[caption.photo].append(caption.text)
+    return [
+        PhotoInfo(one.number, _path(index, one.name), one.name, one.date, one.from_camera, one.location, texts)
+        for one, texts in zip(photos, map(tuple, captions.values()), strict=True)
+    ]
+
+
+def _nearest_photos(index: Index, vector: Vectors, k: int, filters: SearchFilter | None, kind: str) -> tuple[Hit, ...]:
+    """Photos with the most similar vectors, for a kind of query."""
+    found = index.photos.search(vector, k, filters)
+    similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
+    known = index.catalog.photos(list(similarities))
+    photos = _describe(index, [known[number] for number in similarities if number in known])
+    hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
+    return _ranked(index, hits, [hit.similarity for hit in hits], kind)
+
+
+def _nearest_captions(index: Index, vector: Vectors, k: int, filters: SearchFilter | None) -> tuple[CaptionHit, ...]:
+    """Captions with the most similar vectors."""
+    found = index.captions.search(vector, k, filters)
+    similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
+    known = index.catalog.captions(list(similarities))
+    captions = [known[number] for number in similarities if number in known]
+    hits = [
+        CaptionHit(one.text, _path(index, one.name), one.name, one.photo, 0.0, similarities[one.number])
+        for one in captions
+    ]
+    return _ranked(index, hits, [hit.similarity for hit in hits], "text")
+
+
+def _ranked(index: Index, hits: Sequence[_Hit], similarities: npt.ArrayLike, kind: str) -> tuple[_Hit, ...]:
+    """Hits with the given similarities, best first; scores are calibrated for a kind of query."""
+    values = np.asarray(similarities, dtype=np.float64)
+    scores = index.manifest.calibration[kind](values)
+    return tuple(
+        replace(hits[row], score=float(scores[row]), similarity=float(values[row]))
+        for row in np.argsort(-values, kind="stable")
+    )
 
 
 def unreadable(error: OSError) -> str:
