@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bcls._core.locks import sole_writer
+from bcls._core.locks import lock_folder
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from tests.search.factories import counts, index, photos, tiny_model
@@ -74,7 +74,7 @@ def test_other_files_are_not_overwritten(source, out, tiny):
 
 def test_one_writer_at_a_time(source, out, tiny):
     out.mkdir()
-    with sole_writer(out), pytest.raises(ValueError, match=f"in use by process {os.getpid()}; wait"):
+    with lock_folder(out, name="lock"), pytest.raises(ValueError, match=f"in use by process {os.getpid()}; wait"):
         index(source, out, tiny)
     assert index(source, out, tiny).photos == 12
 

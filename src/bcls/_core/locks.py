@@ -72,18 +72,6 @@ def _owner(path: Path) -> str:
         return "another process"
 
 
-@contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of an index folder.
-
-    Raises:
-        FolderInUseError: Another process is writing the index.
-    """
-    expected = "an index that no other process is writing"
-    with lock_folder(folder, expected, "wait until it has finished, or choose another --out", name="lock"):
-        yield
-
-
 class ForkLock:
     """A ``threading.Lock`` for use in a ``with`` statement that is reset in forked processes.
 

@@ -4,9 +4,9 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,24 @@ class OverloadedError(RuntimeError):
         retry_after: Seconds after which to try again.
     """
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"too many queries at once: try again in {retry_after} s")
+    def __init__(self, retry_after: int, work: str = "queries") -> None:
+        super().__init__(f"too many {work} at once: try again in {retry_after} s")
         self.retry_after = retry_after
+
+
+@contextmanager
+def limit_work(slots: threading.BoundedSemaphore, timeout: float, work: str = "queries") -> Iterator[None]:
+    """Hold one of a few slots for work that needs much memory or time.
+
+    Raises:
+        OverloadedError: No slot became free within ``timeout`` seconds.
+    """
+    if not slots.acquire(timeout=timeout):
+        raise OverloadedError(math.ceil(timeout), work)
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 class Batcher:
@@ -74,7 +89,7 @@ class Batcher:
                 raise queue.Full
             self._queue.put_nowait((text, future))
             return future.result(self._timeout)
-        except (queue.Full, FutureTimeoutError):
+        except (queue.Full, TimeoutError):
             future.cancel()
             batches = 1 + self._queue.qsize() / self._batch
             raise OverloadedError(max(1, math.ceil(batches * self._seconds_per_batch))) from None
@@ -88,11 +103,18 @@ class Batcher:
             self._thread.join(min(self._timeout, 10.0))
 
     def _work(self) -> None:
-        running = True
-        while running:
-            batch, running = self._collect()
+        batch: list[tuple[str, Future[Vector]] | None] = []
+        while not batch or batch[-1] is not None:
+            batch = [self._queue.get()]
+            # A single client is answered at once. After a batch of several texts the same clients are likely to send
+            # their next queries within a moment, and one larger batch is cheaper than two.
+            deadline = time.monotonic() + (self._wait if self._several else 0.0)
+            with suppress(queue.Empty):
+                while batch[-1] is not None and len(batch) < self._batch:
+                    batch.append(self._queue.get(timeout=max(0.0, deadline - time.monotonic())))
+            self._several = len(batch) > 1
             # Texts whose time is over are not encoded.
-            wanted = [(text, future) for text, future in batch if future.set_running_or_notify_cancel()]
+            wanted = [one for one in batch if one is not None and one[1].set_running_or_notify_cancel()]
             if wanted:
                 started = time.monotonic()
                 self._answer(wanted)
@@ -100,39 +122,16 @@ class Batcher:
                 self.batches += 1
                 self._seconds_per_batch = 0.8 * self._seconds_per_batch + 0.2 * (time.monotonic() - started)
 
-    def _collect(self) -> tuple[list[tuple[str, Future[Vector]]], bool]:
-        """The next batch, and whether to continue after it."""
-        first = self._queue.get()
-        if first is None:
-            return [], False
-        batch = [first]
-        # A single client is answered at once. After a batch of several texts the same clients are likely to send their
-        # next queries within a moment, and one larger batch is cheaper than two.
-        deadline = time.monotonic() + (self._wait if self._several else 0.0)
-        while len(batch) < self._batch:
-            try:
-                left = deadline - time.monotonic()
-                another = self._queue.get(timeout=left) if left > 0 else self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if another is None:
-                return batch, False
-            batch.append(another)
-        self._several = len(batch) > 1
-        return batch, True
-
     def _answer(self, wanted: list[tuple[str, Future[Vector]]]) -> None:
         texts = list(dict.fromkeys(text for text, _ in wanted))
         try:
             vectors = dict(zip(texts, self._encode(texts), strict=True))
         except Exception as error:  # noqa: BLE001, RUF100 - raised in the thread of the query, not in this one
-            if len(texts) > 1:
-                # One invalid text must not affect the others.
-                for text in texts:
-                    self._answer([one for one in wanted if one[0] == text])
-                return
-            for _, future in wanted:
-                future.set_exception(error)
+            for text, future in wanted:
+                if len(texts) > 1:  # one invalid text must not affect the others
+                    self._answer([(text, future)])
+                else:
+                    future.set_exception(error)
             return
         for text, future in wanted:
             future.set_result(vectors[text])

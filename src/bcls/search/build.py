@@ -18,7 +18,7 @@ import numpy as np
 
 from bcls._core.errors import check_choice, check_whole, fail
 from bcls._core.extras import check_device
-from bcls._core.locks import sole_writer
+from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
 from bcls.data.text_files import is_unicode
 from bcls.search.calibration import calibrate
@@ -28,6 +28,7 @@ from bcls.search.embedding import (
     PRECISIONS,
     LoadedPhoto,
     image_vectors,
+    load_photo,
     model_hash,
     pair_scores,
     probe,
@@ -123,7 +124,9 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
     if not items:
         fail(str(photos), "at least one image", "none", "check the path; to remove an index, delete its folder")
     _create_folder(folder)
-    with sole_writer(folder), warnings.catch_warnings():
+    hint = "wait until it has finished, or choose another --out"
+    lock = lock_folder(folder, "an index that no other process is writing", hint, name="lock")
+    with lock, warnings.catch_warnings():
         # Damaged EXIF data is common and harmless, and images that are too large are reported. The filter is set here,
         # not where images are read: it is global, and threads would restore the filters of each other.
         warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -140,7 +143,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
             manifest = _new_manifest(settings, source, items, name, model)
             write_index_manifest(folder, manifest)
         else:
-            _check_unchanged(folder, settings, source, name, model, old)
+            _check_unchanged(old, settings, source, name, model)
             most = max(old.max_pixels, settings.max_pixels)
             manifest = replace(old, photos=str(source.path), model=_absolute(name), max_pixels=most)
         with closing(open_parts(folder, manifest, read_only=False)) as index:
@@ -155,16 +158,9 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
                 calibration = calibrate(index.catalog, index.photos, index.captions, model, scores)
                 manifest = replace(manifest, calibration=calibration)
             write_index_manifest(folder, manifest)
-            return IndexReport(
-                index.catalog.count(),
-                run.added,
-                run.updated,
-                run.removed,
-                unchanged,
-                index.catalog.count("captions"),
-                run.skipped,
-                time.monotonic() - started,
-            )
+            photo_counts = index.catalog.count(), run.added, run.updated, run.removed, unchanged
+            seconds = time.monotonic() - started
+            return IndexReport(*photo_counts, index.catalog.count("captions"), run.skipped, seconds)
 
 
 def _create_folder(folder: Path) -> None:
@@ -204,25 +200,20 @@ def _new_manifest(
 
 
 def _check_unchanged(
-    folder: Path,
-    settings: IndexSettings,
-    source: PhotoSource,
-    name: str,
-    model: "RetrievalModel",
-    old: IndexManifest,
+    old: IndexManifest, settings: IndexSettings, source: PhotoSource, name: str, model: "RetrievalModel"
 ) -> None:
     """Raise an error if this run does not match an existing index."""
     hint = "choose another --out, or delete the folder and build the index again"
-    weights = model_hash(model)
-    if weights != old.weights:
-        expected = f"the model {old.model!r} with weights {old.weights[:12]}, which it was built with"
-        fail(str(folder), expected, f"{name!r} with weights {weights[:12]}", hint)
-    if settings.engine is not None and settings.engine != old.engine:
-        fail("engine", f"{old.engine!r}, which {folder} was built with", repr(settings.engine), hint)
-    if settings.uri is not None and _absolute_uri(settings.uri) != old.uri:
-        fail("uri", f"{old.uri or 'none'}, which {folder} was built with", repr(settings.uri), hint)
-    if settings.features != old.features:
-        fail("features", f"{old.features!r}, which {folder} was built with", repr(settings.features), hint)
+    folder = Path(settings.out)
+    old.check_model(folder, model, name)
+    changes = (
+        ("engine", repr(old.engine), settings.engine not in (None, old.engine)),
+        ("uri", old.uri or "none", settings.uri is not None and _absolute_uri(settings.uri) != old.uri),
+        ("features", repr(old.features), settings.features != old.features),
+    )
+    for key, built_with, changed in changes:
+        if changed:
+            fail(key, f"{built_with}, which {folder} was built with", repr(getattr(settings, key)), hint)
     # If the whole folder was moved, names and entries stay the same.
     if str(source.path) != old.photos and Path(old.photos).exists():
         fail("PHOTOS", f"{old.photos}, which {folder} is an index of", str(source.path), hint)
@@ -289,8 +280,9 @@ class IndexRun:
         started = time.monotonic()
         batch: list[LoadedPhoto] = []
         unchanged = 0
-        options = {"workers": self._settings.workers, "max_pixels": self._settings.max_pixels}
-        with closing(read_ahead(items, self._source, model, self._known_vector, **options)) as loaded:
+        most = self._settings.max_pixels
+        load = partial(load_photo, source=self._source, model=model, known=self._known_vector, max_pixels=most)
+        with closing(read_ahead(items, load, self._settings.workers)) as loaded:
             for done, one in enumerate(loaded, start=1):
                 if one.photo is None:
                     self.skipped[one.item.name] = one.error

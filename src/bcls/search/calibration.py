@@ -1,7 +1,9 @@
 """Calibration: similarities of a model become scores between 0 and 1 that are comparable across indexes."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,63 +28,11 @@ _QUANTILES = 65
 _WIDE = 0.02
 #: Scores of named photos for a text, by a model with cross attention.
 PairScores = Callable[[list[str], str], npt.NDArray[np.float64]]
+_TEXTS = json.loads(Path(__file__).with_name("calibration.json").read_text(encoding="utf-8"))
 #: Everyday scenes that are common in photo collections.
-SCENES = [
-    "a dog running on a beach",
-    "a cat asleep on a sofa",
-    "a birthday cake with candles",
-    "children playing football on grass",
-    "a crowded street at night",
-    "mountains covered in snow",
-    "a red car parked by the road",
-    "two people riding bicycles",
-    "a plate of food on a table",
-    "a man playing the guitar",
-    "a woman in a white dress",
-    "a boat on a lake",
-    "a sunset over the sea",
-    "a group of friends smiling at the camera",
-    "a horse in a field",
-    "a bird on a branch",
-    "a train at a station",
-    "flowers in a garden",
-    "a baby in a high chair",
-    "skiers on a slope",
-    "a person climbing a rock",
-    "a bridge over a river",
-    "a bookshelf full of books",
-    "an old church",
-    "a surfer on a wave",
-    "a girl jumping into a pool",
-    "a man cooking in a kitchen",
-    "a market stall with fruit",
-    "a tent in the woods",
-    "people dancing at a wedding",
-    "a black and white dog catching a frisbee",
-    "a tall building with many windows",
-]
-_SUBJECTS = [
-    "the interest rate",
-    "the second theorem",
-    "a clause in the contract",
-    "the tax declaration",
-    "her opinion on grammar",
-    "the exchange of letters about copyright",
-    "the definition of an integer",
-    "yesterday's password",
-]
-_STATEMENTS = [
-    "was postponed until further notice",
-    "follows from the assumption above",
-    "is no longer compatible with version two",
-    "was rejected by a narrow majority",
-    "cannot be inferred from the data",
-    "remains subject to approval",
-    "was misquoted in the footnote",
-    "depends on the rate of inflation",
-]
+SCENES: list[str] = _TEXTS["scenes"]
 #: Sentences that no photo can show.
-NEVER_SHOWN = [f"{subject} {statement}" for subject in _SUBJECTS for statement in _STATEMENTS]
+NEVER_SHOWN = [f"{subject} {statement}" for subject in _TEXTS["subjects"] for statement in _TEXTS["statements"]]
 
 
 @dataclass(frozen=True)

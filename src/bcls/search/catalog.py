@@ -102,14 +102,11 @@ class Catalog:
 
     def number_of(self, name: str) -> int | None:
         """Number of the photo with this name, or ``None``."""
-        found = self._database.integers("SELECT number FROM photos WHERE name = ?", name)
-        return int(found[0]) if len(found) else None
+        return self._number("SELECT number FROM photos WHERE name = ?", name)
 
     def number_with_hash(self, sha256: str, name: str) -> int | None:
         """Number of a photo with these contents, or ``None``; of several, the one with this name is preferred."""
-        query = "SELECT number FROM photos WHERE sha256 = ? ORDER BY name != ? LIMIT 1"
-        found = self._database.integers(query, sha256, name)
-        return int(found[0]) if len(found) else None
+        return self._number("SELECT number FROM photos WHERE sha256 = ? ORDER BY name != ? LIMIT 1", sha256, name)
 
     def captions(self, numbers: Sequence[int]) -> dict[int, IndexedCaption]:
         """Captions by number; unknown numbers are left out."""
@@ -124,7 +121,7 @@ class Catalog:
         numbers = []
         insert = "INSERT INTO photos (name, look, sha256, date, taken, latitude, longitude) VALUES (?,?,?,?,?,?,?)"
         with self._database.transaction() as sql:
-            _delete(sql, replaces)
+            self.remove(replaces)
             for photo, captions in photos:
                 number = int(sql.execute(insert, photo[:7]).lastrowid or 0)
                 numbers.append(number)
@@ -139,8 +136,14 @@ class Catalog:
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Delete photos with their captions."""
+        values = [(int(number),) for number in numbers]
         with self._database.transaction() as sql:
-            _delete(sql, numbers)
+            sql.executemany("DELETE FROM captions WHERE photo = ?", values)
+            sql.executemany("DELETE FROM photos WHERE number = ?", values)
+
+    def _number(self, query: str, *values: str) -> int | None:
+        found = self._database.integers(query, *values)
+        return int(found[0]) if len(found) else None
 
     def _captions(self, column: str, numbers: Sequence[int]) -> dict[int, IndexedCaption]:
         query = (
@@ -149,12 +152,6 @@ class Catalog:
         )
         found = [IndexedCaption(*row) for row in self._database.rows(query, _as_json(numbers))]
         return {caption.number: caption for caption in found}
-
-
-def _delete(sql: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    values = [(int(number),) for number in numbers]
-    sql.executemany("DELETE FROM captions WHERE photo = ?", values)
-    sql.executemany("DELETE FROM photos WHERE number = ?", values)
 
 
 def _as_json(numbers: Iterable[int]) -> str:
@@ -187,14 +184,9 @@ class Database:
             writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
             mode = "rwc" if not read_only else "rw" if writable else "ro"
             address = f"{path.resolve().as_uri()}?mode={mode}"
-            self._connection = sqlite3.connect(
-                address, uri=True, timeout=60, check_same_thread=False, isolation_level=None
-            )
-            if read_only:
-                self._connection.execute("PRAGMA query_only = ON")
-            else:
-                self._connection.execute("PRAGMA synchronous = FULL")
-                self._connection.executescript(f"BEGIN IMMEDIATE; {schema}; COMMIT")
+            self._connection = sqlite3.connect(address, 60, 0, None, check_same_thread=False, uri=True)
+            setup = "query_only = ON" if read_only else f"synchronous = FULL; BEGIN IMMEDIATE; {schema}; COMMIT"
+            self._connection.executescript(f"PRAGMA {setup}")
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Result rows of a query."""
@@ -207,30 +199,21 @@ class Database:
             return np.fromiter((row[0] for row in self._connection.execute(query, values)), np.int64)
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """All reads inside see the file in the same state; snapshots may be nested."""
+    def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
+        """The connection inside a transaction, which is rolled back after an exception.
+
+        All reads inside see the file in the same state. A transaction inside another one is part of it.
+
+        Args:
+            write: Whether the transaction may write, so that it waits for other writers first.
+        """
         with self._lock, self._os_errors():
             if self._connection.in_transaction:
-                yield
-                return
-            self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._connection.execute("COMMIT")
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """The connection inside a transaction, which is rolled back after an exception."""
-        with self._lock, self._os_errors():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
                 yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+                return
+            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            with self._connection:
+                yield self._connection
 
     def close(self) -> None:
         """Close the file."""
@@ -244,9 +227,6 @@ class Database:
             yield
         except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
             text = str(error)[:200]
-            code = errno.EIO
-            if "full" in text:
-                code = errno.ENOSPC
-            elif "readonly" in text or "read-only" in text:
-                code = errno.EROFS
+            codes = {"full": errno.ENOSPC, "readonly": errno.EROFS, "read-only": errno.EROFS}
+            code = next((code for word, code in codes.items() if word in text), errno.EIO)
             raise OSError(code, f"the index cannot be read or written ({text})", str(self.path)) from error

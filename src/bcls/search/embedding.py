@@ -6,8 +6,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,11 +150,9 @@ def read_inputs(source: PhotoSource, names: Sequence[str], max_pixels: int) -> t
     images: list[Any] = []
     readable = []
     for position, name in enumerate(names):
-        try:
+        with suppress(OSError, ValueError):
             images.append(decode(source.read(name), name, max_pixels=max_pixels))
             readable.append(position)
-        except (OSError, ValueError):
-            continue
     return images, readable
 
 
@@ -181,34 +179,20 @@ class LoadedPhoto:
     error: str = ""
 
 
-#: Number and vector of a photo of the index, by name and hash of the contents.
-KnownVector = Callable[[str, str], tuple[int, Vectors] | None]
-
-
 def read_ahead(
-    items: Iterable[SourceItem],
-    source: PhotoSource,
-    model: "RetrievalModel",
-    known: KnownVector,
-    *,
-    workers: int,
-    max_pixels: int,
+    items: Iterable[SourceItem], load: Callable[[SourceItem], LoadedPhoto], workers: int
 ) -> Generator[LoadedPhoto]:
     """Read photos in order, with threads that work a bounded number of photos ahead.
 
     Args:
         items: The photos.
-        source: Their source.
-        model: Prepares the images.
-        known: Returns number and vector of an indexed photo with the same contents, or ``None``.
+        load: Reads one; see :func:`load_photo`.
         workers: Threads; 0 for one per core.
-        max_pixels: Larger images are rejected.
 
     Yields:
         One photo per item, in order.
     """
     count = workers or os.cpu_count() or 1
-    load = partial(_load, source=source, model=model, known=known, max_pixels=max_pixels)
     pool = ThreadPoolExecutor(count, thread_name_prefix="bcls-read")
     waiting: deque[Future[LoadedPhoto]] = deque()
     try:
@@ -223,9 +207,23 @@ def read_ahead(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _load(
-    item: SourceItem, source: PhotoSource, model: "RetrievalModel", known: KnownVector, max_pixels: int
+def load_photo(
+    item: SourceItem,
+    source: PhotoSource,
+    model: "RetrievalModel",
+    known: Callable[[str, str], tuple[int, Vectors] | None],
+    max_pixels: int,
 ) -> LoadedPhoto:
+    """Read a photo; an error is part of the result.
+
+    Args:
+        item: The photo.
+        source: Its source.
+        model: Prepares the image.
+        known: Takes a name and the hash of the contents, and returns number and vector of an indexed photo with the
+            same contents, or ``None``.
+        max_pixels: Larger images are rejected.
+    """
     try:
         content = source.read(item.name)
         sha256 = hashlib.sha256(content).hexdigest()

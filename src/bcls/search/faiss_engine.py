@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ class FaissEngine:
     def _view(self) -> "_View":
         with self._lock:
             if self._cached_view is None:
-                with self._store.snapshot():
+                with self._store.transaction(write=False):
                     epoch, written, living = self._store.state()
                     main, covered = read_newest(self._faiss, self._folder, epoch, len(written), self._dimension)
                     tail = self._store.vectors_from(covered)
@@ -239,8 +240,7 @@ class VectorStore:
     def __init__(self, path: Path, dimension: int, *, read_only: bool = False) -> None:
         self._dimension = dimension
         self._database = Database(path, _SCHEMA, read_only=read_only)
-        self.snapshot = self._database.snapshot
-        self.close = self._database.close
+        self.transaction, self.close = self._database.transaction, self._database.close
 
     def append(self, rows: Sequence[VectorRow]) -> None:
         """Add rows, replacing rows with the same numbers."""
@@ -248,7 +248,7 @@ class VectorStore:
         vectors = np.stack([row.vector for row in rows]).astype("<f4")
         facts = [(row.number, row.date, row.name) for row in rows]
         words = [(word, row.number) for row in rows for word in row.words]
-        with self._database.transaction() as sql:
+        with self.transaction() as sql:
             blobs = numbers.tobytes(), vectors.tobytes()
             sql.execute("INSERT INTO segments (numbers, vectors) VALUES (?, ?)", blobs)
             sql.executemany("DELETE FROM words WHERE number = ?", [(row.number,) for row in rows])
@@ -257,7 +257,7 @@ class VectorStore:
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Delete rows."""
-        with self._database.transaction() as sql:
+        with self.transaction() as sql:
             sql.executemany("DELETE FROM words WHERE number = ?", [(number,) for number in numbers])
             sql.executemany("DELETE FROM facts WHERE number = ?", [(number,) for number in numbers])
 
@@ -271,7 +271,7 @@ class VectorStore:
 
     def state(self) -> tuple[int, Numbers, Numbers]:
         """The epoch, the numbers of all rows, and the numbers that are alive, from one snapshot."""
-        with self._database.snapshot():
+        with self.transaction(write=False):
             epoch = int(self._database.integers("SELECT value FROM epoch")[0])
             blobs = self._database.rows("SELECT numbers FROM segments ORDER BY id")
             written = np.concatenate([np.empty(0, np.int64), *(np.frombuffer(blob, "<i8") for (blob,) in blobs)])
@@ -279,7 +279,7 @@ class VectorStore:
 
     def vectors_from(self, first: int) -> Vectors:
         """Vectors of all rows, without the ``first`` ones."""
-        with self._database.snapshot():
+        with self.transaction(write=False):
             sizes = self._database.rows("SELECT id, length(numbers) / 8 FROM segments ORDER BY id")
             found = np.empty((max(0, sum(size for _, size in sizes) - first), self._dimension), np.float32)
             filled = end = 0
@@ -294,27 +294,18 @@ class VectorStore:
 
     def matching(self, filters: SearchFilter) -> Numbers:
         """Numbers of the rows that pass a filter."""
-        conditions, values = ["1"], list[object]()
-        if filters.after is not None:
-            conditions.append("date >= ?")
-            values.append(filters.after)
-        if filters.before is not None:
-            conditions.append("date < ?")
-            values.append(filters.before)
-        if filters.under:
-            # Not LIKE: % and _ occur in names.
-            conditions.append("substr(name, 1, ?) = ?")
-            values += [len(filters.under), filters.under]
-        for word in filters.words:
-            conditions.append("number IN (SELECT number FROM words WHERE word = ?)")
-            values.append(word)
+        conditions: list[tuple[str, object]] = [("date >= ?", filters.after), ("date < ?", filters.before)]
+        # Not LIKE: % and _ occur in names.
+        conditions.append(("instr(name, ?) = 1", filters.under or None))
+        conditions += [("number IN (SELECT number FROM words WHERE word = ?)", word) for word in filters.words]
+        used = [(condition, value) for condition, value in conditions if value is not None]
         # Only the constant conditions above are inserted; the values are parameters.
-        query = f"SELECT number FROM facts WHERE {' AND '.join(conditions)}"  # noqa: S608
-        return self._database.integers(query, *values)
+        query = f"SELECT number FROM facts WHERE {' AND '.join(condition for condition, _ in used)}"  # noqa: S608
+        return self._database.integers(query, *(value for _, value in used))
 
     def compact(self) -> None:
         """Rewrite the rows without the deleted ones, and increment the epoch."""
-        with self._database.transaction() as sql:
+        with self.transaction() as sql:
             _, written, living = self.state()
             kept = np.flatnonzero(last_rows(written, living))
             vectors = self.vectors_from(0)
@@ -383,16 +374,11 @@ def write_newest(faiss: Any, folder: Path, epoch: int, rows: int, index: Any) ->
 
 
 def _is_complete(path: Path) -> bool:
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:  # the writer has replaced it since it was listed
-        return False
-    with file:
-        length = file.seek(0, os.SEEK_END) - len(_FOOTER) - 8
-        if length < 0:
-            return False
-        file.seek(length)
+    # An OSError: the writer has replaced the file since it was listed, or it is shorter than the footer.
+    with suppress(OSError), path.open("rb") as file:
+        length = file.seek(-len(_FOOTER) - 8, os.SEEK_END)
         return file.read() == _FOOTER + length.to_bytes(8, "little")
+    return False
 
 
 def _path(folder: Path, epoch: int, rows: int) -> Path:

@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
-from bcls._core.errors import check_choice, check_whole, fail
+from bcls._core.config import from_plain
+from bcls._core.errors import check_choice, check_whole, fail, reason_of
 from bcls._core.files import write_whole
 from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import read_json
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 FILE = "index.json"
 FORMAT = "bcls-index"
 VERSION = 1
+#: A model, or its name or folder; by default the model of the index.
+ModelInput: TypeAlias = "str | RetrievalModel | None"
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,15 @@ class IndexManifest:
     uri: str
     features: str | None
     calibration: dict[str, Calibration]
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = MAX_PIXELS  # older indexes have none
+
+    def check_model(self, folder: Path, model: "RetrievalModel", name: str) -> None:
+        """Raise an error if the index in ``folder`` was built with another model."""
+        weights = model_hash(model)
+        if weights != self.weights:
+            expected = f"the model {self.model!r} with weights {self.weights[:12]}"
+            hint = "vectors of different models are not comparable: build an index in another folder"
+            fail(str(folder), expected, f"{name!r} with weights {weights[:12]}", hint)
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:
@@ -76,24 +88,13 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         hint = "build the index again, or use the release of bcls that wrote it"
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", hint)
     try:
-        # Older indexes have no max_pixels.
-        known = {"max_pixels": MAX_PIXELS, **content}
-        fields = {key: known[key] for key in IndexManifest.__dataclass_fields__}
-        _check_types(fields)
-        calibration = {str(key): Calibration(**value) for key, value in fields["calibration"].items()}
-        return replace(IndexManifest(**fields), calibration=calibration)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        fail(str(path), "fields as bcls writes them", f"an invalid one ({repr(error)[:200]})", "build the index again")
-
-
-def _check_types(fields: dict[str, Any]) -> None:
-    for key in ("identity", "photos", "model", "weights", "engine", "uri"):
-        if not isinstance(fields[key], str):
-            raise TypeError(f"{key} is not a string")
-    for key in ("dimension", "max_pixels"):
-        check_whole(key, fields[key], least=1)
-    if not isinstance(fields["cross"], bool) or not isinstance(fields["features"], str | None):
-        raise TypeError("cross or features")
+        fields = {key: content[key] for key in IndexManifest.__dataclass_fields__ if key in content}
+        manifest: IndexManifest = from_plain(IndexManifest, fields, FILE)
+        for key in ("dimension", "max_pixels"):
+            check_whole(key, getattr(manifest, key), least=1)
+        return manifest
+    except (TypeError, ValueError, OverflowError) as error:
+        fail(str(path), "fields as bcls writes them", f"an invalid one ({reason_of(error)})", "build the index again")
 
 
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
@@ -112,6 +113,7 @@ class Index:
         catalog: Its photos and captions.
         photos: Vectors of the photos.
         captions: Vectors of the captions.
+        stamp: Of the manifest when the index was opened; changes with every run of ``bcls index``.
     """
 
     folder: Path
@@ -119,34 +121,30 @@ class Index:
     catalog: Catalog
     photos: Engine
     captions: Engine
+    stamp: tuple[int, int] = (0, 0)
 
-    def source(self) -> PhotoSource:
-        """Open the source of the photos.
+    @cached_property
+    def source(self) -> PhotoSource | None:
+        """Source of the photos; ``None`` if it is missing or damaged, such as a truncated archive."""
+        try:
+            return open_source(Path(self.manifest.photos), self.manifest.features)
+        except (OSError, ValueError):
+            return None
 
-        Raises:
-            FileNotFoundError: It does not exist any more.
-        """
-        return open_source(Path(self.manifest.photos), self.manifest.features)
-
-    def load_model(self, name: str | None = None) -> "RetrievalModel":
-        """Load the model of the index, by its recorded name or from another location.
+    def load_model(self, model: ModelInput = None) -> "RetrievalModel":
+        """The model of the index: by its recorded name, from another location, or already in memory.
 
         Raises:
             ValueError: There is no such model, or its weights are not those of the index.
         """
         from bcls.models import load
 
-        model = load(name or self.manifest.model).eval()
-        self.check_model(model, name or self.manifest.model)
-        return model
-
-    def check_model(self, model: "RetrievalModel", name: str) -> None:
-        """Raise an error if the index was built with another model."""
-        weights = model_hash(model)
-        if weights != self.manifest.weights:
-            expected = f"the model {self.manifest.model!r} with weights {self.manifest.weights[:12]}"
-            hint = "vectors of different models are not comparable: build an index in another folder"
-            fail(str(self.folder), expected, f"{name!r} with weights {weights[:12]}", hint)
+        name = type(model).__name__
+        if model is None or isinstance(model, str):
+            name = model or self.manifest.model
+            model = load(name)
+        self.manifest.check_model(self.folder, model, name)
+        return model.eval()
 
     def close(self) -> None:
         """Close all files."""
@@ -165,28 +163,31 @@ def open_index(folder: str | Path) -> Index:
         OSError: A file is missing.
     """
     folder = Path(folder)
+    stamp = manifest_stamp(folder) if (folder / FILE).exists() else (0, 0)
     manifest = read_index_manifest(folder)
     if not manifest.calibration:
         hint = f"run `bcls index {manifest.photos} --out {folder}` again to complete it"
         fail(str(folder), "a complete index", "one whose first run was interrupted", hint)
-    return open_parts(folder, manifest, read_only=True)
+    return replace(open_parts(folder, manifest, read_only=True), stamp=stamp)
+
+
+def manifest_stamp(folder: Path) -> tuple[int, int]:
+    """Time and number of the manifest's file, which is replaced by every run of ``bcls index``."""
+    found = (folder / FILE).stat()
+    return found.st_mtime_ns, found.st_ino
 
 
 def open_parts(folder: Path, manifest: IndexManifest, *, read_only: bool) -> Index:
     """Open the catalog and both engines of an index, and create them if the index is not read-only."""
     catalog = Catalog(folder / "catalog.sqlite", read_only=read_only)
-    engines = [
-        open_engine(
-            manifest.engine,
-            folder / table,
-            manifest.uri,
-            f"bcls_{manifest.identity}_{table}",
-            manifest.dimension,
-            read_only=read_only,
+
+    def engine(table: str) -> Engine:
+        collection = f"bcls_{manifest.identity}_{table}"
+        return open_engine(
+            manifest.engine, folder / table, manifest.uri, collection, manifest.dimension, read_only=read_only
         )
-        for table in ("photos", "captions")
-    ]
-    return Index(folder, manifest, catalog, *engines)
+
+    return Index(folder, manifest, catalog, engine("photos"), engine("captions"))
 
 
 def open_engine(

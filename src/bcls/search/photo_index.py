@@ -8,12 +8,11 @@ from bcls._core.errors import fail
 from bcls.data.image_files import check_size
 from bcls.search.build import IndexReport, IndexSettings, build_index
 from bcls.search.engine import SearchFilter
+from bcls.search.index import ModelInput
 from bcls.search.service import Hit, Service, ServiceSettings
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from bcls.models.base import RetrievalModel
 
 
 class PhotoIndex:
@@ -41,19 +40,12 @@ class PhotoIndex:
         >>> index.update().added  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        model: "str | RetrievalModel | None" = None,
-        settings: ServiceSettings | None = None,
-    ) -> None:
+    def __init__(self, folder: str | Path, model: ModelInput = None, settings: ServiceSettings | None = None) -> None:
         self.folder = Path(folder)
         self.service = Service(self.folder, model, settings)
 
     @classmethod
-    def build(
-        cls, photos: str | Path, out: str | Path, model: "str | RetrievalModel | None" = None, **options: Any
-    ) -> "PhotoIndex":
+    def build(cls, photos: str | Path, out: str | Path, model: ModelInput = None, **options: Any) -> "PhotoIndex":
         """Build an index of photos, or update the one in ``out``, and open it.
 
         Args:
@@ -107,8 +99,8 @@ class PhotoIndex:
             return list(self.service.search(query, k, filters).hits)
         if isinstance(query, Path):
             check_size("query", query.name, query.stat().st_size)
-            return list(self.service.search_image(query.read_bytes(), k, filters).hits)
-        return list(self.service.search_image(query, k, filters).hits)
+        image = query.read_bytes() if isinstance(query, Path) else query
+        return list(self.service.search_image(image, k, filters).hits)
 
     def __len__(self) -> int:
         """Number of photos."""

@@ -2,31 +2,28 @@
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import check_whole, fail
 from bcls.data.images import decode
-from bcls.search.batcher import Batcher, OverloadedError
+from bcls.search.batcher import Batcher, limit_work
 from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
-from bcls.search.engine import IndexUnavailableError, Numbers, SearchFilter, Vectors
-from bcls.search.index import FILE, Index, open_index
-from bcls.search.source import PhotoSource
+from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors
+from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from bcls.models.base import RetrievalModel
 
 #: An image, or the bytes of its file.
 ImageInput: TypeAlias = "bytes | Image.Image"
@@ -176,24 +173,14 @@ class Service:
         ValueError: The folder is not a complete index, or was built with another model.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        model: "str | RetrievalModel | None" = None,
-        settings: ServiceSettings | None = None,
-    ) -> None:
+    def __init__(self, folder: str | Path, model: ModelInput = None, settings: ServiceSettings | None = None) -> None:
         self.settings = settings or ServiceSettings()
         check_whole("rerank", self.settings.rerank, least=0)
         check_whole("cache", self.settings.cache, least=0)
         self._folder = Path(folder)
         self._lock = threading.Lock()
-        self._snapshot = open_snapshot(self._folder)
-        index = self._snapshot.index
-        if model is None or isinstance(model, str):
-            self.model = index.load_model(model)
-        else:
-            index.check_model(model, type(model).__name__)
-            self.model = model.eval()
+        self._index = open_index(self._folder)
+        self.model = self._index.load_model(model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         encoder = self.model.for_queries()
         self._batcher = Batcher(
@@ -214,12 +201,30 @@ class Service:
     def close(self) -> None:
         """Stop the thread and close the files."""
         self._batcher.close()
-        self._snapshot.index.close()
+        self._index.close()
 
     @property
     def index(self) -> Index:
-        """The index in its current state."""
-        return self._current().index
+        """The index in its current state, opened again after an update.
+
+        Raises:
+            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model.
+        """
+        with self._lock:
+            try:
+                if manifest_stamp(self._folder) == self._index.stamp:
+                    return self._index
+                fresh = open_index(self._folder)
+            except (OSError, ValueError) as error:
+                message = unreadable(error) if isinstance(error, OSError) else str(error)
+                raise IndexUnavailableError(message) from error
+            if fresh.manifest.weights != self._index.manifest.weights:
+                fresh.close()
+                message = "expected its previous model, got an index of another model; restart the service"
+                raise IndexUnavailableError(f"`{self._folder}`: {message}")
+            # The old one is not closed: other threads may still search it.
+            self._index = fresh
+            return fresh
 
     def search(self, text: str, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that match a text.
@@ -234,19 +239,15 @@ class Service:
             OverloadedError: There are too many queries.
         """
         query, k = _check_text(text), _check_k(k)
-        now = self._current()
-        vector = self._text_vector(query)
-        if not (now.index.manifest.cross and self.settings.rerank and now.source is not None):
-            found = now.index.photos.search(vector[None], k, filters)
-            return SearchResult(now.hits(found.numbers[0], found.scores[0], "text"))
-        found = now.index.photos.search(vector[None], max(k, self.settings.rerank), filters)
-        photos = now.photos(found.numbers[0])
+        index = self.index
+        vector = self._text_vector(query)[None]
+        if not (index.manifest.cross and self.settings.rerank and index.source is not None):
+            return SearchResult(_nearest_photos(index, vector, k, filters, "text"))
+        hits = _nearest_photos(index, vector, max(k, self.settings.rerank), filters, "text")
+        names, limit = [hit.name for hit in hits], index.manifest.max_pixels
         with self._heavy_work():
-            names, limit = [photo.name for photo in photos], now.index.manifest.max_pixels
-            scores = pair_scores(self.model, now.source, names, query, max_pixels=limit)
-        order = np.argsort(-scores, kind="stable")[:k]
-        numbers = np.array([photos[row].number for row in order], dtype=np.int64)
-        return SearchResult(now.hits(numbers, scores[order], "text"), reranked=len(photos))
+            scores = pair_scores(self.model, index.source, names, query, max_pixels=limit)
+        return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
 
     def search_image(self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to an image.
@@ -260,35 +261,33 @@ class Service:
             ValueError: It is not an image or too large, or the index was built from features.
         """
         k = _check_k(k)
-        now = self._current()
-        found = now.index.photos.search(self._encode_image(now, image)[0], k, filters)
-        return SearchResult(now.hits(found.numbers[0], found.scores[0], "photo"))
+        index = self.index
+        return SearchResult(_nearest_photos(index, self._encode_image(index, image)[0], k, filters, "photo"))
 
     def more_like(self, number: int, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to one of the index, without that one."""
         k = _check_k(k)
-        now = self._current()
-        photo = self.photo(number)
-        found = now.index.photos.search(now.index.photos.vectors([photo.number]), k + 1, filters)
-        others = found.numbers[0] != photo.number
-        return SearchResult(now.hits(found.numbers[0][others][:k], found.scores[0][others][:k], "photo"))
+        index = self.index
+        vector = index.photos.vectors([_photo(index, number).number])
+        hits = _nearest_photos(index, vector, k + 1, filters, "photo")
+        return SearchResult(tuple(hit for hit in hits if hit.number != number)[:k])
 
     def captions_for_image(
         self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None
     ) -> SearchResult[CaptionHit]:
         """Find captions of the index that describe an image."""
-        now = self._current()
-        vector, decoded = self._encode_image(now, image)
-        return self._search_captions(now, vector, k, filters, [decoded])
+        index = self.index
+        vector, decoded = self._encode_image(index, image)
+        return self._search_captions(index, vector, k, filters, [decoded])
 
     def captions_for(self, number: int, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[CaptionHit]:
         """Find captions of the index that describe one of its photos, including the photo's own."""
-        now = self._current()
-        photo = self.photo(number)
+        index = self.index
+        photo = _photo(index, number)
         inputs: Any = []
-        if now.index.manifest.cross and now.source is not None:
-            inputs, _ = read_inputs(now.source, [photo.name], now.index.manifest.max_pixels)
-        return self._search_captions(now, now.index.photos.vectors([photo.number]), k, filters, inputs)
+        if index.manifest.cross and index.source is not None:
+            inputs, _ = read_inputs(index.source, [photo.name], index.manifest.max_pixels)
+        return self._search_captions(index, index.photos.vectors([photo.number]), k, filters, inputs)
 
     def photo(self, number: int) -> Photo:
         """Catalog entry of a photo.
@@ -296,13 +295,12 @@ class Service:
         Raises:
             UnknownPhotoError: There is no such photo.
         """
-        found = self._current().photos([number])
-        return found[0] if found else _unknown_photo(number)
+        return _photo(self.index, number)
 
     def describe(self, number: int) -> PhotoInfo:
         """Path, date, location and captions of a photo; errors as :meth:`photo`."""
-        found = self._current().describe([number])
-        return found[0] if found else _unknown_photo(number)
+        index = self.index
+        return _describe(index, [_photo(index, number)])[0]
 
     def number_of(self, name: str) -> int | None:
         """Number of the photo with a name below the photo folder."""
@@ -323,11 +321,11 @@ class Service:
             ValueError: There is no such photo in the index, or the dataset has features only.
             OSError: Its file is missing.
         """
-        now = self._current()
-        photo = self.photo(number)
-        if now.source is None:
-            raise FileNotFoundError(2, "the photos of the index are missing", now.index.manifest.photos)
-        return now.source.read_image(photo.name)
+        index = self.index
+        photo = _photo(index, number)
+        if index.source is None:
+            raise FileNotFoundError(2, "the photos of the index are missing", index.manifest.photos)
+        return index.source.read_image(photo.name)
 
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo whose longer side is at most ``side`` pixels; errors as :meth:`read_photo`."""
@@ -337,74 +335,29 @@ class Service:
         return image
 
     def _search_captions(
-        self, now: "IndexSnapshot", vector: Vectors, k: int, filters: SearchFilter | None, inputs: Sequence[Any]
+        self, index: Index, vector: Vectors, k: int, filters: SearchFilter | None, inputs: Sequence[Any]
     ) -> SearchResult[CaptionHit]:
         k = _check_k(k)
-        if not now.index.catalog.count("captions"):
+        if not index.catalog.count("captions"):
             fail("captions", "an index with captions", "none", "put .txt files beside the photos, or index a dataset")
-        rerank = self.settings.rerank if now.index.manifest.cross and len(inputs) else 0
-        found = now.index.captions.search(vector, max(k, rerank), filters)
-        known = now.index.catalog.captions(found.numbers[0].tolist())
-        pairs = [
-            (known[number], score)
-            for number, score in zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True)
-            if number in known
-        ]
-        if rerank:
-            with self._heavy_work():
-                scores = self.model.similarity(inputs, [one.text for one, _ in pairs])[0].tolist()
-            pairs = sorted(((one, s) for (one, _), s in zip(pairs, scores, strict=True)), key=lambda pair: -pair[1])
-        calibrated = now.index.manifest.calibration["text"]([similarity for _, similarity in pairs])
-        hits = [
-            CaptionHit(one.text, now.path(one.name), one.name, one.photo, float(score), similarity)
-            for (one, similarity), score in zip(pairs[:k], calibrated, strict=False)
-        ]
-        return SearchResult(tuple(hits), reranked=len(pairs) if rerank else 0)
+        rerank = self.settings.rerank if index.manifest.cross and len(inputs) else 0
+        hits = _nearest_captions(index, vector, max(k, rerank), filters)
+        if not rerank:
+            return SearchResult(hits)
+        with self._heavy_work():
+            scores = self.model.similarity(inputs, [hit.text for hit in hits])[0].numpy()
+        return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
 
-    def _encode_image(self, now: "IndexSnapshot", image: ImageInput) -> "tuple[Vectors, Image.Image]":
-        if now.index.manifest.features is not None:
+    def _encode_image(self, index: Index, image: ImageInput) -> "tuple[Vectors, Image.Image]":
+        if index.manifest.features is not None:
             fail("image", "an index of images", "one of features", "search with text, or for photos like one of them")
         decoded = decode(image, "image") if isinstance(image, bytes) else image
         with self._heavy_work():
             return image_vectors(self.model, [self.model.prepare_images([decoded])]), decoded
 
-    @contextmanager
-    def _heavy_work(self) -> Iterator[None]:
+    def _heavy_work(self) -> AbstractContextManager[None]:
         """Limit how many image queries and rerankings run at the same time."""
-        if not self._heavy.acquire(timeout=self.settings.timeout):
-            raise OverloadedError(math.ceil(self.settings.timeout))
-        try:
-            yield
-        finally:
-            self._heavy.release()
-
-    def _current(self) -> "IndexSnapshot":
-        """The index in its current state, opened again after an update.
-
-        Raises:
-            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model.
-        """
-        with self._lock:
-            try:
-                if _stamp(self._folder) == self._snapshot.stamp:
-                    return self._snapshot
-                fresh = open_snapshot(self._folder)
-            except OSError as error:
-                raise IndexUnavailableError(unreadable(error)) from error
-            except ValueError as error:
-                raise IndexUnavailableError(str(error)) from error
-            if fresh.index.manifest.weights != self._snapshot.index.manifest.weights:
-                fresh.index.close()
-                message = "expected its previous model, got an index of another model; restart the service"
-                raise IndexUnavailableError(f"`{self._folder}`: {message}")
-            # The old one is not closed: other threads may still search it.
-            self._snapshot = fresh
-            return fresh
-
-
-def _unknown_photo(number: int) -> NoReturn:
-    hint = "it may have been removed: search again"
-    fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
+        return limit_work(self._heavy, self.settings.timeout)
 
 
 def _check_text(text: str) -> str:
@@ -425,74 +378,67 @@ def _check_k(k: int) -> int:
     return k
 
 
-@dataclass(frozen=True)
-class IndexSnapshot:
-    """An open index in one state.
-
-    Attributes:
-        stamp: Changes with every run of ``bcls index``.
-        index: The index.
-        source: Source of its photos; ``None`` if it is missing.
-    """
-
-    stamp: tuple[int, int]
-    index: Index
-    source: PhotoSource | None
-
-    def path(self, name: str) -> str:
-        """Path of a photo for display."""
-        if self.source is not None:
-            try:
-                return self.source.path_of(name)
-            except FileNotFoundError:
-                pass
-        return str(Path(self.index.manifest.photos) / name)
-
-    def photos(self, numbers: Sequence[int] | Numbers) -> list[Photo]:
-        """Catalog entries in the given order; numbers that are not in the index are left out."""
-        known = self.index.catalog.photos([int(number) for number in numbers])
-        return [known[int(number)] for number in numbers if int(number) in known]
-
-    def describe(self, numbers: Sequence[int] | Numbers) -> list[PhotoInfo]:
-        """Photos with paths and captions, in the given order; numbers that are not in the index are left out."""
-        photos = self.photos(numbers)
-        captions: dict[int, list[str]] = {photo.number: [] for photo in photos}
-        for caption in self.index.catalog.captions_of(list(captions)).values():
-            captions[caption.photo].append(caption.text)
-        return [
-            PhotoInfo(
-                number=photo.number,
-                path=self.path(photo.name),
-                name=photo.name,
-                date=photo.date,
-                from_camera=photo.from_camera,
-                location=photo.location,
-                captions=tuple(captions[photo.number]),
-            )
-            for photo in photos
-        ]
-
-    def hits(self, numbers: Numbers, similarities: npt.NDArray[Any], kind: str) -> tuple[Hit, ...]:
-        """Photos with scores, calibrated for a kind of query."""
-        scores = self.index.manifest.calibration[kind](similarities)
-        values = dict(zip(numbers.tolist(), zip(scores.tolist(), similarities.tolist(), strict=True), strict=True))
-        found = [(info, *values[info.number]) for info in self.describe(numbers)]
-        return tuple(Hit(**vars(info), score=score, similarity=similarity) for info, score, similarity in found)
+def _path(index: Index, name: str) -> str:
+    """Path of a photo for display."""
+    if index.source is not None:
+        try:
+            return index.source.path_of(name)
+        except FileNotFoundError:
+            pass
+    return str(Path(index.manifest.photos) / name)
 
 
-def open_snapshot(folder: Path) -> IndexSnapshot:
-    """Open an index. Without its photos, searches still work, and results have the paths that the photos had."""
-    stamp = _stamp(folder) if (folder / FILE).exists() else (0, 0)
-    index = open_index(folder)
-    try:
-        return IndexSnapshot(stamp, index, index.source())
-    except (OSError, ValueError):  # missing, or changed, such as a truncated archive
-        return IndexSnapshot(stamp, index, None)
+def _photo(index: Index, number: int) -> Photo:
+    """Catalog entry of a photo."""
+    found = index.catalog.photos([number])
+    if number not in found:
+        hint = "it may have been removed: search again"
+        fail("number", "the number of a photo in the index", number, hint, UnknownPhotoError)
+    return found[number]
 
 
-def _stamp(folder: Path) -> tuple[int, int]:
-    found = (folder / FILE).stat()
-    return found.st_mtime_ns, found.st_ino
+def _describe(index: Index, photos: Sequence[Photo]) -> list[PhotoInfo]:
+    """Photos with paths and captions, in the given order."""
+    captions: dict[int, list[str]] = {photo.number: [] for photo in photos}
+    for caption in index.catalog.captions_of(list(captions)).values():
+        captions[caption.photo].append(caption.text)
+    return [
+        PhotoInfo(one.number, _path(index, one.name), one.name, one.date, one.from_camera, one.location, texts)
+        for one, texts in zip(photos, map(tuple, captions.values()), strict=True)
+    ]
+
+
+def _nearest_photos(index: Index, vector: Vectors, k: int, filters: SearchFilter | None, kind: str) -> tuple[Hit, ...]:
+    """Photos with the most similar vectors, for a kind of query."""
+    found = index.photos.search(vector, k, filters)
+    similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
+    known = index.catalog.photos(list(similarities))
+    photos = _describe(index, [known[number] for number in similarities if number in known])
+    hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
+    return _ranked(index, hits, [hit.similarity for hit in hits], kind)
+
+
+def _nearest_captions(index: Index, vector: Vectors, k: int, filters: SearchFilter | None) -> tuple[CaptionHit, ...]:
+    """Captions with the most similar vectors."""
+    found = index.captions.search(vector, k, filters)
+    similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
+    known = index.catalog.captions(list(similarities))
+    captions = [known[number] for number in similarities if number in known]
+    hits = [
+        CaptionHit(one.text, _path(index, one.name), one.name, one.photo, 0.0, similarities[one.number])
+        for one in captions
+    ]
+    return _ranked(index, hits, [hit.similarity for hit in hits], "text")
+
+
+def _ranked(index: Index, hits: Sequence[_Hit], similarities: npt.ArrayLike, kind: str) -> tuple[_Hit, ...]:
+    """Hits with the given similarities, best first; scores are calibrated for a kind of query."""
+    values = np.asarray(similarities, dtype=np.float64)
+    scores = index.manifest.calibration[kind](values)
+    return tuple(
+        replace(hits[row], score=float(scores[row]), similarity=float(values[row]))
+        for row in np.argsort(-values, kind="stable")
+    )
 
 
 def unreadable(error: OSError) -> str:

@@ -1,7 +1,7 @@
 """The JSON API: its routes, parameters and response models."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from bcls.data.images import FORMATS, decode
+from bcls.search.catalog import Photo
 from bcls.search.engine import SearchFilter, parse_filter
 from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
 from bcls.web.responses import ProblemError, missing_file
@@ -129,6 +130,9 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _UPLOAD = _problems(400, 408, 413, 415, 422)
 _PHOTO = _problems(404, 422)
+_METRICS = {**_problems(), 200: {"content": {"text/plain": {}}}}
+_THUMBNAIL = {**_PHOTO, 200: {"content": {"image/jpeg": {}}, "description": "The thumbnail."}}
+_FILE = {**_PHOTO, 200: {"content": {"image/*": {}}, "description": "The file."}}
 
 
 @routes.get("/healthz", tags=["server"], responses=_problems())
@@ -137,12 +141,7 @@ async def healthz() -> Health:
     return Health()
 
 
-@routes.get(
-    "/metrics",
-    tags=["server"],
-    response_class=Response,
-    responses={**_problems(), 200: {"content": {"text/plain": {}}}},
-)
+@routes.get("/metrics", tags=["server"], response_class=Response, responses=_METRICS)
 async def metrics(site: SiteOf) -> Response:
     """Metrics in the text format of Prometheus."""
     return Response(site.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -186,12 +185,7 @@ def similar(site: SiteOf, number: Number, filters: Filters, k: Results = 10) -> 
     return _json(site.service.more_like(number, k, filters))
 
 
-@routes.get(
-    "/api/photos/{number}/thumbnail",
-    tags=["photos"],
-    response_class=Response,
-    responses={**_PHOTO, 200: {"content": {"image/jpeg": {}}, "description": "The thumbnail."}},
-)
+@routes.get("/api/photos/{number}/thumbnail", tags=["photos"], response_class=Response, responses=_THUMBNAIL)
 def thumbnail(
     request: Request,
     site: SiteOf,
@@ -199,33 +193,24 @@ def thumbnail(
     size: Annotated[str, Query(pattern="^(small|large)$", description="small: 320 pixels, large: 1280.")] = "small",
 ) -> Response:
     """A small version of a photo, as a JPEG file."""
-    known = site.service.photo(number)
-    headers = _cache_headers(f"{known.sha256}-{size}")
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    with missing_file(known.name):
-        content = site.thumbnails.jpeg(number, _SIDES[size])
-    return Response(content, media_type="image/jpeg", headers=headers)
+
+    def read() -> Response:
+        return Response(site.thumbnails.jpeg(number, _SIDES[size]), media_type="image/jpeg")
+
+    return _cached(request, site.service.photo(number), size, read)
 
 
-@routes.get(
-    "/api/photos/{number}/file",
-    tags=["photos"],
-    response_class=Response,
-    responses={**_PHOTO, 200: {"content": {"image/*": {}}, "description": "The file."}},
-)
+@routes.get("/api/photos/{number}/file", tags=["photos"], response_class=Response, responses=_FILE)
 def file(request: Request, site: SiteOf, number: Number) -> Response:
     """The unchanged file of a photo."""
-    known = site.service.photo(number)
-    headers = _cache_headers(known.sha256)
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    with missing_file(known.name):
+
+    def read() -> Response:
         content = site.service.read_photo(number)
         media_type = _media_type(content)
-    if media_type is None:
-        headers["Content-Disposition"] = "attachment"
-    return _ChunkedResponse(content, media_type=media_type or "image/tiff", headers=headers)
+        headers = {} if media_type else {"Content-Disposition": "attachment"}
+        return _ChunkedResponse(content, media_type=media_type or "image/tiff", headers=headers)
+
+    return _cached(request, site.service.photo(number), "file", read)
 
 
 @contextmanager
@@ -264,12 +249,18 @@ class _ChunkedResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _cache_headers(tag: str) -> dict[str, str]:
-    """Headers of an image that browsers cache and revalidate.
+def _cached(request: Request, photo: Photo, version: str, read: Callable[[], Response]) -> Response:
+    """An image that browsers cache and revalidate.
 
     A number identifies a photo in one index only, and another index may be served at the same address later.
     """
-    return {"Cache-Control": "private, no-cache", "ETag": f'"{tag}"'}
+    headers = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.sha256}-{version}"'}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    with missing_file(photo.name):
+        response = read()
+    response.headers.update(headers)
+    return response
 
 
 def _media_type(content: bytes) -> str | None:

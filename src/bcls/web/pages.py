@@ -3,18 +3,18 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from bcls.search.service import CaptionHit, Hit, PhotoInfo, SearchResult, Service
+from bcls.search.service import Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
 from bcls.web.api import Filters, Number, Results, SiteOf, Upload, uploaded
 from bcls.web.responses import ProblemError, is_fragment, render, static_files
 from bcls.web.security import COOKIE, LOGIN_SECONDS, create_login, is_token
-from bcls.web.site import WRONG, PairLabels
+from bcls.web.site import WRONG, Site
 
 routes = APIRouter(include_in_schema=False)
 #: Photos on the first page, and photos that each click on "More" adds.
@@ -24,41 +24,46 @@ _CAPTIONS, _SIMILAR = 8, 12
 #: In the compare view: results that are shown, and results among which the correct one is searched.
 _COMPARED, _DEPTH = 10, 100
 _FILTERS = ("after", "before", "under", "words")
-Fitting = Annotated[bool, Query()]
+#: Captions of a photo, and a text.
+Pairs: TypeAlias = Sequence[tuple[Sequence[str], str]]
+
+
+@dataclass(frozen=True)
+class PageQuery:
+    """Parameters of the search page; results that are not relevant are left out if ``fitting``."""
+
+    filters: Filters
+    q: str = ""
+    k: Results = SHOWN
+    fitting: Annotated[bool, Query()] = False
+
+
+Parameters = Annotated[PageQuery, Depends()]
 
 
 @routes.get("/")
-def search_page(
-    request: Request, site: SiteOf, filters: Filters, q: str = "", k: Results = SHOWN, fitting: Fitting = False
-) -> Response:
+def search_page(request: Request, site: SiteOf, query: Parameters) -> Response:
     """The search page, with results if the address has a query."""
     catalog = site.service.index.catalog
-    values: dict[str, Any] = {"q": q, "fitting": fitting, "filters": _filter_texts(request), "found": None}
+    values = {"q": query.q, "fitting": query.fitting, "filters": _filter_texts(request)}
     values |= {"photos": catalog.count(), "captions": catalog.count("captions")}
-    if q.strip():
-        values["found"] = _results(request, site.service.search(q, k, filters), k, fitting, q)
-    return render(request, "search.html", values)
+    return render(request, "search.html", {**values, "found": _results(request, site, query)})
 
 
 @routes.get("/results")
-def results(
-    request: Request, site: SiteOf, filters: Filters, q: str = "", k: Results = SHOWN, fitting: Fitting = False
-) -> Response:
+def results(request: Request, site: SiteOf, query: Parameters) -> Response:
     """Results for a text, as a page fragment; an empty query has none."""
-    if not q.strip():
-        return render(request, "_results.html", {"found": None}, headers={"HX-Replace-Url": "/"})
-    values = {"found": _results(request, site.service.search(q, k, filters), k, fitting, q)}
-    return render(request, "_results.html", values, headers={"HX-Replace-Url": "/?" + _address(request, q, fitting)})
+    found = _results(request, site, query)
+    headers = {"HX-Replace-Url": "/?" + _address(request, query) if found else "/"}
+    return render(request, "_results.html", {"found": found}, headers=headers)
 
 
 @routes.post("/results")
-def results_for_image(
-    request: Request, site: SiteOf, image: Upload, filters: Filters, k: Results = SHOWN, fitting: Fitting = False
-) -> Response:
-    """Results for an image, as a page fragment."""
+def results_for_image(request: Request, site: SiteOf, image: Upload, query: Parameters) -> Response:
+    """Results for an image, as a page fragment, without a link to more of them."""
     with uploaded(site, image) as decoded:
-        found = site.service.search_image(decoded, k, filters)
-    return render(request, "_results.html", {"found": _results(request, found, k, fitting, None)})
+        found = site.service.search_image(decoded, query.k, query.filters)
+    return render(request, "_results.html", {"found": {**_note(found, query), "more": None}})
 
 
 @routes.get("/photo/{number}")
@@ -116,69 +121,37 @@ async def static_file(name: str) -> Response:
     return Response(found.content, headers=headers)
 
 
-def _results(request: Request, found: SearchResult[Hit], k: int, fitting: bool, q: str | None) -> dict[str, Any]:
-    """Variables of the template for results; ``q`` is ``None`` for an image, whose results have no "More"."""
-    hits = [hit for hit in found.hits if hit.fits or not fitting]
+def _results(request: Request, site: Site, query: PageQuery) -> dict[str, Any] | None:
+    """Variables of the template for the results of a text; ``None`` without a text."""
+    if not query.q.strip():
+        return None
+    found = _note(site.service.search(query.q, query.k, query.filters), query)
+    more = len(found["hits"]) == query.k < 10 * SHOWN
+    return {**found, "more": f"/results?{_address(request, query)}&k={query.k + SHOWN}" if more else None}
+
+
+def _note(found: SearchResult[Hit], query: PageQuery) -> dict[str, Any]:
+    """The hits that are shown, and a line about them."""
+    hits = [hit for hit in found.hits if hit.fits or not query.fitting]
     if not found.hits:
         note = "No photo passes the filters."
     elif not found.fits:
-        note = "No relevant photo." if fitting else "No relevant photo; these are the nearest."
+        note = "No relevant photo." if query.fitting else "No relevant photo; these are the nearest."
     else:
         note = f"{len(hits)} photo{'s' * (len(hits) != 1)}, best first."
     if found.reranked:
         note += f" The first {found.reranked} were reranked by cross attention."
-    more = None
-    if q is not None and len(hits) == k < 10 * SHOWN:
-        more = f"/results?{_address(request, q, fitting)}&k={k + SHOWN}"
-    return {"hits": hits, "note": note, "more": more}
+    return {"hits": hits, "note": note}
 
 
 def _filter_texts(request: Request) -> dict[str, str]:
     return {name: request.query_params.get(name, "") for name in _FILTERS}
 
 
-def _address(request: Request, q: str, fitting: bool) -> str:
+def _address(request: Request, query: PageQuery) -> str:
     given = {name: value for name, value in _filter_texts(request).items() if value}
-    return urlencode({"q": q, **given, **({"fitting": "true"} if fitting else {})}, errors="replace")
-
-
-@dataclass(frozen=True)
-class ComparedHit:
-    """A result in the compare view.
-
-    Attributes:
-        hit: The photo or caption.
-        label: Pseudo label of the pair, if there are captions and an encoder.
-        truth: Whether it belongs to the query.
-        photo: Number of its photo in the first index, which thumbnails come from; ``None`` if it is not there.
-    """
-
-    hit: Hit | CaptionHit
-    label: float | None
-    truth: bool
-    photo: int | None
-
-    @property
-    def wrong(self) -> bool:
-        """Whether the pseudo label marks it as wrong."""
-        return not self.truth and self.label is not None and self.label < WRONG
-
-
-@dataclass(frozen=True)
-class Column:
-    """The results of one model.
-
-    Attributes:
-        name: The model's name.
-        results: The first results.
-        rank: Rank of the first correct result, from 1; ``None`` if none was found.
-        depth: Number of results that were searched for it.
-    """
-
-    name: str
-    results: list[ComparedHit]
-    rank: int | None
-    depth: int
+    fitting = {"fitting": "true"} if query.fitting else {}
+    return urlencode({"q": query.q, **given, **fitting}, errors="replace")
 
 
 @routes.get("/compare")
@@ -192,43 +165,49 @@ def compare_page(
     values: dict[str, Any] = {"q": q, "photo": None, "columns": [], "labels": site.labels, "wrong": WRONG}
     if photo is not None:
         values["photo"] = info = site.service.describe(photo)
-        values["columns"] = [_caption_column(site.service, one, site.labels, info) for one in both]
+        values["columns"] = [_caption_column(site, one, info) for one in both]
     elif q.strip():
-        values["columns"] = [_photo_column(site.service, one, site.labels, q) for one in both]
+        values["columns"] = [_photo_column(site, one, q) for one in both]
     return render(request, "_compare.html" if is_fragment(request) else "compare.html", values)
 
 
-def _photo_column(first: Service, service: Service, labels: PairLabels | None, query: str) -> Column:
+def _photo_column(site: Site, service: Service, query: str) -> dict[str, Any]:
     """Photos for a text; those with the text as a caption are correct."""
     hits = service.search(query, _depth(service)).hits
     truths = [any(_normalized(caption) == _normalized(query) for caption in hit.captions) for hit in hits]
-    numbers = [hit.number if service is first else first.number_of(hit.name) for hit in hits[:_COMPARED]]
-    return _column(service, hits, truths, numbers, labels, [(hit.captions, query) for hit in hits[:_COMPARED]])
+    numbers = [site.service.number_of(hit.name) for hit in hits[:_COMPARED]]
+    return _column(site, service, hits, truths, numbers, [(hit.captions, query) for hit in hits[:_COMPARED]])
 
 
-def _caption_column(first: Service, service: Service, labels: PairLabels | None, photo: PhotoInfo) -> Column:
+def _caption_column(site: Site, service: Service, photo: PhotoInfo) -> dict[str, Any]:
     """Captions for a photo; its own are correct."""
-    number = photo.number if service is first else service.number_of(photo.name)
+    number = service.number_of(photo.name)
     if number is None:
         raise ProblemError(404, f"{photo.name} is not in the second index: index the same photos with both models")
     hits = service.captions_for(number, _depth(service)).hits
     truths = [hit.number == number for hit in hits]
     pairs = [(photo.captions, hit.text) for hit in hits[:_COMPARED]]
-    return _column(service, hits, truths, [photo.number] * len(pairs), labels, pairs)
+    return _column(site, service, hits, truths, [photo.number] * len(pairs), pairs)
 
 
 def _column(
-    service: Service,
-    hits: Sequence[Hit | CaptionHit],
-    truths: list[bool],
-    numbers: Sequence[int | None],
-    labels: PairLabels | None,
-    pairs: Sequence[tuple[Sequence[str], str]],
-) -> Column:
-    found = [None] * len(pairs) if labels is None else labels.of(pairs)
-    shown = zip(hits[: len(pairs)], found, truths[: len(pairs)], numbers, strict=True)
+    site: Site, service: Service, hits: Sequence[Any], truths: list[bool], numbers: Sequence[int | None], pairs: Pairs
+) -> dict[str, Any]:
+    """Variables of the template for the results of one model.
+
+    Args:
+        site: Has the encoder of pseudo labels.
+        service: Searches with the model.
+        hits: The photos or captions.
+        truths: Which of them belong to the query.
+        numbers: Numbers of the photos of the first hits in the first index, which thumbnails come from.
+        pairs: Captions of the photo and text of the first hits, which are shown.
+    """
+    found = [None] * len(pairs) if site.labels is None else site.labels.of(pairs)
+    shown = zip(hits, found, truths, numbers, strict=False)
+    results = [{"hit": hit, "label": label, "truth": truth, "photo": photo} for hit, label, truth, photo in shown]
     rank = truths.index(True) + 1 if True in truths else None
-    return Column(_model_name(service), [ComparedHit(*one) for one in shown], rank, len(hits))
+    return {"name": _model_name(service), "results": results, "rank": rank, "depth": len(hits)}
 
 
 def _normalized(text: str) -> str:

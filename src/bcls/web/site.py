@@ -1,11 +1,10 @@
 """The site that requests share: its settings, request metrics, thumbnail cache and pseudo labels."""
 
 import io
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily
 
 from bcls._core.errors import check_number, check_whole, fail
+from bcls.search.batcher import limit_work
 from bcls.search.service import Service
-from bcls.web.responses import ProblemError
 
 if TYPE_CHECKING:
     from bcls.labels.encoders import TextEncoder
@@ -93,20 +92,13 @@ class Site:
         self.thumbnails = ThumbnailCache(self.service)
         self._uploads = threading.BoundedSemaphore(_DECODED)
 
-    @contextmanager
-    def upload_slot(self) -> Iterator[None]:
+    def upload_slot(self) -> AbstractContextManager[None]:
         """Limit how many uploaded images are decoded at the same time.
 
         Raises:
-            ProblemError: 503, no slot became free in time.
+            OverloadedError: No slot became free in time.
         """
-        if not self._uploads.acquire(timeout=self.settings.timeout):
-            busy = "too many images at once: try again in a moment"
-            raise ProblemError(503, busy, math.ceil(self.settings.timeout))
-        try:
-            yield
-        finally:
-            self._uploads.release()
+        return limit_work(self._uploads, self.settings.timeout, "images")
 
     def close(self) -> None:
         """Close the services."""
@@ -208,16 +200,13 @@ class PairLabels:
     def of(self, pairs: Sequence[tuple[Sequence[str], str]]) -> list[float | None]:
         """Labels of pairs of a photo's captions and a text; ``None`` if the photo has no captions."""
         vectors = self._encode([one for captions, text in pairs if captions for one in (*captions, text)])
-        found: list[float | None] = []
-        for captions, text in pairs:
-            if not captions:
-                found.append(None)
-            elif text in captions:
-                found.append(1.0)  # exactly, as in training
-            else:
-                cosines = np.stack([vectors[one] for one in captions]) @ vectors[text]
-                found.append(float(np.clip(cosines.max(), -1, 1)))
-        return found
+
+        def label(captions: Sequence[str], text: str) -> float | None:
+            if not captions or text in captions:
+                return 1.0 if captions else None  # exactly 1, as in training
+            return float(np.clip(max(vectors[one] @ vectors[text] for one in captions), -1, 1))
+
+        return [label(*pair) for pair in pairs]
 
     def _encode(self, texts: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]:
         with self._lock:
