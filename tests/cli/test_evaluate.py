@@ -128,7 +128,7 @@ def test_the_page_of_two_models(run, tmp_path):
     assert "A - B" in out
     assert err.endswith("page: page.html\n")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "A a.npy + b.npy" in page
+    assert "A: a.npy + b.npy" in page
     assert "pseudo label of the pair" in page
 
 
@@ -249,7 +249,7 @@ def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
         alone = json.loads(run("evaluate", trained / model, *flags, "--json")[1])
         assert found[f"{side}_rsum"] == pytest.approx(alone["rsum"])
         assert err.count(f"scoring with {model} ...") == 1
-    assert "A run" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "A: run" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def test_serve_answer_and_stop(made, tmp_path):
     )
     try:
         line = process.stdout.readline()
-        address = re.fullmatch(r"6 photos at (http://127\.0\.0\.1:\d+) \(Ctrl-C ends it\)\n", line)
-        assert address, line + process.stderr.read()
+        address = re.fullmatch(r"6 photos at (http://127\.0\.0\.1:\d+) \(Ctrl-C to stop\)\n", line)
+        assert address, line
         assert get(f"{address[1]}/healthz") == {"status": "ok"}
         found = get(f"{address[1]}/api/search?q=red&k=2", "a secret of the house")
         assert [row["name"] for row in found["results"]][:1] == ["0/000-red-red.png"]

@@ -138,7 +138,7 @@ class Photos:
     def read(self):
         catalog = Catalog(self.folder / "catalog.sqlite", read_only=True)
         try:
-            photos = catalog.looks()
+            photos = catalog.stamps()
             assert set(photos) in ({"0.jpg"}, {"0.jpg", "1.jpg"})
             assert catalog.count("captions") == 40 * len(photos)
             return len(photos) - 1

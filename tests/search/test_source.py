@@ -31,7 +31,7 @@ def test_large_files_beside_photos_are_not_read(tmp_path):
 
 def test_source_that_is_not_a_folder_or_archive(tmp_path):
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(ValueError, match="expected a folder, a zip or a plain tar"):
+    with pytest.raises(ValueError, match="expected a folder, a zip or an uncompressed tar"):
         open_source(tmp_path / "a.txt")
 
 

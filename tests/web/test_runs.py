@@ -21,7 +21,7 @@ def test_all_runs(client):
     assert "damaged" in page
     assert charts(page) == [
         "RSUM by epoch. vsepp <b>: 101 at 1, 103 at 3.",
-        "Tau, text to image by epoch. vsepp <b>: 0.1 at 1, 0.3 at 3.",
+        "Tau, image to text by epoch. vsepp <b>: 0.1 at 1, 0.3 at 3.",
     ]
 
 

@@ -105,13 +105,13 @@ def test_backgrounds_look_different():
 @pytest.mark.parametrize("size", [31, 0, 96.0, None])
 def test_bad_sizes_are_refused(scenes, size):
     for draw in (lambda: render(scenes[0], size), lambda: render_all(scenes, size)):
-        with pytest.raises(ValueError, match=r"`size`: expected a whole number not below 32, got .*; pass"):
+        with pytest.raises(ValueError, match=r"`size`: expected a whole number not below 32, got .*; use at least"):
             draw()
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5])
 def test_bad_workers_are_refused(scenes, workers):
-    with pytest.raises(ValueError, match=r"`workers`: expected a whole number not below 1, got .*; pass"):
+    with pytest.raises(ValueError, match=r"`workers`: expected a whole number not below 1, got .*; use at least"):
         render_all(scenes, workers=workers)
 
 

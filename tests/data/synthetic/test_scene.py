@@ -62,13 +62,13 @@ def test_objects_lie_inside_the_image(data):
 
 @pytest.mark.parametrize("images", [0, -3, 2.0, True, "4", None])
 def test_bad_image_counts_are_refused(images):
-    with pytest.raises(ValueError, match=r"`images`: expected a whole number not below 1, got .*; pass"):
+    with pytest.raises(ValueError, match=r"`images`: expected a whole number not below 1, got .*; use at least"):
         make_scenes(images)
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None])
 def test_bad_seeds_are_refused(seed):
-    with pytest.raises(ValueError, match=r"`seed`: expected a whole number not below 0, got .*; pass"):
+    with pytest.raises(ValueError, match=r"`seed`: expected a whole number not below 0, got .*; use at least"):
         make_scenes(1, seed=seed)
 
 

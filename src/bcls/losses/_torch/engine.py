@@ -106,7 +106,7 @@ def _bins(labels: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
 
 
 def _raise_keys(tile: Tile, keys: Keys, windows: Windows) -> None:
-    assert tile.relevance is not None  # noqa: S101  windows are given together with labels
+    assert tile.relevance is not None  # noqa: S101 - windows are given together with labels
     rows, columns = tile.similarity.shape
     negative, positive = _bins(tile.relevance, windows)
     counted = negative < windows.count
