@@ -1,8 +1,8 @@
-# `make demo` and `make test` set everything up by themselves on a bare machine with Python 3.11.
+# `make demo` and `make test` set everything up on a bare machine with Python 3.11.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Where the demo writes; any flag of `bcls demo` can be added with DEMO_FLAGS="--seeds 1".
+# Output folder of the demo; flags of `bcls demo` can be added with DEMO_FLAGS="--seeds 1".
 DEMO_OUT   ?= bcls-demo
 DEMO_FLAGS ?=
 
@@ -10,20 +10,20 @@ DEMO_FLAGS ?=
 
 help:
 	@echo "make demo      train three losses on synthetic scenes, about 3 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
-	@echo "make test      lint, types and the default tests with the coverage gate (under 12 minutes on 2 cores)"
+	@echo "make test      lint, types and the default tests with the coverage gate (under 10 minutes on 2 cores)"
 	@echo "make test-all  the default tests and those marked slow"
-	@echo "make lint      ruff and mypy alone"
-	@echo "make coverage  the tests with the coverage of the whole package, about 25 minutes"
+	@echo "make lint      ruff and mypy"
+	@echo "make coverage  the tests with the coverage of the whole package"
 	@echo "make bench     speed and memory of losses and evaluation, as ratios measured in one run"
 	@echo "make evidence  the paper's experiments on Flickr8k: DATA=folder JUDGEMENTS=folder, hours on a GPU"
 	@echo "make photo     the model that ships in the package, from the same folders"
 	@echo "make fuzz      100,000 damaged files for every reader, about two hours"
-	@echo "make faults    full disks, kills and cut files; writes docs/faults.md"
-	@echo "make mutants   mutation testing of losses and evaluation, about an hour"
+	@echo "make faults    full disks, kills and truncated files; writes docs/faults.md"
+	@echo "make mutants   mutation testing of losses and metrics, about an hour"
 	@echo "make audit     the installed packages against their hashes, and a bill of materials"
-	@echo "make release   wheel and sdist in dist, the same bytes every time"
+	@echo "make release   reproducible wheel and sdist in dist"
 	@echo "make docs      the documentation site in docs/_build"
-	@echo "make clean     remove what the other targets made"
+	@echo "make clean     remove everything that the other targets created"
 
 $(VENV)/.demo: pyproject.toml constraints.txt scripts/setup.sh
 	sh scripts/setup.sh "$(PYTHON)" "$(VENV)" all
@@ -42,7 +42,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -m "not slow" --cov --cov-fail-under=100
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" --cov --cov-fail-under=100
 
 test-all: lint
 	$(BIN)/pytest --cov --cov-fail-under=100
@@ -54,7 +54,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.evaluation
 
-# DATA is the imported dataset, JUDGEMENTS the folder with its ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
+# DATA is the imported dataset, JUDGEMENTS the folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
 SWEEPS     := dual vsepp tuned sgr saf convergence alpha beta lines gamma batch

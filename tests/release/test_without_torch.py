@@ -67,7 +67,8 @@ from bcls import relevance
 from bcls.evaluation import kendall, ndcg, recalls
 vectors = np.eye(3, 5, dtype=np.float32)
 labels = relevance(vectors, vectors, [0, 1, 2], caption_image=[0, 1, 2])
-print(recalls(labels, [0, 1, 2])["rsum"], round(kendall(labels, labels)["i2t_tau_b"], 9), ndcg(labels, labels)["i2t_ndcg"])
+tau = round(kendall(labels, labels)["i2t_tau_b"], 9)
+print(recalls(labels, [0, 1, 2])["rsum"], tau, ndcg(labels, labels)["i2t_ndcg"])
 """
     done = run(code)
     assert done.returncode == 0, done.stderr

@@ -146,6 +146,7 @@ class Catalog:
         return int(found[0]) if len(found) else None
 
     def _captions(self, column: str, numbers: Sequence[int]) -> dict[int, IndexedCaption]:
+        # The column is one of ours.
         query = (
             "SELECT captions.number, photo, name, text FROM captions JOIN photos ON photos.number = photo "  # noqa: S608
             f"WHERE {column} IN (SELECT value FROM json_each(?)) ORDER BY captions.number"
