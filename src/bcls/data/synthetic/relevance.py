@@ -32,19 +32,10 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
+import bcls.data.synthetic.scene as world
 from bcls._core.errors import fail
 from bcls.data.synthetic.captions import Caption, Facts, Mention
-from bcls.data.synthetic.scene import (
-    BACKGROUNDS,
-    CATEGORIES,
-    COLOURS,
-    MAX_OBJECTS,
-    RELATIONS,
-    SIZES,
-    Floats,
-    Scene,
-    relation_credits,
-)
+from bcls.data.synthetic.scene import CATEGORIES, MAX_OBJECTS, Floats, Scene
 
 # Weights are integers, so that a caption that is completely true scores exactly 1.
 CATEGORY_WEIGHT = 4
@@ -106,15 +97,17 @@ class _Scorer:
             return [[getattr(one, attribute) for one in scene.objects] for scene in scenes]
 
         self.category = _CreditTable(CATEGORIES, category_credit, objects("category"))
-        self.colour = _CreditTable(COLOURS, colour_credit, objects("colour"))
-        self.size = _CreditTable(SIZES, size_credit, objects("size"))
-        self.background = _CreditTable(BACKGROUNDS, background_credit, [[scene.background] for scene in scenes])
+        self.colour = _CreditTable(world.COLOURS, colour_credit, objects("colour"))
+        self.size = _CreditTable(world.SIZES, size_credit, objects("size"))
+        self.background = _CreditTable(world.BACKGROUNDS, background_credit, [[scene.background] for scene in scenes])
         centres = np.zeros((len(scenes), MAX_OBJECTS, 2))
         for row, scene in enumerate(scenes):
             centres[row, : len(scene.objects)] = [(one.x, one.y) for one in scene.objects]
         offsets = centres[:, None, :, :] - centres[:, :, None, :]
         # Credit of each relation between any two objects of each scene: (N, 4, 4).
-        self.related = {kind: relation_credits(kind, offsets[..., 0], offsets[..., 1]) for kind in RELATIONS}
+        self.related = {
+            kind: world.relation_credits(kind, offsets[..., 0], offsets[..., 1]) for kind in world.RELATIONS
+        }
 
     def column(self, facts: Facts) -> npt.NDArray[np.float32]:
         """Return the relevance of one caption to every scene, of shape (N,)."""
