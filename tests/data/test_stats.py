@@ -40,6 +40,6 @@ def test_unreadable_images_are_skipped(data):
 
 
 def test_plot(data, tmp_path):
-    pytest.importorskip("matplotlib", reason='needs pip install "bcls[plots]"')
+    pytest.importorskip("matplotlib", reason='needs pip install "bcls[reports]"')
     plot_stats(compute_stats(data), tmp_path / "stats.svg", "made")
     assert (tmp_path / "stats.svg").read_text().rstrip().endswith("</svg>")

@@ -92,13 +92,8 @@ BACKGROUNDS = {name: Background(**one) for name, one in _VOCABULARY["backgrounds
 COLOURS: dict[str, list[str]] = _VOCABULARY["colours"]
 #: Phrases before the second object, and phrases that refer back to the object just named.
 RELATIONS: dict[str, list[list[str]]] = _VOCABULARY["relations"]
-# "middle" has no words: captions never state this size.
-SIZES: dict[str, tuple[str, ...]] = {
-    "small": ("small", "little", "tiny"),
-    "middle": (),
-    "large": ("large", "big", "huge"),
-}
-
+#: Words for each size. "middle" has none: captions never state this size.
+SIZES: dict[str, list[str]] = _VOCABULARY["sizes"]
 # Side of an object as a fraction of the side of the image; multiplied by width and height of the category.
 SIZE_SHARE: dict[str, float] = {"small": 0.19, "middle": 0.28, "large": 0.40}
 
