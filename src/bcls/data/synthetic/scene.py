@@ -202,19 +202,15 @@ def _sample_object(rng: np.random.Generator, background: str) -> SceneObject:
     colour = pick(rng, tuple(COLOURS), weights)
     size = pick(rng, tuple(SIZES), _SIZE_WEIGHTS)
     draft = SceneObject(name, colour, size, 0.5, 0.5)
-    x = _between(rng, draft.width / 2 + 0.02, 0.98 - draft.width / 2)
+    x = float(rng.uniform(draft.width / 2 + 0.02, 0.98 - draft.width / 2))
     if category.flies:
         top = draft.height / 2 + 0.02
-        y = _between(rng, top, max(top, 0.42))
+        y = float(rng.uniform(top, max(top, 0.42)))
     else:
         # Objects on the ground have their lower edge below the horizon.
-        bottom = _between(rng, 0.66, 0.97)
+        bottom = float(rng.uniform(0.66, 0.97))
         y = max(bottom - draft.height / 2, draft.height / 2 + 0.02)
     return SceneObject(name, colour, size, round(x, 3), round(y, 3), mirrored=bool(rng.random() < 0.5))
-
-
-def _between(rng: np.random.Generator, low: float, high: float) -> float:
-    return low + (high - low) * float(rng.random())
 
 
 def _fits(candidate: SceneObject, placed: list[SceneObject]) -> bool:
