@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from bcls._core.locks import lock_folder
-from bcls.data.write import _lock as importing
 from bcls.training.run_folder import locked
 from tests.faults.faulty import child
 from tests.faults.records import tried
@@ -17,8 +16,7 @@ from tests.faults.records import tried
 LOCKS = {
     "run folder": locked,
     "index": partial(lock_folder, name="lock"),
-    "import of a dataset": importing,
-    "features": lock_folder,
+    "import of a dataset, features": lock_folder,
 }
 
 

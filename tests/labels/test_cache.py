@@ -167,7 +167,7 @@ def test_complete_embeddings_do_not_need_the_package_of_the_encoder(dataset, mon
 
 
 def test_settings_are_checked_before_anything_is_read(dataset, monkeypatch):
-    monkeypatch.setattr(cache, "_captions_of", None)
+    monkeypatch.setattr(cache, "read_captions", None)
     for options, named in (
         ({"engine": "spark"}, "engine"),
         ({"workers": 0}, "workers"),

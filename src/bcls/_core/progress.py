@@ -80,15 +80,17 @@ def _lines(what: str, total: int) -> Iterator[Step]:
 
 @contextmanager
 def no_bars(logging: Any) -> Iterator[None]:
-    """Disable the progress bars of transformers, which it shows while it reads files.
+    """Disable the progress bars and warnings of transformers, which it shows while it reads files.
 
     Args:
         logging: ``transformers.utils.logging``.
     """
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()

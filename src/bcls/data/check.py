@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,27 +45,13 @@ NOTES = {
     "empty-regions": "some regions of an image are all zero",
     "not-checked": "part that was not checked",
 }
-#: Kinds whose image, or caption, goes into quarantine.
-_BAD_IMAGES = frozenset({"missing-image", "damaged-image", "image-without-captions", "bad-features"})
-_BAD_CAPTIONS = frozenset({"empty-caption"})
 _MAX_CAPTION = 1000
-#: File extensions of each format, as Pillow names it.
-_EXTENSIONS = {
-    "JPEG": {".jpg", ".jpeg"},
-    "MPO": {".jpg", ".jpeg"},
-    "PNG": {".png"},
-    "WEBP": {".webp"},
-    "GIF": {".gif"},
-    "BMP": {".bmp"},
-    "TIFF": {".tif", ".tiff"},
-}
 #: Side of the grey thumbnails that confirm near duplicates.
 _THUMBNAIL = 16
 #: Lowest correlation of two thumbnails of near duplicates.
 _MIN_CORRELATION = 0.95
 #: Standard deviation up to which a thumbnail has too little contrast to be compared.
 _MIN_CONTRAST = 4.0
-_BITS = 64
 _BLOCK = 256
 
 
@@ -163,7 +149,6 @@ def check_dataset(folder: str | Path, settings: CheckSettings | None = None) -> 
         fail("--near", "at most 8 bits", near, "with more, most images would count as duplicates")
     dataset = open_dataset(folder, images=settings.images)
     findings = [*_check_files(dataset, settings.images), *check_captions(dataset), *check_features(dataset)]
-    duplicates: list[Finding] = []
     if dataset.image_sources:
         for source in dict.fromkeys(dataset.image_sources):
             open_store(source).names()  # one error for a missing or refused archive, not one per image
@@ -172,11 +157,10 @@ def check_dataset(folder: str | Path, settings: CheckSettings | None = None) -> 
             # The images are elsewhere. A quarantine of all images would hide that.
             expected = f"images of the {len(found)} records of {dataset.folder}"
             fail("--images", expected, f"none of them ({found[0].detail})", "set their location with --images PATH")
-        duplicates = [*duplicate_images(prints), *(near_duplicates(prints, near) if near >= 0 else ())]
-        findings += [*found, *duplicates]
+        findings += [*found, *duplicate_images(prints), *(near_duplicates(prints, near) if near >= 0 else ())]
     else:
         findings.append(Finding("not-checked", "images", "the dataset has none"))
-    quarantine = _quarantine(dataset, findings, duplicates)
+    quarantine = _quarantine(dataset, findings)
     try:
         write_quarantine(dataset.folder, quarantine)
     except OSError as error:
@@ -211,14 +195,17 @@ def _check_files(dataset: Dataset, moved: str | None) -> Iterator[Finding]:
             yield Finding("changed-file", name, "the sha256 differs from the one in manifest.json")
 
 
-def _quarantine(dataset: Dataset, findings: Sequence[Finding], duplicates: Sequence[Finding]) -> Quarantine:
-    def reasons(kinds: frozenset[str], among: Sequence[Finding]) -> dict[str, str]:
-        return {one.subject: f"{one.kind}: {one.detail}" for one in among if one.kind in kinds}
-
-    # A file of features that cannot be read is a finding about no single image.
+def _quarantine(dataset: Dataset, findings: Sequence[Finding]) -> Quarantine:
+    """Collect the images and captions with problems; a file that cannot be read concerns no single image."""
     known = set(dataset.image_ids)
-    bad = {image: reason for image, reason in reasons(_BAD_IMAGES, findings).items() if image in known}
-    return Quarantine({**reasons(frozenset(PROBLEMS), duplicates), **bad}, reasons(_BAD_CAPTIONS, findings))
+    images: dict[str, str] = {}
+    captions: dict[str, str] = {}
+    for one in findings:
+        if one.kind == "empty-caption":
+            captions[one.subject] = f"{one.kind}: {one.detail}"
+        elif one.is_problem and one.kind != "changed-file" and one.subject in known:
+            images.setdefault(one.subject, f"{one.kind}: {one.detail}")
+    return Quarantine(images, captions)
 
 
 def check_captions(dataset: Dataset) -> Iterator[Finding]:
@@ -334,8 +321,9 @@ def _fingerprint(dataset: Dataset, max_pixels: int, image: ImageRecord) -> tuple
     except ValueError as error:
         return None, [Finding("damaged-image", image.image_id, str(error))]
     notes = []
-    extension = PurePosixPath(file).suffix.lower()
-    if extension not in _EXTENSIONS.get(file_format, {extension}):
+    # An MPO file is a JPEG file with a second image.
+    stated = Image.registered_extensions().get(PurePosixPath(file).suffix.lower())
+    if stated != file_format.replace("MPO", "JPEG"):
         notes.append(Finding("wrong-extension", image.image_id, f"{file} is a {file_format} file"))
     # The second frame of an MPO file is a preview or the other image of a stereo pair.
     if frames > 1 and file_format != "MPO":
@@ -358,9 +346,9 @@ def difference_hash(image: Image.Image) -> int:
 
 def duplicate_images(prints: Sequence[Fingerprint]) -> Iterator[Finding]:
     """Find images with equal files; the subject is the image that training should not use."""
-    groups: dict[str, list[Fingerprint]] = {}
+    groups = defaultdict(list)
     for one in prints:
-        groups.setdefault(one.sha256, []).append(one)
+        groups[one.sha256].append(one)
     for group in groups.values():
         kept = max(group, key=_priority)
         for one in group:
@@ -400,7 +388,7 @@ def near_pairs(hashes: npt.NDArray[np.uint64], groups: npt.NDArray[np.int64], ma
     pairs: list[tuple[int, int]] = []
     for start in range(0, len(bits), _BLOCK):
         block = slice(start, start + _BLOCK)
-        near = bits[block] @ bits[start:].T >= _BITS - 2 * max_bits
+        near = bits[block] @ bits[start:].T >= 64 - 2 * max_bits
         near &= groups[block, None] != groups[None, start:]
         pairs += [(start + int(row), start + int(column)) for row, column in np.argwhere(np.triu(near, 1))]
     return pairs

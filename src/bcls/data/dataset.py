@@ -12,23 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+import bcls.data.records as records
 from bcls._core.errors import check_choice, fail, shortened
 from bcls._core.locks import ForkLock
 from bcls.data.features import Features, open_features
 from bcls.data.image_files import ImageStore, match_names, open_store
 from bcls.data.images import MAX_PIXELS, decode
-from bcls.data.records import (
-    CAPTIONS,
-    Caption,
-    ImageRecord,
-    Manifest,
-    check_splits,
-    images_of,
-    read_captions,
-    read_images,
-    read_manifest,
-    read_quarantine,
-)
+from bcls.data.records import Caption, ImageRecord, Manifest
 
 
 def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> "Dataset":
@@ -46,19 +36,20 @@ def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> "Da
         OSError: A file cannot be read.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
-    captions = read_captions(folder)
-    listed = read_images(folder)
-    records = images_of(captions) if listed is None else listed
-    check_splits(str(folder / CAPTIONS), records, captions)
+    manifest = records.read_manifest(folder)
+    captions = records.read_captions(folder)
+    listed = records.read_images(folder)
+    if listed is None:
+        listed = records.images_of(captions)
+    records.check_splits(str(folder / records.CAPTIONS), listed, captions)
     seen: Counter[str] = Counter()
     positions = {}
-    for record in records:
+    for record in listed:
         positions[record.image_id] = record.split, seen[record.split]
         seen[record.split] += 1
     sources = tuple(folder / one.path for one in manifest.images)
-    reader = ImageReader(sources if images is None else relocate(sources, Path(images)), records)
-    dataset = Dataset(folder, manifest, records, captions, reader, positions)
+    reader = ImageReader(sources if images is None else relocate(sources, Path(images)), listed)
+    dataset = Dataset(folder, manifest, listed, captions, reader, positions)
     for split, stated in manifest.splits.items():
         counted = dataset.splits.get(split, (0, 0))
         if counted != stated:
@@ -147,7 +138,7 @@ class Dataset:
 
         An image without remaining captions is removed as well. If no check was run, nothing is removed.
         """
-        bad = read_quarantine(self.folder)
+        bad = records.read_quarantine(self.folder)
         good = tuple(one for one in self.captions if one.caption_id not in bad.captions)
         uncaptioned = {one.image_id for one in self.captions} - {one.image_id for one in good}
         removed = uncaptioned.union(bad.images)

@@ -65,7 +65,10 @@ def read_cxc(path: str | Path, kind: str | None = None) -> CxCPairs:
             fail(f"{path}, line 1", f"the columns {expected}", got, f"pass {kind or 'sits'}_*.csv of CxC")
         for row in reader:
             ids = [int(match[1]) for match in (_ID.search(cell[-60:]) for cell in row[:2]) if match]
-            score = _number(row[2]) if len(row) > 2 else math.nan
+            try:
+                score = float(row[2])
+            except (ValueError, IndexError):
+                score = math.nan
             if len(ids) < 2 or max(ids) >= 2**63 or not math.isfinite(score):
                 expected = "two names that end with a number, and a score"
                 fail(f"{path}, line {reader.line_num}", expected, ",".join(row)[:200], "download the table again")
@@ -148,13 +151,6 @@ def _read_lines(path: str | Path) -> list[str]:
     if not file.is_file():
         fail("path", "a file", f"nothing at {path}", "check the name")
     return read_lines(file)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _check_count(path: str | Path, rows: int) -> None:

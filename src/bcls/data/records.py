@@ -6,7 +6,7 @@ training skips, with the reasons.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -54,14 +54,10 @@ def read_captions(folder: Path) -> tuple[Caption, ...]:
     Raises:
         ValueError: A line is not a caption, or two captions have the same id; the message names file and line.
     """
-    path = folder / CAPTIONS
-    rows: Iterable[tuple[int, dict[str, Any]]] = ()
-    if not path.exists() and (folder / PARQUET).exists():
-        path = folder / PARQUET
-        rows = enumerate(_read_parquet(path), start=1)
-    else:
-        rows = read_json_lines(path)
-    return tuple(_parse(path, rows, _caption))
+    path, parquet = folder / CAPTIONS, folder / PARQUET
+    if parquet.exists() and not path.exists():
+        return tuple(_parse(parquet, enumerate(_read_parquet(parquet), start=1), _caption))
+    return tuple(_parse(path, read_json_lines(path), _caption))
 
 
 def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
@@ -76,10 +72,10 @@ def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
 
 def images_of(captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
     """Return a record for each image of the captions, in the order of their first captions."""
-    splits: dict[str, str] = {}
+    records: dict[str, ImageRecord] = {}
     for caption in captions:
-        splits.setdefault(caption.image_id, caption.split)
-    return tuple(ImageRecord(image, split) for image, split in splits.items())
+        records.setdefault(caption.image_id, ImageRecord(caption.image_id, caption.split))
+    return tuple(records.values())
 
 
 def check_splits(where: str, images: Iterable[ImageRecord], captions: Iterable[Caption]) -> None:
@@ -122,12 +118,11 @@ def _parse(
 
 
 def _caption(where: str, row: dict[str, Any]) -> Caption:
-    return Caption(
-        str(get_field(where, row, "caption_id", str, int, hint=_FIX_LINE)),
-        str(get_field(where, row, "image_id", str, int, hint=_FIX_LINE)),
-        get_field(where, row, "text", str, hint=_FIX_LINE, empty=True),
-        get_field(where, row, "split", str, hint=_FIX_LINE),
+    caption_id, image_id = (
+        str(get_field(where, row, key, str, int, hint=_FIX_LINE)) for key in ("caption_id", "image_id")
     )
+    text = get_field(where, row, "text", str, hint=_FIX_LINE, empty=True)
+    return Caption(caption_id, image_id, text, get_field(where, row, "split", str, hint=_FIX_LINE))
 
 
 def _image(where: str, row: dict[str, Any]) -> ImageRecord:
@@ -241,15 +236,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest. All other files must have been written before."""
-    content: dict[str, Any] = {
+    features = {name: {split: _entry(one) for split, one in files.items()} for name, files in manifest.features.items()}
+    content = {
         "format": FORMAT,
         "version": VERSION,
         "name": manifest.name,
         "splits": {split: {"images": n, "captions": c} for split, (n, c) in manifest.splits.items()},
         "images": [_entry(one) for one in manifest.images],
-        "features": {
-            name: {split: _entry(file) for split, file in files.items()} for name, files in manifest.features.items()
-        },
+        "features": features,
         "sha256": dict(manifest.sha256),
     }
     _write_json(folder / MANIFEST_FILE, content)
@@ -299,7 +293,7 @@ def read_quarantine(folder: Path) -> Quarantine:
     if not path.exists():
         return Quarantine()
     content = read_json(path)
-    parts: Sequence[Any] = [content.get(one) if isinstance(content, dict) else None for one in ("images", "captions")]
+    parts = [content.get(key) for key in ("images", "captions")] if isinstance(content, dict) else [None]
     if not all(isinstance(part, dict) for part in parts):
         hint = f"run `bcls data check {folder}` again"
         fail(str(path), '"images" and "captions" with ids and reasons', "something else", hint)

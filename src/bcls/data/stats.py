@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from bcls.data.dataset import Dataset
 from bcls.data.images import FORMATS
 from bcls.data.records import Manifest
+from bcls.reports.charts import figure_file
 
 Counts = npt.NDArray[np.int64]
 
@@ -80,23 +81,18 @@ def plot_stats(stats: list[SplitStats], path: Path, title: str) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    from bcls._core.extras import require
-
-    require("matplotlib", "reports", "plotting the statistics of a dataset")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 3.5), layout="constrained")
-    captions, words, sizes = figure.subplots(1, 3)
-    for one in stats:
-        captions.hist(one.captions, bins=np.arange(one.captions.max(initial=1) + 2) - 0.5, alpha=0.5, label=one.split)
-        words.hist(one.words, bins=np.arange(0, 52, 2), alpha=0.5, density=True, label=one.split)
-        sizes.scatter(one.widths, one.heights, s=4, alpha=0.3, label=one.split)
-    captions.set(xlabel="captions per image", ylabel="images")
-    words.set(xlabel="words per caption", ylabel="share of captions")
-    sizes.set(xlabel="image width", ylabel="image height")
-    captions.legend()
-    figure.suptitle(title)
-    figure.savefig(path)
+    with figure_file(path, (12, 3.5)) as figure:
+        captions, words, sizes = figure.subplots(1, 3)
+        for one in stats:
+            bins = np.arange(one.captions.max(initial=1) + 2) - 0.5
+            captions.hist(one.captions, bins=bins, alpha=0.5, label=one.split)
+            words.hist(one.words, bins=np.arange(0, 52, 2), alpha=0.5, density=True, label=one.split)
+            sizes.scatter(one.widths, one.heights, s=4, alpha=0.3, label=one.split)
+        captions.set(xlabel="captions per image", ylabel="images")
+        words.set(xlabel="words per caption", ylabel="share of captions")
+        sizes.set(xlabel="image width", ylabel="image height")
+        captions.legend()
+        figure.suptitle(title)
 
 
 def print_splits(manifest: Manifest) -> None:
@@ -140,12 +136,6 @@ def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
 def _summary(values: Counts) -> dict[str, float] | None:
     if not len(values):
         return None
-    low, middle, high = np.percentile(values, [5, 50, 95])
-    return {
-        "min": int(values.min()),
-        "p5": float(low),
-        "median": float(middle),
-        "mean": round(float(values.mean()), 3),
-        "p95": float(high),
-        "max": int(values.max()),
-    }
+    p5, median, p95 = np.percentile(values, [5, 50, 95]).tolist()
+    low, mean, high = int(values.min()), round(float(values.mean()), 3), int(values.max())
+    return {"min": low, "p5": p5, "median": median, "mean": mean, "p95": p95, "max": high}

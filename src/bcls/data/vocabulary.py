@@ -49,9 +49,7 @@ def _compile(*rules: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]
 
 #: Patterns and replacements, in order. Chunks are padded with a space on both sides.
 _OPENING = _compile(
-    (r"[«“‘„]|`+", r" \g<0> "),
-    (r"(?<=[ (\[{<])(?:\"|'')", " `` "),
-    (r"(?<!\w)'(?!re|ve|ll|[mtsdn])(?=\w)", "' "),
+    (r"[«“‘„]|`+", r" \g<0> "), (r"(?<=[ (\[{<])(?:\"|'')", " `` "), (r"(?<!\w)'(?!re|ve|ll|[mtsdn])(?=\w)", "' ")
 )
 _REST = _compile(
     # A comma or colon inside a number stays.

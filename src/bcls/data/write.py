@@ -4,33 +4,23 @@ import os
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import bcls.data.records as records
 from bcls._core.errors import fail
 from bcls._core.extras import sha256_of
-from bcls._core.files import sync_folder, take
+from bcls._core.files import sync_folder
+from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.image_files import check_member
-from bcls.data.records import (
-    CAPTIONS,
-    IMAGES,
-    MANIFEST_FILE,
-    Caption,
-    FeatureFile,
-    ImageFiles,
-    ImageRecord,
-    Manifest,
-    check_splits,
-    write_manifest,
-    write_records,
-)
+from bcls.data.records import Caption, FeatureFile, ImageFiles, ImageRecord, Manifest, write_manifest
 from bcls.data.text_files import is_unicode
 
-#: Lock file that exists while a dataset is written. A folder with it may be overwritten by another import.
+#: File that exists while a dataset is written. A folder with it may be overwritten by another import.
 _UNFINISHED = ".unfinished"
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -77,9 +67,10 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
     if not content.captions:
         fail("source", "at least one caption", "none", "check that the file contains captions")
     check_records(content)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder):
-        write_records(folder, content.images, content.captions)
+    with lock_folder(folder, "a folder that no other import writes to", argument="--out", name=_LOCK):
+        check_free(folder)  # another import may have finished between the first check and the lock
+        (folder / _UNFINISHED).touch()
+        records.write_records(folder, content.images, content.captions)
         images = tuple(_place_source(folder, number, content, copy) for number in range(len(content.sources)))
         if content.image_bytes is not None:
             images = (_pack(folder / "images.zip", content.image_bytes, len(content.images)),)
@@ -93,11 +84,12 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
                 name: {split: _place_features(folder, name, file, copy) for split, file in files.items()}
                 for name, files in content.features.items()
             },
-            {name: sha256_of(folder / name) for name in (CAPTIONS, IMAGES)},
+            {name: sha256_of(folder / name) for name in (records.CAPTIONS, records.IMAGES)},
         )
         _sync(folder)
         write_manifest(folder, manifest)
         (folder / _UNFINISHED).unlink()
+    (folder / _LOCK).unlink(missing_ok=True)
     return manifest
 
 
@@ -107,9 +99,10 @@ def check_free(folder: Path) -> None:
     Raises:
         ValueError: The folder contains a dataset or other files.
     """
-    if (folder / MANIFEST_FILE).exists():
+    if (folder / records.MANIFEST_FILE).exists():
         fail("--out", "a new folder", f"{folder} with a dataset in it", "choose another folder or remove that dataset")
-    if folder.is_dir() and not (folder / _UNFINISHED).exists() and any(folder.iterdir()):
+    others = {path.name for path in folder.iterdir()} - {_LOCK} if folder.is_dir() else set()
+    if others and _UNFINISHED not in others:
         fail("--out", "a new or empty folder", f"{folder} with files in it", "choose another folder")
 
 
@@ -121,9 +114,9 @@ def check_records(content: Content) -> None:
     """
     if not is_unicode(content.name):
         fail("source", "a name in valid Unicode", ascii(content.name)[:80], "set the name of the dataset with --name")
-    for what, records in (("image", content.images), ("caption", content.captions)):
+    for what, rows in (("image", content.images), ("caption", content.captions)):
         seen = set()
-        for record in records:
+        for record in rows:
             for key, value in zip(record._fields, record, strict=True):
                 if isinstance(value, str) and not is_unicode(value):
                     hint = "fix the source: it contains half of a surrogate pair"
@@ -134,22 +127,7 @@ def check_records(content: Content) -> None:
             if record[0] in seen:
                 fail("source", f"a unique id for every {what}", f"{record[0]!r} twice", "fix the source")
             seen.add(record[0])
-    check_splits("source", content.images, content.captions)
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to the folder. The system releases the lock when the process ends."""
-    with (folder / _UNFINISHED).open("a+", encoding="utf-8") as file:
-        owner = take(file)
-        if owner is not None:
-            got = f"{folder}, in use by {owner}"
-            fail("--out", "a folder that no other import writes to", got, "wait for it, or choose another folder")
-        # Another import may have finished between the first check and the lock.
-        if (folder / MANIFEST_FILE).exists():
-            (folder / _UNFINISHED).unlink(missing_ok=True)
-            check_free(folder)
-        yield
+    records.check_splits("source", content.images, content.captions)
 
 
 def _place_source(folder: Path, number: int, content: Content, copy: bool) -> ImageFiles:

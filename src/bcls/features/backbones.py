@@ -261,7 +261,7 @@ class VisionModel(Backbone):
         name = str(source)
         library = require("transformers", "photos", f"the backbone {name!r}")
         options = {"trust_remote_code": False, "local_files_only": isinstance(source, Path)}
-        with _quiet(library), _errors_in_one_line(name):
+        with no_bars(library.utils.logging), _errors_in_one_line(name):
             config = library.AutoConfig.from_pretrained(name, **options)
             model = library.AutoModel.from_pretrained(
                 name, config=config, dtype=torch.float32, use_safetensors=True, **options
@@ -348,19 +348,6 @@ def _processor_file(library: Any, source: str | Path) -> Path | None:
         if found is not None:
             return Path(found)
     return None
-
-
-@contextmanager
-def _quiet(library: Any) -> Iterator[None]:
-    """Suppress progress bars and warnings about unused weights."""
-    logging = library.utils.logging
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with no_bars(logging):
-            yield
-    finally:
-        logging.set_verbosity(level)
 
 
 @contextmanager

@@ -287,9 +287,7 @@ def _default_name(settings: FeatureSettings) -> str:
 
 
 def _check_splits(dataset: Dataset, split: str | None) -> tuple[str, ...]:
-    if split is not None:
-        check_choice("split", split, dataset.splits)
-    chosen = tuple(dataset.splits) if split is None else (split,)
+    chosen = tuple(dataset.splits) if split is None else (check_choice("split", split, dataset.splits),)
     for one in chosen:
         _check_name("split", one)
         images, stored = dataset.splits[one][0], dataset.split_sizes[one]

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +27,6 @@ Results: TypeAlias = Generator[tuple[int, npt.NDArray[Any]], None, None]
 ENGINES = ("local", "ray")
 
 
-@runtime_checkable
-class Prefetcher(Protocol):
-    """A worker with threads of its own that can start a block before the previous one is finished."""
-
-    def prefetch(self, block: Any) -> None:
-        """Start a block; the worker is called with it later."""
-
-    def close(self) -> None:
-        """Cancel the blocks that were started; the worker is not called again."""
-
-
 def run_blocks(
     blocks: Sequence[Block],
     start: Start[Block],
@@ -55,8 +44,9 @@ def run_blocks(
 
     Args:
         blocks: The arguments of the worker, one call for each; small, and picklable for ``"ray"``.
-        start: Builds a worker, in the process that runs it. A worker that is a :class:`Prefetcher` is given the next
-            block before it is called with the current one.
+        start: Builds a worker, in the process that runs it. A worker with threads of its own may have methods
+            ``prefetch(block)``, called with the next block before the worker is called with the current one, and
+            ``close()``, called at the end to cancel the blocks that were started.
         engine: ``"local"`` runs in this process, in order. ``"ray"`` is a Ray Data job (extra ``jobs``): workers are
             actors, and results are yielded in the order in which they finish.
         address: A Ray cluster, such as ``"auto"`` or ``"ray://head:10001"``, whose machines have this library
@@ -121,13 +111,11 @@ def torch_threads(count: int | None) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    if count != before:
-        torch.set_num_threads(count)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)
 
 
 def _run_local(blocks: Sequence[Block], start: Start[Block], threads: int | None) -> Results:
@@ -135,18 +123,18 @@ def _run_local(blocks: Sequence[Block], start: Start[Block], threads: int | None
         return
     with torch_threads(threads):
         work = start()
-    worker: object = work
+    prefetch: Any = getattr(work, "prefetch", None)
+    close: Any = getattr(work, "close", None)
     try:
         for number, block in enumerate(blocks):
             with torch_threads(threads):
-                if isinstance(worker, Prefetcher):
-                    for near in blocks[number : number + 2]:
-                        worker.prefetch(near)
+                for near in blocks[number : number + 2] if prefetch else ():
+                    prefetch(near)
                 result = work(block)
             yield number, result
     finally:
-        if isinstance(worker, Prefetcher):
-            worker.close()
+        if close:
+            close()
 
 
 #: Ray prints usage notes and hints unless these are set before it is imported.

@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.float16]
 
 
 class FeatureWorker:
-    """Computes the features of blocks of images; see :class:`bcls.features.jobs.Prefetcher`.
+    """Computes the features of blocks of images; see :func:`bcls.features.jobs.run_blocks`.
 
     Each lane is a thread that reads a batch of images and then runs the network on it with a single torch thread. While
     one lane reads, another computes, no lane waits for the slowest of several torch threads, and the result does not

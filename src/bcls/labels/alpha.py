@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._core.errors import fail
-from bcls._core.extras import require
 from bcls._core.progress import progress
 from bcls.labels.encoders import load_text_encoder
+from bcls.reports.charts import figure_file
 
 #: Edges of the 40 equal intervals of the histogram.
 _EDGES = np.linspace(-1, 1, 41)
@@ -154,15 +154,11 @@ def plot_histogram(spread: CaptionSpread, path: Path, title: str) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    require("matplotlib", "reports", "the plot of similarities")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    axes.stairs(100 * np.array(spread.histogram) / spread.pairs, _EDGES, fill=True, alpha=0.6)
-    axes.axvline(spread.mean, color="black", label=f"mean {spread.mean:.2f}")
-    low, high = spread.mean - spread.alpha, spread.mean + spread.alpha
-    axes.axvspan(low, high, alpha=0.15, label=f"± alpha {spread.alpha:.3f}")
-    axes.set(xlabel="similarity of two captions of one image", ylabel="% of pairs", title=title)
-    axes.legend()
-    figure.savefig(path)
+    with figure_file(path, (6, 3.5)) as figure:
+        axes = figure.subplots()
+        axes.stairs(100 * np.array(spread.histogram) / spread.pairs, _EDGES, fill=True, alpha=0.6)
+        axes.axvline(spread.mean, color="black", label=f"mean {spread.mean:.2f}")
+        low, high = spread.mean - spread.alpha, spread.mean + spread.alpha
+        axes.axvspan(low, high, alpha=0.15, label=f"± alpha {spread.alpha:.3f}")
+        axes.set(xlabel="similarity of two captions of one image", ylabel="% of pairs", title=title)
+        axes.legend()

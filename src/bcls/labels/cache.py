@@ -2,8 +2,8 @@
 
 import hashlib
 import json
+import platform
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -20,7 +20,7 @@ from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
 from bcls.data.features import load_array
-from bcls.data.records import CAPTIONS, PARQUET, Caption, read_captions
+from bcls.data.records import Caption, read_captions
 from bcls.features.array_cache import ArrayCache, first_difference, installed_versions
 from bcls.features.jobs import Worker, check_engine, run_blocks
 from bcls.labels.encoders import CLIP, PRECISIONS, find_source, load_text_encoder
@@ -69,7 +69,7 @@ def cached_embeddings(
     """
     check_choice("precision", precision, PRECISIONS)
     check_engine(engine, address, workers)
-    captions = _captions_of(dataset.folder)
+    captions = read_captions(dataset.folder)
     if not captions:
         fail("dataset", "captions", f"none in {dataset.folder}", "import the dataset again")
     folder = cache_folder(dataset.folder, encoder)
@@ -204,19 +204,6 @@ def _file_hash(path: Path, _size: int, _modified: int) -> str:
     return sha256_of(path)
 
 
-def _captions_of(folder: Path) -> tuple[Caption, ...]:
-    path = next((folder / name for name in (CAPTIONS, PARQUET) if (folder / name).exists()), folder / CAPTIONS)
-    status = path.stat()
-    return _read_captions(folder, status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=1)
-def _read_captions(folder: Path, _size: int, _modified: int) -> tuple[Caption, ...]:
-    """Read captions once per process, unless the file changes."""
-    return read_captions(folder)
-
-
-@lru_cache(maxsize=1)
 def _captions_hash(captions: tuple[Caption, ...]) -> str:
     digest = hashlib.sha256()
     for caption in captions:
@@ -234,7 +221,7 @@ def _manifest(folder: Path, captions: tuple[Caption, ...], encoder: str, precisi
         if found is None:
             raise
         hashes = {key: found.get(key) for key in ("weights", "settings")}  # cannot be compared on this machine
-    python = ".".join(map(str, sys.version_info[:3]))
+    packages = installed_versions("torch", "sentence-transformers", "transformers", "wordllama")
     return {
         "format": 1,
         "encoder": encoder,
@@ -243,10 +230,7 @@ def _manifest(folder: Path, captions: tuple[Caption, ...], encoder: str, precisi
         "captions_sha256": _captions_hash(captions),
         "dtype": "float16",
         "precision": precision,
-        "versions": {
-            "python": python,
-            **installed_versions("torch", "sentence-transformers", "transformers", "wordllama"),
-        },
+        "versions": {"python": platform.python_version(), **packages},
     }
 
 

@@ -15,6 +15,8 @@ from bcls._core.errors import check_choice, fail
 from bcls._core.extras import require
 from bcls.labels.encoders import Progress
 
+Ids = NDArray[np.int64]
+
 #: Names of the metrics.
 SCORERS = ("cider", "meteor", "spice")
 
@@ -57,12 +59,7 @@ class PairScorer:
                     fail(name, f"Stanford CoreNLP in {folder / file}", "no such file", hint)
 
     def pair_scores(
-        self,
-        texts: Sequence[str],
-        image_of_caption: NDArray[np.int64],
-        images: NDArray[np.int64],
-        captions: NDArray[np.int64],
-        progress: Progress | None = None,
+        self, texts: Sequence[str], image_of_caption: Ids, images: Ids, captions: Ids, progress: Progress | None = None
     ) -> NDArray[np.float64]:
         """Score pairs (image, caption). All captions of the image are references, including the caption itself.
 
@@ -102,7 +99,7 @@ class PairScorer:
         return scores
 
 
-def _references(image_of_caption: NDArray[np.int64]) -> dict[Any, list[int]]:
+def _references(image_of_caption: Ids) -> dict[Any, list[int]]:
     """Row numbers of the captions of each image."""
     references: dict[Any, list[int]] = {}
     for row, image in enumerate(image_of_caption.tolist()):
@@ -111,11 +108,7 @@ def _references(image_of_caption: NDArray[np.int64]) -> dict[Any, list[int]]:
 
 
 def cider_d(
-    words: Sequence[Sequence[str]],
-    image_of_caption: NDArray[np.int64],
-    images: NDArray[np.int64],
-    captions: NDArray[np.int64],
-    progress: Progress | None = None,
+    words: Sequence[Sequence[str]], image_of_caption: Ids, images: Ids, captions: Ids, progress: Progress | None = None
 ) -> NDArray[np.float64]:
     r"""Compute CIDEr-D of pairs (image, caption) of tokenized captions.
 

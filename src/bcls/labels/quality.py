@@ -1,13 +1,15 @@
 """Quality of labels: their correlation with human judgements of image-caption pairs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.Image import Image
 
 from bcls._core.errors import check_choice, fail
 from bcls._core.progress import progress
@@ -22,9 +24,6 @@ from bcls.labels.caption_metrics import SCORERS, load_pair_scorer
 from bcls.labels.encoders import ClipEncoder, load_text_encoder
 from bcls.labels.relevance import AGGREGATES, pair_relevance
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 Ids = NDArray[np.int64]
 Labels = NDArray[np.float64]
 
@@ -32,6 +31,7 @@ Labels = NDArray[np.float64]
 REFERENCES = "references"
 #: Aggregate of a score that is computed from the photo instead of its captions.
 IMAGE = "image"
+_ALL_RATED = "every rated caption, and the captions of every rated image"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RatedPairs:
     captions: Ids
     ratings: NDArray[np.float64]
     groups: Ids
-    photo: "Callable[[int], Image] | None" = None
+    photo: Callable[[int], Image] | None = None
 
     @property
     def own(self) -> NDArray[np.bool_]:
@@ -80,7 +80,8 @@ def load_cxc(cxc: Path, captions: Path, photos: Path | None = None) -> RatedPair
     pairs = read_cxc(cxc, "sits")
     texts, caption_ids, image_ids = _coco_captions(captions)
     known, image_of_caption = np.unique(image_ids, return_inverse=True)
-    images, rows = _positions(known, pairs.second, captions), _positions(caption_ids, pairs.first, captions)
+    images = _positions("--captions", _ALL_RATED, known.tolist(), pairs.second)
+    rows = _positions("--captions", _ALL_RATED, caption_ids.tolist(), pairs.first)
     photo = None
     if photos is not None:
         records = [ImageRecord(str(one), "test") for one in known.tolist()]
@@ -102,7 +103,8 @@ def load_sts(sts: Path, captions: Path) -> RatedPairs:
     """
     pairs = read_cxc(sts, "sts")
     texts, caption_ids, image_ids = _coco_captions(captions)
-    first, second = (_positions(caption_ids, ids, captions) for ids in (pairs.first, pairs.second))
+    known = caption_ids.tolist()
+    first, second = (_positions("--captions", _ALL_RATED, known, ids) for ids in (pairs.first, pairs.second))
     return RatedPairs("cxc-sts", texts, np.arange(len(texts)), first, second, pairs.score, image_ids[first])
 
 
@@ -118,13 +120,14 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
     """
     settings = ImportSettings(out="", images=None if photos is None else str(photos))
     content = read_karpathy(folder / "dataset_flickr8k.json", settings)
-    image_number = {image.image_id: number for number, image in enumerate(content.images)}
-    image_of_caption = np.array([image_number[caption.image_id] for caption in content.captions], dtype=np.int64)
-    caption_row: dict[str, int] = {}
-    captions_of = [0] * len(image_number)
-    for row, image in enumerate(image_of_caption.tolist()):
-        caption_row[f"{content.captions[row].image_id}#{captions_of[image]}"] = row
-        captions_of[image] += 1
+    image_ids = [image.image_id for image in content.images]
+    own = np.array([caption.image_id for caption in content.captions])
+    image_of_caption = _positions("dataset_flickr8k.json", "images of all captions", image_ids, own)
+    written: Counter[str] = Counter()
+    names = []
+    for image in own.tolist():
+        names.append(f"{image}#{written[image]}")
+        written[image] += 1
     texts = [caption.text for caption in content.captions]
     reader = ImageReader(content.sources, content.images)
     photo = None if photos is None else partial(_read_photo, reader, content.images)
@@ -134,8 +137,8 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
         ("crowdflower", folder / "CrowdFlowerAnnotations.txt", flickr8k_crowdflower),
     ):
         ratings = read(file)
-        images = _numbers(file, "photos", ratings.photos, image_number)
-        rows = _numbers(file, "captions", ratings.caption_ids, caption_row)
+        images = _positions(str(file), "photos of dataset_flickr8k.json", image_ids, ratings.photos)
+        rows = _positions(str(file), "captions of dataset_flickr8k.json", names, ratings.caption_ids)
         data = f"flickr8k-{name}"
         loaded.append(RatedPairs(data, texts, image_of_caption, images, rows, ratings.ratings, images, photo))
     return loaded
@@ -193,7 +196,7 @@ def _encoded(
 
 
 def _photo_cosines(
-    encoder: ClipEncoder, rated: RatedPairs, photo: "Callable[[int], Image]", vectors: NDArray[np.float32]
+    encoder: ClipEncoder, rated: RatedPairs, photo: Callable[[int], Image], vectors: NDArray[np.float32]
 ) -> Labels:
     """Cosine of photo and caption, the paper's row for CLIP."""
     shown, row_of_pair = np.unique(rated.images, return_inverse=True)
@@ -281,26 +284,15 @@ def _coco_captions(path: Path) -> tuple[list[str], Ids, Ids]:
         fail("--captions", expected, f"{path}: {type(error).__name__}: {error}", "see `bcls labels quality --help`")
 
 
-def _positions(known: Ids, wanted: Ids, path: Path) -> Ids:
+def _positions(argument: str, expected: str, known: Iterable[Any], wanted: NDArray[Any]) -> Ids:
     """Find the position of each wanted id among the known ones."""
-    order = np.argsort(known, kind="stable")
-    found = np.searchsorted(known, wanted, sorter=order)
-    positions: Ids = np.append(order, -1)[found]
-    missing = np.append(known, -1)[positions] != wanted
-    if missing.any():
-        expected = "every rated caption, and the captions of every rated image"
-        got = f"{int(missing.sum())} of {len(missing)} pairs without, in {path}"
-        fail("--captions", expected, got, "use the captions of the same split as the ratings")
-    return positions
+    position = {one: number for number, one in enumerate(known)}
+    missing = [one for one in wanted.tolist() if one not in position]
+    if missing:
+        got = f"{len(missing)} of {len(wanted)} pairs without, such as {missing[0]!r}"
+        fail(argument, expected, got, "use the files of the same release and split")
+    return np.array([position[one] for one in wanted.tolist()], dtype=np.int64)
 
 
-def _numbers(path: Path, what: str, names: NDArray[np.str_], known: dict[str, int]) -> Ids:
-    unknown = sorted(set(names.tolist()) - known.keys())
-    if unknown:
-        got = f"{len(unknown)} others, such as {unknown[0]!r}"
-        fail(str(path), f"{what} of dataset_flickr8k.json", got, "use the files of one release")
-    return np.array([known[name] for name in names.tolist()], dtype=np.int64)
-
-
-def _read_photo(library: ImageReader, images: tuple[ImageRecord, ...], number: int) -> "Image":
+def _read_photo(library: ImageReader, images: tuple[ImageRecord, ...], number: int) -> Image:
     return decode(library.read(images[number]), library.file_of(images[number]))

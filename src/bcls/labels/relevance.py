@@ -13,6 +13,7 @@ from bcls._core.errors import check_choice, fail
 if TYPE_CHECKING:
     import torch
 
+Ids = NDArray[np.int64]
 Vectors = TypeVar("Vectors", "NDArray[Any]", "torch.Tensor")
 #: How the cosines with the captions of an image are combined.
 AGGREGATES = ("max", "mean", "paired")
@@ -83,7 +84,7 @@ def relevance(
     for start in range(0, columns, step):
         block: Any = _unit_rows(xp, "captions", _like(reference, captions[start : start + step]), start).T
 
-        def cosines(chosen: NDArray[np.int64], _: Any, candidates: Any = block) -> Any:
+        def cosines(chosen: Ids, _: Any, candidates: Any = block) -> Any:
             return rows[chosen] @ candidates
 
         result[:, start : start + step] = _combine(cosines, starts, counts, xp.maximum)
@@ -94,11 +95,7 @@ def relevance(
 
 
 def pair_relevance(
-    vectors: NDArray[np.float32],
-    image_of_caption: NDArray[np.int64],
-    images: NDArray[np.int64],
-    captions: NDArray[np.int64],
-    aggregate: str = "max",
+    vectors: NDArray[np.float32], image_of_caption: Ids, images: Ids, captions: Ids, aggregate: str = "max"
 ) -> NDArray[np.float32]:
     r"""Compute the relevance of given pairs (image, caption).
 
@@ -137,7 +134,7 @@ def pair_relevance(
     for first in range(0, len(images), _PAIRS):
         block = slice(first, first + _PAIRS)
 
-        def cosines(rows: NDArray[np.int64], pairs: Any, chosen: Any = captions[block]) -> Any:
+        def cosines(rows: Ids, pairs: Any, chosen: Any = captions[block]) -> Any:
             return np.einsum("pd,pd->p", vectors[order[rows]], vectors[chosen[pairs]])
 
         result[block] = _combine(cosines, starts[block], counts[block], np.add if aggregate == "mean" else np.maximum)
@@ -179,7 +176,7 @@ def check_embeddings(argument: str, value: Any) -> None:
         fail(argument, "real numbers", f"dtype {value.dtype}", "pass float16, float32 or float64")
 
 
-def check_images(argument: str, value: Any, length: int, images: int | None = None) -> NDArray[np.int64]:
+def check_images(argument: str, value: Any, length: int, images: int | None = None) -> Ids:
     """Check the image numbers of rows.
 
     Args:
@@ -239,7 +236,7 @@ def _unit_rows(xp: Any, argument: str, rows: Any, offset: int = 0) -> Any:
     return scaled / xp.linalg.norm(scaled, axis=1, keepdims=True)
 
 
-def _count(owner: NDArray[np.int64], aggregate: str) -> NDArray[np.int64]:
+def _count(owner: Ids, aggregate: str) -> Ids:
     """Count the reference rows of each image and check them."""
     present, counts = np.unique(owner, return_counts=True)
     missing = np.flatnonzero(present != np.arange(len(present)))
@@ -253,12 +250,7 @@ def _count(owner: NDArray[np.int64], aggregate: str) -> NDArray[np.int64]:
     return counts
 
 
-def _combine(
-    values: Callable[[NDArray[np.int64], Any], Any],
-    starts: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    operation: Callable[[Any, Any], Any],
-) -> Any:
+def _combine(values: Callable[[Ids, Any], Any], starts: Ids, counts: Ids, operation: Callable[[Any, Any], Any]) -> Any:
     """Combine values of the rows ``starts[i] .. starts[i] + counts[i] - 1`` for each i.
 
     The n-th rows of all i are processed at a time: counts are small, and the i are many.

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bcls._core.extras import require
@@ -213,6 +214,23 @@ def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartL
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3)
         figure.suptitle(_clean(title))
         return _save(figure)
+
+
+@contextmanager
+def figure_file(path: str | Path, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield a matplotlib figure and write it to a file at the end of the ``with`` block.
+
+    Args:
+        path: The file; its extension, such as ``.png`` or ``.svg``, chooses the format.
+        size: Width and height in inches.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with _figure(size) as figure:
+        figure.patch.set_alpha(1.0)
+        yield figure
+        figure.savefig(path)
 
 
 @contextmanager

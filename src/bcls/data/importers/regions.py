@@ -6,7 +6,6 @@ import io
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import fail
-from bcls._core.files import take, write_whole
+from bcls._core.files import write_whole
+from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import load_array, new_array
@@ -197,14 +197,14 @@ def import_regions(source: Path, folder: Path) -> tuple[str, ...]:
     if len({width for _, width in shapes.values()}) > 1:
         fail(str(source), "the same number of values for all regions", "several", "use files of one extractor")
     target = dataset.folder / "features" / REGIONS
-    with _lock(target):
+    with lock_folder(target, wait=True):
         try:
             files = _write_regions(dataset, source, image_of, shapes, target)
         finally:
             for split in dataset.splits:
                 (target / f".{split}.npy.tmp").unlink(missing_ok=True)
     # Every process that changes the manifest's features holds this lock.
-    with _lock(target.parent):
+    with lock_folder(target.parent, wait=True):
         for split, file in files.items():
             add_features(dataset.folder, REGIONS, split, file)
     return (f"{others} lines of images outside the dataset are left out",) if others else ()
@@ -242,15 +242,6 @@ def _write_regions(
         array.flush()
         (target / f".{split}.npy.tmp").replace(target / f"{split}.npy")
     return files
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Lock a folder of features, waiting for other processes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+", encoding="utf-8") as file:
-        take(file, wait=True)
-        yield
 
 
 def _region_lines(source: Path) -> Iterator[_RegionLine]:

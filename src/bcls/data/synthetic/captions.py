@@ -1,23 +1,13 @@
 """Captions of scenes: the facts that they state, and their wording in English."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+import bcls.data.synthetic.scene as world
 from bcls._core.errors import check_choice, fail
-from bcls.data.synthetic.scene import (
-    BACKGROUNDS,
-    CATEGORIES,
-    COLOURS,
-    MAX_OBJECTS,
-    RELATIONS,
-    SIZES,
-    Scene,
-    SceneObject,
-    pick,
-    relations_that_hold,
-    stream,
-)
+from bcls.data.synthetic.scene import BACKGROUNDS, CATEGORIES, COLOURS, RELATIONS, Scene, SceneObject, pick
 
 Rng = np.random.Generator
 
@@ -80,8 +70,8 @@ class Facts:
 
     def __post_init__(self) -> None:
         count = len(self.mentions)
-        if count > MAX_OBJECTS:
-            fail("mentions", f"at most {MAX_OBJECTS} objects", count, "mention fewer")
+        if count > world.MAX_OBJECTS:
+            fail("mentions", f"at most {world.MAX_OBJECTS} objects", count, "mention fewer")
         if not count and self.background is None:
             fail("mentions", "at least one fact", "no mentions and no background", "state one")
         if self.background is not None:
@@ -124,7 +114,7 @@ def write_captions(scene: Scene, seed: int, image: int) -> tuple[Caption, ...]:
         >>> len({caption.text for caption in write_captions(scene, seed=0, image=0)})
         5
     """
-    rng = stream(seed, image, _CAPTION_STREAM)
+    rng = world.stream(seed, image, _CAPTION_STREAM)
     # Repeats are dropped; even a single object can be described in dozens of ways.
     captions: dict[str, Caption] = {}
     while len(captions) < CAPTIONS_PER_IMAGE:
@@ -165,7 +155,7 @@ def _choose_relation(rng: Rng, first: SceneObject, second: SceneObject) -> tuple
         # A tower behind a house has the higher centre, but is not described as above the house.
         upper = first if first.y < second.y else second
         natural = ("above", "below") if CATEGORIES[upper.category].flies else ("next to",)
-    true = [kind for kind in relations_that_hold(first, second) if kind in natural]
+    true = [kind for kind in world.relations_that_hold(first, second) if kind in natural]
     return (Relation(0, pick(rng, true), 1),) if true else ()
 
 
@@ -206,11 +196,11 @@ def noun_phrase(rng: Rng, mention: Mention) -> str:
     if mention.colour is not None:
         words.insert(0, _word(rng, COLOURS[mention.colour]))
     if mention.size is not None:
-        words.insert(0, _word(rng, SIZES[mention.size]))
+        words.insert(0, _word(rng, world.SIZES[mention.size]))
     return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
 
 
-def _word(rng: Rng, words: tuple[str, ...]) -> str:
+def _word(rng: Rng, words: Sequence[str]) -> str:
     # The plain word is the most frequent, so that captions of different scenes often have the same wording.
     return pick(rng, words, [2.0] + [1.0] * (len(words) - 1))
 

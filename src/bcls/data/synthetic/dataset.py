@@ -8,7 +8,7 @@ scene graph and the facts that its captions state.
 import errno
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -207,12 +207,8 @@ def save(
         for index, caption in enumerate(own):
             row = {"image_id": image_id, "caption_id": f"{image_id}-{index}"}
             caption_rows.append({**row, "text": caption.text, "split": splits[number]})
-    _write_lines(folder / "scenes.jsonl", scene_rows)
-    _write_lines(folder / "captions.jsonl", caption_rows)
-
-
-def _write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
+    for name, rows in (("scenes.jsonl", scene_rows), ("captions.jsonl", caption_rows)):
+        write_whole(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def load(folder: str | Path) -> SceneDataset:

@@ -28,23 +28,15 @@ not state cost nothing. The credits were chosen by hand. All are symmetric, and 
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import bcls.data.synthetic.scene as world
 from bcls._core.errors import fail
-from bcls.data.synthetic.captions import Caption, Facts, Mention
-from bcls.data.synthetic.scene import (
-    BACKGROUNDS,
-    CATEGORIES,
-    COLOURS,
-    MAX_OBJECTS,
-    RELATIONS,
-    SIZES,
-    Floats,
-    Scene,
-    relation_credits,
-)
+from bcls.data.synthetic.captions import Caption, Facts
+from bcls.data.synthetic.scene import CATEGORIES, MAX_OBJECTS, Floats, Scene
 
 # Weights are integers, so that a caption that is completely true scores exactly 1.
 CATEGORY_WEIGHT = 4
@@ -95,78 +87,59 @@ def true_relevance(scenes: Sequence[Scene], captions: Sequence[Caption]) -> npt.
 
 
 class _Scorer:
-    """The scenes as arrays, one row per scene, padded with empty slots to four objects.
+    """Credits of every name that a caption may state, for all scenes at once, padded with empty slots to four objects.
 
     A mention in an empty slot earns nothing, which stands for a mention that is assigned to no object. As credits are
     not negative, assignments that omit mentions while objects remain are never better and need not be tried.
     """
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
-        def objects(attribute: str) -> list[list[str]]:
-            return [[getattr(one, attribute) for one in scene.objects] for scene in scenes]
+        def table(names: Iterable[str], credit: Callable[[str, str], float], attribute: str) -> dict[str, Floats]:
+            seen = [[getattr(one, attribute) for one in scene.objects] for scene in scenes]
+            return {stated: _padded([[credit(stated, name) for name in row] for row in seen]) for stated in names}
 
-        self.category = _CreditTable(CATEGORIES, category_credit, objects("category"))
-        self.colour = _CreditTable(COLOURS, colour_credit, objects("colour"))
-        self.size = _CreditTable(SIZES, size_credit, objects("size"))
-        self.background = _CreditTable(BACKGROUNDS, background_credit, [[scene.background] for scene in scenes])
-        centres = np.zeros((len(scenes), MAX_OBJECTS, 2))
-        for row, scene in enumerate(scenes):
-            centres[row, : len(scene.objects)] = [(one.x, one.y) for one in scene.objects]
-        offsets = centres[:, None, :, :] - centres[:, :, None, :]
+        self.category = table(world.CATEGORIES, category_credit, "category")
+        self.colour = table(world.COLOURS, colour_credit, "colour")
+        self.size = table(world.SIZES, size_credit, "size")
+        self.background = {
+            stated: np.array([background_credit(stated, scene.background) for scene in scenes])
+            for stated in world.BACKGROUNDS
+        }
+        x, y = (_padded([[getattr(one, axis) for one in scene.objects] for scene in scenes]) for axis in "xy")
+        dx, dy = x[:, None, :] - x[:, :, None], y[:, None, :] - y[:, :, None]
         # Credit of each relation between any two objects of each scene: (N, 4, 4).
-        self.related = {kind: relation_credits(kind, offsets[..., 0], offsets[..., 1]) for kind in RELATIONS}
+        self.related = {kind: world.relation_credits(kind, dx, dy) for kind in world.RELATIONS}
 
     def column(self, facts: Facts) -> npt.NDArray[np.float32]:
         """Return the relevance of one caption to every scene, of shape (N,)."""
         weight = RELATION_WEIGHT * len(facts.relations)
-        for mention in facts.mentions:
-            weight += CATEGORY_WEIGHT + COLOUR_WEIGHT * (mention.colour is not None)
-            weight += SIZE_WEIGHT * (mention.size is not None)
-        earned = self._best_assignment(facts)
-        if facts.background is not None:
-            weight += BACKGROUND_WEIGHT
-            earned = earned + BACKGROUND_WEIGHT * self.background[facts.background][:, 0]
-        return (earned / weight).astype(np.float32)
-
-    def _best_assignment(self, facts: Facts) -> Floats:
         # All P assignments of the mentions to different slots, evaluated at once for all scenes: arrays (N, P).
         slots = np.array(list(permutations(range(MAX_OBJECTS), len(facts.mentions))), dtype=np.int64)
         categories = [self.category[mention.category] for mention in facts.mentions]
-        earned = np.zeros((len(self.background.codes), len(slots)))
+        earned: Floats = np.zeros((1, len(slots)))
         for index, mention in enumerate(facts.mentions):
-            earned += (categories[index] * self._attributes(mention))[:, slots[:, index]]
+            credit: Any = CATEGORY_WEIGHT
+            weight += CATEGORY_WEIGHT
+            if mention.colour is not None:
+                credit = credit + COLOUR_WEIGHT * self.colour[mention.colour]
+                weight += COLOUR_WEIGHT
+            if mention.size is not None:
+                credit = credit + SIZE_WEIGHT * self.size[mention.size]
+                weight += SIZE_WEIGHT
+            earned = earned + (categories[index] * credit)[:, slots[:, index]]
         for relation in facts.relations:
             one, other = slots[:, relation.first], slots[:, relation.second]
             both = categories[relation.first][:, one] * categories[relation.second][:, other]
-            earned += RELATION_WEIGHT * both * self.related[relation.kind][:, one, other]
+            earned = earned + RELATION_WEIGHT * both * self.related[relation.kind][:, one, other]
         best: Floats = earned.max(axis=1)
-        return best
-
-    def _attributes(self, mention: Mention) -> Floats:
-        earned = np.full(self.category.codes.shape, float(CATEGORY_WEIGHT))
-        if mention.colour is not None:
-            earned += COLOUR_WEIGHT * self.colour[mention.colour]
-        if mention.size is not None:
-            earned += SIZE_WEIGHT * self.size[mention.size]
-        return earned
+        if facts.background is not None:
+            best = best + BACKGROUND_WEIGHT * self.background[facts.background]
+            weight += BACKGROUND_WEIGHT
+        return (best / weight).astype(np.float32)
 
 
-class _CreditTable:
-    """The credit of a stated name for every object of every scene; 0 for empty slots."""
-
-    def __init__(self, names: Iterable[str], credit: Callable[[str, str], float], seen: list[list[str]]) -> None:
-        self.index = {name: code for code, name in enumerate(names)}
-        # The last column stays 0: it belongs to the code of an empty slot.
-        self.table = np.zeros((len(self.index), len(self.index) + 1))
-        for stated, row in self.index.items():
-            self.table[row, :-1] = [credit(stated, name) for name in self.index]
-        self.codes = np.full((len(seen), MAX_OBJECTS), len(self.index), dtype=np.int64)
-        for row, found in enumerate(seen):
-            self.codes[row, : len(found)] = [self.index[name] for name in found]
-
-    def __getitem__(self, stated: str) -> Floats:
-        credit: Floats = self.table[self.index[stated]][self.codes]
-        return credit
+def _padded(rows: list[list[float]]) -> Floats:
+    return np.array([row + [0.0] * (MAX_OBJECTS - len(row)) for row in rows])
 
 
 def category_credit(stated: str, seen: str) -> float:

@@ -1,5 +1,8 @@
 """Scenes: their vocabulary, the scene graph, spatial relations, and random sampling.
 
+``vocabulary.json`` contains the categories, colours, sizes, backgrounds and relations with their words, and
+``shapes.json`` the coordinates of the drawn objects.
+
 Relations are computed from the centres of the drawn boxes. With ``dx = x_second − x_first`` and
 ``dy = y_second − y_first`` (y grows downwards), both as fractions of the side of the image, "first R second" earns
 
@@ -16,9 +19,11 @@ next to     dx² + dy² ≤ 0.4²                  0.4² < dx² + dy² ≤ 0.55�
 and 0 otherwise.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +48,7 @@ _TRIES = 40
 class Category:
     """A category of objects.
 
-    In all tuples of words the first word is the plain one, and the others are synonyms.
+    In all lists of words the first word is the plain one, and the others are synonyms.
 
     Attributes:
         group: The super-category.
@@ -56,9 +61,9 @@ class Category:
     """
 
     group: str
-    words: tuple[str, ...]
-    verbs: tuple[str, ...]
-    colours: tuple[str, ...]
+    words: Sequence[str]
+    verbs: Sequence[str]
+    colours: Sequence[str]
     width: float = 1.0
     height: float = 1.0
     flies: bool = False
@@ -75,119 +80,25 @@ class Background:
         typical: Typical categories, which are more frequent.
     """
 
-    where: tuple[str, ...]
-    over: tuple[str, ...]
-    nouns: tuple[str, ...]
-    typical: tuple[str, ...]
+    where: Sequence[str]
+    over: Sequence[str]
+    nouns: Sequence[str]
+    typical: Sequence[str]
 
 
-_FUR = ("brown", "black", "white", "orange")
-_PARKED = ("is parked", "stands")
-
-CATEGORIES: dict[str, Category] = {
-    "dog": Category("animal", ("dog", "puppy", "hound"), ("stands", "waits"), _FUR, 1.15, 0.95),
-    "cat": Category("animal", ("cat", "kitten", "kitty"), ("sits", "rests"), _FUR, 0.9, 1.05),
-    "bird": Category("animal", ("bird", "songbird"), ("flies", "flutters"), ("blue", "red", "yellow"), 1.0, 0.8, True),
-    "fish": Category("animal", ("fish",), ("appears", "drifts"), ("orange", "blue"), 1.1, 0.7),
-    "car": Category("vehicle", ("car", "automobile"), _PARKED, ("red", "blue", "black"), 1.4, 0.7),
-    "bus": Category("vehicle", ("bus", "coach"), _PARKED, ("red", "yellow", "green"), 1.5, 0.85),
-    "boat": Category(
-        "vehicle", ("boat", "sailboat", "sailing boat"), ("floats", "drifts"), ("white", "blue"), 1.1, 1.1
-    ),
-    "tree": Category("plant", ("tree", "leafy tree"), ("grows", "stands"), ("green", "orange", "brown"), 1.0, 1.4),
-    "flower": Category("plant", ("flower", "blossom"), ("grows", "blooms"), ("red", "yellow", "purple"), 0.75, 1.1),
-    "mushroom": Category("plant", ("mushroom", "toadstool"), ("grows", "sprouts"), ("red", "brown"), 0.9, 0.9),
-    "ball": Category("toy", ("ball", "toy ball"), ("lies", "rests"), ("red", "blue", "yellow"), 0.8, 0.8),
-    "kite": Category("toy", ("kite", "paper kite"), ("flies", "soars"), ("purple", "red", "yellow"), 0.8, 1.15, True),
-    "balloon": Category("toy", ("balloon", "party balloon"), ("floats", "hovers"), ("red", "purple"), 0.7, 1.2, True),
-    "chair": Category("furniture", ("chair", "seat"), ("stands", "is placed"), ("brown", "white"), 0.75, 1.15),
-    "lamp": Category("furniture", ("lamp", "floor lamp"), ("stands", "is placed"), ("yellow", "white"), 0.65, 1.35),
-    "umbrella": Category("furniture", ("umbrella", "parasol"), ("stands", "stands open"), ("blue", "red"), 1.1, 1.15),
-    "house": Category("building", ("house", "cottage"), ("stands", "sits"), ("white", "yellow", "red"), 1.2, 1.15),
-    "tower": Category("building", ("tower", "castle tower"), ("rises", "stands"), ("white", "brown"), 0.75, 1.5),
-}
-
-COLOURS: dict[str, tuple[str, ...]] = {
-    "red": ("red", "crimson"),
-    "orange": ("orange",),
-    "yellow": ("yellow", "golden"),
-    "green": ("green",),
-    "blue": ("blue", "azure"),
-    "purple": ("purple", "violet"),
-    "brown": ("brown",),
-    "white": ("white",),
-    "black": ("black",),
-}
-
-# "middle" has no words: captions never state this size.
-SIZES: dict[str, tuple[str, ...]] = {
-    "small": ("small", "little", "tiny"),
-    "middle": (),
-    "large": ("large", "big", "huge"),
-}
-
+_VOCABULARY: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "vocabulary.json").read_text(encoding="utf-8")
+)
+CATEGORIES = {name: Category(**one) for name, one in _VOCABULARY["categories"].items()}
+BACKGROUNDS = {name: Background(**one) for name, one in _VOCABULARY["backgrounds"].items()}
+#: Words for each colour.
+COLOURS: dict[str, list[str]] = _VOCABULARY["colours"]
+#: Phrases before the second object, and phrases that refer back to the object just named.
+RELATIONS: dict[str, list[list[str]]] = _VOCABULARY["relations"]
+#: Words for each size. "middle" has none: captions never state this size.
+SIZES: dict[str, list[str]] = _VOCABULARY["sizes"]
 # Side of an object as a fraction of the side of the image; multiplied by width and height of the category.
 SIZE_SHARE: dict[str, float] = {"small": 0.19, "middle": 0.28, "large": 0.40}
-
-BACKGROUNDS: dict[str, Background] = {
-    "meadow": Background(
-        ("in a meadow", "on the grass", "in a grassy field"),
-        ("above a meadow", "over the grass"),
-        ("a meadow", "a grassy field", "open grassland"),
-        ("dog", "flower", "tree", "bird", "kite", "mushroom", "house"),
-    ),
-    "beach": Background(
-        ("on the beach", "on a sandy beach", "by the shore"),
-        ("above the beach", "over a sandy beach"),
-        ("a beach", "a sandy beach", "the shore"),
-        ("umbrella", "ball", "dog", "kite", "chair", "boat"),
-    ),
-    "snow": Background(
-        ("in the snow", "on snowy ground", "in a snowy landscape"),
-        ("above the snow", "over snowy ground"),
-        ("a snowy landscape", "a snowfield", "a winter landscape"),
-        ("tree", "house", "dog", "bird", "lamp"),
-    ),
-    "city": Background(
-        ("in a city at night", "in the dark city", "on a city street at night"),
-        ("above a city at night", "over the dark city"),
-        ("a city at night", "a night skyline", "a dark city street"),
-        ("car", "bus", "lamp", "cat", "tower", "balloon"),
-    ),
-    "room": Background(
-        ("in a room", "inside a room", "indoors"),
-        ("in a room", "inside a room", "indoors"),
-        ("a room", "an indoor room", "the inside of a home"),
-        ("chair", "lamp", "cat", "ball", "flower", "balloon"),
-    ),
-    "road": Background(
-        ("on the road", "along a road", "on a country road"),
-        ("above the road", "over a country road"),
-        ("a road", "a country road", "a street through the countryside"),
-        ("car", "bus", "tree", "house", "bird"),
-    ),
-    "sea": Background(
-        ("at sea", "on the water", "in the ocean"),
-        ("above the sea", "over the water"),
-        ("the open sea", "the ocean", "open water"),
-        ("boat", "fish", "bird", "ball"),
-    ),
-    "desert": Background(
-        ("in the desert", "in a dry desert", "among desert dunes"),
-        ("above the desert", "over the desert dunes"),
-        ("a desert", "a dry desert", "desert dunes"),
-        ("tower", "car", "bird", "umbrella", "kite"),
-    ),
-}
-
-# Phrases before the second object, and phrases that refer back to the object just named.
-RELATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "left of": (("to the left of", "left of", "on the left of"), ("on its left", "to its left")),
-    "right of": (("to the right of", "right of", "on the right of"), ("on its right", "to its right")),
-    "above": (("above", "over", "higher than"), ("above it", "over it")),
-    "below": (("below", "under", "beneath"), ("below it", "underneath it")),
-    "next to": (("next to", "beside", "near", "close to"), ("beside it", "close to it")),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,19 +205,15 @@ def _sample_object(rng: np.random.Generator, background: str) -> SceneObject:
     colour = pick(rng, tuple(COLOURS), weights)
     size = pick(rng, tuple(SIZES), _SIZE_WEIGHTS)
     draft = SceneObject(name, colour, size, 0.5, 0.5)
-    x = _between(rng, draft.width / 2 + 0.02, 0.98 - draft.width / 2)
+    x = float(rng.uniform(draft.width / 2 + 0.02, 0.98 - draft.width / 2))
     if category.flies:
         top = draft.height / 2 + 0.02
-        y = _between(rng, top, max(top, 0.42))
+        y = float(rng.uniform(top, max(top, 0.42)))
     else:
         # Objects on the ground have their lower edge below the horizon.
-        bottom = _between(rng, 0.66, 0.97)
+        bottom = float(rng.uniform(0.66, 0.97))
         y = max(bottom - draft.height / 2, draft.height / 2 + 0.02)
     return SceneObject(name, colour, size, round(x, 3), round(y, 3), mirrored=bool(rng.random() < 0.5))
-
-
-def _between(rng: np.random.Generator, low: float, high: float) -> float:
-    return low + (high - low) * float(rng.random())
 
 
 def _fits(candidate: SceneObject, placed: list[SceneObject]) -> bool:
