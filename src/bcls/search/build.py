@@ -144,11 +144,8 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
             index.photos.finish()
             index.captions.finish()
             if run.added or run.updated or run.removed or not manifest.calibration:
-                scores = (
-                    partial(embedding.pair_scores, model, source, max_pixels=manifest.max_pixels)
-                    if manifest.cross
-                    else None
-                )
+                pairs = partial(embedding.pair_scores, model, source, max_pixels=manifest.max_pixels)
+                scores = pairs if manifest.cross else None
                 calibration = calibrate(index.catalog, index.photos, index.captions, model, scores)
                 manifest = replace(manifest, calibration=calibration)
             write_index_manifest(folder, manifest)
@@ -271,10 +268,8 @@ class IndexRun:
         started = time.monotonic()
         batch: list[LoadedPhoto] = []
         unchanged = 0
-        most = self._settings.max_pixels
-        load = partial(
-            embedding.load_photo, source=self._source, model=model, known=self._known_vector, max_pixels=most
-        )
+        known, most = self._known_vector, self._settings.max_pixels
+        load = partial(embedding.load_photo, source=self._source, model=model, known=known, max_pixels=most)
         with closing(embedding.read_ahead(items, load, self._settings.workers)) as loaded:
             for done, one in enumerate(loaded, start=1):
                 if one.photo is None:

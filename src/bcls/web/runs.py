@@ -93,13 +93,8 @@ def runs_page(request: Request, site: SiteOf) -> Response:
         return line_chart(title, "epoch", lines)
 
     rows = [(run, [_formatted(key, run.best.get(key)) for key in _COLUMNS]) for run in runs]
-    values = {
-        "rows": rows,
-        "columns": _COLUMNS,
-        "most": MAX_CURVES,
-        **_draw_charts(lambda: [draw(*one) for one in _CHARTS]),
-    }
-    return render(request, "runs.html", values)
+    charts = _draw_charts(lambda: [draw(*one) for one in _CHARTS])
+    return render(request, "runs.html", {"rows": rows, "columns": _COLUMNS, "most": MAX_CURVES, **charts})
 
 
 @routes.get("/runs/{name:path}")
