@@ -210,7 +210,7 @@ def test_features_of_a_dataset(source, out, tiny, tmp_path):
 
 def test_an_interrupted_first_run_is_continued(source, out, tiny, monkeypatch):
     monkeypatch.setattr("bcls.search.build._TOGETHER", 4)
-    monkeypatch.setattr("bcls.search.build.BATCH", 4)
+    monkeypatch.setattr("bcls.search.embedding.BATCH", 4)
     from bcls.search import build as run
 
     real, calls = run.image_vectors, []
@@ -286,7 +286,7 @@ def test_date_and_location_from_exif(source, out, tiny):
 def test_a_photo_takes_the_contents_of_one_that_changed(source, out, tiny, monkeypatch):
     """The second photo gets the contents of the first, which changes in the same run."""
     monkeypatch.setattr("bcls.search.build._TOGETHER", 1)
-    monkeypatch.setattr("bcls.search.build.BATCH", 1)
+    monkeypatch.setattr("bcls.search.embedding.BATCH", 1)
     index(source, out, tiny)
     a, b = source / "0/000-red-red.png", source / "1/001-green-red.png"
     b.write_bytes(a.read_bytes())

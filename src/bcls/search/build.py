@@ -21,20 +21,10 @@ from bcls._core.extras import check_device
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
 from bcls.data.text_files import is_unicode
+from bcls.search import embedding
 from bcls.search.calibration import calibrate
 from bcls.search.catalog import IndexedCaption, Photo
-from bcls.search.embedding import (
-    BATCH,
-    PRECISIONS,
-    LoadedPhoto,
-    image_vectors,
-    load_photo,
-    model_hash,
-    pair_scores,
-    probe,
-    read_ahead,
-    text_vectors,
-)
+from bcls.search.embedding import LoadedPhoto, image_vectors, text_vectors
 from bcls.search.engine import ENGINES, VectorRow, Vectors, words_of
 from bcls.search.index import FILE, Index, IndexManifest, open_parts, read_index_manifest, write_index_manifest
 from bcls.search.source import PhotoSource, SourceItem, open_source
@@ -116,7 +106,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
     folder = Path(settings.out)
     check_whole("workers", settings.workers, least=0)
     check_whole("max_pixels", settings.max_pixels, least=1)
-    check_choice("precision", settings.precision, PRECISIONS)
+    check_choice("precision", settings.precision, embedding.PRECISIONS)
     check_device(settings.device)
     source = open_source(Path(photos), settings.features, captions=settings.captions)
     found = source.items()
@@ -154,7 +144,8 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
             index.photos.finish()
             index.captions.finish()
             if run.added or run.updated or run.removed or not manifest.calibration:
-                scores = partial(pair_scores, model, source, max_pixels=manifest.max_pixels) if manifest.cross else None
+                pairs = partial(embedding.pair_scores, model, source, max_pixels=manifest.max_pixels)
+                scores = pairs if manifest.cross else None
                 calibration = calibrate(index.catalog, index.photos, index.captions, model, scores)
                 manifest = replace(manifest, calibration=calibration)
             write_index_manifest(folder, manifest)
@@ -183,12 +174,12 @@ def _new_manifest(
     if (engine == "milvus") != bool(uri):
         expected = "a file or address with --engine milvus, and none with faiss"
         fail("uri", expected, f"{uri!r} with {engine}", "for example --engine milvus --uri photos.db")
-    dimension, cross = probe(model, source.features([items[0].name]))
+    dimension, cross = embedding.probe(model, source.features([items[0].name]))
     return IndexManifest(
         identity=uuid.uuid4().hex,
         photos=str(source.path),
         model=_absolute(name),
-        weights=model_hash(model),
+        weights=embedding.model_hash(model),
         dimension=dimension,
         cross=cross,
         engine=engine,
@@ -253,7 +244,9 @@ class IndexRun:
         """Bring the index up to date; returns the number of photos that did not change."""
         self._missing = self.writer.repair()
         self._stamps = self._index.catalog.stamps()
-        changed = [item for item in items if self._may_have_changed(item)]
+        # Read again what is new, has files of another size or time, or was left without a vector by a killed run.
+        current = {(name, stamp) for name, (number, stamp) in self._stamps.items() if number not in self._missing}
+        changed = [item for item in items if item not in current]
         unchanged = len(items) - len(changed)
         if changed:
             with progress("indexing", len(changed)) as step:
@@ -270,19 +263,14 @@ class IndexRun:
         self.removed = len(gone)
         return unchanged
 
-    def _may_have_changed(self, item: SourceItem) -> bool:
-        """Whether a photo is new, its files have another size or time, or a killed run left it without a vector."""
-        number, stamp = self._stamps.get(item.name, (0, ""))
-        return stamp != item.stamp or number in self._missing
-
     def _embed(self, items: list[SourceItem], model: "RetrievalModel", step: Step) -> int:
         """Read and embed photos, and write them from time to time; returns how many had not changed."""
         started = time.monotonic()
         batch: list[LoadedPhoto] = []
         unchanged = 0
-        most = self._settings.max_pixels
-        load = partial(load_photo, source=self._source, model=model, known=self._known_vector, max_pixels=most)
-        with closing(read_ahead(items, load, self._settings.workers)) as loaded:
+        known, most = self._known_vector, self._settings.max_pixels
+        load = partial(embedding.load_photo, source=self._source, model=model, known=known, max_pixels=most)
+        with closing(embedding.read_ahead(items, load, self._settings.workers)) as loaded:
             for done, one in enumerate(loaded, start=1):
                 if one.photo is None:
                     self.skipped[one.item.name] = one.error
@@ -293,7 +281,7 @@ class IndexRun:
                 else:
                     self._touched.append(one.photo._replace(number=one.same or 0))
                     unchanged += 1
-                if len(batch) == BATCH or (done == len(items) and batch):
+                if len(batch) == embedding.BATCH or (done == len(items) and batch):
                     prepared = [one.prepared for one in batch if one.prepared]
                     self._take(batch, image_vectors(model, prepared, self._settings.precision))
                     batch = []

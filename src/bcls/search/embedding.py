@@ -207,12 +207,12 @@ def read_ahead(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+#: Number and vector of a photo of the index, by name and hash of the contents.
+KnownVector = Callable[[str, str], tuple[int, Vectors] | None]
+
+
 def load_photo(
-    item: SourceItem,
-    source: PhotoSource,
-    model: "RetrievalModel",
-    known: Callable[[str, str], tuple[int, Vectors] | None],
-    max_pixels: int,
+    item: SourceItem, source: PhotoSource, model: "RetrievalModel", known: KnownVector, max_pixels: int
 ) -> LoadedPhoto:
     """Read a photo; an error is part of the result.
 
@@ -220,8 +220,7 @@ def load_photo(
         item: The photo.
         source: Its source.
         model: Prepares the image.
-        known: Takes a name and the hash of the contents, and returns number and vector of an indexed photo with the
-            same contents, or ``None``.
+        known: Returns number and vector of an indexed photo with the same contents, or ``None``.
         max_pixels: Larger images are rejected.
     """
     try:

@@ -107,14 +107,15 @@ class FaissEngine:
         if filters is not None and filters != SearchFilter():
             mask = mask & np.isin(view.written, self._store.matching(filters))
             allowed = int(mask.sum())
-        if allowed <= self._exact < len(view.written):
-            rows = np.flatnonzero(mask)
-            scores = queries @ view.vectors(rows).T
-            return top_k(scores, np.broadcast_to(view.written[rows], scores.shape), k)
-        found = [view.search_tail(queries, mask)]
-        if view.main is not None and allowed:
-            found.append(self._search_main(view.main, queries, min(k, allowed), mask[: view.main.ntotal]))
-        scores, rows = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
+        # One by one: all rows that a narrow filter leaves, otherwise the rows after those of the faiss file.
+        narrow = allowed <= self._exact < len(view.written)
+        first = 0 if narrow else len(view.written) - len(view.tail)
+        compared = first + np.flatnonzero(mask[first:])
+        scores = queries @ view.vectors(compared).T
+        rows = np.broadcast_to(compared, scores.shape)
+        if not narrow and view.main is not None and allowed:
+            found = self._search_main(view.main, queries, min(k, allowed), mask[: view.main.ntotal])
+            scores, rows = np.hstack((scores, found[0])), np.hstack((rows, found[1]))
         return top_k(scores, np.where(rows < 0, -1, view.written[rows]), k)
 
     def finish(self) -> None:
@@ -209,19 +210,13 @@ class _View:
     def vectors(self, rows: Numbers) -> Vectors:
         """Vectors of the given rows."""
         first = len(self.written) - len(self.tail)
-        vectors = np.empty((len(rows), self.tail.shape[1]), np.float32)
         late = rows >= first
+        if late.all():
+            return self.tail[rows - first]
+        vectors = np.empty((len(rows), self.tail.shape[1]), np.float32)
         vectors[late] = self.tail[rows[late] - first]
-        if not late.all():
-            vectors[~late] = self.main.reconstruct_batch(rows[~late])
+        vectors[~late] = self.main.reconstruct_batch(rows[~late])
         return vectors
-
-    def search_tail(self, queries: Vectors, mask: _Mask) -> tuple[Vectors, Numbers]:
-        """Scores and row numbers of all allowed rows of the tail."""
-        first = len(self.written) - len(self.tail)
-        rows = first + np.flatnonzero(mask[first:])
-        scores = queries @ self.tail[rows - first].T
-        return scores, np.broadcast_to(rows, scores.shape)
 
 
 class VectorStore:

@@ -26,6 +26,8 @@ from bcls.search.engine import (
 _REQUEST = 1000
 #: A server returns at most this many results.
 MAX_RESULTS = 16_384
+#: Reads see every earlier write.
+_STRONG = {"consistency_level": "Strong"}
 #: Greater than every character of a name.
 _LAST = "\U0010ffff"
 
@@ -58,9 +60,8 @@ class MilvusEngine:
         if "://" not in uri:
             require("milvus_lite", "milvus", "Milvus in a file")
             if read_only and not Path(uri).exists():
-                fail(
-                    "uri", "the file that the index was built with", f"no {uri}", "restore it, or build the index again"
-                )
+                hint = "restore it, or build the index again"
+                fail("uri", "the file that the index was built with", f"no {uri}", hint)
         with self._unavailable():
             self._client = self._milvus.MilvusClient(uri)
             if self._client.has_collection(collection):
@@ -99,7 +100,7 @@ class MilvusEngine:
                 limit=k,
                 filter=expression(filters or SearchFilter()),
                 search_params={"metric_type": "IP"},
-                consistency_level="Strong",
+                **_STRONG,
             )
         scores = np.full((len(queries), k), -np.inf, np.float32)
         numbers = np.full((len(queries), k), -1, np.int64)
@@ -111,18 +112,15 @@ class MilvusEngine:
     def count(self) -> int:
         """Number of rows."""
         with self._unavailable():
-            counted = self._client.query(
-                self._collection, filter="", output_fields=["count(*)"], consistency_level="Strong"
-            )
+            counted = self._client.query(self._collection, filter="", output_fields=["count(*)"], **_STRONG)
         return int(counted[0]["count(*)"])
 
     def numbers(self) -> Numbers:
         """Numbers of all rows, sorted."""
         found: list[int] = []
         with self._unavailable():
-            pages = self._client.query_iterator(
-                self._collection, batch_size=MAX_RESULTS // 2, output_fields=["number"], consistency_level="Strong"
-            )
+            options = {"batch_size": MAX_RESULTS // 2, "output_fields": ["number"], **_STRONG}
+            pages = self._client.query_iterator(self._collection, **options)
             while page := pages.next():
                 found += [int(one["number"]) for one in page]
             pages.close()
@@ -134,13 +132,11 @@ class MilvusEngine:
         found: dict[int, Any] = {}
         for start in range(0, len(wanted), _REQUEST):
             with self._unavailable():
-                part = self._client.get(
-                    self._collection, ids=wanted[start : start + _REQUEST], output_fields=["number", "vector"]
-                )
+                ids = wanted[start : start + _REQUEST]
+                part = self._client.get(self._collection, ids=ids, output_fields=["number", "vector"])
             found.update((int(one["number"]), one["vector"]) for one in part)
-        for number in wanted:
-            if number not in found:
-                fail("numbers", "rows of the index", number, "it was never added, or was deleted")
+        if missing := [number for number in wanted if number not in found]:
+            fail("numbers", "rows of the index", missing[0], "it was never added, or was deleted")
         return np.array([found[one] for one in wanted], dtype=np.float32).reshape(len(wanted), self._dimension)
 
     def finish(self) -> None:
@@ -163,7 +159,7 @@ class MilvusEngine:
         index = self._client.prepare_index_params()
         # FLAT is exact in a file; a server chooses an index type for its size.
         index.add_index("vector", index_type="AUTOINDEX" if "://" in self._uri else "FLAT", metric_type="IP")
-        self._client.create_collection(self._collection, schema=schema, index_params=index, consistency_level="Strong")
+        self._client.create_collection(self._collection, schema=schema, index_params=index, **_STRONG)
 
     def _check_dimension(self) -> None:
         fields = self._client.describe_collection(self._collection)["fields"]

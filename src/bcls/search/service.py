@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -380,11 +380,9 @@ def _check_k(k: int) -> int:
 
 def _path(index: Index, name: str) -> str:
     """Path of a photo for display."""
-    if index.source is not None:
-        try:
+    with suppress(FileNotFoundError):
+        if index.source is not None:
             return index.source.path_of(name)
-        except FileNotFoundError:
-            pass
     return str(Path(index.manifest.photos) / name)
 
 

@@ -18,11 +18,6 @@ from bcls.web.runs import routes as run_routes
 from bcls.web.security import AuthMiddleware, SecurityHeadersMiddleware
 from bcls.web.site import Site
 
-_DETAILS = {
-    404: "there is nothing at this address: see / for the search and /about/api for the API",
-    405: "this address does not support the method: see /about/api",
-}
-
 
 def create_app(site: Site) -> FastAPI:
     """Create the ASGI app of a site.
@@ -57,30 +52,12 @@ def create_app(site: Site) -> FastAPI:
     # The last one added handles a request first.
     for middleware in (LoadLimiter, AuthMiddleware, SecurityHeadersMiddleware):
         app.add_middleware(middleware, site=site)
-    for kind in (ProblemError, OverloadedError, ValueError, OSError, Exception):
-        app.add_exception_handler(kind, _service_error)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(HTTPException, _http_exception)
+    kinds = (ProblemError, OverloadedError, ValueError, OSError, RequestValidationError, HTTPException, Exception)
+    for kind in kinds:
+        app.add_exception_handler(kind, _handle_error)
     return app
 
 
-async def _service_error(request: Request, error: Exception) -> Response:
-    return problem_response(request, http_error(error))
-
-
-async def _invalid_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - for the type checker
-    first = error.errors()[0]
-    where = str(first["loc"][-1])
-    if where == "image":
-        expected = "an image file in a form (multipart/form-data) with the field `image`"
-        return problem_response(request, ProblemError(422, f"`image`: expected {expected}; see /about/api"))
-    message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-    got = "" if first["type"] == "missing" else f", got {str(first['input'])[:50]!r}"
-    return problem_response(request, ProblemError(422, f"`{where}`: {message}{got}; see /about/api"))
-
-
-async def _http_exception(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - for the type checker
-    problem = ProblemError(error.status_code, _DETAILS.get(error.status_code, error.detail))
-    return problem_response(request, problem, error.headers)
+async def _handle_error(request: Request, error: Exception) -> Response:
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return problem_response(request, http_error(error), headers)

@@ -76,7 +76,8 @@ class LoadLimiter:
             task.cancel()
             raise
         timed_out = True
-        task.add_done_callback(_discard_error)
+        # Retrieve an error that has no recipient, so that asyncio does not log it.
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
         late = ProblemError(503, f"this took longer than {limit:g} s: try again, or request less", math.ceil(limit))
         await problem_response(request, late)(request.scope, receive, send)
 
@@ -126,9 +127,3 @@ def limit_send(send: Send, seconds: float) -> Send:
 
 def _too_large(most: int) -> str:
     return f"`image`: expected at most {most} bytes; shrink the image"
-
-
-def _discard_error(task: "asyncio.Task[None]") -> None:
-    """Retrieve an error that has no recipient, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()

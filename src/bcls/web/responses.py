@@ -10,6 +10,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 import jinja2
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -20,6 +22,12 @@ from bcls.search.service import UnknownPhotoError, unreadable
 
 _PACKAGE = __name__.rpartition(".")[0]
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
+
+
+_DETAILS = {
+    404: "there is nothing at this address: see / for the search and /about/api for the API",
+    405: "this address does not support the method: see /about/api",
+}
 
 
 class ProblemError(Exception):
@@ -37,7 +45,7 @@ class ProblemError(Exception):
 
 
 def http_error(error: Exception) -> ProblemError:
-    """The HTTP error for an exception of the search service.
+    """The HTTP error for an exception of the framework or of the search service.
 
     Example:
         >>> http_error(ValueError("`text`: expected some words, got ''; describe the photo")).status
@@ -48,6 +56,10 @@ def http_error(error: Exception) -> ProblemError:
     match error:
         case ProblemError():
             return error
+        case HTTPException():
+            return ProblemError(error.status_code, _DETAILS.get(error.status_code, error.detail))
+        case RequestValidationError():
+            return ProblemError(422, f"{_invalid_part(error)}; see /about/api")
         case OverloadedError():
             return ProblemError(503, str(error), error.retry_after)
         case IndexUnavailableError():
@@ -60,6 +72,15 @@ def http_error(error: Exception) -> ProblemError:
         case OSError():
             return ProblemError(503, unreadable(error), 60)
     return ProblemError(500, f"an error in the server ({type(error).__name__}): see its output")
+
+
+def _invalid_part(error: RequestValidationError) -> str:
+    first = error.errors()[0]
+    where = str(first["loc"][-1])
+    if where == "image":
+        return "`image`: expected an image file in a form (multipart/form-data) with the field `image`"
+    got = "" if first["type"] == "missing" else f", got {str(first['input'])[:50]!r}"
+    return f"`{where}`: {first['msg'][:1].lower()}{first['msg'][1:]}{got}"
 
 
 @contextmanager

@@ -88,19 +88,13 @@ def runs_page(request: Request, site: SiteOf) -> Response:
     """A table of all runs, and charts of the first ones."""
     runs = [read_run(name, folder) for name, folder in _known_runs(site).items()]
 
-    def draw() -> list[ChartImage | None]:
-        return [
-            line_chart(
-                title,
-                "epoch",
-                [ChartLine(run.name, points_of(run.validations, "epoch", key)) for run in runs[:MAX_CURVES]],
-            )
-            for title, key in _CHARTS
-        ]
+    def draw(title: str, key: str) -> ChartImage | None:
+        lines = [ChartLine(run.name, points_of(run.validations, "epoch", key)) for run in runs[:MAX_CURVES]]
+        return line_chart(title, "epoch", lines)
 
     rows = [(run, [_formatted(key, run.best.get(key)) for key in _COLUMNS]) for run in runs]
-    values = {"rows": rows, "columns": _COLUMNS, "most": MAX_CURVES, **_draw_charts(draw)}
-    return render(request, "runs.html", values)
+    charts = _draw_charts(lambda: [draw(*one) for one in _CHARTS])
+    return render(request, "runs.html", {"rows": rows, "columns": _COLUMNS, "most": MAX_CURVES, **charts})
 
 
 @routes.get("/runs/{name:path}")
