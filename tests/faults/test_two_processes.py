@@ -10,11 +10,10 @@ import pytest
 
 from bcls._core.locks import lock_folder, sole_writer
 from bcls.data.write import _lock as importing
-from bcls.training.run_folder import locked
 from tests.faults.faulty import child
 from tests.faults.records import tried
 
-LOCKS = {"run folder": locked, "index": sole_writer, "import of a dataset": importing, "features": lock_folder}
+LOCKS = {"run folder": lock_folder, "index": sole_writer, "import of a dataset": importing}
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
+from bcls.evaluation.scores import lazy_images
 from bcls.labels.cache import cached_embeddings, fingerprint
 from bcls.losses import RetrievalLoss
 from bcls.models import build, check_features
@@ -36,7 +37,6 @@ from bcls.training.loader import (
     DeviceLoader,
     ImageReader,
     ImageSource,
-    LazyImages,
     Loader,
     feature_source,
 )
@@ -257,7 +257,7 @@ def image_source(
     if getattr(model, "frozen_images", False):
         encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
         with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
-            return DeviceFeatures(encode(LazyImages(dataset, pool, report)), model.device)
+            return DeviceFeatures(encode(lazy_images(dataset, pool, report)), model.device)
     smallest_crop = config.smallest_crop if augment else None
     return ImageReader(dataset, model.prepare_images, pool, config.seed, smallest_crop)
 
