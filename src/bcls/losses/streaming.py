@@ -169,7 +169,7 @@ def streaming_loss(
         >>> streaming_loss(eye, eye, eye, soft=SoftNegatives(margin=1.0, gamma=1e4)).binary  # at the margin
         tensor(0.0004)
     """
-    _check(images, texts, captions, references, reference_image, image_ids)
+    _check(images, texts, captions, references=references, reference_image=reference_image, image_ids=image_ids)
     if (references is None) != (reference_image is None):
         fail("reference_image", "both `references` and `reference_image`", "one of them", "pass both or none")
     if references is None or reference_image is None:
@@ -190,22 +190,13 @@ def streaming_loss(
     return Terms(*(reduce(term, sum(share.sizes), reduction) for term in terms))
 
 
-def _check(
-    images: Tensor,
-    texts: Tensor,
-    captions: Tensor,
-    references: Tensor | None,
-    reference_image: Tensor | None,
-    image_ids: Tensor | None,
-) -> None:
-    needed = {"images": images, "texts": texts, "captions": captions}
-    optional = {"references": references, "reference_image": reference_image, "image_ids": image_ids}
+def _check(images: Tensor, texts: Tensor, captions: Tensor, **optional: Tensor | None) -> None:
     given = {argument: tensor for argument, tensor in optional.items() if tensor is not None}
-    for argument, tensor in {**needed, **given}.items():
+    for argument, tensor in {"images": images, "texts": texts, "captions": captions, **given}.items():
         check_tensor(argument, tensor)
         if tensor.device != images.device:
             fail(argument, f"a tensor on {images.device}, as `images`", tensor.device, "move it with .to(...)")
-        if (argument in needed or tensor is references) and not tensor.is_floating_point():
+        if argument not in {"reference_image", "image_ids"} and not tensor.is_floating_point():
             fail(argument, "embeddings of floating point numbers", tensor.dtype, "convert them with .float()")
     if images.ndim != 2 or len(images) == 0:
         fail("images", "embeddings (b, d), at least one row", f"shape {tuple(images.shape)}", "pass one row per image")
@@ -213,6 +204,7 @@ def _check(
         fail("texts", f"the shape of `images`, {tuple(images.shape)}", tuple(texts.shape), "pass one row per caption")
     if captions.ndim != 2 or len(captions) != len(images):
         fail("captions", f"label embeddings, {len(images)} rows", tuple(captions.shape), "pass one row per caption")
+    image_ids = given.get("image_ids")
     if image_ids is not None and (image_ids.shape != images.shape[:1] or not is_integer(image_ids)):
         got = f"shape {tuple(image_ids.shape)} of {image_ids.dtype}"
         fail("image_ids", f"{len(images)} integers", got, "pass one for each row of `images`")

@@ -28,14 +28,8 @@ _COLLAPSED = 1e-3
 _COLLAPSED_STEPS = 50
 #: Values of a step that are no terms of the loss.
 _NO_TERMS = {"spread", "gradient"}
-_COLUMNS = (
-    ("i2t R@1", "i2t_r1"),
-    ("i2t R@10", "i2t_r10"),
-    ("t2i R@1", "t2i_r1"),
-    ("t2i R@10", "t2i_r10"),
-    ("rsum", "rsum"),
-    ("tau", "tau"),
-)
+#: Columns of the validation table; recalls are shown as `i2t R@1`.
+_COLUMNS = ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10", "rsum", "tau")
 
 
 def log_line(line: str) -> None:
@@ -46,10 +40,10 @@ def log_line(line: str) -> None:
 
 def log_epoch(epoch: int, epochs: int, metrics: Mapping[str, float], seconds: float, *, better: bool) -> None:
     """Print a row of the validation table; its header precedes the first row and every tenth after it."""
-    columns = [(head, key) for head, key in _COLUMNS if key in metrics]
+    keys = [key for key in _COLUMNS if key in metrics]
     if epoch % 10 == 1:
-        log_line("validation  " + "  ".join(f"{head:>8}" for head, _ in columns) + "  time left")
-    cells = "  ".join(f"{metrics[key]:8.4f}" if key == "tau" else f"{metrics[key]:8.2f}" for _, key in columns)
+        log_line("validation  " + "  ".join(f"{key.replace('_r', ' R@'):>8}" for key in keys) + "  time left")
+    cells = "  ".join(f"{metrics[key]:8.4f}" if key == "tau" else f"{metrics[key]:8.2f}" for key in keys)
     left = duration(seconds / epoch * (epochs - epoch))
     log_line(f"epoch {epoch:<4}  {cells}  {left:>9}{'  best' if better else ''}")
 
