@@ -9,15 +9,10 @@ from functools import partial
 import pytest
 
 from bcls._core.locks import lock_folder
-from bcls.training.run_folder import locked
 from tests.faults.faulty import child
 from tests.faults.records import tried
 
-LOCKS = {
-    "run folder": locked,
-    "index": partial(lock_folder, name="lock"),
-    "import of a dataset, features": lock_folder,
-}
+LOCKS = {"run, dataset, features": lock_folder, "index": partial(lock_folder, name="lock")}
 
 
 @contextmanager

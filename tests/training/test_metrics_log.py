@@ -64,20 +64,23 @@ def test_a_file_without_a_complete_line_is_empty(tmp_path):
         (b'{"kind": "step", "epoch": ' + b"9" * 5000 + b"}", "a line of JSON"),
         (b"[1]", "a mapping, got [1]"),
         (b"null", "a mapping, got None"),
-        (b'{"epoch": 1, "step": 1}', "`kind` to be a word, got None"),
-        (b'{"kind": ["step"], "epoch": 1, "step": 1}', "`kind` to be a word, got ['step']"),
-        (b'{"kind": "step", "step": 1}', "`epoch` to be a whole number, got None"),
-        (b'{"kind": "step", "epoch": 1.5, "step": 1}', "`epoch` to be a whole number, got 1.5"),
-        (b'{"kind": "step", "epoch": 1, "step": "1"}', "`step` to be a whole number, got '1'"),
-        (b'{"kind": "step", "epoch": 1, "step": true}', "`step` to be a whole number, got True"),
-        (b'{"kind": "' + b"x" * 10**6 + b'", "epoch": "' + b"y" * 10**6 + b'", "step": 1}', "`epoch` to be a whole"),
+        (b'{"epoch": 1, "step": 1}', "line 2`: expected `kind`, got none"),
+        (b'{"kind": ["step"], "epoch": 1, "step": 1}', "line 2, kind`: expected a string, got ['step']"),
+        (b'{"kind": "step", "step": 1}', "line 2`: expected `epoch`, got none"),
+        (b'{"kind": "step", "epoch": 1.5, "step": 1}', "line 2, epoch`: expected a whole number, got 1.5"),
+        (b'{"kind": "step", "epoch": 1, "step": "1"}', "line 2, step`: expected a whole number, got '1'"),
+        (b'{"kind": "step", "epoch": 1, "step": true}', "line 2, step`: expected a whole number, got True"),
+        (
+            b'{"kind": "' + b"x" * 10**6 + b'", "epoch": "' + b"y" * 10**6 + b'", "step": 1}',
+            "line 2, epoch`: expected a whole",
+        ),
     ],
 )
 def test_wrong_lines_are_reported(tmp_path, line, says):
     with pytest.raises(ValueError, match="expected") as raised:
         read_metrics(put(tmp_path, GOOD + line + b"\n" + GOOD))
     message = str(raised.value)
-    assert message.startswith(f"`{tmp_path / 'metrics.jsonl'}, line 2`: expected ")
+    assert message.startswith(f"`{tmp_path / 'metrics.jsonl'}, line 2")
     assert says in message
     assert message.endswith("; take the line out, or put the whole file back")
     assert len(message) < 600

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from bcls._core.files import recover, replace_folder
-from bcls.training.run_folder import locked
+from bcls._core.locks import lock_folder
 
 
 def write(text):
@@ -83,7 +83,7 @@ def test_nested_folders_are_on_the_disk_before_the_rename(tmp_path, monkeypatch)
 
 
 def hold(folder, ready, leave):
-    with locked(folder):
+    with lock_folder(folder):
         ready.set()
         leave.wait(30)
 
@@ -94,9 +94,9 @@ def test_a_locked_folder_is_refused_until_its_process_ends(tmp_path):
     other = context.Process(target=hold, args=(tmp_path, ready, leave))
     other.start()
     assert ready.wait(30)
-    with pytest.raises(ValueError, match=f"in use by process {other.pid}"), locked(tmp_path):
+    with pytest.raises(ValueError, match=f"in use by process {other.pid}"), lock_folder(tmp_path):
         pass
     other.kill()
     other.join()
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bcls._core.locks import lock_folder
 from bcls.training.metrics_log import StepMonitor
-from bcls.training.run_folder import locked
 from bcls.training.setup import set_up
 from bcls.training.train import seed_step, train
 from bcls.training.validate import validate
@@ -52,7 +52,10 @@ def test_wrong_settings_are_reported(data, tmp_path, changes, message):
     [
         ({"name": "vspp"}, "did you mean 'vsepp'"),
         ({"name": "vsepp", "widht": 3}, "did you mean 'width'"),
-        ({"name": "vsepp", "features": 99}, "6, the width of the features 'made', got 99"),
+        (
+            {"name": "vsepp", "features": 99},
+            r"`features`: .*, got \(18, 6\); .* features of width 99",
+        ),
     ],
 )
 def test_a_model_that_does_not_match_the_data_is_reported(data, tmp_path, model, message):
@@ -98,7 +101,7 @@ def test_an_incomplete_file_is_reported(data, ended, name, keep):
 
 
 def test_a_run_in_use_is_refused(data, tmp_path):
-    with locked(tmp_path / "run"), pytest.raises(ValueError, match="in use by process"):
+    with lock_folder(tmp_path / "run"), pytest.raises(ValueError, match="in use by process"):
         train(settings(data, tmp_path / "run"), model=TinyModel())
 
 

@@ -38,6 +38,8 @@ def fail(argument: str, expected: str, got: object, hint: str, kind: type[ValueE
 def prefix_errors(prefix: str) -> Iterator[None]:
     """Put a prefix before the argument named by a ValueError, such as ``"loss."`` before ``temperature``.
 
+    An argument that begins with the prefix stays as it is.
+
     Example:
         >>> with prefix_errors("loss."):
         ...     check_number("temperature", -1, "use 0.05", above=0)
@@ -49,7 +51,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
         yield
     except ValueError as error:
         message = str(error)
-        if not message.startswith("`"):
+        if not message.startswith("`") or message.startswith(f"`{prefix}"):
             raise
         raise type(error)(f"`{prefix}{message[1:]}") from error
 

@@ -164,7 +164,7 @@ def score_model(
         if features is not None:
             inputs: Any = LazyImages(images, _feature_reader(images.features(features)), step)
         else:
-            inputs = LazyImages(images, lambda part: list(pool.map(images.read_image, images.image_ids[part])), step)
+            inputs = lazy_images(images, pool, step)
             if getattr(model, "frozen_images", False):
                 inputs = model.image_vectors_of(inputs)  # type: ignore[operator]
         if getattr(model, "frozen_text", False):
@@ -195,6 +195,11 @@ class LazyImages:
         if self._step is not None:
             self._step(len(range(len(self))[: part.stop]))
         return read
+
+
+def lazy_images(dataset: "Dataset", pool: ThreadPoolExecutor, step: Callable[[int], None] | None = None) -> LazyImages:
+    """The images of a dataset, read by the threads of a pool."""
+    return LazyImages(dataset, lambda part: list(pool.map(dataset.read_image, dataset.image_ids[part])), step)
 
 
 def _feature_reader(features: "Features") -> Callable[[slice], Any]:

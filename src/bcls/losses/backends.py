@@ -6,19 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bcls.losses._torch.engine import TorchEngine
-from bcls.losses.passes import Engine
+
+if TYPE_CHECKING:
+    from bcls.losses._triton.engine import TritonEngine
 
 #: Types of scores that the kernels can read; float64 does not fit into a key.
 PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
 _WITHOUT_KERNELS: ContextVar[bool] = ContextVar("without_kernels", default=False)
 
 
-def engine_for(device: torch.device) -> Engine:
+def engine_for(device: torch.device) -> "TorchEngine | TritonEngine":
     """The fastest backend that runs on a device."""
     if triton_runs_on(device):
         from bcls.losses._triton.engine import TritonEngine  # importing Triton takes a second

@@ -33,13 +33,10 @@ class Batch(NamedTuple):
     def labels(self) -> Tensor:
         """The relevance, for losses that require it."""
         if self.relevance is None:
-            fail(
-                "relevance",
-                "a (B, B) matrix of labels",
-                None,
-                "this loss learns from continuous labels: compute them with bcls.labels.relevance, "
-                "or use a triplet loss",
+            hint = (
+                "this loss learns from continuous labels: compute them with bcls.labels.relevance, or use another loss"
             )
+            fail("relevance", "a (B, B) matrix of labels", None, hint)
         return self.relevance
 
     @property
@@ -225,12 +222,9 @@ def check_batch(
     """
     _check_matrix("similarity", similarity)
     if similarity.shape[0] != similarity.shape[1] or similarity.shape[0] == 0:
-        fail(
-            "similarity",
-            "a square matrix (B, B), one row for each image, one column for each caption, pairs on the diagonal",
-            f"shape {tuple(similarity.shape)}",
-            "repeat the row of an image for each of its captions in the batch, and pass image_ids",
-        )
+        expected = "a square matrix (B, B), one row for each image, one column for each caption, pairs on the diagonal"
+        hint = "repeat the row of an image for each of its captions in the batch, and pass image_ids"
+        fail("similarity", expected, f"shape {tuple(similarity.shape)}", hint)
     ids = None if image_ids is None else _check_ids(image_ids, similarity)
     if relevance is not None:
         relevance = _check_relevance(relevance, similarity)
@@ -254,23 +248,15 @@ def _clamped(relevance: Tensor | None, *, bounded: bool) -> Tensor | None:
 def _check_matrix(argument: str, matrix: Tensor) -> None:
     check_tensor(argument, matrix)
     if matrix.ndim != 2 or not matrix.is_floating_point():
-        fail(
-            argument,
-            "a matrix (B, B) of floating point numbers",
-            f"shape {tuple(matrix.shape)} of {matrix.dtype}",
-            "rows are images, columns are captions",
-        )
+        got = f"shape {tuple(matrix.shape)} of {matrix.dtype}"
+        fail(argument, "a matrix (B, B) of floating point numbers", got, "rows are images, columns are captions")
 
 
 def _check_relevance(relevance: Tensor, similarity: Tensor) -> Tensor:
     _check_matrix("relevance", relevance)
     if relevance.shape != similarity.shape:
-        fail(
-            "relevance",
-            f"the shape of `similarity`, {tuple(similarity.shape)}",
-            f"{tuple(relevance.shape)}",
-            "compute the labels from the captions of this batch, in the same order",
-        )
+        hint = "compute the labels from the captions of this batch, in the same order"
+        fail("relevance", f"the shape of `similarity`, {tuple(similarity.shape)}", tuple(relevance.shape), hint)
     if relevance.device != similarity.device:
         fail("relevance", f"a tensor on {similarity.device}", f"one on {relevance.device}", "move it with .to(...)")
     # Labels get no gradient, and half precision is too coarse to separate windows.
@@ -283,10 +269,7 @@ def _check_ids(image_ids: Tensor, similarity: Tensor) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         fail("image_ids", f"{similarity.shape[0]} integers", repr(image_ids), f"torch reports: {error}")
     if ids.shape != similarity.shape[:1] or not is_integer(ids):
-        fail(
-            "image_ids",
-            f"{similarity.shape[0]} integers, one for each row",
-            f"shape {tuple(ids.shape)} of {ids.dtype}",
-            "number the images of the dataset and pass the numbers of this batch",
-        )
+        got = f"shape {tuple(ids.shape)} of {ids.dtype}"
+        hint = "number the images of the dataset and pass the numbers of this batch"
+        fail("image_ids", f"{similarity.shape[0]} integers, one for each row", got, hint)
     return ids

@@ -43,19 +43,16 @@ class InfoNCELoss(RetrievalLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        return {"infonce": reduce(_cross_entropies(batch, self.temperature), batch.size, self.reduction)}
+        logits = batch.similarity / self.temperature
+        own = logits.diagonal()
+        counted = batch.negatives | torch.eye(batch.size, dtype=torch.bool, device=logits.device)
+        # Finite, since log-sum-exp over -inf has a NaN gradient; the matching pair always counts, so no row is empty.
+        logits = logits.masked_fill(~counted, torch.finfo(logits.dtype).min)
+        value = (logits.logsumexp(1) - own).sum() / 2 + (logits.logsumexp(0) - own).sum() / 2
+        return {"infonce": reduce(value, batch.size, self.reduction)}
 
 
 infonce_loss = as_function(InfoNCELoss, "infonce_loss")
-
-
-def _cross_entropies(batch: Batch, temperature: float | nn.Parameter) -> Tensor:
-    logits = batch.similarity / temperature
-    own = logits.diagonal()
-    counted = batch.negatives | torch.eye(batch.size, dtype=torch.bool, device=logits.device)
-    # Finite, since log-sum-exp over -inf has a NaN gradient; the matching pair is always counted, so no row is empty.
-    logits = logits.masked_fill(~counted, torch.finfo(logits.dtype).min)
-    return (logits.logsumexp(1) - own).sum() / 2 + (logits.logsumexp(0) - own).sum() / 2
 
 
 class SigmoidLoss(RetrievalLoss):
@@ -96,14 +93,11 @@ class SigmoidLoss(RetrievalLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        return {"sigmoid": reduce(_classification(batch, self.scale, self.bias), batch.size, self.reduction)}
+        logits = self.scale * batch.similarity + self.bias
+        # Not softplus, which torch replaces by a linear function above 20.
+        wrong = torch.where(batch.negatives, functional.logsigmoid(-logits), 0.0).sum()
+        value = -wrong - functional.logsigmoid(logits.diagonal()).sum()
+        return {"sigmoid": reduce(value, batch.size, self.reduction)}
 
 
 sigmoid_loss = as_function(SigmoidLoss, "sigmoid_loss")
-
-
-def _classification(batch: Batch, scale: float | nn.Parameter, bias: float | nn.Parameter) -> Tensor:
-    logits = scale * batch.similarity + bias
-    # Not softplus, which torch replaces by a linear function above 20.
-    wrong = torch.where(batch.negatives, functional.logsigmoid(-logits), 0.0).sum()
-    return -wrong - functional.logsigmoid(logits.diagonal()).sum()

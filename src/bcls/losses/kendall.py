@@ -161,12 +161,7 @@ class KendallWindowLoss(RetrievalLoss):
         if mining == "none" and self.beta == 0:
             fail("beta", 'a stride above 0 with mining="none"', 0, "without mining the sum over windows has no limit")
         if mining == "none" and window_norm == "valid":
-            fail(
-                "window_norm",
-                '"all" with mining="none"',
-                "'valid'",
-                "without mining nothing is divided",
-            )
+            fail("window_norm", '"all" with mining="none"', "'valid'", "without mining nothing is divided")
 
     def fuses(self, batch: Batch) -> bool:
         """See :meth:`RetrievalLoss.fuses`."""

@@ -1,4 +1,4 @@
-"""Data exchanged between the forward and backward pass, and the interface of a backend.
+"""Data exchanged between the forward and backward pass of a backend.
 
 A key is an integer that sorts like a score and carries its position: ``code << 32 | LATEST - position``. The code is
 the bits of the float32, with the magnitude of a negative number inverted. A greater key is a greater score and, among
@@ -6,12 +6,12 @@ equal scores, the earlier position, so the result does not depend on the order o
 the code inverted: their greatest key is the least similar one.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from bcls.losses.windows import LossSettings, SoftNegatives, Windows, window_tensors
+from bcls.losses.windows import Windows, window_tensors
 
 #: Key of an empty bin.
 LEAST = torch.iinfo(torch.int64).min
@@ -50,40 +50,6 @@ class AnchorResults(NamedTuple):
     levels: Tensor  #: (A + B,) base-2 log-sum-exp of each anchor; infinity if its hinge is inactive
     picks: Tensor  #: (2, A + B, W) int32, positions of the hard negatives and positives; -1 if the hinge is inactive
     shares: Tensor  #: (A + B,) factor of the windows of each anchor
-
-
-class Engine(Protocol):
-    """A backend: the passes of the window and soft-negative losses, and the dense Kendall loss."""
-
-    def check_values(self, similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
-        """Raise an error for NaN, infinity and labels out of range, now or in the next call of a loss."""
-
-    def one_launch(
-        self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
-    ) -> tuple[Tensor, Tensor] | None:
-        """Binary and continuous term of a small matrix from one kernel, which checks the values itself; or None."""
-
-    def step(self, columns: int, *, made: bool) -> int:
-        """Rows of a tile with this many columns; ``made``: tiles are computed one by one, not cut from a matrix."""
-
-    def mine(self, tile: Tile, keys: Keys | None, settings: LossSettings) -> SoftSums | None:
-        """Raise the keys to those of a tile (``keys.rows`` are the rows of the tile) and return its soft sums."""
-
-    def finish(
-        self, keys: Keys | None, sums: SoftSums | None, own: tuple[Tensor, Tensor], settings: LossSettings
-    ) -> AnchorResults:
-        """Hinges of all anchors; ``own`` are the scores of matching pairs, by row and by column."""
-
-    def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
-        """Gradient of the binary term at a tile, ``(n, B)`` float32."""
-
-    def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
-        """Add the gradient of the continuous term to a whole ``(B, B)`` float32 matrix."""
-
-    def dense_kendall(
-        self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
-    ) -> Tensor:
-        """Sum of hinges over all pairs of candidates, both directions (L_K); differentiable."""
 
 
 def new_keys(rows: int, columns: int, windows: Windows | None, device: torch.device) -> Keys | None:

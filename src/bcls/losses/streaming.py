@@ -4,13 +4,13 @@ The result is exact: hard pairs and log-sum-exps are merged over tiles. The grad
 product with at most 4 W B cells; that of the binary term computes the tiles a second time.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls._core.errors import check_number, check_whole, fail
 from bcls.losses.backends import engine_for
 from bcls.losses.base import Reduction, reduce, total
 from bcls.losses.fused import Terms
@@ -25,6 +25,7 @@ from bcls.losses.passes import (
     merge,
     new_keys,
 )
+from bcls.losses.triplet import LogSumExp, TripletSoftLoss
 from bcls.losses.validation import check_tensor, is_integer
 from bcls.losses.windows import ROUNDING, LossSettings, SoftNegatives, Windows, sliding_windows
 
@@ -90,18 +91,16 @@ class StreamingBCLSLoss(nn.Module):
         gamma: float = 50.0,
         margin: float = 0.2,
         weight: float = 1.0,
-        lse: Literal["sum", "mean"] = "sum",
+        lse: LogSumExp = "sum",
         reduction: Reduction = "mean",
         *,
         group: "dist.ProcessGroup | None" = None,
         step: int | None = None,
     ) -> None:
         super().__init__()
-        check_choice("lse", lse, ("sum", "mean"))
-        check_choice("reduction", reduction, ("mean", "sum"))
         self.reduction: Reduction = reduction
         self.weight = check_number("weight", weight, "the paper uses 1", low=0)
-        self.soft = SoftNegatives(margin, gamma, lse == "mean")
+        self.soft = TripletSoftLoss(margin, gamma, lse, reduction).settings(1)
         self.windows = sliding_windows(alpha, beta, scale=self.weight)
         self.group = group
         self.step = None if step is None else check_whole("step", step, least=1)
@@ -114,33 +113,13 @@ class StreamingBCLSLoss(nn.Module):
             f"margin={self.soft.margin}, weight={self.weight}, lse={lse!r}, reduction={self.reduction!r}"
         )
 
-    def terms(
-        self,
-        images: Tensor,
-        texts: Tensor,
-        captions: Tensor,
-        *,
-        references: Tensor | None = None,
-        reference_image: Tensor | None = None,
-        image_ids: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """``binary`` and ``continuous``, already weighted; they sum to the loss."""
-        terms = streaming_loss(
-            images,
-            texts,
-            captions,
-            references=references,
-            reference_image=reference_image,
-            image_ids=image_ids,
-            soft=self.soft,
-            windows=self.windows,
-            reduction=self.reduction,
-            group=self.group,
-            step=self.step,
-        )
+    def terms(self, images: Tensor, texts: Tensor, captions: Tensor, **inputs: Any) -> dict[str, Tensor]:
+        """``binary`` and ``continuous``, already weighted; they sum to the loss. ``inputs`` are the optional ones."""
+        settings: dict[str, Any] = {"soft": self.soft, "windows": self.windows, "reduction": self.reduction}
+        terms = streaming_loss(images, texts, captions, **inputs, **settings, group=self.group, step=self.step)
         return terms._asdict()
 
-    def forward(self, images: Tensor, texts: Tensor, captions: Tensor, **inputs: Tensor | None) -> Tensor:
+    def forward(self, images: Tensor, texts: Tensor, captions: Tensor, **inputs: Any) -> Tensor:
         """The loss, a differentiable scalar."""
         return total(self.terms(images, texts, captions, **inputs))
 
@@ -190,7 +169,7 @@ def streaming_loss(
         >>> streaming_loss(eye, eye, eye, soft=SoftNegatives(margin=1.0, gamma=1e4)).binary  # at the margin
         tensor(0.0004)
     """
-    _check(images, texts, captions, references, reference_image, image_ids)
+    _check(images, texts, captions, references=references, reference_image=reference_image, image_ids=image_ids)
     if (references is None) != (reference_image is None):
         fail("reference_image", "both `references` and `reference_image`", "one of them", "pass both or none")
     if references is None or reference_image is None:
@@ -211,22 +190,13 @@ def streaming_loss(
     return Terms(*(reduce(term, sum(share.sizes), reduction) for term in terms))
 
 
-def _check(
-    images: Tensor,
-    texts: Tensor,
-    captions: Tensor,
-    references: Tensor | None,
-    reference_image: Tensor | None,
-    image_ids: Tensor | None,
-) -> None:
-    needed = {"images": images, "texts": texts, "captions": captions}
-    optional = {"references": references, "reference_image": reference_image, "image_ids": image_ids}
+def _check(images: Tensor, texts: Tensor, captions: Tensor, **optional: Tensor | None) -> None:
     given = {argument: tensor for argument, tensor in optional.items() if tensor is not None}
-    for argument, tensor in {**needed, **given}.items():
+    for argument, tensor in {"images": images, "texts": texts, "captions": captions, **given}.items():
         check_tensor(argument, tensor)
         if tensor.device != images.device:
             fail(argument, f"a tensor on {images.device}, as `images`", tensor.device, "move it with .to(...)")
-        if (argument in needed or tensor is references) and not tensor.is_floating_point():
+        if argument not in {"reference_image", "image_ids"} and not tensor.is_floating_point():
             fail(argument, "embeddings of floating point numbers", tensor.dtype, "convert them with .float()")
     if images.ndim != 2 or len(images) == 0:
         fail("images", "embeddings (b, d), at least one row", f"shape {tuple(images.shape)}", "pass one row per image")
@@ -234,6 +204,7 @@ def _check(
         fail("texts", f"the shape of `images`, {tuple(images.shape)}", tuple(texts.shape), "pass one row per caption")
     if captions.ndim != 2 or len(captions) != len(images):
         fail("captions", f"label embeddings, {len(images)} rows", tuple(captions.shape), "pass one row per caption")
+    image_ids = given.get("image_ids")
     if image_ids is not None and (image_ids.shape != images.shape[:1] or not is_integer(image_ids)):
         got = f"shape {tuple(image_ids.shape)} of {image_ids.dtype}"
         fail("image_ids", f"{len(images)} integers", got, "pass one for each row of `images`")

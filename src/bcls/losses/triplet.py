@@ -56,18 +56,14 @@ class TripletLoss(RetrievalLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        return {"triplet": reduce(_all_hinges(batch, self.margin), batch.size, self.reduction)}
+        own = batch.similarity.diagonal()
+        by_image = (batch.similarity - own[:, None] + self.margin).relu()
+        by_caption = (batch.similarity - own[None, :] + self.margin).relu()
+        value = (by_image + by_caption).masked_fill(~batch.negatives, 0).sum()
+        return {"triplet": reduce(value, batch.size, self.reduction)}
 
 
 triplet_loss = as_function(TripletLoss, "triplet_loss")
-
-
-def _all_hinges(batch: Batch, margin: float) -> Tensor:
-    similarity, allowed = batch.similarity, batch.negatives
-    own = similarity.diagonal()
-    by_image = (similarity - own[:, None] + margin).relu()
-    by_caption = (similarity - own[None, :] + margin).relu()
-    return (by_image + by_caption).masked_fill(~allowed, 0).sum()
 
 
 class TripletHardLoss(RetrievalLoss):
@@ -106,21 +102,17 @@ class TripletHardLoss(RetrievalLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        return {"triplet": reduce(_hardest_hinges(batch, self.margin), batch.size, self.reduction)}
+        allowed, own = batch.negatives, batch.similarity.diagonal()
+        # A finite floor, not -inf: an anchor without negatives must not turn 0 * inf into NaN.
+        candidates = batch.similarity.masked_fill(~allowed, torch.finfo(batch.similarity.dtype).min)
+        value = own.new_zeros(())
+        for dim in (1, 0):
+            hardest = candidates.max(dim).values
+            value = value + torch.where(allowed.any(dim), (hardest - own + self.margin).relu(), 0.0).sum()
+        return {"triplet": reduce(value, batch.size, self.reduction)}
 
 
 triplet_hard_loss = as_function(TripletHardLoss, "triplet_hard_loss")
-
-
-def _hardest_hinges(batch: Batch, margin: float) -> Tensor:
-    allowed, own = batch.negatives, batch.similarity.diagonal()
-    # A finite floor, not -inf: an anchor without negatives must not turn 0 * inf into NaN.
-    candidates = batch.similarity.masked_fill(~allowed, torch.finfo(batch.similarity.dtype).min)
-    loss = own.new_zeros(())
-    for dim in (1, 0):
-        hardest = candidates.max(dim).values
-        loss = loss + torch.where(allowed.any(dim), (hardest - own + margin).relu(), 0.0).sum()
-    return loss
 
 
 class TripletSoftLoss(RetrievalLoss):
@@ -181,25 +173,20 @@ class TripletSoftLoss(RetrievalLoss):
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         if self.fuses(batch):
-            soft = self.settings(batch.size)
-            terms = matrix_loss(batch.similarity, batch.relevance, image_ids=batch.image_ids, soft=soft)
+            settings = self.settings(batch.size)
+            terms = matrix_loss(batch.similarity, batch.relevance, image_ids=batch.image_ids, soft=settings)
             return {"triplet": terms.binary}
-        value = _soft_hinges(batch, self.margin, self.gamma, average=self.lse == "mean")
+        allowed, own = batch.negatives, batch.similarity.diagonal()
+        # A finite floor, not -inf: log-sum-exp over nothing but -inf has a NaN gradient.
+        scaled = (self.gamma * batch.similarity).masked_fill(~allowed, torch.finfo(batch.similarity.dtype).min)
+        value = own.new_zeros(())
+        for dim in (1, 0):
+            negatives = allowed.sum(dim)
+            soft = torch.logsumexp(scaled, dim)
+            if self.lse == "mean":
+                soft = soft - negatives.clamp(min=1).to(soft.dtype).log()
+            value = value + torch.where(negatives > 0, (soft / self.gamma - own + self.margin).relu(), 0.0).sum()
         return {"triplet": reduce(value, batch.size, self.reduction)}
 
 
 triplet_soft_loss = as_function(TripletSoftLoss, "triplet_soft_loss")
-
-
-def _soft_hinges(batch: Batch, margin: float, gamma: float, *, average: bool) -> Tensor:
-    allowed, own = batch.negatives, batch.similarity.diagonal()
-    # A finite floor, not -inf: log-sum-exp over nothing but -inf has a NaN gradient.
-    scaled = (gamma * batch.similarity).masked_fill(~allowed, torch.finfo(batch.similarity.dtype).min)
-    loss = own.new_zeros(())
-    for dim in (1, 0):
-        negatives = allowed.sum(dim)
-        soft = torch.logsumexp(scaled, dim)
-        if average:
-            soft = soft - negatives.clamp(min=1).to(soft.dtype).log()
-        loss = loss + torch.where(negatives > 0, (soft / gamma - own + margin).relu(), 0.0).sum()
-    return loss

@@ -6,9 +6,8 @@ check the values and write what they find into host memory; the next call of any
 
 import math
 from functools import reduce
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +21,7 @@ KINDS = ("nan", "inf", "-inf")
 WORDS = 6
 
 
-class _Report(NamedTuple):
-    tensor: Tensor
-    array: "np.ndarray[tuple[int], np.dtype[np.float64]]"  #: the same memory
-
-
-_REPORTS: dict[torch.device, _Report] = {}
+_REPORTS: dict[torch.device, Tensor] = {}
 
 
 def check_now() -> None:
@@ -56,9 +50,9 @@ def report_on(device: torch.device) -> Tensor | None:
     if report is None:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
-        tensor = torch.zeros(WORDS, dtype=torch.float64, pin_memory=device.type == "cuda")
-        report = _REPORTS[device] = _Report(tensor, tensor.numpy())
-    return report.tensor
+        report = torch.zeros(WORDS, dtype=torch.float64, pin_memory=device.type == "cuda")
+        _REPORTS[device] = report
+    return report
 
 
 def raise_reported(device: torch.device) -> None:
@@ -68,14 +62,14 @@ def raise_reported(device: torch.device) -> None:
         ValueError: If an earlier call got NaN, infinity or labels out of range.
     """
     report = _REPORTS.get(device)
-    if report is None or not report.array[0]:
+    if report is None or not report.numpy()[0]:
         return
     if device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():
             return  # the first call after the capture raises it
         torch.cuda.synchronize(device)  # so that the report is complete
-    _, cell, cell_label, low, high, columns = report.array.tolist()
-    report.array[:] = 0
+    _, cell, cell_label, low, high, columns = report.tolist()
+    report.zero_()
     for argument, where in (("similarity", int(cell)), ("relevance", int(cell_label))):
         if where >= 0:
             row, column = divmod(where // 4, int(columns))

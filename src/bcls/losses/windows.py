@@ -146,7 +146,7 @@ def sliding_windows(alpha: float = 0.2, beta: float = 0.1, *, valid_only: bool =
     alpha = check_alpha(alpha)
     beta = check_number("beta", beta, "the paper uses 0.1", above=0)
     check_stride(alpha, beta)
-    return _sliding(alpha, beta, valid_only, check_number("scale", scale, "use 1 for the sum, 1 / B for the mean"))
+    return _sliding(alpha, beta, valid_only, scale)
 
 
 @lru_cache(maxsize=64)  # every training step uses the same settings
@@ -170,12 +170,10 @@ def rungs(
     Raises:
         ValueError: If the lists differ in length or are empty, or the thresholds are not ascending.
     """
-    levels = check_numbers("thresholds", thresholds, "labels lie in [-1, 1]")
+    levels = tuple(check_numbers("thresholds", thresholds, "labels lie in [-1, 1]"))
     if not levels:
         fail("thresholds", "at least one threshold", thresholds, "labels lie in [-1, 1]")
-    steps = check_numbers("margins", margins, "give one for each threshold", count=len(levels))
-    shares = check_numbers("weights", weights, "give one for each threshold", count=len(levels))
-    return Windows(len(levels), tuple(steps), tuple(shares), thresholds=tuple(levels), exclude_same=True, scale=scale)
+    return Windows(len(levels), tuple(margins), tuple(weights), thresholds=levels, exclude_same=True, scale=scale)
 
 
 @lru_cache(maxsize=64)

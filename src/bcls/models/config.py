@@ -382,12 +382,13 @@ def register_model(name: str, config_class: type | str, model_class: type | str)
     MODELS[name] = (config_class, model_class)
 
 
-def model_config(config: Mapping[str, Any] | object) -> Any:
+def model_config(config: Mapping[str, Any] | object, where: str = "config") -> Any:
     """Make the configuration of a model from plain values.
 
     Args:
         config: A mapping with ``name``, one of ``vsepp``, ``sgr``, ``saf``, ``sgraf``, ``dual`` or a registered name,
             and fields of its configuration. A configuration object is returned unchanged.
+        where: Name of the mapping in messages.
 
     Raises:
         ValueError: A name or key is unknown (the message suggests the nearest one), or a value is not allowed.
@@ -408,7 +409,7 @@ def model_config(config: Mapping[str, Any] | object) -> Any:
         fail("config", f"`name`, one of {', '.join(MODELS)}", f"only {sorted(map(str, config))}", "add it")
     config_class = _import_class(MODELS[check_choice("name", config["name"], MODELS)][0])
     fields = {field.name for field in dataclasses.fields(config_class)}
-    return from_plain(config_class, {key: config[key] for key in config if key != "name" or "name" in fields}, "config")
+    return from_plain(config_class, {key: config[key] for key in config if key != "name" or "name" in fields}, where)
 
 
 def name_of(config: object) -> str:

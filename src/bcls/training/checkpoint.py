@@ -8,7 +8,7 @@ length of ``metrics.jsonl``. Random numbers need no state: they are seeded at ea
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,8 @@ class Learner:
     @contextmanager
     def evaluated_weights(self) -> Iterator[RetrievalModel]:
         """The model with the weights that are evaluated and saved: the moving average, if there is one."""
-        if self.average is None:
+        with nullcontext() if self.average is None else swapped_weights(self.model, self.average.state):
             yield self.model
-        else:
-            with swapped_weights(self.model, self.average.state):
-                yield self.model
 
 
 class MovingAverage:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from bcls._core.config import check_field_types
 from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls._core.files import write_whole
 
 Schedule = Literal["step", "cosine", "constant"]
 Precision = Literal["no", "bf16", "fp16"]
@@ -142,19 +143,12 @@ class Result:
 #: Settings that may differ when a run is resumed, since they change no weight.
 FREE_ON_RESUME = frozenset({"data", "out", "resume", "workers", "device", "save_every", "keep_epochs", "log_every"})
 
-_RULES: tuple[tuple[str, int], ...] = (
-    ("epochs", 1),
-    ("batch", 2),
-    ("accumulate", 1),
-    ("warm_negatives", 0),
-    ("save_every", 1),
-    ("log_every", 1),
-    ("workers", 1),
-    ("word_threshold", 1),
-    ("seed", 0),
-    ("patience", 1),
-    ("val_images", 1),
-)
+#: Smallest values of whole numbers.
+_LEAST = {
+    0: ("warm_negatives", "seed"),
+    1: ("epochs", "accumulate", "save_every", "log_every", "workers", "word_threshold", "patience", "val_images"),
+    2: ("batch",),
+}
 
 
 def check_config(config: TrainConfig) -> None:
@@ -164,9 +158,10 @@ def check_config(config: TrainConfig) -> None:
         ValueError: A setting is out of its range; the message names it.
     """
     check_field_types(vars(config), TrainConfig)
-    for name, least in _RULES:
-        if getattr(config, name) is not None:
-            check_whole(name, getattr(config, name), least=least)
+    for least, names in _LEAST.items():
+        for name in names:
+            if getattr(config, name) is not None:
+                check_whole(name, getattr(config, name), least=least)
     check_choice("device", config.device, ("auto", "cpu", "cuda"))
     check_number("lr", config.lr, "5e-4 suits the paper's models", above=0)
     check_number("weight_decay", config.weight_decay, "0 for none", low=0)
@@ -213,7 +208,5 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def write_yaml(path: Path, config: TrainConfig) -> None:
     """Write the settings as a file that ``bcls train --config`` reads."""
     import yaml
-
-    from bcls._core.files import write_whole
 
     write_whole(path, yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True))

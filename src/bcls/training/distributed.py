@@ -66,9 +66,7 @@ def any_process(answer: bool, device: torch.device, *, communicate: bool = True)
         return answer
     if not communicate:
         return False
-    flag = torch.tensor([answer], dtype=torch.int64, device=device)
-    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-    return bool(flag.item())
+    return bool(_maximum(answer, device))
 
 
 def average_gradients(module: nn.Module, processes: int) -> None:
@@ -95,7 +93,7 @@ def gather_codes(codes: Padded, sizes: list[int]) -> Padded:
         return codes
     values, lengths = codes.values, codes.lengths
     if values.ndim > 2:
-        longest = int(_maximum(values.shape[1], values.device))
+        longest = _maximum(values.shape[1], values.device)
         # One process may have full rows where another has padding: they must agree whether lengths are needed.
         padded = lengths is not None or values.shape[1] < longest
         if _maximum(padded, values.device) and lengths is None:

@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
 from bcls.data.dataset import Dataset
 from bcls.data.features import Features
 from bcls.data.images import random_view
+from bcls.evaluation.scores import LazyImages, lazy_images
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.memory import fits_in_memory
@@ -207,36 +207,9 @@ class ImageReader:
 
         return Padded(torch.cat(list(self._pool.map(read, images.tolist(), captions.tolist()))))
 
-    def everything(self) -> Sequence[Image.Image]:
+    def everything(self) -> LazyImages:
         """See :class:`ImageSource`."""
-        return LazyImages(self._dataset, self._pool)
-
-
-class LazyImages(Sequence[Image.Image]):
-    """The images of a dataset, read on access and not kept.
-
-    Args:
-        dataset: The dataset.
-        pool: Threads that read.
-        report: Called with the number of images read up to the end of each slice.
-    """
-
-    def __init__(self, dataset: Dataset, pool: ThreadPoolExecutor, report: Callable[[int], None] | None = None) -> None:
-        self._dataset, self._pool, self._report = dataset, pool, report
-
-    def __len__(self) -> int:
-        return len(self._dataset.images)
-
-    @overload
-    def __getitem__(self, place: int) -> Image.Image: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Image.Image]: ...
-    def __getitem__(self, place: int | slice) -> Image.Image | list[Image.Image]:
-        if isinstance(place, int):
-            return self._dataset.read_image(self._dataset.image_ids[place])
-        if self._report is not None:
-            self._report(place.indices(len(self))[1])
-        return list(self._pool.map(self._dataset.read_image, self._dataset.image_ids[place]))
+        return lazy_images(self._dataset, self._pool)
 
 
 class CaptionInputs:
@@ -298,18 +271,15 @@ class Loader:
             yield from (self._batch(captions, self._inputs(captions, epoch)) for captions in plan)
             return
         with ThreadPoolExecutor(1, "bcls-load") as thread:
-            coming: deque[tuple[Indices, Future[tuple[Padded, Padded]]]] = deque()
+            coming: deque[Future[tuple[Padded, Padded]]] = deque()
             try:
-                for captions in plan:
-                    coming.append((captions, thread.submit(self._inputs, captions, epoch)))
-                    if len(coming) > _AHEAD:
-                        first, inputs = coming.popleft()
-                        yield self._batch(first, inputs.result())
-                while coming:
-                    first, inputs = coming.popleft()
-                    yield self._batch(first, inputs.result())
+                for number in range(len(plan) + _AHEAD):
+                    if number < len(plan):
+                        coming.append(thread.submit(self._inputs, plan[number], epoch))
+                    if number >= _AHEAD:
+                        yield self._batch(plan[number - _AHEAD], coming.popleft().result())
             finally:
-                for _, inputs in coming:
+                for inputs in coming:
                     inputs.cancel()
 
     def _inputs(self, whole: Indices, epoch: int) -> tuple[Padded, Padded]:

@@ -12,8 +12,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from bcls._core.config import check_shape
 from bcls._core.errors import fail, shortened
 from bcls.training.run_folder import METRICS
 from bcls.training.sampler import Indices
@@ -25,17 +26,10 @@ if TYPE_CHECKING:
 _COLLAPSED = 1e-3
 #: This many steps in a row are no accident.
 _COLLAPSED_STEPS = 50
-#: Values of a step that are no terms of the loss; the second set also has those that `metrics.jsonl` adds.
+#: Values of a step that are no terms of the loss.
 _NO_TERMS = {"spread", "gradient"}
-_NO_CURVES = _NO_TERMS | {"kind", "epoch", "step", "loss", "lr", "seconds"}
-_COLUMNS = (
-    ("i2t R@1", "i2t_r1"),
-    ("i2t R@10", "i2t_r10"),
-    ("t2i R@1", "t2i_r1"),
-    ("t2i R@10", "t2i_r10"),
-    ("rsum", "rsum"),
-    ("tau", "tau"),
-)
+#: Columns of the validation table; recalls are shown as `i2t R@1`.
+_COLUMNS = ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10", "rsum", "tau")
 
 
 def log_line(line: str) -> None:
@@ -46,10 +40,10 @@ def log_line(line: str) -> None:
 
 def log_epoch(epoch: int, epochs: int, metrics: Mapping[str, float], seconds: float, *, better: bool) -> None:
     """Print a row of the validation table; its header precedes the first row and every tenth after it."""
-    columns = [(head, key) for head, key in _COLUMNS if key in metrics]
+    keys = [key for key in _COLUMNS if key in metrics]
     if epoch % 10 == 1:
-        log_line("validation  " + "  ".join(f"{head:>8}" for head, _ in columns) + "  time left")
-    cells = "  ".join(f"{metrics[key]:8.4f}" if key == "tau" else f"{metrics[key]:8.2f}" for _, key in columns)
+        log_line("validation  " + "  ".join(f"{key.replace('_r', ' R@'):>8}" for key in keys) + "  time left")
+    cells = "  ".join(f"{metrics[key]:8.4f}" if key == "tau" else f"{metrics[key]:8.2f}" for key in keys)
     left = duration(seconds / epoch * (epochs - epoch))
     log_line(f"epoch {epoch:<4}  {cells}  {left:>9}{'  best' if better else ''}")
 
@@ -225,50 +219,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def _parse_line(where: str, content: bytes) -> dict[str, Any]:
     hint = "take the line out, or put the whole file back"
     try:
-        line = json.loads(content)
+        line: dict[str, Any] = json.loads(content)
     except (ValueError, RecursionError) as error:
         fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", hint)
-    if not isinstance(line, dict):
-        fail(where, "a mapping", repr(line), hint)
-    if not isinstance(line.get("kind"), str):
-        fail(where, "`kind` to be a word", repr(line.get("kind")), hint)
-    for key in ("epoch", "step"):
-        if isinstance(line.get(key), bool) or not isinstance(line.get(key), int):
-            fail(where, f"`{key}` to be a whole number", repr(line.get(key)), hint)
+    check_shape(where, line, {"kind": str, "epoch": int, "step": int}, hint)
     return line
-
-
-Lines = Sequence[Mapping[str, Any]]
-
-
-class Curve(NamedTuple):
-    """One plot: some keys of lines of ``metrics.jsonl``, over their axis."""
-
-    title: str
-    axis: str
-    lines: Lines
-    keys: list[str]
-
-
-def curves_of(steps: Lines, validations: Lines) -> list[Curve]:
-    """The plots of a run for which it has values.
-
-    Args:
-        steps: Lines of the kind ``step``.
-        validations: Lines of the kind ``validation``.
-
-    Example:
-        >>> [curve.title for curve in curves_of([{"step": 1, "loss": 0.5, "lr": 0.1}], [])]
-        ['Loss', 'Learning rate']
-    """
-    terms = list(dict.fromkeys(key for line in steps for key in line if key not in _NO_CURVES))
-    wanted = [
-        Curve("Loss", "step", steps, ["loss", *(terms if len(terms) > 1 else [])]),
-        Curve("Learning rate", "step", steps, ["lr"]),
-        Curve("Norm of the gradient", "step", steps, ["gradient"]),
-        Curve("Validation loss", "epoch", validations, ["loss"]),
-        Curve("Validation RSUM", "epoch", validations, ["rsum"]),
-        Curve("Validation tau", "epoch", validations, ["i2t_tau_a", "t2i_tau_a"]),
-    ]
-    present = [one._replace(keys=[key for key in one.keys if any(key in line for line in one.lines)]) for one in wanted]
-    return [one for one in present if one.keys]

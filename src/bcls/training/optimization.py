@@ -4,16 +4,14 @@ The learning rate is a pure function of the step, so a checkpoint need not store
 """
 
 import math
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from bcls._core.errors import check_choice, check_number, fail
-from bcls.losses import LOSSES, RetrievalLoss, TripletLoss, from_name
+from bcls._core.errors import check_choice, check_number, fail, prefix_errors
+from bcls.losses import RetrievalLoss, TripletLoss, from_name
 from bcls.training.config import TrainConfig
 
 #: Parameter group of the parameters of the loss, such as its temperature.
@@ -126,8 +124,6 @@ def make_loss(
     arguments = _flat({key: value for key, value in settings.items() if key not in {"name", "learn_temperature"}})
     name = str(settings.get("name"))
     parts = [part.strip() for part in name.split("+")]
-    for part in parts:
-        check_choice("loss.name", part, LOSSES)
     learn = settings.get("learn_temperature", False)
     if not isinstance(learn, bool):
         fail("loss.learn_temperature", "true or false", repr(learn), "write it without quotes")
@@ -146,37 +142,9 @@ def make_loss(
                 arguments[key] = nn.Parameter(torch.tensor(float(arguments.get(key, start))))
     for key in arguments:
         if key.startswith("learn"):
-            check_choice("loss", key, ["learn_temperature"])
-    with settings_section("loss"):
+            check_choice(f"loss.{key}", key, ["learn_temperature"])
+    with prefix_errors("loss."):
         return from_name(name, **arguments)
-
-
-@contextmanager
-def settings_section(section: str) -> Iterator[None]:
-    """Make errors name the full key of the settings: `temperature` becomes `loss.temperature`.
-
-    Args:
-        section: ``loss`` or ``model``.
-
-    Example:
-        >>> with settings_section("loss"):
-        ...     check_choice("triplet: argument", "marign", ["margin", "reduction"])
-        Traceback (most recent call last):
-        ...
-        ValueError: `loss.marign`: expected one of 'margin', 'reduction' (arguments of triplet), got 'marign'; did ...
-    """
-    try:
-        yield
-    except ValueError as error:
-        argument, found, rest = str(error).removeprefix("`").partition("`: ")
-        unknown = re.fullmatch(r"(expected one of .*), (got '(.*)'; .*)", rest)
-        loss, is_argument, _ = argument.partition(": argument")
-        if not found or argument.startswith(f"{section}."):
-            raise
-        if unknown and (is_argument or argument == "config"):  # the argument is the key that is not known
-            owner = f" (arguments of {loss})" if is_argument else ""
-            raise ValueError(f"`{section}.{unknown[3]}`: {unknown[1]}{owner}, {unknown[2]}") from error
-        raise ValueError(f"`{section}.{argument.removeprefix('config.')}`: {rest}") from error
 
 
 def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:

@@ -10,8 +10,11 @@ from bcls._core.files import write_whole
 from bcls.reports.blocks import Cell, Table
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page
-from bcls.training.metrics_log import curves_of, duration, read_metrics
+from bcls.training.metrics_log import duration, read_metrics
 from bcls.training.run_folder import CONFIG, ENVIRONMENT, REPORT
+
+#: Keys of a line about steps that are no terms of the loss.
+_NO_TERMS = {"kind", "epoch", "step", "loss", "lr", "seconds", "spread", "gradient"}
 
 
 def write_report(folder: Path) -> None:
@@ -56,10 +59,17 @@ def run_charts(steps: Sequence[Mapping[str, Any]], validations: Sequence[Mapping
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
+    terms = list(dict.fromkeys(key for line in steps for key in line if key not in _NO_TERMS))
     charts = []
-    for curve in curves_of(steps, validations):
-        lines = [ChartLine(key, points_of(curve.lines, curve.axis, key)) for key in curve.keys]
-        charts.append(line_chart(curve.title, curve.axis, lines))
+    for title, axis, lines, keys in (
+        ("Loss", "step", steps, ["loss", *(terms if len(terms) > 1 else [])]),
+        ("Learning rate", "step", steps, ["lr"]),
+        ("Norm of the gradient", "step", steps, ["gradient"]),
+        ("Validation loss", "epoch", validations, ["loss"]),
+        ("Validation RSUM", "epoch", validations, ["rsum"]),
+        ("Validation tau", "epoch", validations, ["i2t_tau_a", "t2i_tau_a"]),
+    ):
+        charts.append(line_chart(title, axis, [ChartLine(key, points_of(lines, axis, key)) for key in keys]))
     return [chart for chart in charts if chart is not None]
 
 

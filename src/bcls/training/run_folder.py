@@ -1,4 +1,4 @@
-"""The folder of a run: names of its files, the lock, ``environment.json``, and requests to stop."""
+"""The folder of a run: names of its files, ``environment.json``, and requests to stop."""
 
 import json
 import os
@@ -18,11 +18,10 @@ from typing import Any
 
 import bcls
 from bcls._core.errors import fail
-from bcls._core.files import take, write_whole
+from bcls._core.files import write_whole
 
 CONFIG, METRICS, ENVIRONMENT, REPORT = "config.yaml", "metrics.jsonl", "environment.json", "report.html"
 CHECKPOINTS, LAST, BEST, EPOCH = "checkpoints", "last", "best", "epoch-{}"
-_LOCK = ".lock"
 _PACKAGES = ("accelerate", "numpy", "safetensors", "scipy", "torch", "transformers", "sentence-transformers")
 
 
@@ -40,21 +39,6 @@ def check_folder(folder: Path, *, resume: bool) -> None:
         )
     if resume and not (folder / CONFIG).exists():
         fail("resume", f"a run in {folder}", "none", "leave --resume out to start one")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a run's folder for this process. The system releases the lock when the process ends, however it ends.
-
-    Raises:
-        ValueError: Another process holds the lock.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("a+", encoding="utf-8") as file:
-        owner = take(file)
-        if owner is not None:
-            fail("out", "a run that no other process trains", f"{folder}, in use by {owner}", "wait for it, or stop it")
-        yield
 
 
 def describe(processes: int) -> dict[str, Any]:
@@ -76,8 +60,9 @@ def describe(processes: int) -> dict[str, Any]:
     }
 
 
-def add_environment(path: Path, processes: int) -> None:
+def add_environment(folder: Path, processes: int) -> None:
     """Add an entry to ``environment.json``; a resumed run has one for each part."""
+    path = folder / ENVIRONMENT
     try:
         parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):

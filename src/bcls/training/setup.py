@@ -4,7 +4,6 @@ Checks come first, encoders last: a frozen encoder may take minutes, and no sett
 """
 
 import hashlib
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -16,15 +15,16 @@ from typing import Any
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 
-from bcls._core.errors import check_choice, fail
+from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
+from bcls.evaluation.scores import lazy_images
 from bcls.labels.cache import cached_embeddings, fingerprint
 from bcls.losses import RetrievalLoss
-from bcls.models import build
+from bcls.models import build, check_features
 from bcls.models.base import RetrievalModel
-from bcls.models.config import model_config
+from bcls.models.config import DETECTOR_REGIONS, model_config
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
@@ -37,18 +37,16 @@ from bcls.training.loader import (
     DeviceLoader,
     ImageReader,
     ImageSource,
-    LazyImages,
     Loader,
     feature_source,
 )
 from bcls.training.metrics_log import log_line
-from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers, settings_section
+from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers
 from bcls.training.sampler import Indices, plan_epoch
 from bcls.training.validate import Validation
 
-#: Models that attend to regions of an image.
-_REGION_MODELS = {"sgr", "saf", "sgraf"}
-
+#: Models that read features unless they have a backbone.
+_FEATURE_MODELS = {"vsepp", "sgr", "saf", "sgraf"}
 
 #: Images whose inputs a dry run prepares.
 _DRY_RUN_IMAGES = 16
@@ -194,7 +192,7 @@ def open_splits(config: TrainConfig, dataset: Dataset | None) -> tuple[Dataset, 
         if len(split.images) < 2 or not split.captions:
             fail(key, "at least two images with captions", f"{len(split.images)} in {name!r}", "choose another split")
         if config.features is not None:
-            _check_feature_name(config, split)
+            split.features(config.features)  # raises if they do not exist
         splits.append(split)
     return splits[0], splits[1] if config.val_split is not None else None
 
@@ -205,25 +203,27 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
     Raises:
         ValueError: The model's settings are wrong, or do not match the features.
     """
-    settings = dict(config.model)
-    region_model = settings.get("name") in _REGION_MODELS
-    takes_features = region_model or settings.get("name") == "vsepp" or settings.get("image") == "features"
-    if config.features is not None and takes_features and not settings.get("backbone"):
+    settings, shape = dict(config.model), None
+    if config.features is not None:
         shape = train.features(config.features).shape
-        given = settings.setdefault("features", shape[-1])
-        if given != shape[-1]:
-            expected = f"{shape[-1]}, the width of the features {config.features!r}"
-            fail("model.features", expected, given, "leave it out: it is read from the data")
-    with settings_section("model"):
-        parsed = model_config(settings)
-    if region_model and config.features is not None:
-        _check_regions(config, shape, parsed.regions)
-    with settings_section("model"):
-        if not hasattr(parsed, "words") or getattr(parsed, "text", "gru") != "gru":  # it reads captions by itself
-            return build(parsed)
-        if config.vocabulary is not None:
-            return build(parsed, vocabulary=Vocabulary.read(config.vocabulary))
-        return build(parsed, vocabulary=Vocabulary.build(train.texts, threshold=config.word_threshold))
+        takes_features = settings.get("name") in _FEATURE_MODELS or settings.get("image") == "features"
+        if takes_features and not settings.get("backbone"):
+            settings.setdefault("features", shape[-1])
+    with prefix_errors("model."):
+        parsed = model_config(settings, "model")
+    if shape is not None:
+        check_features(parsed, shape)
+        if getattr(parsed, "regions", None) == DETECTOR_REGIONS != shape[1]:
+            got = f"{shape[1]} in {config.features!r}"
+            fail("features", f"{DETECTOR_REGIONS} regions an image", got, f"set --model.regions {shape[1]}")
+    vocabulary = None
+    if hasattr(parsed, "words") and getattr(parsed, "text", "gru") == "gru":  # others read captions by themselves
+        if config.vocabulary is None:
+            vocabulary = Vocabulary.build(train.texts, threshold=config.word_threshold)
+        else:
+            vocabulary = Vocabulary.read(config.vocabulary)
+    with prefix_errors("model."):
+        return build(parsed, vocabulary=vocabulary)
 
 
 def check_loss_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
@@ -257,7 +257,7 @@ def image_source(
     if getattr(model, "frozen_images", False):
         encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
         with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
-            return DeviceFeatures(encode(LazyImages(dataset, pool, report)), model.device)
+            return DeviceFeatures(encode(lazy_images(dataset, pool, report)), model.device)
     smallest_crop = config.smallest_crop if augment else None
     return ImageReader(dataset, model.prepare_images, pool, config.seed, smallest_crop)
 
@@ -321,28 +321,3 @@ class _ReportedList(list[str]):
         if isinstance(place, slice):
             self._report(place.indices(len(self))[1])
         return super().__getitem__(place)
-
-
-def _check_feature_name(config: TrainConfig, split: Dataset) -> None:
-    """Check that the dataset has the features, with a hint that makes features which the model can use."""
-    try:
-        split.features(str(config.features))
-    except ValueError as error:
-        # The command alone would make features of another network, or of another kind, under this name.
-        regions = config.model.get("regions", 36) if config.model.get("name") in _REGION_MODELS else "global"
-        command = f"--backbone BACKBONE --regions {regions} --name {config.features}"
-        made = re.sub(r"`bcls data features (.*) --name \S+`", rf"`bcls data features \1 {command}`", str(error))
-        if made == str(error):
-            raise
-        raise ValueError(f"{made}, where BACKBONE is its network, such as efficientnet-lite2") from error
-
-
-def _check_regions(config: TrainConfig, shape: tuple[int, ...], regions: int) -> None:
-    name = config.model["name"]
-    hint = f"extract regions with `bcls data features DIR --regions {regions} --name NAME`, or use vsepp or dual"
-    if len(shape) != 3:
-        got = f"global vectors {tuple(shape)}"
-        fail("features", f"regions (N, {regions}, d) for the model {name!r}", f"{config.features!r}, {got}", hint)
-    if regions == 36 and shape[1] != regions:
-        got = f"{shape[1]} regions in {config.features!r}"
-        fail("features", f"{regions} regions an image for the model {name!r}", got, f"set --model.regions {shape[1]}")

@@ -32,11 +32,13 @@ from torch import Tensor
 from bcls._core.config import read_yaml
 from bcls._core.errors import fail
 from bcls._core.files import recover, replace_folder
+from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
 from bcls.losses import RetrievalLoss, check_now
 from bcls.models.base import RetrievalModel
 from bcls.models.padded import Padded
+from bcls.training import run_folder
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import (
     Progress,
@@ -54,19 +56,6 @@ from bcls.training.loader import Batch
 from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
 from bcls.training.optimization import all_negatives, hold_in_range, rate_at, set_rate
 from bcls.training.page import write_report
-from bcls.training.run_folder import (
-    BEST,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    EPOCH,
-    LAST,
-    REPORT,
-    add_environment,
-    catch_signals,
-    check_folder,
-    locked,
-)
 from bcls.training.sampler import Indices, sizes_of_ranks
 from bcls.training.setup import TrainState, data_identity, set_up
 from bcls.training.validate import validate
@@ -108,28 +97,30 @@ def train(
     if not config.out:
         fail("out", "a folder for the run", "none", "give it with --out DIR")
     folder = Path(config.out)
-    check_folder(folder, resume=config.resume)
+    checkpoints = folder / run_folder.CHECKPOINTS
+    last = checkpoints / run_folder.LAST
+    run_folder.check_folder(folder, resume=config.resume)
     stop = Event() if stop is None else stop
     main = start_accelerator(config).is_main_process
     with ExitStack() as stack:
         if main:
-            stack.enter_context(locked(folder))
+            stack.enter_context(lock_folder(folder, "a run that no other process trains", "wait for it, or stop it"))
         state = set_up(config, model, dataset, labels=labels, show_progress=show_progress)
         stack.callback(state.close)
         config, accelerator, learner = state.config, state.accelerator, state.learner
         if main:
-            (folder / CHECKPOINTS).mkdir(exist_ok=True)
-            for name in (LAST, BEST):
-                recover(folder / CHECKPOINTS / name)
+            checkpoints.mkdir(exist_ok=True)
+            recover(last)
+            recover(checkpoints / run_folder.BEST)
         accelerator.wait_for_everyone()
 
         # ---------------------------------------------------------------------------------------------- Resume
         at = resume_position(folder, state) if config.resume else Progress()
         accelerator.wait_for_everyone()  # every process has read the checkpoint before the first one is written
         if main:
-            write_yaml(folder / CONFIG, replace(config, resume=False))
-            add_environment(folder / ENVIRONMENT, accelerator.num_processes)
-            (folder / REPORT).unlink(missing_ok=True)  # it would show an earlier state
+            write_yaml(folder / run_folder.CONFIG, replace(config, resume=False))
+            run_folder.add_environment(folder, accelerator.num_processes)
+            (folder / run_folder.REPORT).unlink(missing_ok=True)  # it would show an earlier state
             if state.unused_captions():
                 log_line(f"note: {state.unused_captions()} captions fit into no batch and are not used")
         metrics_log = None
@@ -155,24 +146,22 @@ def train(
             check_now()  # a wrong input that a loss has found must not get into a checkpoint
             if best_weights:
                 with swapped_weights(state.model, best_weights):
-                    replace_folder(folder / CHECKPOINTS / BEST, lambda new: write_model(state.model, new))
+                    replace_folder(checkpoints / run_folder.BEST, lambda new: write_model(state.model, new))
                 best_weights.clear()
             at.metrics_bytes, at.seconds = metrics_log.sync(), time.monotonic() - started
             at.pending, at.flat = list(monitor.pending), monitor.flat
-            settings = config.as_dict()
-            last = folder / CHECKPOINTS / LAST
-            replace_folder(last, lambda new: write_checkpoint(new, learner, at, settings, identity))
+            replace_folder(last, lambda new: write_checkpoint(new, learner, at, config.as_dict(), identity))
             last_saved = time.monotonic()
 
         def save_evaluated(name: str) -> None:
             """Write the model with the weights that the validation used."""
             with learner.evaluated_weights() as evaluated:
-                replace_folder(folder / CHECKPOINTS / name, lambda new: write_model(evaluated, new))
+                replace_folder(checkpoints / name, lambda new: write_model(evaluated, new))
 
         # ---------------------------------------------------------------------------------------------- Train
         step = make_step(state, learner.loss)
         warm_step = make_step(state, all_negatives(config.loss))
-        stack.enter_context(catch_signals(stop))
+        stack.enter_context(run_folder.catch_signals(stop))
         while not at.finished:
             epoch, plan = at.epoch, state.plan(at.epoch)
             title = f"epoch {epoch + 1} of {config.epochs}"
@@ -233,9 +222,9 @@ def train(
                     with learner.evaluated_weights() as evaluated:
                         best_weights.update(copy_weights(evaluated))
                 elif better:
-                    save_evaluated(BEST)
+                    save_evaluated(run_folder.BEST)
                 if config.keep_epochs:
-                    save_evaluated(EPOCH.format(at.epoch))
+                    save_evaluated(run_folder.EPOCH.format(at.epoch))
             if at.finished or time.monotonic() - last_saved >= save_seconds:
                 save()
 
@@ -257,10 +246,11 @@ def resume_position(folder: Path, state: TrainState) -> Progress:
     Raises:
         ValueError: Settings or data differ, or the checkpoint is damaged.
     """
-    config, last = state.config, folder / CHECKPOINTS / LAST
-    before = read_yaml(folder / CONFIG)
+    config, last = state.config, folder / run_folder.CHECKPOINTS / run_folder.LAST
+    path = folder / run_folder.CONFIG
+    before = read_yaml(path)
     if not isinstance(before, dict):
-        fail(str(folder / CONFIG), "the settings of a run", repr(before), "put the file back, or start a new run")
+        fail(str(path), "the settings of a run", repr(before), "put the file back, or start a new run")
     epochs = before.get("epochs")
     changed = differences({**before, "epochs": config.epochs}, config.as_dict())
     if changed:

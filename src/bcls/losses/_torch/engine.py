@@ -14,27 +14,31 @@ _CELLS_ELSEWHERE = 1 << 25
 
 
 class TorchEngine:
-    """See :class:`bcls.losses.passes.Engine`."""
+    """The passes of the window and soft-negative losses, and the dense Kendall loss; every backend has these methods.
+
+    Args:
+        device: Device of the tensors.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.cells = _CELLS.get(device.type, _CELLS_ELSEWHERE)
 
     def check_values(self, similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
-        """Raise errors now."""
+        """Raise an error for NaN, infinity and labels out of range: here at once, on a GPU in the next call."""
         check_values(similarity, relevance, bounded=bounded)
 
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
     ) -> tuple[Tensor, Tensor] | None:
-        """None: there is no kernel for small matrices."""
+        """Both terms of a small matrix from one kernel, which checks the values itself; None if there is none."""
         return None
 
     def step(self, columns: int, *, made: bool) -> int:
-        """Rows of a tile, the same for both kinds: every pass copies it."""
+        """Rows of a tile with this many columns; ``made``: computed one by one, not cut from a matrix."""
         return max(1, self.cells // columns)
 
     def mine(self, tile: Tile, keys: Keys | None, settings: LossSettings) -> SoftSums | None:
-        """One scatter into bins for each direction and sign, and two log-sum-exps."""
+        """Raise the keys to those of a tile (``keys.rows`` are the rows of the tile) and return its soft sums."""
         if keys is not None and settings.windows is not None:
             _raise_keys(tile, keys, settings.windows)
         return None if settings.soft is None else _sums(tile, settings.soft)
@@ -42,7 +46,7 @@ class TorchEngine:
     def finish(
         self, keys: Keys | None, sums: SoftSums | None, own: tuple[Tensor, Tensor], settings: LossSettings
     ) -> AnchorResults:
-        """Running extrema over the bins, then hinges."""
+        """Hinges of all anchors; ``own`` are the scores of matching pairs, by row and by column."""
         soft, windows = settings
         anchors = own[0].shape[0] + own[1].shape[0]
         values = torch.zeros(2, anchors, device=own[0].device)
@@ -60,7 +64,10 @@ class TorchEngine:
         return AnchorResults(values, levels, picks, shares)
 
     def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
-        """Softmax weights of both directions, minus one for each matching pair whose hinge is active."""
+        """Gradient of the binary term at a tile, ``(n, B)`` float32.
+
+        Softmax weights of both directions, minus one for each matching pair whose hinge is active.
+        """
         exponents = tile.similarity.float() * soft.sharpness
         weights = (exponents - levels[0][:, None]).exp2_() + (exponents - levels[1]).exp2_()
         weights.masked_fill_(~_negatives(tile), 0)
@@ -69,14 +76,14 @@ class TorchEngine:
         return weights.mul_(upstream.float() * soft.scale)
 
     def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
-        """A sparse sum."""
+        """Add the gradient of the continuous term to a whole ``(B, B)`` float32 matrix."""
         rows, columns, coefficients = gradient_entries(results, windows, gradient.shape[0], 0)
         gradient.index_put_((rows, columns), coefficients * upstream.float(), accumulate=True)
 
     def dense_kendall(
         self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
     ) -> Tensor:
-        """Integer counts of active pairs; can be differentiated twice."""
+        """Sum of hinges over all pairs of candidates, both directions (L_K); here differentiable twice."""
         return dense_kendall(similarity, relevance, alpha, margin, per_triple=per_triple)
 
 

@@ -40,7 +40,7 @@ _OURS, _OTHERS = 64, 64
 
 
 class TritonEngine:
-    """See :class:`bcls.losses.passes.Engine`."""
+    """See :class:`bcls.losses._torch.engine.TorchEngine`."""
 
     def check_values(self, similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
         """Raise what earlier calls reported, and check these values on the GPU, in one launch without waiting."""
