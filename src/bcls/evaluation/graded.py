@@ -6,22 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import bcls.evaluation.inputs as inputs
 from bcls._core.errors import check_choice, check_whole, fail
-from bcls.evaluation.inputs import (
-    BLOCK,
-    Floats,
-    Matrix,
-    all_parts,
-    as_array,
-    by_query,
-    check_image_of_caption,
-    check_labels,
-    check_matrix,
-    mean,
-    read_rows,
-    to_floats,
-    top_items,
-)
+from bcls.evaluation.inputs import Floats, Matrix
 from bcls.evaluation.kendall import taus
 from bcls.evaluation.recall import check_ks
 
@@ -68,7 +55,7 @@ def ndcg(
         >>> round(metrics["i2t_ndcg"], 4), metrics["t2i_ndcg"], round(metrics["i2t_ndcg_exp"], 4)
         (0.8801, 1.0, 0.8964)
     """
-    check_labels(similarity, relevance)
+    inputs.check_labels(similarity, relevance)
     check_choice("negative", negative, ("refuse", "clip", "shift"))
     check_choice("empty", empty, ("skip", "zero"))
     cut = None if k is None else check_whole("k", k, least=1)
@@ -81,14 +68,20 @@ def ndcg(
         _check_range(labels, part, negative)
         return columns(scores, labels, part)
 
-    i2t, t2i = by_query(rows, columns, similarity, relevance)
-    metrics = {}
-    for place, name in enumerate(("ndcg", "ndcg_exp")):
-        for direction, values in (("i2t", i2t[place]), ("t2i", t2i[place])):
-            metrics[f"{direction}_{name}"] = mean(np.nan_to_num(values) if empty == "zero" else values)
-        metrics[name] = (metrics[f"i2t_{name}"] + metrics[f"t2i_{name}"]) / 2
-    none = {"i2t_empty": np.isnan(i2t[0]), "t2i_empty": np.isnan(t2i[0])}
-    return metrics | {key: float(np.count_nonzero(which)) for key, which in none.items()}
+    i2t, t2i = inputs.by_query(rows, columns, similarity=similarity, relevance=relevance)
+    metrics = _means_and_undefined(("ndcg", "ndcg_exp"), i2t, t2i, "empty", as_zero=empty == "zero")
+    return metrics | {name: (metrics[f"i2t_{name}"] + metrics[f"t2i_{name}"]) / 2 for name in ("ndcg", "ndcg_exp")}
+
+
+def _means_and_undefined(
+    names: Sequence[str], i2t: NDArray[np.float64], t2i: NDArray[np.float64], undefined: str, *, as_zero: bool
+) -> dict[str, float]:
+    """Average over the queries, those without a value left out or as zero, and count these."""
+    counts = {f"i2t_{undefined}": np.isnan(i2t[0]), f"t2i_{undefined}": np.isnan(t2i[0])}
+    if as_zero:
+        i2t, t2i = np.nan_to_num(i2t), np.nan_to_num(t2i)
+    metrics = inputs.direction_means(names, i2t, t2i)
+    return metrics | {key: float(np.count_nonzero(which)) for key, which in counts.items()}
 
 
 def _check_range(labels: Floats, part: slice, negative: str) -> None:
@@ -112,7 +105,7 @@ def _gains(scores: Floats, labels: NDArray[np.float64], cut: int | None) -> NDAr
     depth = max(1, int(cuts.max()))
     # Positions beyond a query's own cut-off have weight 0.
     weights = (np.arange(depth) < cuts[:, None]) / np.log2(np.arange(depth) + 2.0)
-    found = np.take_along_axis(labels, top_items(scores, depth), axis=1)
+    found = np.take_along_axis(labels, inputs.top_items(scores, depth), axis=1)
     ideal = -np.sort(-labels, axis=1)[:, :depth]
     values = np.full((2, queries), np.nan)
     exponential = [np.expm1(gains * np.log(2.0)) for gains in (found, ideal)]
@@ -153,22 +146,18 @@ def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: 
         >>> coherent_score(similarity, relevance, k=3)
         {'i2t_cs3': 0.77..., 't2i_cs3': 0.93..., 'i2t_undefined': 0.0, 't2i_undefined': 0.0}
     """
-    check_labels(similarity, relevance)
+    inputs.check_labels(similarity, relevance)
     check_choice("undefined", undefined, ("skip", "zero"))
     first, shape = check_whole("k", k, least=1), tuple(similarity.shape)
     if first > min(shape):
         fail("k", f"at most {min(shape)}, the smaller gallery of a matrix {shape}", first, "lower it")
 
     def top_taus(scores: Floats, labels: Floats, _part: slice) -> NDArray[np.float64]:
-        top = top_items(scores, first)
+        top = inputs.top_items(scores, first)
         return taus(np.take_along_axis(scores, top, axis=1), np.take_along_axis(labels, top, axis=1))[1:]
 
-    (i2t,), (t2i,) = by_query(top_taus, top_taus, similarity, relevance)
-    metrics = {}
-    for direction, values in (("i2t", i2t), ("t2i", t2i)):
-        metrics[f"{direction}_cs{first}"] = mean(np.nan_to_num(values) if undefined == "zero" else values)
-    none = {"i2t_undefined": np.isnan(i2t), "t2i_undefined": np.isnan(t2i)}
-    return metrics | {key: float(np.count_nonzero(which)) for key, which in none.items()}
+    i2t, t2i = inputs.by_query(top_taus, top_taus, similarity=similarity, relevance=relevance)
+    return _means_and_undefined([f"cs{first}"], i2t, t2i, "undefined", as_zero=undefined == "zero")
 
 
 def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDArray[np.int64]:
@@ -190,8 +179,8 @@ def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDAr
         array([0, 2, 3])
     """
     count, place = check_whole("images", images, least=1), check_whole("which", which, least=0)
-    value = as_array("image_of_caption", image_of_caption)
-    owner = check_image_of_caption(value, count, len(value) if value.ndim else 0)
+    value = inputs.as_array("image_of_caption", image_of_caption)
+    owner = inputs.check_image_of_caption(value, count, len(value) if value.ndim else 0)
     sizes = np.bincount(owner, minlength=count)
     short = np.flatnonzero(sizes <= place)
     if short.size:
@@ -245,16 +234,16 @@ def ncs(
         >>> ncs(similarity, metric, [0, 1, 2], ks=(1,))
         {'i2t_ncs1': 77.7..., 't2i_ncs1': 72.2...}
     """
-    check_labels(similarity, metric, "metric")
+    inputs.check_labels(similarity, metric, "metric")
     images, captions = similarity.shape
-    owner = check_image_of_caption(image_of_caption, images, captions)
+    owner = inputs.check_image_of_caption(image_of_caption, images, captions)
     ks = check_ks(ks)
 
     def ratios(scores: Floats, values: Floats, gold: NDArray[np.bool_]) -> NDArray[np.float64]:
         items = scores.shape[1]
         removed = gold & (not include_gold)
         depth = min(max(ks), items)
-        top = top_items(np.where(removed, -np.inf, scores), depth)
+        top = inputs.top_items(np.where(removed, -np.inf, scores), depth)
         found = np.take_along_axis(np.where(removed, 0.0, values), top, axis=1)
         best = -np.sort(-np.where(removed, 0.0, values).astype(np.float64), axis=1)[:, :depth]
         left = items - np.count_nonzero(removed, axis=1)
@@ -278,9 +267,9 @@ def ncs(
     def columns(scores: Floats, values: Floats, part: slice) -> NDArray[np.float64]:
         return ratios(scores, values, owner[part, None] == np.arange(images))
 
-    i2t, t2i = by_query(rows, columns, similarity, metric, "metric")
-    metrics = {f"i2t_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, i2t, strict=True)}
-    return metrics | {f"t2i_ncs{k}": 100.0 * mean(values) for k, values in zip(ks, t2i, strict=True)}
+    i2t, t2i = inputs.by_query(rows, columns, similarity=similarity, metric=metric)
+    metrics = {f"i2t_ncs{k}": 100.0 * inputs.mean(values) for k, values in zip(ks, i2t, strict=True)}
+    return metrics | {f"t2i_ncs{k}": 100.0 * inputs.mean(values) for k, values in zip(ks, t2i, strict=True)}
 
 
 class _Variant(NamedTuple):
@@ -334,32 +323,29 @@ def pmrp(similarity: Matrix, image_of_caption: object, codes: object, variant: s
         >>> pmrp(np.array([[0.9, 0.1, 0.3], [0.8, 0.4, 0.2]]), [0, 1, 1], codes, "pcme")
         {'i2t_pmrp_pcme': 75.0, 't2i_pmrp_pcme': 66.6..., 'pmrp_unlabelled': 0.0}
     """
-    check_matrix("similarity", similarity)
+    inputs.check_matrix("similarity", similarity)
     images, captions = similarity.shape
-    owner = check_image_of_caption(image_of_caption, images, captions)
+    owner = inputs.check_image_of_caption(image_of_caption, images, captions)
     bits = _check_codes(codes, images)
     rules = _VARIANTS[check_choice("variant", variant, _VARIANTS)]
     labelled = np.flatnonzero(bits.any(axis=1))
     in_gallery = labelled if rules.drop_unlabelled else np.arange(images)
     caption_gallery = np.flatnonzero(np.isin(owner, in_gallery))
 
-    def rows(part: slice) -> NDArray[np.float64]:
+    def rows(scores: Floats, part: slice) -> NDArray[np.float64]:
         queries = np.arange(part.start, part.stop)
-        scores = read_rows("similarity", similarity, part)[:, caption_gallery]
-        return _r_precisions(scores, bits, queries, owner[caption_gallery], rules)
+        return _r_precisions(scores[:, caption_gallery], bits, queries, owner[caption_gallery], rules)
 
-    def columns(part: slice) -> NDArray[np.float64]:
-        scores = to_floats(similarity[:, part]).T[:, in_gallery]
-        return _r_precisions(scores, bits, owner[part], in_gallery, rules)
+    def columns(scores: Floats, part: slice) -> NDArray[np.float64]:
+        return _r_precisions(scores[:, in_gallery], bits, owner[part], in_gallery, rules)
 
-    i2t = all_parts(rows, images, BLOCK // captions)
-    t2i = all_parts(columns, captions, BLOCK // images)
-    metrics = {f"i2t_pmrp_{variant}": 100.0 * mean(i2t), f"t2i_pmrp_{variant}": 100.0 * mean(t2i)}
+    i2t, t2i = inputs.by_query(rows, columns, similarity=similarity)
+    metrics = {f"i2t_pmrp_{variant}": 100.0 * inputs.mean(i2t), f"t2i_pmrp_{variant}": 100.0 * inputs.mean(t2i)}
     return metrics | {"pmrp_unlabelled": float(images - len(labelled))}
 
 
 def _check_codes(value: object, images: int) -> NDArray[np.float32]:
-    codes = as_array("codes", value)
+    codes = inputs.as_array("codes", value)
     if codes.ndim != 2 or len(codes) != images:
         expected = f"a matrix of {images} rows, one per image"
         fail("codes", expected, f"shape {codes.shape}", "give the classes of each image")
@@ -378,7 +364,7 @@ def _r_precisions(
         return out
     mine, sizes = bits[queries[kept]], bits.sum(axis=1)
     distance = (mine.sum(axis=1)[:, None] + sizes - 2 * (mine @ bits.T))[:, items]
-    order = top_items(scores[kept], len(items))
+    order = inputs.top_items(scores[kept], len(items))
     for place, radius in enumerate(rules.radii):
         match = distance <= radius
         match &= bits[items].any(axis=1)

@@ -9,18 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+import bcls.evaluation.inputs as inputs
 from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls.evaluation.inputs import (
-    BLOCK,
-    Floats,
-    Matrix,
-    all_parts,
-    blocks,
-    check_matrix,
-    read_rows,
-    to_floats,
-    top_items,
-)
+from bcls.evaluation.inputs import BLOCK, Floats, Matrix
 from bcls.evaluation.recall import recalls
 
 
@@ -50,20 +41,16 @@ def hubness(similarity: Matrix, k: int = 10) -> dict[str, float]:
         >>> hubness(np.array([[0.9, 0.5, 0.1], [0.8, 0.5, 0.2], [0.7, 0.1, 0.2]]), k=1)
         {'i2t_skew1': 0.70..., 'i2t_most1': 3.0, 'i2t_never1': 66.6..., 't2i_skew1': 0.0, ...}
     """
-    check_matrix("similarity", similarity)
+    inputs.check_matrix("similarity", similarity)
     images, captions = similarity.shape
     first = check_whole("k", k, least=1)
     if first > min(images, captions):
         fail("k", f"at most {min(images, captions)}, the smaller gallery", first, "lower it")
 
-    def rows(part: slice) -> NDArray[np.float64]:
-        return top_items(read_rows("similarity", similarity, part), first).T.astype(np.float64)
+    def top(scores: Floats, _part: slice) -> NDArray[np.float64]:
+        return inputs.top_items(np.ascontiguousarray(scores), first).T.astype(np.float64)
 
-    def columns(part: slice) -> NDArray[np.float64]:
-        return top_items(np.ascontiguousarray(to_floats(similarity[:, part]).T), first).T.astype(np.float64)
-
-    i2t = all_parts(rows, images, BLOCK // captions)
-    t2i = all_parts(columns, captions, BLOCK // images)
+    i2t, t2i = inputs.by_query(top, top, similarity=similarity)
     return _occurrence_metrics("i2t", i2t, captions, first) | _occurrence_metrics("t2i", t2i, images, first)
 
 
@@ -141,8 +128,8 @@ def qb_norm(
     scores, others = _oriented(similarity, bank, query)
     depth = min(check_whole("k", k, least=1), others.shape[1])
     hubs = np.zeros(others.shape[1], dtype=bool)
-    for part in blocks(len(others), BLOCK // others.shape[1]):
-        hubs[top_items(others[part], depth)] = True
+    for part in inputs.blocks(len(others), BLOCK // others.shape[1]):
+        hubs[inputs.top_items(others[part], depth)] = True
     touched = hubs[scores.argmax(axis=1)]
     penalty = _penalty(others, beta).astype(scores.dtype)
     adjusted = scores.copy()
@@ -204,10 +191,10 @@ def qb_norm_recalls(
 def _oriented(similarity: Matrix, bank: Matrix, query: str) -> tuple[Floats, Floats]:
     """Read both matrices, with queries in rows and the gallery in columns."""
     check_choice("query", query, ("caption", "image"))
-    check_matrix("similarity", similarity)
-    check_matrix("bank", bank)
-    scores = read_rows("similarity", similarity, slice(0, similarity.shape[0]))
-    others = read_rows("bank", bank, slice(0, bank.shape[0]))
+    inputs.check_matrix("similarity", similarity)
+    inputs.check_matrix("bank", bank)
+    scores = inputs.read_rows("similarity", similarity, slice(0, similarity.shape[0]))
+    others = inputs.read_rows("bank", bank, slice(0, bank.shape[0]))
     if query == "caption":
         scores, others = scores.T, others.T
     if scores.shape[1] != others.shape[1]:
@@ -223,7 +210,7 @@ def _penalty(others: Floats, beta: float) -> NDArray[np.float64]:
     slope = check_number("beta", beta, "20 suits cosines", above=0)
     highest = others.max(axis=0).astype(np.float64)
     total = np.zeros(others.shape[1])
-    for part in blocks(len(others), BLOCK // others.shape[1]):
+    for part in inputs.blocks(len(others), BLOCK // others.shape[1]):
         total += np.exp(slope * (others[part].astype(np.float64) - highest)).sum(axis=0)
     penalty: NDArray[np.float64] = highest + np.log(total) / slope
     return penalty

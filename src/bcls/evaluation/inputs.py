@@ -6,7 +6,7 @@ to float64 otherwise. Ties are always broken in favour of the lower index.
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Matrix: TypeAlias = "NDArray[Any] | torch.Tensor"
 Floats: TypeAlias = NDArray[np.floating[Any]]
-#: Maps scores and labels ``(Q, n)`` of Q queries and the slice of these queries to ``(F, Q)`` values.
-QueryMetric: TypeAlias = Callable[[Floats, Floats, slice], NDArray[np.float64]]
+#: Maps blocks ``(Q, n)`` of each matrix, for Q queries, and the slice of these queries to ``(F, Q)`` values.
+QueryMetric: TypeAlias = Callable[..., NDArray[np.float64]]
 
 #: Elements that one thread processes at a time; a few megabytes with all intermediate arrays.
 BLOCK = 1 << 16
@@ -227,22 +227,15 @@ def blocks(length: int, step: int) -> Iterator[slice]:
 
 
 def by_query(
-    i2t: QueryMetric,
-    t2i: QueryMetric,
-    similarity: Matrix,
-    labels: Matrix,
-    argument: str = "relevance",
-    block: int = BLOCK,
+    i2t: QueryMetric, t2i: QueryMetric, block: int = BLOCK, **matrices: Matrix
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute values for each query: rows for image to text, columns for text to image.
 
     Args:
         i2t: Computes the values of images as queries; called from several threads.
         t2i: Computes the values of captions as queries.
-        similarity: ``(N, C)`` checked matrix of scores.
-        labels: ``(N, C)`` checked matrix of labels.
-        argument: Name of the labels in error messages.
         block: Elements that one thread processes at a time.
+        **matrices: ``(N, C)`` checked matrices of scores and labels, by the name that error messages use.
 
     Returns:
         ``(F, N)`` and ``(F, C)`` values.
@@ -250,19 +243,30 @@ def by_query(
     Raises:
         ValueError: If a value is not finite; the message names the first such row.
     """
-    images, captions = similarity.shape
+    images, captions = next(iter(matrices.values())).shape
 
     def rows(part: slice) -> NDArray[np.float64]:
-        return i2t(read_rows("similarity", similarity, part), read_rows(argument, labels, part), part)
+        return i2t(*(read_rows(name, matrix, part) for name, matrix in matrices.items()), part)
 
     def columns(part: slice) -> NDArray[np.float64]:
         # All values were found to be finite in the other direction.
-        return t2i(to_floats(similarity[:, part]).T, to_floats(labels[:, part]).T, part)
+        return t2i(*(to_floats(matrix[:, part]).T for matrix in matrices.values()), part)
 
-    return all_parts(rows, images, block // captions), all_parts(columns, captions, block // images)
+    return _all_parts(rows, images, block // captions), _all_parts(columns, captions, block // images)
 
 
-def all_parts(values: Callable[[slice], NDArray[np.float64]], queries: int, step: int) -> NDArray[np.float64]:
+def direction_means(names: Sequence[str], i2t: NDArray[np.float64], t2i: NDArray[np.float64]) -> dict[str, float]:
+    """Average each of the ``(F, N)`` and ``(F, C)`` values over the queries that have one.
+
+    Example:
+        >>> direction_means(["tau"], np.array([[1.0, 2.0]]), np.array([[3.0, np.nan]]))
+        {'i2t_tau': 1.5, 't2i_tau': 3.0}
+    """
+    sides = {"i2t": i2t, "t2i": t2i}
+    return {f"{side}_{name}": mean(sides[side][place]) for place, name in enumerate(names) for side in sides}
+
+
+def _all_parts(values: Callable[[slice], NDArray[np.float64]], queries: int, step: int) -> NDArray[np.float64]:
     """Compute the values of all queries in blocks of ``step``, on all cores, and concatenate them."""
     parts = list(blocks(queries, step))
     # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,

@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls.evaluation.inputs import (
-    BLOCK,
-    Floats,
-    Matrix,
-    blocks,
-    by_query,
-    check_labels,
-    computes_in_place,
-    is_tensor,
-    mean,
-    not_finite,
-    order_keys,
-    to_floats,
-)
+import bcls.evaluation.inputs as inputs
+from bcls.evaluation.inputs import BLOCK, Floats, Matrix
 
 if TYPE_CHECKING:
     import torch
@@ -66,18 +54,13 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
         >>> kendall(similarity, relevance)
         {'i2t_tau_a': 0.66..., 't2i_tau_a': 1.0, 'i2t_tau_b': 0.66..., 't2i_tau_b': 1.0}
     """
-    check_labels(similarity, relevance)
-    if is_tensor(similarity) and computes_in_place(similarity):
+    inputs.check_labels(similarity, relevance)
+    if inputs.is_tensor(similarity) and inputs.computes_in_place(similarity):
         by_image, by_caption = counts_on_device(similarity, relevance)
         i2t, t2i = _taus(by_image, similarity.shape[1]), _taus(by_caption, similarity.shape[0])
     else:
-        i2t, t2i = by_query(taus, taus, similarity, relevance, block=_BLOCK)
-    return {
-        "i2t_tau_a": mean(i2t[0]),
-        "t2i_tau_a": mean(t2i[0]),
-        "i2t_tau_b": mean(i2t[1]),
-        "t2i_tau_b": mean(t2i[1]),
-    }
+        i2t, t2i = inputs.by_query(taus, taus, _BLOCK, similarity=similarity, relevance=relevance)
+    return inputs.direction_means(("tau_a", "tau_b"), i2t, t2i)
 
 
 def taus(scores: Floats, labels: Floats, _part: slice = slice(0)) -> NDArray[np.float64]:
@@ -101,7 +84,7 @@ def concordance(scores: Floats, labels: Floats) -> PairCounts:
     items = scores.shape[1]
     high = np.uint64(32)
     # Sort by label, and equal labels by score, so that pairs of equal labels add no inversion below.
-    by_label = (order_keys(labels).astype(np.uint64) << high) | order_keys(scores)
+    by_label = (inputs.order_keys(labels).astype(np.uint64) << high) | inputs.order_keys(scores)
     by_label.sort(axis=1)
     # Then sort by score, and equal scores by their position in the first order, so that these pairs add none either.
     # The positions in this order are a permutation with exactly one inversion for each discordant pair.
@@ -214,8 +197,8 @@ def counts_on_device(
         return torch.stack(pair_counts(scores, labels))
 
     with torch.no_grad():
-        i2t = [rows(part) for part in blocks(images, block // captions)]
-        t2i = [columns(part) for part in blocks(captions, block // images)]
+        i2t = [rows(part) for part in inputs.blocks(images, block // captions)]
+        t2i = [columns(part) for part in inputs.blocks(captions, block // images)]
         return torch.cat(i2t, dim=1).cpu().numpy(), torch.cat(t2i, dim=1).cpu().numpy()
 
 
@@ -318,7 +301,7 @@ def _floats(block: Matrix, device: "torch.device") -> "torch.Tensor":
     import torch
 
     # A copy, since torch reads neither negative strides nor read-only memory.
-    tensor = block.detach() if is_tensor(block) else torch.from_numpy(np.array(to_floats(block)))
+    tensor = block.detach() if inputs.is_tensor(block) else torch.from_numpy(np.array(inputs.to_floats(block)))
     wide = tensor.element_size() > (4 if tensor.is_floating_point() else 2)
     return tensor.to(device).to(torch.float64 if wide else torch.float32)
 
@@ -328,4 +311,4 @@ def _check_finite(argument: str, block: "torch.Tensor", start: int) -> None:
     low, high = block.aminmax()
     if not bool(low.isfinite() & high.isfinite()):
         row = int((~block.isfinite()).any(dim=1).int().argmax())
-        not_finite(argument, float(block[row][~block[row].isfinite()][0]), start + row)
+        inputs.not_finite(argument, float(block[row][~block[row].isfinite()][0]), start + row)

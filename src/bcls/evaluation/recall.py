@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+import bcls.evaluation.inputs as inputs
 from bcls._core.errors import check_whole, fail
-from bcls.evaluation.inputs import (
-    Floats,
-    Matrix,
-    blocks,
-    check_image_of_caption,
-    check_matrix,
-    computes_in_place,
-    is_tensor,
-    read_rows,
-    take,
-    to_floats,
-)
+from bcls.evaluation.inputs import Floats, Matrix
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,9 +124,9 @@ def median_rank(similarity: Matrix, image_of_caption: object) -> dict[str, float
 
 def fold_ranks(similarity: Matrix, image_of_caption: object, folds: int = 1) -> list[QueryRanks]:
     """Compute :func:`query_ranks` of each of some consecutive folds of the images; see :func:`recalls`."""
-    check_matrix("similarity", similarity)
+    inputs.check_matrix("similarity", similarity)
     images, captions = similarity.shape
-    owner = check_image_of_caption(image_of_caption, images, captions)
+    owner = inputs.check_image_of_caption(image_of_caption, images, captions)
     parts = _split_folds(owner, images, check_whole("folds", folds, least=1))
     of_images = gold_targets(similarity, owner, np.arange(captions), query="image")
     of_captions = gold_targets(similarity, owner, np.arange(captions), query="caption")
@@ -233,12 +223,12 @@ def best_targets(scores: Floats, query: Ids, item: Ids, queries: int) -> Targets
 
 def pick(matrix: Matrix, rows: Ids, columns: Ids) -> Floats:
     """Read single elements as floats."""
-    if is_tensor(matrix):
+    if inputs.is_tensor(matrix):
         import torch
 
         device = matrix.device
-        return to_floats(matrix[torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)])
-    return to_floats(matrix[rows, columns])
+        return inputs.to_floats(matrix[torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)])
+    return inputs.to_floats(matrix[rows, columns])
 
 
 def count_above(
@@ -265,19 +255,19 @@ def count_above(
     Raises:
         ValueError: If a value is not finite; whole rows are checked, also outside of the columns.
     """
-    if is_tensor(similarity) and _counts_on_device(similarity, rows, columns):
+    if inputs.is_tensor(similarity) and _counts_on_device(similarity, rows, columns):
         by_image = [_count_above_on_device(similarity, target) for target in of_images]
         return by_image, [_count_above_on_device(similarity.T, target) for target in of_captions]
     row_ids, column_ids = np.arange(similarity.shape[0])[rows], np.arange(similarity.shape[1])[columns]
     by_image = [np.zeros(len(row_ids), dtype=np.int64) for _ in of_images]
     by_caption = [np.zeros(len(column_ids), dtype=np.int64) for _ in of_captions]
     captions = [Targets(target.score[columns], target.item[columns]) for target in of_captions]
-    for part in blocks(len(row_ids), min(_ROWS, _BLOCK // similarity.shape[1])):
+    for part in inputs.blocks(len(row_ids), min(_ROWS, _BLOCK // similarity.shape[1])):
         here = row_ids[part]
         if isinstance(rows, slice):
-            block = read_rows("similarity", similarity, slice(int(here[0]), int(here[-1]) + 1))[:, columns]
+            block = inputs.read_rows("similarity", similarity, slice(int(here[0]), int(here[-1]) + 1))[:, columns]
         else:
-            block = take(similarity, here, axis=0)[:, columns]
+            block = inputs.take(similarity, here, axis=0)[:, columns]
         above = np.empty(block.shape, dtype=bool)
         for ranks, target in zip(by_image, of_images, strict=True):
             score, item = target.score[here, None], target.item[here]
@@ -302,7 +292,7 @@ def _equal(block: Floats, gold: Floats, mask: NDArray[np.bool_]) -> tuple[Ids, I
 
 def _counts_on_device(similarity: "Tensor", rows: "slice | Ids", columns: "slice | Ids") -> bool:
     """Whether to count on the GPU: the whole matrix is used, it fits, and it is finite (else the CPU path raises)."""
-    if not computes_in_place(similarity):
+    if not inputs.computes_in_place(similarity):
         return False
     parts = zip((rows, columns), similarity.shape, strict=True)
     whole = all(isinstance(part, slice) and range(size)[part] == range(size) for part, size in parts)
