@@ -10,7 +10,7 @@ from bcls.data.dataset import open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.evaluation import compare, evaluate, query_ranks
 from bcls.evaluation.scores import is_model, load_similarity
-from bcls.models import base, build, load, sgraf
+from bcls.models import base, build, load
 from bcls.training.train import train
 from tests.data.factories import make_dataset
 from tests.evaluation.factories import make_data as make_data_without_features
@@ -35,8 +35,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(params=[1, 3, 1000], ids=["one by one", "uneven blocks", "whole"])
 def block(request, monkeypatch):
-    for module in (base, sgraf):
-        monkeypatch.setattr(module, "ENCODE_BATCH", request.param)
+    monkeypatch.setattr(base, "ENCODE_BATCH", request.param)
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import gzip
 import math
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -58,18 +58,17 @@ def open_matrix(name: str) -> Stored:
         fail(name, f"a file that ends in {', '.join(ENDINGS)}", path.suffix or "no ending", hint)
     if not path.exists():
         raise FileNotFoundError(2, "no such file", str(path))
-    if path.suffix == ".npz":
-        stored = _from_npz(name, path, key)
-    elif path.suffix == ".safetensors":
-        stored = _from_safetensors(name, path, key)
+    if path.suffix in (".npz", ".safetensors"):
+        with _open_archive(path) as (keys, read):
+            array = read(_choose(name, keys, key))
+            ids = {one: [str(value) for value in read(one).astype(str).ravel()] for one in ID_KEYS if one in keys}
     else:
-        stored = Stored(name, _from_npy(path))
-    array = stored.array
+        array, ids = _from_npy(path), {}
     if array.ndim != 2 or not array.size:
         fail(name, "a matrix with at least one row and one column", f"shape {array.shape}", "check the saved array")
     if array.dtype.kind not in "fiub":
         fail(name, "real numbers", f"dtype {array.dtype}", "save it as float32")
-    return stored
+    return Stored(name, array, ids)
 
 
 def read_npz(path: Path, keys: Sequence[str]) -> list[NDArray[Any]]:
@@ -79,18 +78,27 @@ def read_npz(path: Path, keys: Sequence[str]) -> list[NDArray[Any]]:
         ValueError: If it is damaged, or has no such array.
         OSError: If it cannot be read.
     """
-    with _damaged(path), _open_npz(path) as archive:
-        members = _members(archive)
+    with _open_archive(path) as (known, read):
         for key in keys:
-            if key not in members:
-                fail(
-                    str(path),
-                    f"the array {key!r}",
-                    ", ".join(members) or "none",
-                    "create or copy it again",
-                    _WrongContentError,
-                )
-        return [_member(archive, members[key]) for key in keys]
+            if key not in known:
+                got, hint = ", ".join(known) or "none", "create or copy it again"
+                fail(str(path), f"the array {key!r}", got, hint, _WrongContentError)
+        return [read(key) for key in keys]
+
+
+@contextmanager
+def _open_archive(path: Path) -> Iterator[tuple[list[str], Callable[[str], NDArray[Any]]]]:
+    """Open an ``.npz`` or ``.safetensors`` file: its keys, and a function that reads the array of a key."""
+    with _damaged(path), ExitStack() as stack:
+        if path.suffix == ".npz":
+            archive = stack.enter_context(_open_npz(path))
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            yield list(members), lambda key: _member(archive, members[key])
+        else:
+            from safetensors import safe_open
+
+            file = stack.enter_context(safe_open(path, framework="numpy"))
+            yield list(file.keys()), lambda key: _tensor(file, path, key)
 
 
 @contextmanager
@@ -123,14 +131,6 @@ def _from_npy(path: Path) -> NDArray[Any]:
         return array
 
 
-def _from_npz(name: str, path: Path, key: str | None) -> Stored:
-    with _damaged(path), _open_npz(path) as archive:
-        members = _members(archive)
-        wanted = _choose(name, members, key)
-        ids = {one: _strings(_member(archive, members[one])) for one in ID_KEYS if one in members}
-        return Stored(name, _member(archive, members[wanted]), ids)
-
-
 def _open_npz(path: Path) -> zipfile.ZipFile:
     with path.open("rb") as file:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
@@ -138,10 +138,6 @@ def _open_npz(path: Path) -> zipfile.ZipFile:
             _read_header(file)
             fail(str(path), "an .npz archive", "one plain array", "give it the ending .npy", _WrongContentError)
     return zipfile.ZipFile(path)
-
-
-def _members(archive: zipfile.ZipFile) -> dict[str, str]:
-    return {name.removesuffix(".npy"): name for name in archive.namelist()}
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
@@ -186,16 +182,6 @@ def _read_header(file: IO[bytes] | gzip.GzipFile) -> tuple[tuple[int, ...], bool
     return shape, columns_first, dtype
 
 
-def _from_safetensors(name: str, path: Path, key: str | None) -> Stored:
-    from safetensors import safe_open
-
-    with _damaged(path), safe_open(path, framework="numpy") as file:
-        keys = list(file.keys())
-        wanted = _choose(name, keys, key)
-        arrays = {one: _tensor(file, path, one) for one in (wanted, *ID_KEYS) if one in keys}
-    return Stored(name, arrays[wanted], {one: _strings(arrays[one]) for one in ID_KEYS if one in arrays})
-
-
 def _tensor(file: Any, path: Path, key: str) -> NDArray[Any]:
     if file.get_slice(key).get_dtype() in _NUMPY_TYPES:
         found: NDArray[Any] = file.get_tensor(key)
@@ -219,7 +205,3 @@ def _choose(name: str, keys: Iterable[str], key: str | None) -> str:
     if key not in known:
         fail(name, f"one of the arrays {listed}", repr(key), "give one of these after the colon", _WrongContentError)
     return key
-
-
-def _strings(ids: NDArray[Any]) -> list[str]:
-    return [str(one) for one in ids.astype(str).ravel().tolist()]

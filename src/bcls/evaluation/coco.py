@@ -7,7 +7,7 @@ The ground truth of :func:`eccv` ships with the package ``eccv_caption``. :func:
 import functools
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bcls._core.errors import fail
 from bcls._core.extras import require
-from bcls.evaluation.inputs import Matrix, as_array, blocks, check_matrix, take, top_items
+from bcls.evaluation.inputs import Matrix, as_array, blocks, check_matrix, first_few, take, top_items
 from bcls.evaluation.recall import Ids, Targets, check_ks, count_above, gold_targets, pick, shares_within
 
 #: Relevant items of each query, by id.
@@ -73,8 +73,8 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
         hint = "it is transposed: give similarity.T" if got == shape[::-1] else "give one id for each row and column"
         fail("similarity", f"shape {shape} of {shape[0]} images and {shape[1]} captions", got, hint)
     truth = load_truth()
-    images = Positions("image_ids", image_list, truth.images(), truth.captions)
-    captions = Positions("caption_ids", caption_list, truth.captions, truth.images())
+    images = positions("image_ids", image_list, truth.images(), truth.captions)
+    captions = positions("caption_ids", caption_list, truth.captions, truth.images())
 
     targets: dict[str, list[Targets]] = {"i2t": [], "t2i": []}
     for name in ("coco", "cxc"):
@@ -101,11 +101,7 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
 
 
 def cxc_text_text(
-    similarity: Matrix,
-    caption_ids: object,
-    image_of_caption: object,
-    judgements: Pairs,
-    ks: Sequence[int] = (1, 5, 10),
+    similarity: Matrix, caption_ids: object, image_of_caption: object, judgements: Pairs, ks: Sequence[int] = (1, 5, 10)
 ) -> dict[str, float]:
     r"""Compute recall at K from caption to caption.
 
@@ -228,33 +224,27 @@ def load_truth() -> Truth:
     return Truth.build(gold, np.load(folder / "coco_test_ids.npy", allow_pickle=False))
 
 
-class Positions:
-    """Maps ids to rows or columns of a matrix; the ids must be those of the test split, each once, in any order.
+def positions(argument: str, ids: Ids, known: Ids, others: Ids) -> Callable[[Ids], Ids]:
+    """Make a function that maps ids to rows or columns of a matrix.
 
     Args:
         argument: Name of the ids in error messages.
-        ids: The ids of the rows or columns.
+        ids: The ids of the rows or columns: those of the test split, each once, in any order.
         known: The ids of the test split.
         others: The ids of the other kind, to recognise swapped arguments.
     """
-
-    def __init__(self, argument: str, ids: Ids, known: Ids, others: Ids) -> None:
-        expected = f"the {len(known)} {argument.removesuffix('_ids')} ids of the COCO 5K test split, each once"
-        unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
-        if unknown.size and unknown.size == ids.size and np.isin(ids, others).all():
-            hint = "rows are images: swap the ids, transpose the matrix"
-            fail(argument, expected, f"{len(ids)} ids of the other kind", hint)
-        values, times = np.unique(ids, return_counts=True)
-        parts = [("unknown", unknown), ("missing", missing), ("repeated", values[times > 1])]
-        wrong = [f"{len(part)} {name} ({_some(part)})" for name, part in parts if len(part)]
-        if wrong:
-            fail(argument, expected, ", ".join(wrong), "evaluate the whole split with the ids of its files")
-        self._ids, self._order = ids, np.argsort(ids)
-
-    def __call__(self, ids: Ids) -> Ids:
-        """Look up the row or column of each id."""
-        found: Ids = self._order[np.searchsorted(self._ids, ids, sorter=self._order)]
-        return found
+    expected = f"the {len(known)} {argument.removesuffix('_ids')} ids of the COCO 5K test split, each once"
+    unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
+    if unknown.size and unknown.size == ids.size and np.isin(ids, others).all():
+        hint = "rows are images: swap the ids, transpose the matrix"
+        fail(argument, expected, f"{len(ids)} ids of the other kind", hint)
+    values, times = np.unique(ids, return_counts=True)
+    parts = [("unknown", unknown), ("missing", missing), ("repeated", values[times > 1])]
+    wrong = [f"{len(part)} {name} ({first_few(part)})" for name, part in parts if len(part)]
+    if wrong:
+        fail(argument, expected, ", ".join(wrong), "evaluate the whole split with the ids of its files")
+    order = np.argsort(ids)
+    return lambda wanted: order[np.searchsorted(ids, wanted, sorter=order)]
 
 
 def as_ids(argument: str, value: object) -> Ids:
@@ -268,10 +258,6 @@ def as_ids(argument: str, value: object) -> Ids:
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         fail(argument, "a list of integers", f"shape {ids.shape}, dtype {ids.dtype}", "give the ids of COCO's files")
     return ids.astype(np.int64)
-
-
-def _some(ids: NDArray[np.int64]) -> str:
-    return ", ".join(str(one) for one in ids[:3]) + (", ..." if len(ids) > 3 else "")
 
 
 def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, above: Ids) -> None:

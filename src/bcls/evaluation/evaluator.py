@@ -16,7 +16,7 @@ from bcls.evaluation.coco import eccv as eccv_metrics
 from bcls.evaluation.graded import coherent_score, ndcg, one_per_image
 from bcls.evaluation.hubness import hubness as hubness_metrics
 from bcls.evaluation.hubness import qb_norm_recalls
-from bcls.evaluation.inputs import Matrix, blocks
+from bcls.evaluation.inputs import Matrix, blocks, first_few
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, fold_ranks, query_ranks, recalls_from_ranks
 from bcls.evaluation.scores import check_similarity_shape, load_similarity, score_model
@@ -208,8 +208,7 @@ def graded_metrics(
     images, owner = len(split.images), split.image_of_caption
     without = np.flatnonzero(np.bincount(owner, minlength=images) == 0)
     if without.size:
-        shown = ", ".join(split.image_ids[place] for place in without[:3])
-        got = f"{without.size} without ({shown}{', ...' if without.size > 3 else ''})"
+        got = f"{without.size} without ({first_few([split.image_ids[place] for place in without])})"
         fail("--labels", "a caption for every image of the split", got, "leave these images out of the dataset")
     first = min(_COHERENT_K, images) if k is None else check_whole("--cs", k, least=2)
     # A single image has no order: the coherent score is left out unless a K was requested.
@@ -291,8 +290,7 @@ def _coco_ids(kind: str, ids: Iterable[str]) -> NDArray[np.int64]:
     known = list(ids)
     wrong = [one for one in known if not (one.isascii() and one.isdigit())]
     if wrong:
-        shown = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
-        got = f"{len(wrong)} of {len(known)} {kind} ids that are no numbers ({shown})"
+        got = f"{len(wrong)} of {len(known)} {kind} ids that are no numbers ({first_few(wrong)})"
         fail("--eccv", "a dataset with COCO's ids", got, "import it with the ids of COCO's files")
     return np.array([int(one) for one in known], dtype=np.int64)
 

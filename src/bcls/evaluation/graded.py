@@ -259,9 +259,8 @@ def ncs(
         if values.min() < 0:
             row = int(np.flatnonzero((values < 0).any(axis=1))[0])
             got = f"{values[row].min():g} in row {part.start + row}"
-            fail(
-                "metric", "values not below 0", got, "shift the metric first: a share of a negative sum is not defined"
-            )
+            hint = "shift the metric first: a share of a negative sum is not defined"
+            fail("metric", "values not below 0", got, hint)
         return ratios(scores, values, owner == np.arange(part.start, part.stop)[:, None])
 
     def columns(scores: Floats, values: Floats, part: slice) -> NDArray[np.float64]:

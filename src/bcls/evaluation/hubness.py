@@ -199,9 +199,8 @@ def _oriented(similarity: Matrix, bank: Matrix, query: str) -> tuple[Floats, Flo
         scores, others = scores.T, others.T
     if scores.shape[1] != others.shape[1]:
         form = f"({scores.shape[1]}, B)" if query == "caption" else f"(B, {scores.shape[1]})"
-        fail(
-            "bank", f"shape {form}, the gallery of `similarity`", tuple(bank.shape), "rows are images in a bank as well"
-        )
+        expected = f"shape {form}, the gallery of `similarity`"
+        fail("bank", expected, tuple(bank.shape), "rows are images in a bank as well")
     return scores, others
 
 

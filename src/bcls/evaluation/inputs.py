@@ -282,6 +282,16 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def first_few(items: Sequence[object] | NDArray[Any]) -> str:
+    """List the first three items, for an error message.
+
+    Example:
+        >>> first_few([7, 8]), first_few("abcd")
+        ('7, 8', 'a, b, c, ...')
+    """
+    return ", ".join(str(one) for one in items[:3]) + (", ..." if len(items) > 3 else "")
+
+
 def mean(values: NDArray[np.float64]) -> float:
     """Average the values that are not nan; nan if there are none.
 

@@ -3,25 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls.evaluation.tables import (
-    COMPARISON_HEADINGS,
-    DIRECTION_NAMES,
-    comparison_rows,
-    disagreement_lines,
-    metric_rows,
-)
+import bcls.evaluation.tables as tables
+from bcls.data.dataset import Dataset
+from bcls.evaluation.inputs import first_few
+from bcls.evaluation.recall import QueryRanks, query_ranks
+from bcls.evaluation.tables import DIRECTION_NAMES
 from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartImage, bar_chart
 from bcls.reports.html import embed_image, render_page
-
-if TYPE_CHECKING:
-    from bcls.data.dataset import Dataset
-    from bcls.evaluation.recall import QueryRanks
 
 Direction: TypeAlias = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, Direction] = ("i2t", "t2i")
@@ -85,7 +79,7 @@ class Ranking:
 
 def evaluation_page(
     title: str,
-    split: "Dataset",
+    split: Dataset,
     similarity: NDArray[Any],
     metrics: Mapping[str, float],
     *,
@@ -108,8 +102,6 @@ def evaluation_page(
     Raises:
         MissingExtraError: Jinja2 or matplotlib is not installed.
     """
-    from bcls.evaluation.recall import query_ranks
-
     owner = split.image_of_caption
     ranks = query_ranks(similarity, owner)
     gallery = Gallery.with_pseudo_labels(split, labels)
@@ -120,17 +112,13 @@ def evaluation_page(
             gallery.query([one], [""], note=f"rank {one.rank:,}", opened=place < 2) for place, one in enumerate(found)
         ]
         lists.append({"title": f"{DIRECTION_NAMES[direction]}: the {len(found):,} hardest", "queries": queries})
-    groups = metric_rows(metrics)
+    headings, groups = ["metric", *DIRECTION_NAMES.values()], tables.metric_rows(metrics)
     return render_page(
         "evaluation.html",
         title,
         script="filter.js",
         lede=f"{len(split.images):,} images and {len(split.captions):,} captions.",
-        metrics=Table.of_texts(
-            ["metric", *DIRECTION_NAMES.values()],
-            [row for rows in groups for row in rows],
-            [len(rows) for rows in groups],
-        ),
+        metrics=Table.of_texts(headings, [row for rows in groups for row in rows], [len(rows) for rows in groups]),
         notes=[],
         charts=_rank_charts(split, {"": ranks}),
         queries_title="Hardest queries",
@@ -143,9 +131,9 @@ def evaluation_page(
 
 def comparison_page(
     names: Sequence[str],
-    split: "Dataset",
+    split: Dataset,
     scores: Sequence[Callable[[], NDArray[Any]]],
-    ranks: Sequence["QueryRanks"],
+    ranks: Sequence[QueryRanks],
     metrics: Mapping[str, float],
     *,
     labels: PairLabels | None = None,
@@ -193,8 +181,8 @@ def comparison_page(
         script="filter.js",
         lede=f"A: {names[0]}. B: {names[1]}. On {split.name}: {len(split.images):,} images and "
         f"{len(split.captions):,} captions.",
-        metrics=Table.of_texts(COMPARISON_HEADINGS, comparison_rows(metrics)),
-        notes=disagreement_lines(metrics),
+        metrics=Table.of_texts(tables.COMPARISON_HEADINGS, tables.comparison_rows(metrics)),
+        notes=tables.disagreement_lines(metrics),
         charts=_rank_charts(split, {"A": a, "B": b}),
         queries_title="Largest differences",
         about="The queries with the largest difference between the ranks of the first correct items, whichever model "
@@ -217,7 +205,7 @@ class Gallery:
     wrong = WRONG
 
     def __init__(
-        self, split: "Dataset", sources: Mapping[str, Callable[[int, int], float | None]], encoder: str = ""
+        self, split: Dataset, sources: Mapping[str, Callable[[int, int], float | None]], encoder: str = ""
     ) -> None:
         self._split, self._sources, self._owner = split, sources, split.image_of_caption
         self._first_caption = dict(zip(self._owner[::-1].tolist(), split.texts[::-1], strict=True))
@@ -228,7 +216,7 @@ class Gallery:
         self.examples = [(name + origin, _FORMATS[name].format(0.75)) for name in sources]
 
     @classmethod
-    def with_pseudo_labels(cls, split: "Dataset", labels: PairLabels | None) -> "Gallery":
+    def with_pseudo_labels(cls, split: Dataset, labels: PairLabels | None) -> "Gallery":
         """Create a gallery that shows pseudo labels, if there are any."""
         if labels is None:
             return cls(split, {})
@@ -282,7 +270,7 @@ class Gallery:
             return ""
         if len(missing) == len(self._read):
             return "No photo of this dataset could be read, so images are shown by their ids."
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        shown = first_few(missing)
         return f"{len(missing)} of {len(self._read)} photos could not be read and are shown by their ids: {shown}."
 
     def _result(self, ranking: Ranking, item: int, place: int) -> dict[str, Any]:
@@ -312,7 +300,7 @@ class Gallery:
         return {"id": image_id, **embed_image(photo, self._first_caption.get(image, image_id))}
 
 
-def hardest(ranks: "QueryRanks", direction: Direction, count: int) -> list[int]:
+def hardest(ranks: QueryRanks, direction: Direction, count: int) -> list[int]:
     """Find the queries whose first correct item has the worst rank, ties to the lower index.
 
     Images without captions are no queries.
@@ -328,7 +316,7 @@ def hardest(ranks: "QueryRanks", direction: Direction, count: int) -> list[int]:
     return worst
 
 
-def most_different(a: "QueryRanks", b: "QueryRanks", direction: Direction, count: int) -> list[int]:
+def most_different(a: QueryRanks, b: QueryRanks, direction: Direction, count: int) -> list[int]:
     """Find the queries with the largest difference between two models' ranks, without those of equal rank.
 
     Example:
@@ -346,7 +334,7 @@ def most_different(a: "QueryRanks", b: "QueryRanks", direction: Direction, count
 def ranking(
     similarity: NDArray[Any],
     owner: NDArray[np.int64],
-    ranks: "QueryRanks",
+    ranks: QueryRanks,
     direction: Direction,
     query: int,
     count: int | None = None,
@@ -402,11 +390,10 @@ def rank_histogram(title: str, ranks: Mapping[str, NDArray[Any]], items: int) ->
     return bar_chart(title, labels, counts)
 
 
-def _rank_charts(split: "Dataset", ranks: Mapping[str, "QueryRanks"]) -> list[ChartImage]:
+def _rank_charts(split: Dataset, ranks: Mapping[str, QueryRanks]) -> list[ChartImage]:
     items = {"i2t": len(split.captions), "t2i": len(split.images)}
-    return [
-        rank_histogram(
-            DIRECTION_NAMES[direction], {name: getattr(own, direction) for name, own in ranks.items()}, items[direction]
-        )
-        for direction in DIRECTIONS
-    ]
+    charts = []
+    for direction in DIRECTIONS:
+        own = {name: getattr(model_ranks, direction) for name, model_ranks in ranks.items()}
+        charts.append(rank_histogram(DIRECTION_NAMES[direction], own, items[direction]))
+    return charts

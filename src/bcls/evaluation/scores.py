@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.config import read_yaml
 from bcls._core.errors import fail
 from bcls._core.files import user_path
 from bcls._core.progress import progress
 from bcls.evaluation.arrays import ENDINGS, Stored, open_matrix
-from bcls.evaluation.inputs import blocks, read_rows
+from bcls.evaluation.inputs import blocks, first_few, read_rows
 
 if TYPE_CHECKING:
     from bcls.data.dataset import Dataset
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 #: Elements of a matrix processed at a time: 16 MB of float32.
 BLOCK = 1 << 22
 _THREADS = 4
-# Files and folders of a training run.
-_RUN_CONFIG, _CHECKPOINTS = "config.yaml", "checkpoints"
 
 
 def load_similarity(
@@ -96,7 +93,7 @@ def is_model(name: str) -> bool:
 
     path = user_path(name)
     if path.is_dir():
-        return is_model_folder(path) or (path / _CHECKPOINTS).is_dir()
+        return is_model_folder(path) or (path / "checkpoints").is_dir()
     return not path.exists() and not any(ending in path.name for ending in ENDINGS)
 
 
@@ -122,13 +119,13 @@ def model_scores(
     """
     import torch
 
-    from bcls.models import load
+    from bcls.models.loading import load, run_settings
 
     try:
         model = load(name)
     except ValueError as error:
         raise ValueError(str(error).replace("`path_or_name`", f"`{flag}`", 1)) from error
-    chosen = features if features is not None else _features_of_run(user_path(name))
+    chosen = features if features is not None else run_settings(user_path(name)).get("features")
     _check_inputs(name, model, split, chosen)
     if torch.cuda.is_available():
         model.to("cuda")
@@ -214,24 +211,6 @@ def _feature_reader(features: "Features") -> Callable[[slice], Any]:
         return Padded(torch.from_numpy(features.take(rows)).float(), lengths)
 
     return read
-
-
-def _features_of_run(folder: Path) -> str | None:
-    """The name of the features that a run was trained on; ``None`` for images, or if the folder is not a run.
-
-    Args:
-        folder: The folder of the run, or of one of its checkpoints.
-
-    Raises:
-        ValueError: If the config of the run cannot be read.
-    """
-    run = folder.parent.parent if folder.parent.name == _CHECKPOINTS else folder
-    path = run / _RUN_CONFIG
-    if not path.is_file():
-        return None
-    settings = read_yaml(path)
-    found = settings.get("features") if isinstance(settings, dict) else None
-    return None if found is None else str(found)
 
 
 def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features: str | None) -> None:
@@ -397,7 +376,7 @@ def _check_ids(stored: Stored, split: "Dataset") -> None:
         known, given = set(expected), set(got)
         lists = {"unknown": [one for one in got if one not in known]}
         lists["missing"] = [one for one in expected if one not in given]
-        wrong = [f"{len(ids)} {word} ({_some(ids)})" for word, ids in lists.items() if ids]
+        wrong = [f"{len(ids)} {word} ({first_few(ids)})" for word, ids in lists.items() if ids]
         if len(given) < len(got):
             wrong.append(f"{len(got) - len(given)} repeated")
         hint = "use the scores of this split, or another --split"
@@ -407,7 +386,3 @@ def _check_ids(stored: Stored, split: "Dataset") -> None:
             wrong = [f"another order ({len(places)} places differ, first {got[first]!r} for {expected[first]!r})"]
             hint = "sort rows and columns as in the dataset"
         fail(stored.name, f"{key} of the split's {len(expected)} {kind}", ", ".join(wrong), hint)
-
-
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")

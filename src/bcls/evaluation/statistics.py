@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls.evaluation.inputs import Floats, Matrix, as_array, check_image_of_caption, check_matrix, cores
+from bcls.evaluation.inputs import Floats, Matrix, as_array, blocks, check_image_of_caption, check_matrix, cores
 from bcls.evaluation.kendall import concordance
 from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
 
@@ -73,11 +73,8 @@ def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
 def draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Draw ``count`` of ``count`` with replacement and yield how often each was drawn, in blocks of resamples."""
     rng = np.random.default_rng(check_whole("seed", seed, least=0))
-    left = check_whole("resamples", resamples, least=1)
-    step = max(1, _BLOCK // count)
-    while left:
-        rows = min(step, left)
-        left -= rows
+    for part in blocks(check_whole("resamples", resamples, least=1), _BLOCK // count):
+        rows = part.stop - part.start
         drawn = rng.integers(count, size=(rows, count)) + count * np.arange(rows)[:, None]
         yield np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
 
@@ -85,9 +82,8 @@ def draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]
 def coins(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Draw ``count`` signs, 1 or -1, in blocks of resamples; independent of :func:`draws` with the same seed."""
     rng = np.random.default_rng([seed, 1])
-    step = max(1, _BLOCK // count)
-    for start in range(0, resamples, step):
-        yield rng.choice(np.array([-1.0, 1.0]), size=(min(step, resamples - start), count))
+    for part in blocks(resamples, _BLOCK // count):
+        yield rng.choice(np.array([-1.0, 1.0]), size=(part.stop - part.start, count))
 
 
 def recall_intervals(

@@ -31,15 +31,8 @@ register_model("dual", DualConfig, "bcls.models.dual:DualModel")
 
 build_model, load_model = build, load
 
-#: Lazily imported names and their modules.
-_LAZY = {
-    "Padded": "padded",
-    "RetrievalModel": "base",
-    "caption_tokens": "base",
-    "feature_batch": "base",
-    "pixel_batch": "base",
-    "vocabulary_size": "base",
-}
+#: Names of :mod:`bcls.models.base`, which imports torch.
+_LAZY = ("Padded", "RetrievalModel", "caption_tokens", "feature_batch", "pixel_batch", "vocabulary_size")
 
 __all__ = [
     "MODELS",
@@ -69,4 +62,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"bcls.models.{_LAZY[name]}"), name)
+    return getattr(import_module("bcls.models.base"), name)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -42,11 +42,14 @@ class RetrievalModel(nn.Module, ABC):
         vocabulary: Turns strings into token ids, where the model needs one; saved with the model.
         frozen: Name prefixes of parameters that are never trained and come from an installed package;
             :meth:`trained_state` leaves them out.
+        groups: Groups of :meth:`parameter_groups`, and the prefix of the parameter names in each; the longest prefix
+            of a name counts. One group by default.
     """
 
     config: "DataclassInstance"
     vocabulary: Vocabulary | None = None
     frozen: tuple[str, ...] = ()
+    groups: ClassVar[Mapping[str, str]] = {"all": ""}
 
     @abstractmethod
     def prepare_images(self, images: ImageInputs) -> Padded:
@@ -144,8 +147,13 @@ class RetrievalModel(nn.Module, ABC):
         return {}
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Trained parameters by group; learning-rate factors are given by group name. One group by default."""
-        return {"all": [parameter for parameter in self.parameters() if parameter.requires_grad]}
+        """Trained parameters by group, without empty groups; learning-rate factors are given by group name."""
+        found: dict[str, list[nn.Parameter]] = {group: [] for group in self.groups}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                matching = [group for group, prefix in self.groups.items() if name.startswith(prefix)]
+                found[max(matching, key=lambda group: len(self.groups[group]))].append(parameter)
+        return {group: parameters for group, parameters in found.items() if parameters}
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config, weights, vocabulary and a model card into a folder, which is replaced as a whole.
@@ -206,25 +214,29 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             model.train(training)
 
 
-def split_batches(items: Any, size: int) -> Iterator[Any]:
+def split_batches(items: Any, size: int | None = None) -> Iterator[Any]:
     """Split inputs of any accepted type into batches of at most ``size`` items; one empty batch if there are none."""
-    if isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
-        items = Padded(*items)
-    if isinstance(items, Padded):
-        yield from (items.take(slice(start, start + size)) for start in range(0, max(1, len(items)), size))
-    elif not hasattr(items, "__len__") or not hasattr(items, "__getitem__") or isinstance(items, Mapping):
+    items, step = as_padded(items) if isinstance(items, tuple) else items, size or ENCODE_BATCH
+    if not hasattr(items, "__len__") or not hasattr(items, "__getitem__") or isinstance(items, Mapping):
         yield items  # not a sequence: the preparation raises an error that says what is expected
-    else:
-        yield from (items[start : start + size] for start in range(0, max(1, len(items)), size))
+        return
+    take = items.take if isinstance(items, Padded) else items.__getitem__
+    for start in range(0, max(1, len(items)), step):
+        yield take(slice(start, start + step))
+
+
+def as_padded(items: Any) -> Any:
+    """A tensor, an array of numbers, or a pair of values and lengths as :class:`Padded`; anything else unchanged."""
+    if isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
+        return Padded(*items)
+    values, lengths = (items.values, items.lengths) if isinstance(items, Padded) else (items, None)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        values = torch.from_numpy(np.ascontiguousarray(values))
+    return Padded(values, lengths) if isinstance(values, Tensor) else items
 
 
 def feature_batch(
-    features: Any,
-    width: int,
-    *,
-    axes: tuple[int, ...] = (2, 3),
-    regions: int | None = None,
-    argument: str = "images",
+    features: Any, width: int, *, axes: tuple[int, ...] = (2, 3), regions: int | None = None, argument: str = "images"
 ) -> Padded:
     """Check image features, or features of captions from a frozen encoder.
 
@@ -239,19 +251,16 @@ def feature_batch(
     Raises:
         ValueError: Not features, or of another width, with wrong lengths, or not finite.
     """
-    if isinstance(features, tuple) and len(features) == 2 and all(isinstance(part, Tensor) for part in features):
-        features = Padded(*features)
-    values, lengths = (features.values, features.lengths) if isinstance(features, Padded) else (features, None)
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        values = torch.from_numpy(np.ascontiguousarray(values))
-    if isinstance(values, list | tuple) and not values:
-        values = torch.zeros(0, *[1] * (axes[0] - 2), width)
-    if not isinstance(values, Tensor):
-        got = type(values).__name__
-        if isinstance(values, list | tuple):
-            got += f" of {type(values[0]).__name__}"
+    if isinstance(features, list | tuple) and not features:
+        features = torch.zeros(0, *[1] * (axes[0] - 2), width)
+    batch = as_padded(features)
+    if not isinstance(batch, Padded) or not isinstance(batch.values, Tensor):
+        got = type(features).__name__
+        if isinstance(features, list | tuple):
+            got += f" of {type(features[0]).__name__}"
         hint = "this model takes features; models with a backbone take images"
         fail(argument, f"features (N, {width}) or (N, R, {width})", got, hint)
+    values, lengths = batch.values, batch.lengths
     check_feature_shape(argument, values.shape, width, axes=axes, regions=regions)
     values = values.float()
     if not bool(values.isfinite().all()):
@@ -319,8 +328,8 @@ def caption_tokens(texts: Any, vocabulary: Vocabulary | None, words: int) -> Pad
     Raises:
         ValueError: Strings without a vocabulary, an id outside the vocabulary, an empty caption, or a wrong length.
     """
-    if isinstance(texts, tuple) and len(texts) == 2 and isinstance(texts[0], Tensor):
-        texts = Padded(*texts)
+    if isinstance(texts, tuple):
+        texts = as_padded(texts)
     if not isinstance(texts, Padded):
         check_strings(texts)
         if vocabulary is None:

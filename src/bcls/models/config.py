@@ -4,7 +4,7 @@ A configuration is a frozen dataclass of plain values, so that JSON and YAML can
 """
 
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -447,7 +447,4 @@ def _class_path(class_or_path: type | str) -> str:
 
 
 def _import_class(class_or_path: type | str) -> Any:
-    if not isinstance(class_or_path, str):
-        return class_or_path
-    module, _, name = class_or_path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return pkgutil.resolve_name(class_or_path) if isinstance(class_or_path, str) else class_or_path

@@ -204,13 +204,8 @@ class SimilarityHead(nn.Module):
             return linear(pairs.to(exact), self.score.weight.to(exact), self.score.bias.to(exact))[..., 0].sigmoid()
 
 
-class Step(NamedTuple):
-    """Weights ``(K, K)`` and biases ``(K,)`` of one reasoning step; query and key layer are merged."""
-
-    match_weight: Tensor
-    match_bias: Tensor
-    out_weight: Tensor
-    out_bias: Tensor
+#: Weight ``(K, K)`` and bias ``(K,)`` of a reasoning step's merged query and key layer, and of its output layer.
+Step = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class ReasoningStep(nn.Module):
@@ -234,7 +229,7 @@ class ReasoningStep(nn.Module):
             # The key's bias has no effect. It stays in the graph with a zero gradient, since a parameter without a
             # gradient is an error in distributed training.
             bias = self.query.bias @ self.key.weight + 0 * self.key.bias
-            return Step(self.key.weight.T @ self.query.weight, bias, self.out.weight, self.out.bias)
+            return self.key.weight.T @ self.query.weight, bias, self.out.weight, self.out.bias
 
 
 class ReasoningHead(SimilarityHead):
@@ -270,10 +265,11 @@ class ReasoningHead(SimilarityHead):
 
 def _reason(queries: Tensor, nodes: Tensor, mask: Tensor | None, step: Step) -> Tensor:
     """One reasoning step for some of the nodes."""
-    logits = linear(queries, step.match_weight, step.match_bias) @ nodes.mT
+    match_weight, match_bias, out_weight, out_bias = step
+    logits = linear(queries, match_weight, match_bias) @ nodes.mT
     if mask is not None:
         logits = logits.masked_fill(~mask[:, None], -torch.inf)
-    return linear(logits.softmax(-1).to(nodes.dtype) @ nodes, step.out_weight, step.out_bias).relu()
+    return linear(logits.softmax(-1).to(nodes.dtype) @ nodes, out_weight, out_bias).relu()
 
 
 class FiltrationHead(SimilarityHead):

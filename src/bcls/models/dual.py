@@ -4,25 +4,17 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+import bcls.models.base as base
 from bcls._core.errors import fail
 from bcls._core.extras import require
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import hash_state
-from bcls.models.base import (
-    ENCODE_BATCH,
-    ImageInputs,
-    RetrievalModel,
-    TextInputs,
-    eval_mode,
-    feature_batch,
-    split_batches,
-)
+from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
 from bcls.models.layers import GPO, Head, cosine, pool, unit
@@ -52,6 +44,7 @@ class DualModel(RetrievalModel):
     """
 
     config: DualConfig
+    groups: ClassVar = {"image backbone": "image.encoder.", "text encoder": "text.encoder.", "heads": ""}
 
     def __init__(self, config: DualConfig, *, vocabulary: Vocabulary | None = None, folder: Path | None = None) -> None:
         super().__init__()
@@ -60,18 +53,20 @@ class DualModel(RetrievalModel):
         sha256 = _add_all_adapters(config, encoders) if config.lora_rank else None
         self.image = Branch("images", encoders.image, config, tuned=config.tune_image)
         self.text = Branch("texts", encoders.text, config, tuned=config.tune_text or config.text == "gru")
-        widths = [
-            encoder.width if kind == "none" else config.width
-            for kind, encoder in ((config.image_head, self.image.encoder), (config.text_head, self.text.encoder))
-        ]
-        if widths[0] != widths[1]:
-            expected = f"heads with one output width, such as {config.width}"
-            fail("image_head", expected, f"{widths[0]} and {widths[1]}", "add a head")
-        self.config = replace(config, width=widths[0], base_sha256=sha256)
+        sides = {"image": self.image, "text": self.text}
+        width, other = (side.encoder.width if side.head.linear is None else config.width for side in sides.values())
+        if width != other:
+            fail(
+                "image_head",
+                f"heads with one output width, such as {config.width}",
+                f"{width} and {other}",
+                "add a head",
+            )
+        self.config = replace(config, width=width, base_sha256=sha256)
         # Frozen encoders that are rebuilt from their source when the model is loaded.
         self.frozen = tuple(
             f"{side}.encoder."
-            for side, branch in (("image", self.image), ("text", self.text))
+            for side, branch in sides.items()
             if not branch.tuned and (branch.encoder.packaged or config.lora_rank > 0)
         )
         self.register_buffer("logit_scale", encoders.logit_scale)
@@ -160,15 +155,6 @@ class DualModel(RetrievalModel):
         twin.text = branch
         return twin
 
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Trained parameters: ``"image backbone"``, ``"text encoder"`` and ``"heads"``, without empty groups."""
-        groups: dict[str, list[nn.Parameter]] = {"image backbone": [], "text encoder": [], "heads": []}
-        of_prefix = {"image.encoder": "image backbone", "text.encoder": "text encoder"}
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                groups[of_prefix.get(".".join(name.split(".")[:2]), "heads")].append(parameter)
-        return {name: group for name, group in groups.items() if group}
-
     def trained_state(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, without encoders that are rebuilt from their source.
 
@@ -193,8 +179,8 @@ class DualModel(RetrievalModel):
         if branch.tuned:
             fail(branch.side, "a frozen encoder", "one that is trained", "its features change with every step")
         blocks = []
-        with eval_mode(self):
-            for part in split_batches(items, ENCODE_BATCH):
+        with base.eval_mode(self):
+            for part in base.split_batches(items):
                 features = branch.features(branch.prepare(part).to(self.device)).to("cpu")
                 blocks.append(Padded(features.values.float(), features.lengths))
         return joined(blocks)
@@ -247,12 +233,12 @@ class Branch(nn.Module):
         Raises:
             ValueError: Features of another width, with wrong lengths or NaN, or features for a trained encoder.
         """
-        values = _array_values(items)
-        if values is None or not self._are_features(values):
+        batch = base.as_padded(items)
+        if not isinstance(batch, Padded) or not self._are_features(batch.values):
             prepared: Padded = self.encoder.prepare(items)
             return prepared
-        self._check_features(values)
-        return feature_batch(items, self.encoder.width, argument=self.side)
+        self._check_features(batch.values)
+        return base.feature_batch(batch, self.encoder.width, argument=self.side)
 
     def features(self, inputs: Padded) -> Padded:
         """The input of the head: ``(N, d)``, or ``(N, L, d)`` with lengths for GPO."""
@@ -288,16 +274,6 @@ class Branch(nn.Module):
         if self.tuned:
             expected, got = "inputs of the encoder, since it is trained", "precomputed features"
             fail(self.side, expected, got, "pass images or captions")
-
-
-def _array_values(items: Any) -> Tensor | None:
-    """The values of arrays and tensors, with or without lengths; ``None`` for other inputs."""
-    if isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], Tensor):
-        return items[0]
-    values = items.values if isinstance(items, Padded) else items
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        return torch.from_numpy(np.ascontiguousarray(values))
-    return values if isinstance(values, Tensor) else None
 
 
 def add_adapters(encoder: nn.Module, side: str, rank: int, alpha: float, targets: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ code from them.
 import copy
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -151,13 +151,8 @@ class GruText(nn.Module):
         super().__init__()
         self.words = vocabulary_size(config.words, vocabulary)
         self.width, self.vocabulary, self.last = config.states, vocabulary, config.text_pooling == "last"
-        self.reader = WordReader(
-            self.words,
-            config.word_width,
-            config.states,
-            bidirectional=config.bidirectional,
-            dropout=config.dropout_words,
-        )
+        sizes = self.words, config.word_width, config.states
+        self.reader = WordReader(*sizes, config.bidirectional, config.dropout_words)
 
     def prepare(self, texts: Any) -> Padded:
         """Token ids of captions, checked."""
@@ -220,7 +215,7 @@ def load_text(source: str | Path, *, packaged: bool = False, weights: bool = Tru
     Raises:
         ValueError: There is no such model, or it is not a text model.
     """
-    config = _read_config("text", source)
+    config = _read_part("text", source, "a config.json", _transformers().AutoConfig)
     if not getattr(config, "vocab_size", None) or not getattr(config, "hidden_size", None):
         fail("text", "a text model", f"{source}, a {config.model_type}", "use CLIP with `image: clip`")
     kind = _transformers().AutoModel
@@ -230,7 +225,7 @@ def load_text(source: str | Path, *, packaged: bool = False, weights: bool = Tru
     # The pooling layer is for classifiers; unused parameters are an error in distributed training.
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
-    tokenizer = _read_tokenizer("text", source)
+    tokenizer = _read_part("text", source, "a tokenizer", _transformers().AutoTokenizer)
     own = _read_json(source, "sentence_bert_config.json").get("max_seq_length")
     limits = (own, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit <= _NO_LIMIT]
@@ -354,14 +349,14 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
     Raises:
         ValueError: There is no such checkpoint, or it is of another kind.
     """
-    config = _read_config("model", source)
+    config = _read_part("model", source, "a config.json", _transformers().AutoConfig)
     if config.model_type not in _CLIP_MODELS:
         naflex = config.model_type == "siglip2"
         hint = "of SigLIP 2, use a checkpoint with a fixed size, not NaFlex" if naflex else "use one of these"
         fail("model", f"a checkpoint of {' or '.join(_CLIP_MODELS.values())}", f"a {config.model_type}", hint)
     kind = getattr(_transformers(), _CLIP_MODELS[config.model_type])
     model = _read_weights("model", source, kind) if weights else kind(config)
-    tokenizer = _read_tokenizer("model", source)
+    tokenizer = _read_part("model", source, "a tokenizer", _transformers().AutoTokenizer)
     content = _read_json(source, "preprocessor_config.json")
     if not content:
         content = _read_json(source, "processor_config.json").get("image_processor", {})
@@ -454,10 +449,10 @@ def _transformers() -> ModuleType:
     return require("transformers", "text", "a model with a transformers encoder")
 
 
-def _read_part(argument: str, source: str | Path, what: str, read: Callable[..., Any], **options: Any) -> Any:
-    """Call a reader of transformers and turn its errors into one line."""
+def _read_part(argument: str, source: str | Path, what: str, kind: Any, **options: Any) -> Any:
+    """Read a part of a checkpoint with a class of transformers, whose errors become one line."""
     try:
-        return read(_location(source), **options)
+        return kind.from_pretrained(_location(source), **options)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         # Its messages have many lines; the full text stays in the exception chain.
         reason = str(error).strip().split("\n", 1)[0]
@@ -465,19 +460,11 @@ def _read_part(argument: str, source: str | Path, what: str, read: Callable[...,
         raise ValueError(message) from error
 
 
-def _read_config(argument: str, source: str | Path) -> Any:
-    return _read_part(argument, source, "a config.json", _transformers().AutoConfig.from_pretrained)
-
-
 def _read_weights(argument: str, source: str | Path, kind: Any) -> Any:
     """A model with its weights, float32 whatever their stored type, in eval mode."""
     options = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
     with no_bars(_transformers().utils.logging):
-        return _read_part(argument, source, "model.safetensors", kind.from_pretrained, **options)
-
-
-def _read_tokenizer(argument: str, source: str | Path) -> Any:
-    return _read_part(argument, source, "a tokenizer", _transformers().AutoTokenizer.from_pretrained)
+        return _read_part(argument, source, "model.safetensors", kind, **options)
 
 
 def _read_json(source: str | Path, name: str) -> dict[str, Any]:

@@ -17,13 +17,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from bcls._core.config import read_yaml
 from bcls._core.errors import fail
 from bcls._core.extras import require
 from bcls._core.files import beside, replace_folder, user_path, write_whole
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
 from bcls.models.folder import CARD, CONFIG, VOCABULARY, is_replaceable, plain_config
+from bcls.models.loading import run_settings
 from bcls.models.padded import Padded, trimmed
 
 #: Largest allowed difference between onnxruntime and torch in an entry of a unit vector, both in float32 on the CPU.
@@ -114,9 +114,8 @@ def trained_features(model: str | Path) -> str | None:
     Returns:
         Such as ``"lite2 of the dataset flickr8k"``.
     """
-    path = user_path(model) / "config.yaml"
-    settings = read_yaml(path) if path.is_file() else None
-    if not isinstance(settings, dict) or not settings.get("features"):
+    settings = run_settings(user_path(model))
+    if not settings.get("features"):
         return None
     return f"{settings['features']} of the dataset {Path(str(settings.get('data'))).name}"
 
@@ -171,17 +170,13 @@ def _readme(model: RetrievalModel, exported: Exported, features: str | None) -> 
     elif exported.images == "pixels":
         backbone: Any = getattr(image, "backbone", None) or model.backbone
         resize = {"width": backbone.side, "height": backbone.side, "resample": backbone.resample}
-    page: str = (
-        jinja2.Environment(keep_trailing_newline=True)
-        .from_string(template)
-        .render(
-            onnx=exported,
-            features=features,
-            keep_ratio=resize.get("width") == 0,
-            tokenizer=TOKENIZER in exported.text_files,
-            max_tokens=getattr(getattr(getattr(model, "text", None), "encoder", None), "longest", None),
-            **resize,
-        )
+    page: str = jinja2.Template(template, keep_trailing_newline=True).render(
+        onnx=exported,
+        features=features,
+        keep_ratio=resize.get("width") == 0,
+        tokenizer=TOKENIZER in exported.text_files,
+        max_tokens=getattr(getattr(getattr(model, "text", None), "encoder", None), "longest", None),
+        **resize,
     )
     return page
 
@@ -236,12 +231,9 @@ def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool)
 
 
 def _example_images() -> list[Image.Image]:
-    random = np.random.default_rng(0)
-    images = []
-    for size in ((320, 240), (200, 300), (224, 224)):
-        coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3), dtype=np.uint8))
-        images.append(coarse.resize(size, Image.Resampling.BICUBIC))
-    return images
+    coarse = np.random.default_rng(0).integers(0, 256, (3, 6, 8, 3), dtype=np.uint8)
+    pairs = zip(coarse, ((320, 240), (200, 300), (224, 224)), strict=True)
+    return [Image.fromarray(one).resize(size, Image.Resampling.BICUBIC) for one, size in pairs]
 
 
 class _Tower(nn.Module):

@@ -14,17 +14,7 @@ from bcls._core.errors import fail
 from bcls._core.files import beside, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.config import (
-    MODELS,
-    DualConfig,
-    SafConfig,
-    SgrafConfig,
-    SgrConfig,
-    VseppConfig,
-    model_class,
-    model_config,
-    name_of,
-)
+from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, model_class, model_config, name_of
 
 #: Names of the files.
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
@@ -223,27 +213,22 @@ def expected_shapes(config: Any, names: Iterable[str], words: int | None) -> dic
     """
     if isinstance(config, DualConfig):
         return _dual_shapes(config, names, words)
-    if isinstance(config, VseppConfig):
-        features = config.features if config.backbone is None else None
-        embed = (config.words or words, config.word_width)
-        return {"fc.weight": (config.width, features), "reader.embed.weight": embed}
-    if isinstance(config, SgrafConfig):
-        parts = {"sgr.": _cross_shapes(config, words, config.steps), "saf.": _cross_shapes(config, words, 0)}
-        return {prefix + name: shape for prefix, part in parts.items() for name, shape in part.items()}
-    if isinstance(config, SafConfig):
-        return _cross_shapes(config, words, config.steps if isinstance(config, SgrConfig) else 0)
-    return {}
-
-
-def _cross_shapes(config: SafConfig, words: int | None, steps: int) -> dict[str, Shape]:
+    if not isinstance(config, VseppConfig | SafConfig):
+        return {}
+    features = None if getattr(config, "backbone", None) else config.features
     shapes: dict[str, Shape] = {
-        "fc.weight": (config.width, config.features),
+        "fc.weight": (config.width, features),
         "reader.embed.weight": (config.words or words, config.word_width),
-        "head.local.weight": (config.similarity_width, config.width),
     }
-    if steps:
-        shapes[f"head.steps.{steps - 1}.query.weight"] = (config.similarity_width, config.similarity_width)
-    return shapes
+    if isinstance(config, VseppConfig):
+        return shapes
+    size, steps = config.similarity_width, getattr(config, "steps", 0)
+    shapes["head.local.weight"] = size, config.width
+    reasoning: dict[str, Shape] = {f"head.steps.{steps - 1}.query.weight": (size, size)} if steps else {}
+    if name_of(config) != "sgraf":
+        return shapes | reasoning
+    parts = {"sgr.": shapes | reasoning, "saf.": shapes}
+    return {prefix + name: shape for prefix, part in parts.items() for name, shape in part.items()}
 
 
 def _dual_shapes(config: DualConfig, names: Iterable[str], words: int | None) -> dict[str, Shape]:

@@ -110,9 +110,7 @@ class WordReader(nn.Module):
         (torch.Size([2, 6]), torch.Size([2, 3, 6]))
     """
 
-    def __init__(
-        self, words: int, word_width: int, width: int, *, bidirectional: bool = False, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, words: int, word_width: int, width: int, bidirectional: bool, dropout: float = 0.0) -> None:
         super().__init__()
         self.embed = nn.Embedding(words, word_width)
         nn.init.uniform_(self.embed.weight, -_WORD_RANGE, _WORD_RANGE)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bcls._core.config import read_yaml
 from bcls._core.errors import fail
 from bcls._core.extras import require
 from bcls._core.files import HUB_NAME, user_path
@@ -58,6 +59,17 @@ def load(path_or_name: str | Path) -> "RetrievalModel":
     """
     model: RetrievalModel = load_folder(_find_folder(path_or_name))
     return model
+
+
+def run_settings(folder: Path) -> dict[str, Any]:
+    """The ``config.yaml`` of a run, from its folder or that of one of its checkpoints; empty for other folders.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    path = (folder.parent.parent if folder.parent.name == "checkpoints" else folder) / "config.yaml"
+    settings = read_yaml(path) if path.is_file() else None
+    return settings if isinstance(settings, dict) else {}
 
 
 def _find_folder(path_or_name: str | Path) -> Path:

@@ -5,19 +5,10 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
+import bcls.models.base as base
 from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.base import (
-    ENCODE_BATCH,
-    ImageInputs,
-    RetrievalModel,
-    TextInputs,
-    caption_tokens,
-    eval_mode,
-    feature_batch,
-    split_batches,
-    vocabulary_size,
-)
+from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import SafConfig, SgrafConfig, SgrConfig
 from bcls.models.cross_attention import FiltrationHead, ReasoningHead, SelfAttention, image_side
 from bcls.models.layers import WordReader, unit, xavier_linear
@@ -51,7 +42,7 @@ class CrossModel(RetrievalModel):
 
     def __init__(self, config: SafConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__()
-        words = vocabulary_size(config.words, vocabulary)
+        words = base.vocabulary_size(config.words, vocabulary)
         self.config = replace(config, words=words)
         self.vocabulary = vocabulary
         self.fc = xavier_linear(config.features, config.width)
@@ -62,11 +53,11 @@ class CrossModel(RetrievalModel):
 
     def prepare_images(self, images: ImageInputs) -> Padded:
         """Region features, checked."""
-        return feature_batch(images, self.config.features, axes=(3,), regions=self.config.regions)
+        return base.feature_batch(images, self.config.features, axes=(3,), regions=self.config.regions)
 
     def prepare_texts(self, texts: TextInputs) -> Padded:
         """Token ids with lengths."""
-        return caption_tokens(texts, self.vocabulary, self.reader.embed.num_embeddings)
+        return base.caption_tokens(texts, self.vocabulary, self.reader.embed.num_embeddings)
 
     def image_codes(self, images: Padded) -> Padded:
         """``(N, R, D)`` unit regions, zero for padding."""
@@ -98,15 +89,11 @@ class CrossModel(RetrievalModel):
         The part that does not depend on captions is computed once. Captions are encoded in batches of similar length,
         so that the words of a large collection are never in memory together.
         """
-        with eval_mode(self):
-            codes = joined(
-                [
-                    self.image_codes(self.prepare_images(part).to(self.device))
-                    for part in split_batches(images, ENCODE_BATCH)
-                ]
-            )
+        with base.eval_mode(self):
+            batches = (self.prepare_images(part).to(self.device) for part in base.split_batches(images))
+            codes = joined([self.image_codes(batch) for batch in batches])
             side = image_side(codes, self.image_vectors(codes))
-            captions = joined([self.prepare_texts(part) for part in split_batches(texts, ENCODE_BATCH)])
+            captions = joined([self.prepare_texts(part) for part in base.split_batches(texts)])
             scores = torch.zeros(len(codes), len(captions))
             order = captions.full_lengths.argsort(stable=True)
             for start in range(0, len(order), _CAPTION_BATCH):

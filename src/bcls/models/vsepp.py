@@ -1,23 +1,15 @@
 """VSE++: a linear layer over image features or a backbone, a GRU over words, cosine similarity."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+import bcls.models.base as base
 from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.base import (
-    ImageInputs,
-    RetrievalModel,
-    TextInputs,
-    caption_tokens,
-    feature_batch,
-    pixel_batch,
-    vocabulary_size,
-)
+from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import VseppConfig
 from bcls.models.layers import WordReader, cosine, unit, xavier_linear
 from bcls.models.padded import Padded
@@ -43,10 +35,11 @@ class VseppModel(RetrievalModel):
     """
 
     config: VseppConfig
+    groups: ClassVar = {"all": "", "backbone": "backbone."}
 
     def __init__(self, config: VseppConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__()
-        words = vocabulary_size(config.words, vocabulary)
+        words = base.vocabulary_size(config.words, vocabulary)
         self.vocabulary = vocabulary
         self.backbone: Any = None
         features = config.features
@@ -61,26 +54,21 @@ class VseppModel(RetrievalModel):
         self.config = replace(config, words=words, features=features)
         self.fc = xavier_linear(features, config.width)
         self.drop_features = nn.Dropout(config.dropout_features)
-        self.reader = WordReader(
-            words,
-            config.word_width,
-            config.width,
-            bidirectional=config.bidirectional,
-            dropout=config.dropout_words,
-        )
+        self.reader = WordReader(words, config.word_width, config.width, config.bidirectional, config.dropout_words)
 
     def prepare_images(self, images: ImageInputs) -> Padded:
         """Features, or pixels of images; vectors from :meth:`image_vectors_of` are accepted as well."""
         width = self.config.features
         if self.backbone is None:
-            return feature_batch(images, width)
-        if self.frozen_images and _is_matrix(images):
-            return feature_batch(images, width, axes=(2,))
-        return pixel_batch(images, self.backbone.prepare, self.backbone.side)
+            return base.feature_batch(images, width)
+        batch = base.as_padded(images)
+        if self.frozen_images and isinstance(batch, Padded) and batch.values.ndim == 2:
+            return base.feature_batch(batch, width, axes=(2,))
+        return base.pixel_batch(images, self.backbone.prepare, self.backbone.side)
 
     def prepare_texts(self, texts: TextInputs) -> Padded:
         """Token ids with lengths."""
-        return caption_tokens(texts, self.vocabulary, self.reader.embed.num_embeddings)
+        return base.caption_tokens(texts, self.vocabulary, self.reader.embed.num_embeddings)
 
     def image_codes(self, images: Padded) -> Padded:
         """``(N, D)`` unit vectors."""
@@ -129,22 +117,9 @@ class VseppModel(RetrievalModel):
         """Cosine similarities, ``(N, C)``."""
         return cosine(images.values, texts.values)
 
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``backbone`` if it is trained, and ``all`` for the rest."""
-        groups: dict[str, list[nn.Parameter]] = {"all": [], "backbone": []}
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                groups["backbone" if name.startswith("backbone.") else "all"].append(parameter)
-        return {name: group for name, group in groups.items() if group}
-
     def train(self, mode: bool = True) -> "VseppModel":
         """Set the mode; a frozen backbone stays in eval mode, so that its batch norms do not change."""
         super().train(mode)
         if self.frozen_images:
             self.backbone.eval()
         return self
-
-
-def _is_matrix(images: Any) -> bool:
-    values = images.values if isinstance(images, Padded) else images
-    return isinstance(values, Tensor | np.ndarray) and values.ndim == 2
