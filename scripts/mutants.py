@@ -29,6 +29,10 @@ from scripts.mutants_changes import Change, changes
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("losses", "evaluation")
+#: Modules of ``evaluation`` that read models, runs and files; the others are the metrics.
+NOT_METRICS = {"arrays", "evaluator", "pages", "scores", "tables"}
+#: Tests of modules with several test files.
+TESTS = {"graded": ("ndcg", "coherent", "ncs", "pmrp")}
 #: Tests of these are one file a property, for all modules together.
 THEMED = {"losses"}
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.toml")
@@ -41,7 +45,8 @@ def all_changes() -> dict[str, tuple[Path, str, Change]]:
     """Every change of every module with the module's text, by a name that does not move with the line."""
     found: dict[str, tuple[Path, str, Change]] = {}
     files = [path for package in PACKAGES for path in sorted((ROOT / "src/bcls" / package).rglob("*.py"))]
-    for path in [path for path in files if path.parent.name != "_triton"]:  # needs a GPU
+    # The kernels need a GPU.
+    for path in [path for path in files if path.parent.name != "_triton" and path.stem not in NOT_METRICS]:
         seen: Counter[str] = Counter()
         text = path.read_text(encoding="utf-8")
         for change in changes(text):
@@ -63,7 +68,7 @@ def mirrored(path: Path) -> list[Path]:
     folder = ROOT / "tests" / package
     files = sorted(folder.glob("test_*.py"))
     stem = path.stem.lstrip("_")
-    own = [file for file in files if file.stem == f"test_{stem}" or file.stem.startswith(f"test_{stem}_on_")]
+    own = [file for file in files if file.stem in {f"test_{name}" for name in TESTS.get(stem, (stem,))}]
     if package in THEMED:
         return [file for file in files if file.stem != "test_interpreter"]  # slow, and tests only kernels
     if own:

@@ -82,8 +82,8 @@ def test_counts():
 @pytest.mark.slow
 def test_a_change_that_matters_and_one_that_does_not():
     names = [
-        "evaluation/hubness.py hubness: BLOCK // images -> BLOCK * images",
-        "evaluation/hubness.py _figures: occurrence - occurrence.mean() -> occurrence + occurrence.mean()",
+        "evaluation/inputs.py module: 16 -> 17",
+        "evaluation/hubness.py _occurrence_metrics: occurrence - occurrence.mean() -> occurrence + occurrence.mean()",
     ]
     # In a process of its own: this one has the package loaded, and so would its forks.
     code = f"from scripts import mutants as m; print(list(m.try_changes(m.all_changes(), {names}, limit=60)))"
