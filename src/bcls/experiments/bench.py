@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -113,18 +115,15 @@ def megabytes(run: Run, device: torch.device, kept: int = 0) -> float:
         device: The device it runs on.
         kept: Bytes of the result, the gradients.
     """
-    peak = _peak_on_cuda(run, device) if device.type == "cuda" else _peak_on_cpu(run)
-    return (peak - kept) / 1e6
-
-
-def _peak_on_cuda(run: Run, device: torch.device) -> int:
+    if device.type != "cuda":
+        return (_peak_on_cpu(run) - kept) / 1e6
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     run()
     torch.cuda.synchronize(device)
-    return int(torch.cuda.max_memory_allocated(device) - before)
+    return (torch.cuda.max_memory_allocated(device) - before - kept) / 1e6
 
 
 def _peak_on_cpu(run: Run) -> int:
@@ -136,11 +135,8 @@ def _peak_on_cpu(run: Run) -> int:
         result = run()
     del result
     changes: list[Any] = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = peak = 0
-    for change in sorted(changes, key=lambda event: event.start_ns()):
-        held += change.nbytes()
-        peak = max(peak, held)
-    return peak
+    changes.sort(key=lambda event: event.start_ns())
+    return max(accumulate((change.nbytes() for change in changes), initial=0))
 
 
 def difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
@@ -205,7 +201,7 @@ class Subject:
     Attributes:
         title: Heading of the table.
         axis: Name of the varied quantity, a column of the result.
-        values: Values by device type; with ``"quick "`` in front those of a quick run.
+        values: Values by device type; a quick run uses the first two.
         paths: Steps by name at a value, and the bytes of the gradients they return.
     """
 
@@ -263,49 +259,30 @@ def _width(width: int, device: torch.device) -> tuple[dict[str, Run], int]:
     return _streaming(8192 if device.type == "cuda" else 512, device, width)
 
 
+_ALL_WINDOWS = (6, 18, 60, 180, 600)
 SUBJECTS = {
     "losses": Subject(
         "Losses on a matrix against the batch",
         "B",
-        {
-            "cuda": (128, 256, 512, 1024, 2048, 4096, 8192, 16384),
-            "cpu": (64, 128, 256, 512, 1024, 2048),
-            "quick cuda": (128, 1024, 4096),
-            "quick cpu": (32, 64, 128),
-        },
+        {"cuda": tuple(2**power for power in range(7, 15)), "cpu": tuple(2**power for power in range(6, 12))},
         _losses,
     ),
     "windows": Subject(
         "The window loss against the number of windows",
         "M",
-        {
-            "cuda": (6, 18, 60, 180, 600),
-            "cpu": (6, 18, 60, 180, 600),
-            "quick cuda": (18, 180),
-            "quick cpu": (6, 18, 60),
-        },
+        {"cuda": _ALL_WINDOWS, "cpu": _ALL_WINDOWS},
         _windows,
     ),
     "streaming": Subject(
         "BCLS from embeddings against the batch",
         "B",
-        {
-            "cuda": (1024, 2048, 4096, 8192, 16384, 32768, 65536),
-            "cpu": (128, 256, 512, 1024, 2048, 4096),
-            "quick cuda": (1024, 4096),
-            "quick cpu": (64, 128),
-        },
+        {"cuda": tuple(2**power for power in range(10, 17)), "cpu": tuple(2**power for power in range(7, 13))},
         _streaming,
     ),
     "width": Subject(
         "BCLS from embeddings against their width",
         "d",
-        {
-            "cuda": (64, 128, 256, 512, 1024, 2048),
-            "cpu": (64, 128, 256, 512, 1024),
-            "quick cuda": (128, 512),
-            "quick cpu": (16, 64),
-        },
+        {"cuda": (64, 128, 256, 512, 1024, 2048), "cpu": (64, 128, 256, 512, 1024)},
         _width,
     ),
 }
@@ -334,7 +311,7 @@ def run_subject(name: str, device: torch.device, *, quick: bool = False) -> dict
 
 
 def _rows(subject: Subject, device: torch.device, *, quick: bool) -> Iterator[dict[str, Any]]:
-    values = subject.values[f"quick {device.type}" if quick else device.type]
+    values = subject.values[device.type][: 2 if quick else None]
     with progress(subject.title, len(values)) as report:
         for number, value in enumerate(values):
             report(number, f"{subject.axis} = {value:,}")
@@ -351,8 +328,5 @@ def _rows(subject: Subject, device: torch.device, *, quick: bool) -> Iterator[di
 def machine(device: torch.device) -> dict[str, str]:
     """The device and the versions that results were measured with."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = "not installed"
+    triton = version("triton") if find_spec("triton") else "not installed"
     return {"machine": name, "python": platform.python_version(), "torch": torch.__version__, "triton": triton}
