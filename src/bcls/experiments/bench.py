@@ -136,7 +136,7 @@ def _peak_on_cpu(run: Run) -> int:
     del result
     changes: list[Any] = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())
-    return max(accumulate((change.nbytes() for change in changes), initial=0))
+    return int(max(accumulate((change.nbytes() for change in changes), initial=0)))
 
 
 def difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:

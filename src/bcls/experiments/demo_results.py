@@ -122,45 +122,26 @@ def summary_json(runs: Iterable[DemoRun]) -> dict[str, dict[str, dict[str, float
 
 def results_table(runs: Sequence[DemoRun]) -> Table:
     """Create the table of the test metrics: mean and deviation over seeds, the best mean of a column in bold."""
+    from bcls.experiments.summary import metric_cells
+
     metrics = summary(runs)
-    rows = []
-    for loss, own in metrics.items():
-        cells = [Cell(LOSSES[loss])]
-        for key, _, digits in METRICS:
-            mean = f"{own[key].mean:.{digits}f}"
-            best = f"{max(other[key].mean for other in metrics.values()):.{digits}f}"
-            deviation = f" ± {own[key].deviation:.{digits}f}" if own[key].count > 1 else ""
-            cells.append(Cell(mean + deviation, bold=len(metrics) > 1 and mean == best))
-        rows.append(cells)
+    cells = metric_cells(METRICS, list(metrics.values()))
+    rows = [[Cell(LOSSES[loss]), *own] for loss, own in zip(metrics, cells, strict=True)]
     return Table(["loss", *(heading for _, heading, _ in METRICS)], rows)
 
 
 def print_table(runs: Sequence[DemoRun], out: Path) -> None:
     """Print the table of the test metrics and the next steps."""
-    from rich.console import Console
-    from rich.table import Table as TerminalTable
-    from rich.text import Text
-
     seeds = len({run.seed for run in runs})
-    results = results_table(runs)
-    over = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    shown = TerminalTable(title=f"Test split, {over}")
-    for heading in results.headings:
-        shown.add_column(heading, justify="left" if heading == "loss" else "right")
-    for row in results.rows:
-        shown.add_row(*(Text(cell.text, style="bold" if cell.bold else "") for cell in row))
-    # Without a terminal rich would wrap the table at 80 columns.
-    console = Console(width=None if Console().is_terminal else 160)
-    console.print(shown)
-    console.print(
-        "R@K: share of queries with a correct item among the first K results; RSUM: their sum. τ pseudo: agreement "
-        "with MiniLM's labels, which BCLS learned from. τ true: agreement with the scenes, which no loss has seen.\n"
+    results_table(runs).print(f"Test split, {f'mean ± deviation over {seeds} seeds' if seeds > 1 else 'one seed'}")
+    print(
+        "R@K: share of queries with a correct item among the first K results; RSUM: their sum.\n"
+        "τ pseudo: agreement with MiniLM's labels, which BCLS learned from.\n"
+        "τ true: agreement with the scenes, which no loss has seen.\n\n"
+        f"Report with charts and a gallery: {out / 'report.html'}\n"
+        f"All results: {out / 'results.json'}\n"
+        f"Next: bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help"
     )
-    # Without markup, since names of folders may look like it.
-    console.print(f"Report with charts and a gallery: {out / 'report.html'}", markup=False)
-    console.print(f"All results: {out / 'results.json'}", markup=False)
-    next_step = f"bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help"
-    console.print(f"Next: {next_step}", markup=False)
 
 
 def findings(runs: Sequence[DemoRun]) -> list[str]:

@@ -1,8 +1,6 @@
 """Report on sweeps: tables of means over seeds, paired tests, charts, and the claims of the paper."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.statistics import paired_test
 from bcls.experiments.claims import UNKNOWN, Claim, Finding, check_claims, paper_metrics
 from bcls.experiments.results import RANKS
-from bcls.experiments.summary import Spread, Summary, SummaryRow
+from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, metric_cells
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
@@ -32,43 +30,34 @@ _RULE = (
 )
 
 
-@dataclass(frozen=True)
-class MetricColumn:
-    """A metric in a table: its key, its heading and its number of digits."""
-
-    key: str
-    heading: str
-    digits: int
-
-
 #: Metrics of the tables in their order. Columns without any value are left out.
-COLUMNS = (
-    MetricColumn("i2t_r1", "i2t R@1", 1),
-    MetricColumn("i2t_r5", "i2t R@5", 1),
-    MetricColumn("i2t_r10", "i2t R@10", 1),
-    MetricColumn("t2i_r1", "t2i R@1", 1),
-    MetricColumn("t2i_r5", "t2i R@5", 1),
-    MetricColumn("t2i_r10", "t2i R@10", 1),
-    MetricColumn("rsum", "RSUM", 1),
-    MetricColumn("fold_rsum", "RSUM, folds", 1),
-    MetricColumn("tau", "tau-a", 3),
-    MetricColumn("tau_b", "tau-b", 3),
-    MetricColumn("ndcg", "nDCG", 3),
-    MetricColumn("i2t_cs100", "i2t CS@100", 3),
-    MetricColumn("t2i_cs100", "t2i CS@100", 3),
-    MetricColumn("true_tau", "true tau", 3),
-    MetricColumn("judged_expert_tau_c", "expert tau-c", 3),
-    MetricColumn("report_expert_tau_c", "expert, 300", 3),
-    MetricColumn("choice_expert_tau_c", "expert, 200", 3),
-    MetricColumn("judged_crowd_tau_b", "crowd tau-b", 3),
-    MetricColumn("report_crowd_tau_b", "crowd, 300", 3),
-    MetricColumn("choice_crowd_tau_b", "crowd, 200", 3),
-    MetricColumn("eccv_map_at_r_i2t", "ECCV i2t mAP@R", 1),
-    MetricColumn("eccv_rprecision_i2t", "ECCV i2t R-P", 1),
-    MetricColumn("eccv_r1_i2t", "ECCV i2t R@1", 1),
-    MetricColumn("eccv_map_at_r_t2i", "ECCV t2i mAP@R", 1),
-    MetricColumn("eccv_rprecision_t2i", "ECCV t2i R-P", 1),
-    MetricColumn("eccv_r1_t2i", "ECCV t2i R@1", 1),
+COLUMNS: tuple[MetricColumn, ...] = (
+    ("i2t_r1", "i2t R@1", 1),
+    ("i2t_r5", "i2t R@5", 1),
+    ("i2t_r10", "i2t R@10", 1),
+    ("t2i_r1", "t2i R@1", 1),
+    ("t2i_r5", "t2i R@5", 1),
+    ("t2i_r10", "t2i R@10", 1),
+    ("rsum", "RSUM", 1),
+    ("fold_rsum", "RSUM, folds", 1),
+    ("tau", "tau-a", 3),
+    ("tau_b", "tau-b", 3),
+    ("ndcg", "nDCG", 3),
+    ("i2t_cs100", "i2t CS@100", 3),
+    ("t2i_cs100", "t2i CS@100", 3),
+    ("true_tau", "true tau", 3),
+    ("judged_expert_tau_c", "expert tau-c", 3),
+    ("report_expert_tau_c", "expert, 300", 3),
+    ("choice_expert_tau_c", "expert, 200", 3),
+    ("judged_crowd_tau_b", "crowd tau-b", 3),
+    ("report_crowd_tau_b", "crowd, 300", 3),
+    ("choice_crowd_tau_b", "crowd, 200", 3),
+    ("eccv_map_at_r_i2t", "ECCV i2t mAP@R", 1),
+    ("eccv_rprecision_i2t", "ECCV i2t R-P", 1),
+    ("eccv_r1_i2t", "ECCV i2t R@1", 1),
+    ("eccv_map_at_r_t2i", "ECCV t2i mAP@R", 1),
+    ("eccv_rprecision_t2i", "ECCV t2i R-P", 1),
+    ("eccv_r1_t2i", "ECCV t2i R@1", 1),
 )
 #: Losses in the charts of convergence.
 _CONVERGENCE = ("triplet-hn", "triplet-sn", "bcls")
@@ -113,19 +102,20 @@ def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Tabl
         summary: The sweep.
         paper: Tables of the paper; the values of a configuration in the paper are shown below ours.
     """
-    source = {row.name: row.on(summary.split) for row in summary.rows}
-    shown = [column for column in COLUMNS if any(column.key in metrics for metrics in source.values())]
-    best = {column.key: _best(column, list(source.values())) for column in shown}
+    paper = paper or {}
+    found = [row.on(summary.split) for row in summary.rows]
+    shown = [column for column in COLUMNS if any(column[0] in metrics for metrics in found)]
+    columns = summary.metadata["columns"] if paper else None
     lines = []
-    for row in summary.rows:
+    for row, cells in zip(summary.rows, metric_cells(shown, found), strict=True):
         seeds = f"{len(row.keys)}" + (f" ({row.failed} diverged)" if row.failed else "")
-        cells = [_cell(column, source[row.name].get(column.key), best[column.key]) for column in shown]
         lines.append([Cell(row.name), Cell(seeds), *cells])
-        for name, values in _paper_rows(summary, row, paper) if paper else []:
-            known = [(values.get(column.key), column.digits) for column in shown]
-            texts = ["" if value is None else f"{value:.{digits}f}" for value, digits in known]
-            lines.append([Cell(text) for text in (name, "1", *texts)])
-    return Table(["configuration", "seeds", *(column.heading for column in shown)], lines)
+        for table, name in row.paper.items() if paper else ():
+            values = paper_metrics(paper, table, name, columns)
+            texts = [f"{values[key]:.{digits}f}" if key in values else "" for key, _, digits in shown]
+            title = f"the paper, {columns}: {name} (Table {table})"
+            lines.append([Cell(text) for text in (title, "1", *texts)])
+    return Table(["configuration", "seeds", *(heading for _, heading, _ in shown)], lines)
 
 
 def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] | None:
@@ -243,29 +233,6 @@ def _search_table(summary: Summary) -> Table:
         chosen = ", ".join(f"{key} {value}" for key, value in search["chosen"].get(name, {}).items())
         rows.append([name, str(search["sizes"][name]), str(search["tried"][name]), grid, chosen or "not finished"])
     return Table.of_texts(["configuration", "settings", "tried", "grid", "chosen"], rows)
-
-
-def _paper_rows(summary: Summary, row: SummaryRow, paper: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    columns = summary.metadata["columns"]
-    return [
-        (f"the paper, {columns}: {name} (Table {table})", paper_metrics(paper, table, name, columns))
-        for table, name in row.paper.items()
-    ]
-
-
-def _best(column: MetricColumn, rows: Sequence[Mapping[str, Spread]]) -> str | None:
-    """Return the best mean as it is printed, or ``None`` if there are not two to compare."""
-    found = [metrics[column.key].mean for metrics in rows if column.key in metrics]
-    means = [mean for mean in found if not isnan(mean)]
-    return f"{max(means):.{column.digits}f}" if len(means) > 1 else None
-
-
-def _cell(column: MetricColumn, value: Spread | None, best: str | None) -> Cell:
-    if value is None:
-        return Cell("")
-    mean = f"{value.mean:.{column.digits}f}"
-    deviation = f" ± {value.deviation:.{column.digits}f}" if value.count > 1 else ""
-    return Cell(mean + deviation, bold=mean == best)
 
 
 def _paired_table(summary: Summary) -> Table | None:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.extras import MissingExtraError
@@ -22,7 +23,6 @@ from bcls.evaluation.inputs import cores
 from bcls.experiments.plan import PlannedRun, choose, plan_runs, plan_trials, take_share
 from bcls.experiments.results import (
     add_metadata,
-    claimed,
     previous_choices,
     read_result,
     run_folder,
@@ -109,15 +109,10 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     tried = plan_trials(sweep)
     chosen = _chosen(out, sweep, tried)
     runs = [] if chosen is None else plan_runs(sweep, chosen)
+    shown = [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]
+    columns = ("key", "name", "phase", "seed")
     return [
-        {
-            "key": run.key,
-            "name": run.name,
-            "phase": run.phase,
-            "seed": run.seed,
-            "finished": read_result(out, run) is not None,
-        }
-        for run in [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]
+        {**{key: getattr(run, key) for key in columns}, "finished": read_result(out, run) is not None} for run in shown
     ]
 
 
@@ -138,13 +133,13 @@ def _do(
     if settings.processes > 1 and len(mine) > 1 and _do_in_processes(sweep, settings, mine, plan, until):
         return True
     # After several processes, this one does the ensembles whose members another process finished last.
-    with time_budget(until) as budget, torch_threads(settings.threads):
+    with time_budget(until) as spent, torch_threads(settings.threads):
         try:
             work(sweep, settings, mine, plan)
         except KeyboardInterrupt:
-            if not budget.spent:
+            if not spent.is_set():
                 raise
-    return budget.spent
+    return spent.is_set()
 
 
 def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan: Sequence[PlannedRun]) -> None:
@@ -157,7 +152,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan
         plan: All runs of ``results.jsonl``.
     """
     from bcls.experiments.metrics import read_judgements
-    from bcls.experiments.run import SharedData, SweepContext, chooses_on_ratings, finish_run, needs_work
+    from bcls.experiments.run import SharedData, SweepContext, finish_run, needs_work
     from bcls.training.metrics_log import log_line
 
     out = Path(settings.out)
@@ -166,13 +161,14 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan
         return
     shared = SharedData(settings.data, out / "shared")
     judgements = None
-    if settings.judgements is not None and (settings.final or chooses_on_ratings(sweep)):
+    if settings.judgements is not None and (settings.final or sweep.chooses_on_ratings):
         judgements = read_judgements(settings.judgements, shared.dataset, sweep.judged_choice)
-    context = SweepContext(sweep, out, shared, judgements, settings.final, settings.device, settings.graph)
+    context = SweepContext(sweep, settings, shared, judgements)
     # Ensembles last: another process may still train their members.
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
-        with claimed(run_folder(out, run)) as mine:
-            if mine and _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
+        run_folder(out, run).mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout), FileLock(run_folder(out, run) / ".claim", blocking=False):
+            if _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
                 log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
                 finish_run(context, run)
         write_results(out, plan)
@@ -197,8 +193,7 @@ def _do_in_processes(
     """
     context = multiprocessing.get_context("spawn")
     messages: Any = context.SimpleQueue()
-    left = None if until is None else until - time.monotonic()
-    arguments = (sweep, settings, list(runs), list(plan), left, messages)
+    arguments = (sweep, settings, runs, plan, until, messages)
     workers = [context.Process(target=_worker, args=arguments) for _ in range(min(settings.processes, len(runs)))]
     with time_budget(None), ExitStack() as stack:  # SIGTERM interrupts this process as Ctrl-C does
         for worker in workers:
@@ -224,34 +219,27 @@ def _do_in_processes(
 def _worker(
     sweep: Sweep,
     settings: SweepSettings,
-    runs: list[PlannedRun],
-    plan: list[PlannedRun],
-    seconds: float | None,
+    runs: Sequence[PlannedRun],
+    plan: Sequence[PlannedRun],
+    until: float | None,
     messages: Any,
 ) -> None:
     """The work of each process; reports to the parent process how it ended."""
     import torch
 
     torch.set_num_threads(settings.threads or max(1, cores() // settings.processes))
-    with time_budget(None if seconds is None else time.monotonic() + seconds) as budget:
+    with time_budget(until) as spent:
         try:
             work(sweep, settings, runs, plan)
         except KeyboardInterrupt:
-            messages.put(("spent" if budget.spent else "interrupted", ""))
+            messages.put(("spent" if spent.is_set() else "interrupted", ""))
         except (ValueError, OSError, MissingExtraError) as error:
             messages.put(("error", str(error)))
             raise SystemExit(2) from None
 
 
-class TimeBudget:
-    """Whether the time is spent; see :func:`time_budget`."""
-
-    def __init__(self) -> None:
-        self.spent = False
-
-
 @contextmanager
-def time_budget(until: float | None) -> Iterator[TimeBudget]:
+def time_budget(until: float | None) -> Iterator[threading.Event]:
     """Interrupt the block at a given time, as SIGTERM does: a run in training writes a checkpoint first.
 
     Between trainings SIGTERM raises ``KeyboardInterrupt`` too, so that locks are released and no partial file remains.
@@ -261,30 +249,29 @@ def time_budget(until: float | None) -> Iterator[TimeBudget]:
         until: A time of ``time.monotonic``; ``None`` for no limit.
 
     Yields:
-        The budget, which tells afterwards whether it was the reason of the interrupt.
+        An event that is set if the time is spent, which is then the reason of the interrupt.
     """
-    budget = TimeBudget()
+    spent = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield budget
+        yield spent
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     def ring() -> None:
-        budget.spent = True
+        spent.set()
         _thread.interrupt_main(signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, interrupt)
-    timer = None if until is None else threading.Timer(max(0.001, until - time.monotonic()), ring)
+    timer = threading.Timer(0.0 if until is None else max(0.001, until - time.monotonic()), ring)
+    timer.daemon = True
     try:
-        if timer is not None:
-            timer.daemon = True
+        if until is not None:
             timer.start()
-        yield budget
+        yield spent
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
         signal.signal(signal.SIGTERM, before)
 
 
@@ -293,13 +280,13 @@ def _check(sweep: Sweep, settings: SweepSettings) -> None:
     from bcls.training.optimization import make_loss
 
     check_choice("--device", settings.device, ("auto", "cpu", "cuda"))
-    check_whole("--processes", settings.processes, least=1)
-    if settings.threads is not None:
-        check_whole("--threads", settings.threads, least=1)
+    for flag, count in (("--processes", settings.processes), ("--threads", settings.threads)):
+        if count is not None:
+            check_whole(flag, count, least=1)
     if settings.minutes is not None:
         check_number("--minutes", settings.minutes, "leave it out for no limit", above=0)
-    if sweep.search is not None and sweep.search.measure.startswith("choice_") and settings.judgements is None:
-        fail("--judgements", f"a folder: the search measures {sweep.search.measure}", "none", "add it")
+    if sweep.chooses_on_ratings and settings.judgements is None:
+        fail("--judgements", "a folder: the search measures agreement with ratings", "none", "add it")
     for run in [*plan_trials(sweep), *plan_runs(sweep)]:
         if not run.members:
             make_loss(run.settings["loss"])

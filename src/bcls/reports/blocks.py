@@ -1,6 +1,7 @@
 """Reports made of sections with text, tables and charts, rendered as one HTML page or as Markdown."""
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -60,6 +61,20 @@ class Table:
             return 2 * sum(re.match(r"[-+]?\d", cell) is None for cell in cells) > len(cells)
 
         return [True, *(is_words(place) for place in range(1, len(self.headings)))]
+
+    def print(self, title: str) -> None:
+        """Print the table to the terminal, or 160 characters wide to a file."""
+        from rich.console import Console
+        from rich.table import Table as TerminalTable
+        from rich.text import Text as TerminalText
+
+        shown = TerminalTable(title=title)
+        for heading, is_words in zip(self.headings, self.words, strict=True):
+            shown.add_column(heading, justify="left" if is_words else "right")
+        for row in self.rows:
+            shown.add_row(*(TerminalText(cell.text, style="bold" if cell.bold else "") for cell in row))
+        # Wide enough that no word is cut; without a terminal rich would wrap the table at 80 columns.
+        Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
     def as_markdown(self) -> str:
         """Render the table with numbers aligned to the right."""
