@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls._core.files import write_whole
-from bcls.experiments.bench_report import draw, section, short
+from bcls.experiments.bench import draw, section, short
 from bcls.reports.blocks import Table
 
 ROOT = Path(__file__).parents[1]

@@ -18,10 +18,10 @@ from bcls.experiments.bench import (
     medians,
     megabytes,
     milliseconds,
+    run_all,
     run_subject,
     step,
 )
-from bcls.experiments.bench_report import run_all
 from bcls.losses import InfoNCELoss, KendallWindowLoss, StreamingBCLSLoss, TripletHardLoss
 from tests.losses.factories import assert_same
 from tests.reference.window_loop import loop_over_windows

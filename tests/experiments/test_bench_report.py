@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from bcls.experiments.bench import LIMIT
-from bcls.experiments.bench_report import draw, page, section
+from bcls.experiments.bench import LIMIT, draw, page, section
 from scripts import performance_page
 
 RESULT = {

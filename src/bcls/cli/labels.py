@@ -92,15 +92,8 @@ def _embed(arguments: Sequence[str]) -> int:
     from bcls.labels.cache import cache_folder, cached_embeddings
 
     started = time.monotonic()
-    rows = cached_embeddings(
-        open_dataset(Path(settings.folder)),
-        settings.encoder,
-        precision=settings.precision,
-        engine=settings.engine,
-        address=settings.address,
-        workers=settings.workers,
-        overwrite=settings.overwrite,
-    )
+    options = {key: getattr(settings, key) for key in ("precision", "engine", "address", "workers", "overwrite")}
+    rows = cached_embeddings(open_dataset(Path(settings.folder)), settings.encoder, **options)
     seconds = time.monotonic() - started
     out = cache_folder(Path(settings.folder), settings.encoder)
     if settings.json:

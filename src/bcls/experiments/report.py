@@ -1,21 +1,33 @@
-"""Report on sweeps: tables of means over seeds, paired tests, charts, and the claims of the paper."""
+"""Report on sweeps: tables of means over seeds, paired tests, charts, the claims of the paper, and a gallery.
+
+The gallery shows two configurations on the queries where they differ most, as Figures 6 and 7 of the paper.
+"""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
+from bcls._core.config import read_yaml
+from bcls._core.errors import check_choice, fail
 from bcls.evaluation.arrays import read_npz
+from bcls.evaluation.evaluator import compare
+from bcls.evaluation.pages import PairLabels, comparison_page
+from bcls.evaluation.recall import query_ranks
+from bcls.evaluation.scores import score_model
 from bcls.evaluation.statistics import paired_test
 from bcls.experiments.claims import UNKNOWN, Claim, Finding, check_claims, paper_metrics
-from bcls.experiments.results import RANKS
+from bcls.experiments.results import RANKS, RUNS
 from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, metric_cells
+from bcls.models import load
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
+from bcls.training.config import TrainConfig
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG
 
 TITLE = "Experiments"
 LEDE = (
@@ -30,14 +42,10 @@ _RULE = (
 )
 
 
+_ECCV = {"map_at_r": "mAP@R", "rprecision": "R-P", "r1": "R@1"}
 #: Metrics of the tables in their order. Columns without any value are left out.
 COLUMNS: tuple[MetricColumn, ...] = (
-    ("i2t_r1", "i2t R@1", 1),
-    ("i2t_r5", "i2t R@5", 1),
-    ("i2t_r10", "i2t R@10", 1),
-    ("t2i_r1", "t2i R@1", 1),
-    ("t2i_r5", "t2i R@5", 1),
-    ("t2i_r10", "t2i R@10", 1),
+    *((f"{way}_r{k}", f"{way} R@{k}", 1) for way in ("i2t", "t2i") for k in (1, 5, 10)),
     ("rsum", "RSUM", 1),
     ("fold_rsum", "RSUM, folds", 1),
     ("tau", "tau-a", 3),
@@ -52,12 +60,7 @@ COLUMNS: tuple[MetricColumn, ...] = (
     ("judged_crowd_tau_b", "crowd tau-b", 3),
     ("report_crowd_tau_b", "crowd, 300", 3),
     ("choice_crowd_tau_b", "crowd, 200", 3),
-    ("eccv_map_at_r_i2t", "ECCV i2t mAP@R", 1),
-    ("eccv_rprecision_i2t", "ECCV i2t R-P", 1),
-    ("eccv_r1_i2t", "ECCV i2t R@1", 1),
-    ("eccv_map_at_r_t2i", "ECCV t2i mAP@R", 1),
-    ("eccv_rprecision_t2i", "ECCV t2i R-P", 1),
-    ("eccv_r1_t2i", "ECCV t2i R@1", 1),
+    *((f"eccv_{key}_{way}", f"ECCV {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
 )
 #: Losses in the charts of convergence.
 _CONVERGENCE = ("triplet-hn", "triplet-sn", "bcls")
@@ -315,3 +318,51 @@ def _history_charts(summary: Summary) -> list[Block]:
         if len(lines) > 1:
             charts.append(Chart(title, "epoch", lines))
     return charts
+
+
+def gallery(summary: Summary, names: list[str], data: str, *, count: int = 20) -> str:
+    """Render the page of two configurations of a sweep, from their first seeds.
+
+    The queries are those of the test split if the sweep was tested, else those of the validation split.
+
+    Args:
+        summary: The sweep, whose folder contains its runs.
+        names: Two of its configurations.
+        data: Folder of the dataset.
+        count: Number of queries of each direction.
+
+    Returns:
+        One HTML file.
+
+    Raises:
+        ValueError: There are no such configurations, or their models are missing.
+    """
+    from bcls.experiments.run import SharedData  # imports torch, which a report does not need
+
+    rows = {row.name: row for row in summary.rows if row.keys and not row.ensemble}
+    for name in names:
+        check_choice("--gallery", name, rows)
+    if len(names) != 2:
+        fail("--gallery", "two configurations of the sweep", f"{len(names)}", "for example --gallery Triplet-HN BCLS")
+    shared = SharedData(data, summary.folder / "shared")
+    folders = [summary.folder / RUNS / rows[name].keys[min(rows[name].keys)] for name in names]
+    configs = []
+    for folder in folders:
+        settings = read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None
+        if not isinstance(settings, dict):
+            got = f"no settings in {folder / CONFIG}"
+            fail("--gallery", f"the runs of {summary.folder}", got, "use the folder that the sweep wrote")
+        configs.append(TrainConfig(**settings))
+    tested = summary.split == "test"
+    split = shared.split(summary.metadata["test_split"] if tested else str(configs[0].val_split), configs[0])
+
+    def score(folder: Path, config: TrainConfig) -> NDArray[np.float32]:
+        model = shared.lend(load(str(folder / CHECKPOINTS / BEST)))
+        return score_model(model, split, split.texts, config.features)
+
+    scores = [partial(score, folder, config) for folder, config in zip(folders, configs, strict=True)]
+    ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
+    captions = shared.captions(split, configs[0].labels)
+    labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
+    metrics = compare(split, ranks[0], ranks[1])
+    return comparison_page(names, split, scores, ranks, metrics, labels=labels, count=count)

@@ -22,15 +22,7 @@ from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.evaluation.evaluator import CaptionVectors
 from bcls.evaluation.scores import score_model
-from bcls.experiments.metrics import (
-    MEASURES,
-    PARTS,
-    Judgements,
-    best_validation,
-    human_agreement,
-    split_metrics,
-    training_history,
-)
+from bcls.experiments import metrics
 from bcls.experiments.plan import TRIAL, PlannedRun
 from bcls.experiments.results import RANKS, read_result, run_folder, write_result
 from bcls.experiments.sweep_file import Sweep, SweepSettings
@@ -73,7 +65,7 @@ class SweepContext:
     sweep: Sweep
     settings: SweepSettings
     shared: "SharedData"
-    judgements: Judgements | None
+    judgements: metrics.Judgements | None
 
     @property
     def out(self) -> Path:
@@ -109,11 +101,11 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         except DivergedError as error:
             write_result(context.out, run, {"failed": str(error), **_provenance(context)})
             return
-        result = {**training_history(folder), **_provenance(context)}
+        result = {**metrics.training_history(folder), **_provenance(context)}
     started = time.monotonic()
     search = context.sweep.search
-    if run.phase == TRIAL and search is not None and search.measure in MEASURES:
-        result |= {"validation": best_validation(folder), "brief": True}  # enough to choose by
+    if run.phase == TRIAL and search is not None and search.measure in metrics.MEASURES:
+        result |= {"validation": metrics.best_validation(folder), "brief": True}  # enough to choose by
     else:
         models = [_load_trained(context, one) for one in run.members or (run,)]
         if "validation" not in result or result.pop("brief", False):
@@ -302,14 +294,13 @@ def _metrics(
     split = shared.split(sweep.test_split if test else str(config.val_split), config)
     options: dict[str, Any] = {"folds": sweep.folds, "eccv": sweep.eccv} if test else {}
     captions = shared.captions(split, config.labels)
-    metrics, ranks = split_metrics(
-        split, scores(split, split.texts), captions, device=context.settings.device, **options
-    )
+    options["device"] = context.settings.device
+    computed, ranks = metrics.split_metrics(split, scores(split, split.texts), captions, **options)
     _write_ranks(context.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
-    parts = PARTS if test else ("choice",) if sweep.chooses_on_ratings else ()
+    parts = metrics.PARTS if test else ("choice",) if sweep.chooses_on_ratings else ()
     if context.judgements is not None and parts:
-        metrics |= human_agreement(context.judgements, photo_scores, parts)
-    return metrics
+        computed |= metrics.human_agreement(context.judgements, photo_scores, parts)
+    return computed
 
 
 def _write_ranks(path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]") -> None:

@@ -20,15 +20,8 @@ from filelock import FileLock, Timeout
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.extras import MissingExtraError
 from bcls.evaluation.inputs import cores
+from bcls.experiments import results
 from bcls.experiments.plan import PlannedRun, choose, plan_runs, plan_trials, take_share
-from bcls.experiments.results import (
-    add_metadata,
-    previous_choices,
-    read_result,
-    run_folder,
-    write_metadata,
-    write_results,
-)
 from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
 from bcls.features.jobs import torch_threads
 from bcls.training.run_folder import CHECKPOINTS
@@ -81,17 +74,17 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     out.mkdir(parents=True, exist_ok=True)
     until = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     tried = plan_trials(sweep)
-    write_metadata(out, sweep, file, dataset, previous_choices(out, sweep))
+    results.write_metadata(out, sweep, file, dataset, results.previous_choices(out, sweep))
     spent = _do(sweep, settings, tried, tried, until)
     chosen = _chosen(out, sweep, tried)
     if chosen is None:
         return _outcome(out, tried, spent=spent, searching=True, chosen={})
     runs = plan_runs(sweep, chosen)
     _remove_unchosen(out, tried, runs)
-    write_metadata(out, sweep, file, dataset, chosen)
+    results.write_metadata(out, sweep, file, dataset, chosen)
     if not spent:
         spent = _do(sweep, settings, runs, [*tried, *runs], until)
-    write_results(out, [*tried, *runs])
+    results.write_results(out, [*tried, *runs])
     add_spread(out, settings, runs)
     return _outcome(out, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
 
@@ -112,7 +105,8 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     shown = [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]
     columns = ("key", "name", "phase", "seed")
     return [
-        {**{key: getattr(run, key) for key in columns}, "finished": read_result(out, run) is not None} for run in shown
+        {**{key: getattr(run, key) for key in columns}, "finished": results.read_result(out, run) is not None}
+        for run in shown
     ]
 
 
@@ -120,9 +114,9 @@ def _chosen(out: Path, sweep: Sweep, tried: Sequence[PlannedRun]) -> dict[str, d
     """The settings that the search chose, earlier choices included; ``None`` if a trial is not finished."""
     if sweep.search is None:
         return {}
-    results = {run.key: result for run in tried if (result := read_result(out, run)) is not None}
-    chosen = choose(tried, results, sweep.search.measure)
-    return None if chosen is None else {**chosen, **previous_choices(out, sweep)}
+    finished = {run.key: result for run in tried if (result := results.read_result(out, run)) is not None}
+    chosen = choose(tried, finished, sweep.search.measure)
+    return None if chosen is None else {**chosen, **results.previous_choices(out, sweep)}
 
 
 def _do(
@@ -166,17 +160,17 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan
     context = SweepContext(sweep, settings, shared, judgements)
     # Ensembles last: another process may still train their members.
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
-        run_folder(out, run).mkdir(parents=True, exist_ok=True)
-        with suppress(Timeout), FileLock(run_folder(out, run) / ".claim", blocking=False):
+        results.run_folder(out, run).mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout), FileLock(results.run_folder(out, run) / ".claim", blocking=False):
             if _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
                 log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
                 finish_run(context, run)
-        write_results(out, plan)
+        results.write_results(out, plan)
 
 
 def _members_are_finished(out: Path, run: PlannedRun) -> bool:
-    results = [read_result(out, member) for member in run.members]
-    return all(result is not None and "again" not in result for result in results)
+    members = [results.read_result(out, member) for member in run.members]
+    return all(result is not None and "again" not in result for result in members)
 
 
 def _do_in_processes(
@@ -301,7 +295,7 @@ def _remove_unchosen(out: Path, tried: Sequence[PlannedRun], runs: Sequence[Plan
     kept = {run.key for run in runs}
     for trial in tried:
         if trial.key not in kept:
-            folder = run_folder(out, trial) / CHECKPOINTS
+            folder = results.run_folder(out, trial) / CHECKPOINTS
             # Renamed first: a partly removed checkpoint must not be taken for a complete one.
             gone = folder.with_name(f"{CHECKPOINTS}.gone")
             shutil.rmtree(gone, ignore_errors=True)
@@ -312,7 +306,7 @@ def _remove_unchosen(out: Path, tried: Sequence[PlannedRun], runs: Sequence[Plan
 
 def add_spread(out: Path, settings: SweepSettings, runs: Sequence[PlannedRun]) -> None:
     """Add the spread of similarities between captions of an image to ``sweep.json``; the paper sets alpha to it."""
-    if runs[0].settings["labels"] == "none" or not any(read_result(out, run) for run in runs):
+    if runs[0].settings["labels"] == "none" or not any(results.read_result(out, run) for run in runs):
         return
     from bcls.experiments.run import SharedData
     from bcls.labels.alpha import caption_spread
@@ -322,12 +316,12 @@ def add_spread(out: Path, settings: SweepSettings, runs: Sequence[PlannedRun]) -
     train = shared.split(runs[0].settings["train_split"], TrainConfig())
     captions = shared.captions(train, runs[0].settings["labels"])
     if captions is not None and np.bincount(train.image_of_caption).max() > 1:
-        add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
+        results.add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
 
 
 def _outcome(
     out: Path, runs: Sequence[PlannedRun], *, spent: bool, searching: bool, chosen: dict[str, dict[str, Any]]
 ) -> Outcome:
-    results = [(run, result) for run in runs if (result := read_result(out, run)) is not None]
-    failed = [f"{run.name}, seed {run.seed}" for run, result in results if "failed" in result]
-    return Outcome(len(runs), len(results), failed, spent, searching, chosen)
+    finished = [(run, result) for run in runs if (result := results.read_result(out, run)) is not None]
+    failed = [f"{run.name}, seed {run.seed}" for run, result in finished if "failed" in result]
+    return Outcome(len(runs), len(finished), failed, spent, searching, chosen)

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import ClassVar
 
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
@@ -48,9 +49,8 @@ class Table:
     @property
     def bodies(self) -> list[list[list[Cell]]]:
         """The rows of each group."""
-        sizes = self.groups or [len(self.rows)]
-        ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
-        return [self.rows[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        rows = iter(self.rows)
+        return [list(islice(rows, size)) for size in self.groups or [len(self.rows)]]
 
     @property
     def words(self) -> list[bool]:
