@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from bcls._core.files import write_whole
-from bcls.experiments.demo_results import LOSSES, METRICS
+from bcls.experiments.demo_report import LOSSES, METRICS
 from bcls.reports.blocks import markdown_table
 from scripts.readme_part import write_part
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bcls._core.files import write_whole
-from bcls.experiments.bench_report import draw, section, short, table
+from bcls.experiments.bench import draw, section, short
+from bcls.reports.blocks import Table
 
 ROOT = Path(__file__).parents[1]
 MEASURED, PAGE, PLOTS = ROOT / "results" / "bench", ROOT / "docs" / "performance.md", ROOT / "docs" / "images"
@@ -56,7 +57,8 @@ def rows_section(name: str, result: dict[str, Any] | list[dict[str, Any]]) -> st
     barred = any(holds(row) for row in rows)
     columns = [column for column in rows[0] if column != "side"]
     cells = [[_cell(row, column) for column in columns] + [holds(row)] * barred for row in rows]
-    return f"## {name.replace('-', ' ').capitalize()}\n\n{made}\n\n{table(columns + ['holds'] * barred, cells)}"
+    table = Table.of_texts(columns + ["holds"] * barred, cells).as_markdown()
+    return f"## {name.replace('-', ' ').capitalize()}\n\n{made}\n\n{table}\n"
 
 
 def _cell(row: dict[str, Any], column: str) -> str:

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from bcls.experiments.bench import LIMIT
-from bcls.experiments.bench_report import draw, page, section, write_result
+from bcls.experiments.bench import LIMIT, draw, page, section
 from scripts import performance_page
 
 RESULT = {
@@ -33,12 +32,6 @@ def test_a_section_names_machine_command_and_figures():
     assert "| B | ours | loop \\| windows | copy of the matrix |\n" in text
     assert "| 1,024 | 2 |  | 0.02 |\n" in text
     assert "| 1,024 | 64 |  |\n" in text  # the copy takes no memory of its own, so it has no column there
-
-
-def test_written_whole(tmp_path):
-    path = write_result(tmp_path, RESULT)
-    assert path.name == "bench-losses.json"
-    assert json.loads(path.read_text()) == RESULT
 
 
 def test_the_page_shows_plots_that_are_there():

@@ -15,7 +15,7 @@ from bcls.data.dataset import open_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.experiments import demo as demo
-from bcls.experiments.demo_results import LOSSES, METRICS, DemoRun, DemoSettings, print_table, summary
+from bcls.experiments.demo_report import LOSSES, METRICS, DemoRun, DemoSettings, print_table, summary
 from bcls.experiments.summary import Spread
 from bcls.models import load
 from bcls.models.config import MODELS

@@ -10,8 +10,7 @@ from bcls._core.extras import MissingExtraError
 from bcls.data.dataset import open_dataset
 from bcls.data.synthetic import make_scenes, render_all, true_relevance
 from bcls.experiments.demo import write_scenes
-from bcls.experiments.demo_report import CHARTS, COLOURS, RelevanceSplit, pick, write_report
-from bcls.experiments.demo_results import LOSSES, METRICS, DemoRun
+from bcls.experiments.demo_report import CHARTS, COLOURS, LOSSES, METRICS, DemoRun, RelevanceSplit, pick, write_report
 from tests.reports.page_reader import charts_of, check_page_is_closed
 
 SETTINGS = {"images": 100, "out <folder>": "a & b", "batch": 8}

@@ -40,7 +40,7 @@ def test_values_that_are_not_finite_are_left_out():
     points, band = [(1, nan), (2, 1.0), (3, float("inf")), (1e308, 1.0)], [(1, 0.0, nan), (2, 0.0, 2.0)]
     line = ChartLine("a", points, band=band)
     assert (line.points, line.band) == ([(2, 1.0)], [(2, 0.0, 2.0)])
-    assert ChartLine("b", level=float("nan")).is_empty
+    assert ChartLine("b", level=float("nan")).level is None
     assert line_chart("t", "x", [ChartLine("a", [(1, float("nan"))]), ChartLine("b", level=1.0)]) is None
 
 

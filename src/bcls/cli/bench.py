@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in settings.subjects:
         check_choice("SUBJECT", name, SUBJECTS)
     check_choice("--device", settings.device, ("auto", "cuda", "cpu"))
-    from bcls.experiments.bench_report import run_all
+    from bcls.experiments.bench import run_all
 
     results = run_all(settings.subjects or list(SUBJECTS), Path(settings.out), settings.device, quick=settings.quick)
     if settings.json:

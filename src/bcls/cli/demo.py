@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bcls.cli.arguments import parse
-from bcls.experiments.demo_results import DemoSettings
+from bcls.experiments.demo_report import DemoSettings
 
 ABOUT = (
     "Generate synthetic scenes with captions, label every pair with MiniLM, train a small two-tower model with "
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse("demo", ABOUT, DemoSettings, arguments)
     # Imported here, since it imports torch, which `bcls demo --help` does not need.
     from bcls.experiments.demo import run
-    from bcls.experiments.demo_results import print_table, summary_json
+    from bcls.experiments.demo_report import print_table, summary_json
 
     runs = run(settings)
     if settings.json:

@@ -36,18 +36,16 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("export", ABOUT, ExportSettings, arguments, positional={"model": "MODEL"}, imports=True)
     check_choice("--format", settings.format, ("onnx", "folder"))
-    if settings.format == "folder":
-        if settings.regions:
-            fail("--regions", "--format onnx beside it", "--format folder", "leave it out")
-        from bcls.models import load
-
-        load(settings.model).save_pretrained(settings.out)
-        result = {"out": settings.out, "format": "folder"}
-        text = f"written to {settings.out}; load it with bcls.load_model, or upload it with `hf upload`"
-        print(json.dumps(result) if settings.json else text)
-        return 0
+    if settings.format == "folder" and settings.regions:
+        fail("--regions", "--format onnx beside it", "--format folder", "leave it out")
     from bcls.models import load
     from bcls.models.export import export_onnx, trained_features
+
+    if settings.format == "folder":
+        load(settings.model).save_pretrained(settings.out)
+        text = f"written to {settings.out}; load it with bcls.load_model, or upload it with `hf upload`"
+        print(json.dumps({"out": settings.out, "format": "folder"}) if settings.json else text)
+        return 0
 
     features = trained_features(settings.model)
     exported = export_onnx(load(settings.model), settings.out, regions=settings.regions, features=features)

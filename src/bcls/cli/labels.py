@@ -1,7 +1,6 @@
 """``bcls labels``: embed captions, measure the quality of labels, and suggest the window width alpha."""
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -93,15 +92,8 @@ def _embed(arguments: Sequence[str]) -> int:
     from bcls.labels.cache import cache_folder, cached_embeddings
 
     started = time.monotonic()
-    rows = cached_embeddings(
-        open_dataset(Path(settings.folder)),
-        settings.encoder,
-        precision=settings.precision,
-        engine=settings.engine,
-        address=settings.address,
-        workers=settings.workers,
-        overwrite=settings.overwrite,
-    )
+    options = {key: getattr(settings, key) for key in ("precision", "engine", "address", "workers", "overwrite")}
+    rows = cached_embeddings(open_dataset(Path(settings.folder)), settings.encoder, **options)
     seconds = time.monotonic() - started
     out = cache_folder(Path(settings.folder), settings.encoder)
     if settings.json:
@@ -186,23 +178,19 @@ def _load_ratings(settings: QualitySettings) -> list[Any]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from bcls.reports.blocks import Table
 
-    table = Table(title="Correlation of labels with human ratings; 95 % intervals from resampled images")
-    left = ("ratings", "encoder", "aggregate")
-    for heading in (*left, "pairs", "Pearson", "interval", "Spearman", "Kendall"):
-        table.add_column(heading, justify="left" if heading in left else "right")
+    cells = []
     for row in rows:
         pairs = f"{row['pairs']:,} {'all' if row['subset'] == 'all' else 'not its own'}"
         interval = f"{row['low']:.3f} to {row['high']:.3f}"
         tau = next((key for key in ("tau_b", "tau_c") if key in row), None)
         kendall = "" if tau is None else f"{tau} {row[tau]:.3f} ({row[f'{tau}_low']:.3f} to {row[f'{tau}_high']:.3f})"
         correlations = (f"{row['pearson']:.3f}", interval, f"{row['spearman']:.3f}", kendall)
-        table.add_row(row["data"], escape(row["encoder"]), row["aggregate"], pairs, *correlations)
-    # Wide enough for a file or a pipe, so that no word is cut.
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        cells.append((row["data"], row["encoder"], row["aggregate"], pairs, *correlations))
+    headings = ("ratings", "encoder", "aggregate", "pairs", "Pearson", "interval", "Spearman", "Kendall")
+    title = "Correlation of labels with human ratings; 95 % intervals from resampled images"
+    Table.of_texts(headings, cells).print(title)
 
 
 def _split(flag: str, text: str) -> list[str]:

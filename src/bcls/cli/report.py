@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if settings.gallery:
         if len(folders) != 1 or settings.data is None or settings.html is None:
             fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
-        from bcls.experiments.report_gallery import gallery
+        from bcls.experiments.report import gallery
 
         page = gallery(summarise(folders[0]), settings.gallery, settings.data, count=settings.queries)
         write_page(settings.html, page)

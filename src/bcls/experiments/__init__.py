@@ -23,16 +23,7 @@ _HOMES = {
     "run_sweep": "sweep",
 }
 
-__all__ = [
-    "Outcome",
-    "PlannedRun",
-    "Sweep",
-    "SweepSettings",
-    "plan_runs",
-    "read_results",
-    "read_sweep",
-    "run_sweep",
-]
+__all__ = ["Outcome", "PlannedRun", "Sweep", "SweepSettings", "plan_runs", "read_results", "read_sweep", "run_sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,27 +3,38 @@
 The implementations that are compared take turns within one run and the median counts, so that a busy moment of the
 machine affects all of them. On a CUDA device time is measured by CUDA events and memory by torch's allocator; on a CPU
 memory is measured by torch's profiler.
+
+:func:`run_all` implements ``bcls bench``: it writes JSON, tables in Markdown, and charts of time and memory.
 """
 
+import json
 import os
 import platform
 import random
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core.errors import check_choice
+from bcls._core.errors import check_choice, fail
+from bcls._core.extras import MissingExtraError
+from bcls._core.files import write_whole
 from bcls._core.progress import progress
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, StreamingBCLSLoss, without_kernels
 from bcls.losses.backends import triton_runs_on
+from bcls.reports.blocks import Table
+from bcls.reports.charts import ChartLine, log_log_chart
 
 #: One step of an implementation.
 Run = Callable[[], object]
@@ -113,18 +124,15 @@ def megabytes(run: Run, device: torch.device, kept: int = 0) -> float:
         device: The device it runs on.
         kept: Bytes of the result, the gradients.
     """
-    peak = _peak_on_cuda(run, device) if device.type == "cuda" else _peak_on_cpu(run)
-    return (peak - kept) / 1e6
-
-
-def _peak_on_cuda(run: Run, device: torch.device) -> int:
+    if device.type != "cuda":
+        return (_peak_on_cpu(run) - kept) / 1e6
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     run()
     torch.cuda.synchronize(device)
-    return int(torch.cuda.max_memory_allocated(device) - before)
+    return (torch.cuda.max_memory_allocated(device) - before - kept) / 1e6
 
 
 def _peak_on_cpu(run: Run) -> int:
@@ -136,11 +144,8 @@ def _peak_on_cpu(run: Run) -> int:
         result = run()
     del result
     changes: list[Any] = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = peak = 0
-    for change in sorted(changes, key=lambda event: event.start_ns()):
-        held += change.nbytes()
-        peak = max(peak, held)
-    return peak
+    changes.sort(key=lambda event: event.start_ns())
+    return int(max(accumulate((change.nbytes() for change in changes), initial=0)))
 
 
 def difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
@@ -205,7 +210,7 @@ class Subject:
     Attributes:
         title: Heading of the table.
         axis: Name of the varied quantity, a column of the result.
-        values: Values by device type; with ``"quick "`` in front those of a quick run.
+        values: Values by device type; a quick run uses the first two.
         paths: Steps by name at a value, and the bytes of the gradients they return.
     """
 
@@ -263,49 +268,27 @@ def _width(width: int, device: torch.device) -> tuple[dict[str, Run], int]:
     return _streaming(8192 if device.type == "cuda" else 512, device, width)
 
 
+_ALL_WINDOWS = (6, 18, 60, 180, 600)
 SUBJECTS = {
     "losses": Subject(
         "Losses on a matrix against the batch",
         "B",
-        {
-            "cuda": (128, 256, 512, 1024, 2048, 4096, 8192, 16384),
-            "cpu": (64, 128, 256, 512, 1024, 2048),
-            "quick cuda": (128, 1024, 4096),
-            "quick cpu": (32, 64, 128),
-        },
+        {"cuda": tuple(2**power for power in range(7, 15)), "cpu": tuple(2**power for power in range(6, 12))},
         _losses,
     ),
     "windows": Subject(
-        "The window loss against the number of windows",
-        "M",
-        {
-            "cuda": (6, 18, 60, 180, 600),
-            "cpu": (6, 18, 60, 180, 600),
-            "quick cuda": (18, 180),
-            "quick cpu": (6, 18, 60),
-        },
-        _windows,
+        "The window loss against the number of windows", "M", {"cuda": _ALL_WINDOWS, "cpu": _ALL_WINDOWS}, _windows
     ),
     "streaming": Subject(
         "BCLS from embeddings against the batch",
         "B",
-        {
-            "cuda": (1024, 2048, 4096, 8192, 16384, 32768, 65536),
-            "cpu": (128, 256, 512, 1024, 2048, 4096),
-            "quick cuda": (1024, 4096),
-            "quick cpu": (64, 128),
-        },
+        {"cuda": tuple(2**power for power in range(10, 17)), "cpu": tuple(2**power for power in range(7, 13))},
         _streaming,
     ),
     "width": Subject(
         "BCLS from embeddings against their width",
         "d",
-        {
-            "cuda": (64, 128, 256, 512, 1024, 2048),
-            "cpu": (64, 128, 256, 512, 1024),
-            "quick cuda": (128, 512),
-            "quick cpu": (16, 64),
-        },
+        {"cuda": (64, 128, 256, 512, 1024, 2048), "cpu": (64, 128, 256, 512, 1024)},
         _width,
     ),
 }
@@ -327,14 +310,8 @@ def run_subject(name: str, device: torch.device, *, quick: bool = False) -> dict
     """
     check_choice("subject", name, SUBJECTS)
     subject = SUBJECTS[name]
-    rows = list(_rows(subject, device, quick=quick))
-    command = f"bcls bench {name}{' --quick' if quick else ''}"
-    about = {"subject": name, "title": subject.title, "axis": subject.axis, "command": command}
-    return {**about, **machine(device), "rows": rows}
-
-
-def _rows(subject: Subject, device: torch.device, *, quick: bool) -> Iterator[dict[str, Any]]:
-    values = subject.values[f"quick {device.type}" if quick else device.type]
+    values = subject.values[device.type][: 2 if quick else None]
+    rows: list[dict[str, Any]] = []
     with progress(subject.title, len(values)) as report:
         for number, value in enumerate(values):
             report(number, f"{subject.axis} = {value:,}")
@@ -344,15 +321,122 @@ def _rows(subject: Subject, device: torch.device, *, quick: bool) -> Iterator[di
             took = medians(paths, device, min(_MOST, max(_FEWEST, fitting)))
             for path, run in paths.items():
                 memory = 0.0 if path == LIMIT else megabytes(run, device, kept)
-                yield {"path": path, subject.axis: value, "ms": took[path], "MB": memory}
+                rows.append({"path": path, subject.axis: value, "ms": took[path], "MB": memory})
         report(len(values))
+    command = f"bcls bench {name}{' --quick' if quick else ''}"
+    about = {"subject": name, "title": subject.title, "axis": subject.axis, "command": command}
+    return {**about, **machine(device), "rows": rows}
 
 
 def machine(device: torch.device) -> dict[str, str]:
     """The device and the versions that results were measured with."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = "not installed"
+    triton = version("triton") if find_spec("triton") else "not installed"
     return {"machine": name, "python": platform.python_version(), "torch": torch.__version__, "triton": triton}
+
+
+UNITS = {"ms": "Milliseconds", "MB": "Megabytes above input and gradients"}
+
+
+def run_all(names: Sequence[str], folder: Path, device: str = "auto", *, quick: bool = False) -> list[dict[str, Any]]:
+    """Run benchmarks and write results, charts and a page; each result is written as soon as it is complete.
+
+    Args:
+        names: Names in :data:`bcls.experiments.bench.SUBJECTS`.
+        folder: Output folder; created if it does not exist.
+        device: ``"cuda"``, ``"cpu"``, or ``"auto"``.
+        quick: Few values and few steps.
+
+    Returns:
+        The results.
+
+    Raises:
+        ValueError: If there is no GPU for ``"cuda"``.
+    """
+    where = _device(device)
+    folder.mkdir(parents=True, exist_ok=True)
+    results: list[dict[str, Any]] = []
+    plots: dict[str, str] = {}
+    for name in names:
+        result = run_subject(name, where, quick=quick)
+        write_whole(folder / f"bench-{name}.json", json.dumps(result, indent=1) + "\n")
+        results.append(result)
+        try:
+            write_whole(folder / f"bench-{name}.svg", draw(result))
+            plots[name] = f"bench-{name}.svg"
+        except MissingExtraError as error:
+            print(f"no chart: {error}", file=sys.stderr)
+        write_whole(folder / "bench.md", page(results, plots))
+    return results
+
+
+def _device(device: str) -> torch.device:
+    gpu = torch.cuda.is_available()
+    if device == "cuda" and not gpu:
+        fail("--device", "a GPU that torch can use", "none", "omit it to run on the CPU")
+    if device == "auto" and not gpu:
+        print("torch finds no GPU: running on the CPU, without the fused losses", file=sys.stderr)
+    return torch.device("cuda", torch.cuda.current_device()) if gpu and device != "cpu" else torch.device("cpu")
+
+
+def page(results: Iterable[dict[str, Any]], plots: dict[str, str] | None = None) -> str:
+    """The page in Markdown: machine, command, chart and tables of each result.
+
+    Args:
+        results: Results of :func:`bcls.experiments.bench.run_subject`.
+        plots: File of the chart by subject, relative to the page.
+    """
+    parts = ["# Speed and memory\n"]
+    for result in results:
+        parts.append(section(result))
+        if plots and result["subject"] in plots:
+            parts.append(f"![{result['title']}]({plots[result['subject']]})\n")
+    return "\n".join(parts)
+
+
+def section(result: dict[str, Any]) -> str:
+    """One result: heading, command and machine, and a table for each unit."""
+    made = f"`{result['command']}` on {result['machine']}, torch {result['torch']}, Triton {result['triton']}"
+    lines = [f"## {result['title']}\n", f"{made}. Forward and backward pass, medians of interleaved runs.\n"]
+    axis = result["axis"]
+    for unit, heading in UNITS.items():
+        paths = list(dict.fromkeys(row["path"] for row in result["rows"] if unit == "ms" or row[unit] > 0))
+        measured = {(row["path"], row[axis]): row[unit] for row in result["rows"]}
+        values = sorted({row[axis] for row in result["rows"]})
+        rows = [[f"{value:,}", *(short(measured.get((path, value))) for path in paths)] for value in values]
+        lines += [f"{heading}:\n", Table.of_texts([axis, *paths], rows).as_markdown() + "\n"]
+    return "\n".join(lines)
+
+
+def short(value: object) -> str:
+    """A value as text with three significant digits; empty for None.
+
+    Example:
+        >>> short(1234.5), short(0.012345), short(None), short("yes")
+        ('1,234', '0.0123', '', 'yes')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def draw(result: dict[str, Any]) -> str:
+    """A chart of a result as SVG, log-log: one line for each implementation, and the copy of the matrix as lower bound.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    paths = dict.fromkeys(row["path"] for row in result["rows"])
+    panels = {}
+    for unit, heading in UNITS.items():
+        lines = []
+        for path in paths:
+            points = [(row[result["axis"]], row[unit]) for row in result["rows"] if row["path"] == path]
+            bound: dict[str, Any] = {"colour": "#777777", "dashed": True} if path == LIMIT else {}
+            lines.append(ChartLine(path, points, **bound))
+        panels[heading] = lines
+    return log_log_chart(f"{result['title']}, {result['machine']}", result["axis"], panels)

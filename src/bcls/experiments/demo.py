@@ -30,9 +30,9 @@ from bcls.data.synthetic import SceneDataset, make_scenes, render_all, true_rele
 from bcls.data.write import Content, write_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
+from bcls.experiments import demo_report
 from bcls.experiments.demo_model import CaptionReader, ScenesConfig, ScenesModel
-from bcls.experiments.demo_report import Floats, RelevanceSplit, write_report
-from bcls.experiments.demo_results import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, summary_json
+from bcls.experiments.demo_report import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, Floats, RelevanceSplit
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.relevance import relevance
 from bcls.models.folder import WEIGHTS
@@ -105,7 +105,7 @@ def run(settings: DemoSettings) -> list[DemoRun]:
             runs.append(train(loss, seed, data, settings, out / RUNS / f"{loss}-seed{seed}"))
         seconds = time.perf_counter() - started
         _write_results(out, runs, described, seconds)
-        write_report(out / "report.html", runs, data.test, described, seconds)
+        demo_report.write_report(out / "report.html", runs, data.test, described, seconds)
     return runs
 
 
@@ -291,7 +291,7 @@ def _write_results(out: Path, runs: list[DemoRun], described: dict[str, object],
     results = {
         "settings": described,
         "seconds": seconds,
-        "summary": summary_json(runs),
+        "summary": demo_report.summary_json(runs),
         "runs": [one.as_json() for one in runs],
     }
     write_whole(out / RESULTS, json.dumps(results, indent=1) + "\n")

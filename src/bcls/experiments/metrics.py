@@ -88,9 +88,9 @@ def on_device(similarity: NDArray[Any], device: str) -> Any:
 
 def _true_tau(split: "Dataset", similarity: NDArray[Any]) -> float:
     scenes = load(split.folder)
-    number = {f"{image:05d}": image for image in range(len(scenes.scenes))}
-    wanted = [number[image_id] for image_id in split.image_ids]
-    captions = [caption for caption in scenes.captions if caption.image in set(wanted)]
+    wanted = [int(image_id) for image_id in split.image_ids]
+    images = set(wanted)
+    captions = [caption for caption in scenes.captions if caption.image in images]
     taus = kendall(similarity, true_relevance([scenes.scenes[image] for image in wanted], captions))
     return (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
 
@@ -209,9 +209,8 @@ def human_agreement(
             images = [row[photo] for photo in rated.photos[keep].tolist()]
             captions = [column[caption] for caption in rated.caption_ids[keep].tolist()]
             tau = _FILES[name][2]
-            metrics[f"{part}_{name}_{tau}"] = human_correlation(
-                matrix[images, captions], rated.ratings[keep], resamples=0
-            )[tau]
+            correlation = human_correlation(matrix[images, captions], rated.ratings[keep], resamples=0)
+            metrics[f"{part}_{name}_{tau}"] = correlation[tau]
     return metrics
 
 

@@ -1,23 +1,33 @@
-"""Report on sweeps: tables of means over seeds, paired tests, charts, and the claims of the paper."""
+"""Report on sweeps: tables of means over seeds, paired tests, charts, the claims of the paper, and a gallery.
+
+The gallery shows two configurations on the queries where they differ most, as Figures 6 and 7 of the paper.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isnan
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
+from bcls._core.config import read_yaml
+from bcls._core.errors import check_choice, fail
 from bcls.evaluation.arrays import read_npz
+from bcls.evaluation.evaluator import compare
+from bcls.evaluation.pages import PairLabels, comparison_page
+from bcls.evaluation.recall import query_ranks
+from bcls.evaluation.scores import score_model
 from bcls.evaluation.statistics import paired_test
 from bcls.experiments.claims import UNKNOWN, Claim, Finding, check_claims, paper_metrics
-from bcls.experiments.results import RANKS
-from bcls.experiments.summary import Spread, Summary, SummaryRow
+from bcls.experiments.results import RANKS, RUNS
+from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, metric_cells
+from bcls.models import load
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
+from bcls.training.config import TrainConfig
+from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG
 
 TITLE = "Experiments"
 LEDE = (
@@ -32,43 +42,25 @@ _RULE = (
 )
 
 
-@dataclass(frozen=True)
-class MetricColumn:
-    """A metric in a table: its key, its heading and its number of digits."""
-
-    key: str
-    heading: str
-    digits: int
-
-
+_ECCV = {"map_at_r": "mAP@R", "rprecision": "R-P", "r1": "R@1"}
 #: Metrics of the tables in their order. Columns without any value are left out.
-COLUMNS = (
-    MetricColumn("i2t_r1", "i2t R@1", 1),
-    MetricColumn("i2t_r5", "i2t R@5", 1),
-    MetricColumn("i2t_r10", "i2t R@10", 1),
-    MetricColumn("t2i_r1", "t2i R@1", 1),
-    MetricColumn("t2i_r5", "t2i R@5", 1),
-    MetricColumn("t2i_r10", "t2i R@10", 1),
-    MetricColumn("rsum", "RSUM", 1),
-    MetricColumn("fold_rsum", "RSUM, folds", 1),
-    MetricColumn("tau", "tau-a", 3),
-    MetricColumn("tau_b", "tau-b", 3),
-    MetricColumn("ndcg", "nDCG", 3),
-    MetricColumn("i2t_cs100", "i2t CS@100", 3),
-    MetricColumn("t2i_cs100", "t2i CS@100", 3),
-    MetricColumn("true_tau", "true tau", 3),
-    MetricColumn("judged_expert_tau_c", "expert tau-c", 3),
-    MetricColumn("report_expert_tau_c", "expert, 300", 3),
-    MetricColumn("choice_expert_tau_c", "expert, 200", 3),
-    MetricColumn("judged_crowd_tau_b", "crowd tau-b", 3),
-    MetricColumn("report_crowd_tau_b", "crowd, 300", 3),
-    MetricColumn("choice_crowd_tau_b", "crowd, 200", 3),
-    MetricColumn("eccv_map_at_r_i2t", "ECCV i2t mAP@R", 1),
-    MetricColumn("eccv_rprecision_i2t", "ECCV i2t R-P", 1),
-    MetricColumn("eccv_r1_i2t", "ECCV i2t R@1", 1),
-    MetricColumn("eccv_map_at_r_t2i", "ECCV t2i mAP@R", 1),
-    MetricColumn("eccv_rprecision_t2i", "ECCV t2i R-P", 1),
-    MetricColumn("eccv_r1_t2i", "ECCV t2i R@1", 1),
+COLUMNS: tuple[MetricColumn, ...] = (
+    *((f"{way}_r{k}", f"{way} R@{k}", 1) for way in ("i2t", "t2i") for k in (1, 5, 10)),
+    ("rsum", "RSUM", 1),
+    ("fold_rsum", "RSUM, folds", 1),
+    ("tau", "tau-a", 3),
+    ("tau_b", "tau-b", 3),
+    ("ndcg", "nDCG", 3),
+    ("i2t_cs100", "i2t CS@100", 3),
+    ("t2i_cs100", "t2i CS@100", 3),
+    ("true_tau", "true tau", 3),
+    ("judged_expert_tau_c", "expert tau-c", 3),
+    ("report_expert_tau_c", "expert, 300", 3),
+    ("choice_expert_tau_c", "expert, 200", 3),
+    ("judged_crowd_tau_b", "crowd tau-b", 3),
+    ("report_crowd_tau_b", "crowd, 300", 3),
+    ("choice_crowd_tau_b", "crowd, 200", 3),
+    *((f"eccv_{key}_{way}", f"ECCV {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
 )
 #: Losses in the charts of convergence.
 _CONVERGENCE = ("triplet-hn", "triplet-sn", "bcls")
@@ -113,19 +105,20 @@ def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Tabl
         summary: The sweep.
         paper: Tables of the paper; the values of a configuration in the paper are shown below ours.
     """
-    source = {row.name: row.on(summary.split) for row in summary.rows}
-    shown = [column for column in COLUMNS if any(column.key in metrics for metrics in source.values())]
-    best = {column.key: _best(column, list(source.values())) for column in shown}
+    paper = paper or {}
+    found = [row.on(summary.split) for row in summary.rows]
+    shown = [column for column in COLUMNS if any(column[0] in metrics for metrics in found)]
+    columns = summary.metadata["columns"] if paper else None
     lines = []
-    for row in summary.rows:
+    for row, cells in zip(summary.rows, metric_cells(shown, found), strict=True):
         seeds = f"{len(row.keys)}" + (f" ({row.failed} diverged)" if row.failed else "")
-        cells = [_cell(column, source[row.name].get(column.key), best[column.key]) for column in shown]
         lines.append([Cell(row.name), Cell(seeds), *cells])
-        for name, values in _paper_rows(summary, row, paper) if paper else []:
-            known = [(values.get(column.key), column.digits) for column in shown]
-            texts = ["" if value is None else f"{value:.{digits}f}" for value, digits in known]
-            lines.append([Cell(text) for text in (name, "1", *texts)])
-    return Table(["configuration", "seeds", *(column.heading for column in shown)], lines)
+        for table, name in row.paper.items() if paper else ():
+            values = paper_metrics(paper, table, name, columns)
+            texts = [f"{values[key]:.{digits}f}" if key in values else "" for key, _, digits in shown]
+            title = f"the paper, {columns}: {name} (Table {table})"
+            lines.append([Cell(text) for text in (title, "1", *texts)])
+    return Table(["configuration", "seeds", *(heading for _, heading, _ in shown)], lines)
 
 
 def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] | None:
@@ -245,29 +238,6 @@ def _search_table(summary: Summary) -> Table:
     return Table.of_texts(["configuration", "settings", "tried", "grid", "chosen"], rows)
 
 
-def _paper_rows(summary: Summary, row: SummaryRow, paper: Mapping[str, Any]) -> list[tuple[str, dict[str, float]]]:
-    columns = summary.metadata["columns"]
-    return [
-        (f"the paper, {columns}: {name} (Table {table})", paper_metrics(paper, table, name, columns))
-        for table, name in row.paper.items()
-    ]
-
-
-def _best(column: MetricColumn, rows: Sequence[Mapping[str, Spread]]) -> str | None:
-    """Return the best mean as it is printed, or ``None`` if there are not two to compare."""
-    found = [metrics[column.key].mean for metrics in rows if column.key in metrics]
-    means = [mean for mean in found if not isnan(mean)]
-    return f"{max(means):.{column.digits}f}" if len(means) > 1 else None
-
-
-def _cell(column: MetricColumn, value: Spread | None, best: str | None) -> Cell:
-    if value is None:
-        return Cell("")
-    mean = f"{value.mean:.{column.digits}f}"
-    deviation = f" ± {value.deviation:.{column.digits}f}" if value.count > 1 else ""
-    return Cell(mean + deviation, bold=mean == best)
-
-
 def _paired_table(summary: Summary) -> Table | None:
     """Test the best BCLS configuration by validation RSUM against all others, if ranks were saved."""
     plain = [row for row in summary.rows if not row.point and row.validation]
@@ -348,3 +318,51 @@ def _history_charts(summary: Summary) -> list[Block]:
         if len(lines) > 1:
             charts.append(Chart(title, "epoch", lines))
     return charts
+
+
+def gallery(summary: Summary, names: list[str], data: str, *, count: int = 20) -> str:
+    """Render the page of two configurations of a sweep, from their first seeds.
+
+    The queries are those of the test split if the sweep was tested, else those of the validation split.
+
+    Args:
+        summary: The sweep, whose folder contains its runs.
+        names: Two of its configurations.
+        data: Folder of the dataset.
+        count: Number of queries of each direction.
+
+    Returns:
+        One HTML file.
+
+    Raises:
+        ValueError: There are no such configurations, or their models are missing.
+    """
+    from bcls.experiments.run import SharedData  # imports torch, which a report does not need
+
+    rows = {row.name: row for row in summary.rows if row.keys and not row.ensemble}
+    for name in names:
+        check_choice("--gallery", name, rows)
+    if len(names) != 2:
+        fail("--gallery", "two configurations of the sweep", f"{len(names)}", "for example --gallery Triplet-HN BCLS")
+    shared = SharedData(data, summary.folder / "shared")
+    folders = [summary.folder / RUNS / rows[name].keys[min(rows[name].keys)] for name in names]
+    configs = []
+    for folder in folders:
+        settings = read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None
+        if not isinstance(settings, dict):
+            got = f"no settings in {folder / CONFIG}"
+            fail("--gallery", f"the runs of {summary.folder}", got, "use the folder that the sweep wrote")
+        configs.append(TrainConfig(**settings))
+    tested = summary.split == "test"
+    split = shared.split(summary.metadata["test_split"] if tested else str(configs[0].val_split), configs[0])
+
+    def score(folder: Path, config: TrainConfig) -> NDArray[np.float32]:
+        model = shared.lend(load(str(folder / CHECKPOINTS / BEST)))
+        return score_model(model, split, split.texts, config.features)
+
+    scores = [partial(score, folder, config) for folder, config in zip(folders, configs, strict=True)]
+    ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
+    captions = shared.captions(split, configs[0].labels)
+    labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
+    metrics = compare(split, ranks[0], ranks[1])
+    return comparison_page(names, split, scores, ranks, metrics, labels=labels, count=count)

@@ -2,13 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from bcls._core.config import Shape, check_shape
 from bcls._core.errors import fail
@@ -156,18 +155,10 @@ def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
         for run in runs:
             result = read_result(out, run)
             if result is not None:
-                columns = {
-                    "row": run.configuration,
-                    "name": run.name,
-                    "phase": run.phase,
-                    "seed": run.seed,
-                    "point": run.point,
-                    "noise": run.noise,
-                    "paper": run.paper,
-                    "ensemble": [member.configuration for member in run.members],
-                    "key": run.key,
-                }
-                lines.append(json.dumps({**columns, **result, "settings": run.settings}) + "\n")
+                columns = {key: getattr(run, key) for key in ("name", "phase", "seed", "point", "noise", "paper")}
+                ensemble = [member.configuration for member in run.members]
+                line = {"row": run.configuration, **columns, "ensemble": ensemble, "key": run.key, **result}
+                lines.append(json.dumps({**line, "settings": run.settings}) + "\n")
         write_whole(out / RESULTS, "".join(lines))
 
 
@@ -179,18 +170,12 @@ def write_metadata(
     Raises:
         ValueError: If the folder holds a sweep over other data.
     """
+    kept = ("name", "about", "paper", "columns", "test_split", "claims", "grid", "seeds")
     metadata: dict[str, Any] = {
-        "name": sweep.name,
-        "about": sweep.about,
+        **{key: getattr(sweep, key) for key in kept},
         "dataset": dataset.name,
         "captions": len(dataset.captions),
-        "paper": list(sweep.paper),
-        "columns": sweep.columns,
-        "test_split": sweep.test_split,
-        "claims": sweep.claims,
         "rows": [one.name for one in sweep.configurations],
-        "grid": sweep.grid,
-        "seeds": list(sweep.seeds),
         "file": Path(file).name,
     }
     if sweep.search is not None:
@@ -241,22 +226,6 @@ def previous_choices(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
     }
 
 
-@contextmanager
-def claimed(folder: Path) -> Iterator[bool]:
-    """Try to lock the folder of a run for this process; yields whether no other process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".claim", blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
-
-
 def _check_result(where: str, result: dict[str, Any]) -> dict[str, Any]:
     """Check that a result has metrics, or the reason of a failure."""
     if "failed" not in result:
@@ -266,7 +235,7 @@ def _check_result(where: str, result: dict[str, Any]) -> dict[str, Any]:
 
 def _trial_keys(sweep: Sweep) -> dict[str, list[str]]:
     """The keys of the trials of each configuration."""
-    keys: dict[str, list[str]] = {one.name: [] for one in sweep.configurations if not one.ensemble}
+    keys: dict[str, list[str]] = {}
     for trial in plan_trials(sweep):
-        keys[trial.configuration].append(trial.key)
+        keys.setdefault(trial.configuration, []).append(trial.key)
     return keys

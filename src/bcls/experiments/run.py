@@ -22,18 +22,10 @@ from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.evaluation.evaluator import CaptionVectors
 from bcls.evaluation.scores import score_model
-from bcls.experiments.metrics import (
-    MEASURES,
-    PARTS,
-    Judgements,
-    best_validation,
-    human_agreement,
-    split_metrics,
-    training_history,
-)
+from bcls.experiments import metrics
 from bcls.experiments.plan import TRIAL, PlannedRun
 from bcls.experiments.results import RANKS, read_result, run_folder, write_result
-from bcls.experiments.sweep_file import Sweep
+from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.labels.cache import cached_embeddings
 from bcls.models import load
 from bcls.models.padded import Padded
@@ -65,21 +57,20 @@ class SweepContext:
 
     Attributes:
         sweep: The sweep.
-        out: Folder of the sweep.
+        settings: Output folder, device and options.
         shared: The dataset and the outputs of frozen encoders.
         judgements: Human ratings, if they may be used.
-        final: Whether the test split may be used.
-        device: auto, cpu or cuda.
-        graph: Whether training steps are recorded as CUDA graphs.
     """
 
     sweep: Sweep
-    out: Path
+    settings: SweepSettings
     shared: "SharedData"
-    judgements: Judgements | None
-    final: bool
-    device: str
-    graph: bool
+    judgements: metrics.Judgements | None
+
+    @property
+    def out(self) -> Path:
+        """Folder of the sweep."""
+        return Path(self.settings.out)
 
 
 def needs_work(out: Path, run: PlannedRun, *, final: bool) -> bool:
@@ -110,16 +101,16 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         except DivergedError as error:
             write_result(context.out, run, {"failed": str(error), **_provenance(context)})
             return
-        result = {**training_history(folder), **_provenance(context)}
+        result = {**metrics.training_history(folder), **_provenance(context)}
     started = time.monotonic()
     search = context.sweep.search
-    if run.phase == TRIAL and search is not None and search.measure in MEASURES:
-        result |= {"validation": best_validation(folder), "brief": True}  # enough to choose by
+    if run.phase == TRIAL and search is not None and search.measure in metrics.MEASURES:
+        result |= {"validation": metrics.best_validation(folder), "brief": True}  # enough to choose by
     else:
         models = [_load_trained(context, one) for one in run.members or (run,)]
         if "validation" not in result or result.pop("brief", False):
             result["validation"] = _metrics(context, run, models, "validation")
-        if context.final and run.phase != TRIAL and "test" not in result:
+        if context.settings.final and run.phase != TRIAL and "test" not in result:
             result["test"] = _metrics(context, run, models, "test")
     result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
     if search is not None and searched not in (None, result["validation"]):
@@ -273,14 +264,14 @@ def _hash(strings: Iterable[str]) -> str:
 def _config(context: SweepContext, run: PlannedRun) -> TrainConfig:
     folder = run_folder(context.out, run)
     location = {"data": str(context.shared.dataset.folder), "out": str(folder), "resume": (folder / CONFIG).is_file()}
-    machine = {"device": context.device, "graph": context.graph, "seed": run.seed}
+    machine = {"device": context.settings.device, "graph": context.settings.graph, "seed": run.seed}
     return TrainConfig(**{**run.settings, **location, **machine})
 
 
 def _load_trained(context: SweepContext, run: PlannedRun) -> "tuple[TrainConfig, RetrievalModel]":
     """The settings and the best model of a trained run."""
     model = load(str(run_folder(context.out, run) / CHECKPOINTS / BEST))
-    model.to("cuda" if context.device != "cpu" and torch.cuda.is_available() else "cpu")
+    model.to("cuda" if context.settings.device != "cpu" and torch.cuda.is_available() else "cpu")
     return _config(context, run), context.shared.lend(model)
 
 
@@ -303,17 +294,13 @@ def _metrics(
     split = shared.split(sweep.test_split if test else str(config.val_split), config)
     options: dict[str, Any] = {"folds": sweep.folds, "eccv": sweep.eccv} if test else {}
     captions = shared.captions(split, config.labels)
-    metrics, ranks = split_metrics(split, scores(split, split.texts), captions, device=context.device, **options)
+    options["device"] = context.settings.device
+    computed, ranks = metrics.split_metrics(split, scores(split, split.texts), captions, **options)
     _write_ranks(context.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
-    parts = PARTS if test else ("choice",) if chooses_on_ratings(sweep) else ()
+    parts = metrics.PARTS if test else ("choice",) if sweep.chooses_on_ratings else ()
     if context.judgements is not None and parts:
-        metrics |= human_agreement(context.judgements, photo_scores, parts)
-    return metrics
-
-
-def chooses_on_ratings(sweep: Sweep) -> bool:
-    """Whether a search chooses settings by human agreement."""
-    return sweep.search is not None and sweep.search.measure.startswith("choice_")
+        computed |= metrics.human_agreement(context.judgements, photo_scores, parts)
+    return computed
 
 
 def _write_ranks(path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]") -> None:

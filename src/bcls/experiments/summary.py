@@ -10,6 +10,10 @@ from typing import Any
 from bcls._core.errors import fail
 from bcls.experiments.plan import RUN
 from bcls.experiments.results import SWEEP, read_results
+from bcls.reports.blocks import Cell
+
+#: Key, heading and number of digits of a metric in a table.
+MetricColumn = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,24 @@ def summarise(folder: str | Path) -> Summary:
         sorted({line["revision"] for line in lines if line.get("revision")}),
         sum(line.get("seconds", 0.0) for line in {line["key"]: line for line in lines}.values()),
     )
+
+
+def metric_cells(columns: Sequence[MetricColumn], rows: Sequence[Mapping[str, Spread]]) -> list[list[Cell]]:
+    """Format metrics as rows of cells: mean and deviation, the best of several means in bold, empty if missing.
+
+    Example:
+        >>> [row[0].text for row in metric_cells([("rsum", "RSUM", 1)], [{"rsum": spread([1.0, 3.0])}, {}])]
+        ['2.0 ± 1.4', '']
+    """
+    formatted: list[list[Cell]] = [[] for _ in rows]
+    for key, _, digits in columns:
+        means = [row[key].mean for row in rows if key in row and not isnan(row[key].mean)]
+        best = f"{max(means):.{digits}f}" if len(means) > 1 else None
+        for cells, value in zip(formatted, (row.get(key) for row in rows), strict=True):
+            mean = "" if value is None else f"{value.mean:.{digits}f}"
+            deviation = f" ± {value.deviation:.{digits}f}" if value is not None and value.count > 1 else ""
+            cells.append(Cell(mean + deviation, bold=mean == best))
+    return formatted
 
 
 def _row(metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:

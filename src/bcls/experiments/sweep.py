@@ -15,20 +15,13 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.extras import MissingExtraError
 from bcls.evaluation.inputs import cores
+from bcls.experiments import results
 from bcls.experiments.plan import PlannedRun, choose, plan_runs, plan_trials, take_share
-from bcls.experiments.results import (
-    add_metadata,
-    claimed,
-    previous_choices,
-    read_result,
-    run_folder,
-    write_metadata,
-    write_results,
-)
 from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
 from bcls.features.jobs import torch_threads
 from bcls.training.run_folder import CHECKPOINTS
@@ -81,17 +74,17 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     out.mkdir(parents=True, exist_ok=True)
     until = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     tried = plan_trials(sweep)
-    write_metadata(out, sweep, file, dataset, previous_choices(out, sweep))
+    results.write_metadata(out, sweep, file, dataset, results.previous_choices(out, sweep))
     spent = _do(sweep, settings, tried, tried, until)
     chosen = _chosen(out, sweep, tried)
     if chosen is None:
         return _outcome(out, tried, spent=spent, searching=True, chosen={})
     runs = plan_runs(sweep, chosen)
     _remove_unchosen(out, tried, runs)
-    write_metadata(out, sweep, file, dataset, chosen)
+    results.write_metadata(out, sweep, file, dataset, chosen)
     if not spent:
         spent = _do(sweep, settings, runs, [*tried, *runs], until)
-    write_results(out, [*tried, *runs])
+    results.write_results(out, [*tried, *runs])
     add_spread(out, settings, runs)
     return _outcome(out, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
 
@@ -109,15 +102,11 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     tried = plan_trials(sweep)
     chosen = _chosen(out, sweep, tried)
     runs = [] if chosen is None else plan_runs(sweep, chosen)
+    shown = [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]
+    columns = ("key", "name", "phase", "seed")
     return [
-        {
-            "key": run.key,
-            "name": run.name,
-            "phase": run.phase,
-            "seed": run.seed,
-            "finished": read_result(out, run) is not None,
-        }
-        for run in [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]
+        {**{key: getattr(run, key) for key in columns}, "finished": results.read_result(out, run) is not None}
+        for run in shown
     ]
 
 
@@ -125,9 +114,9 @@ def _chosen(out: Path, sweep: Sweep, tried: Sequence[PlannedRun]) -> dict[str, d
     """The settings that the search chose, earlier choices included; ``None`` if a trial is not finished."""
     if sweep.search is None:
         return {}
-    results = {run.key: result for run in tried if (result := read_result(out, run)) is not None}
-    chosen = choose(tried, results, sweep.search.measure)
-    return None if chosen is None else {**chosen, **previous_choices(out, sweep)}
+    finished = {run.key: result for run in tried if (result := results.read_result(out, run)) is not None}
+    chosen = choose(tried, finished, sweep.search.measure)
+    return None if chosen is None else {**chosen, **results.previous_choices(out, sweep)}
 
 
 def _do(
@@ -138,13 +127,13 @@ def _do(
     if settings.processes > 1 and len(mine) > 1 and _do_in_processes(sweep, settings, mine, plan, until):
         return True
     # After several processes, this one does the ensembles whose members another process finished last.
-    with time_budget(until) as budget, torch_threads(settings.threads):
+    with time_budget(until) as spent, torch_threads(settings.threads):
         try:
             work(sweep, settings, mine, plan)
         except KeyboardInterrupt:
-            if not budget.spent:
+            if not spent.is_set():
                 raise
-    return budget.spent
+    return spent.is_set()
 
 
 def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan: Sequence[PlannedRun]) -> None:
@@ -157,7 +146,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan
         plan: All runs of ``results.jsonl``.
     """
     from bcls.experiments.metrics import read_judgements
-    from bcls.experiments.run import SharedData, SweepContext, chooses_on_ratings, finish_run, needs_work
+    from bcls.experiments.run import SharedData, SweepContext, finish_run, needs_work
     from bcls.training.metrics_log import log_line
 
     out = Path(settings.out)
@@ -166,21 +155,22 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan
         return
     shared = SharedData(settings.data, out / "shared")
     judgements = None
-    if settings.judgements is not None and (settings.final or chooses_on_ratings(sweep)):
+    if settings.judgements is not None and (settings.final or sweep.chooses_on_ratings):
         judgements = read_judgements(settings.judgements, shared.dataset, sweep.judged_choice)
-    context = SweepContext(sweep, out, shared, judgements, settings.final, settings.device, settings.graph)
+    context = SweepContext(sweep, settings, shared, judgements)
     # Ensembles last: another process may still train their members.
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
-        with claimed(run_folder(out, run)) as mine:
-            if mine and _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
+        results.run_folder(out, run).mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout), FileLock(results.run_folder(out, run) / ".claim", blocking=False):
+            if _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
                 log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
                 finish_run(context, run)
-        write_results(out, plan)
+        results.write_results(out, plan)
 
 
 def _members_are_finished(out: Path, run: PlannedRun) -> bool:
-    results = [read_result(out, member) for member in run.members]
-    return all(result is not None and "again" not in result for result in results)
+    members = [results.read_result(out, member) for member in run.members]
+    return all(result is not None and "again" not in result for result in members)
 
 
 def _do_in_processes(
@@ -197,8 +187,7 @@ def _do_in_processes(
     """
     context = multiprocessing.get_context("spawn")
     messages: Any = context.SimpleQueue()
-    left = None if until is None else until - time.monotonic()
-    arguments = (sweep, settings, list(runs), list(plan), left, messages)
+    arguments = (sweep, settings, runs, plan, until, messages)
     workers = [context.Process(target=_worker, args=arguments) for _ in range(min(settings.processes, len(runs)))]
     with time_budget(None), ExitStack() as stack:  # SIGTERM interrupts this process as Ctrl-C does
         for worker in workers:
@@ -224,34 +213,27 @@ def _do_in_processes(
 def _worker(
     sweep: Sweep,
     settings: SweepSettings,
-    runs: list[PlannedRun],
-    plan: list[PlannedRun],
-    seconds: float | None,
+    runs: Sequence[PlannedRun],
+    plan: Sequence[PlannedRun],
+    until: float | None,
     messages: Any,
 ) -> None:
     """The work of each process; reports to the parent process how it ended."""
     import torch
 
     torch.set_num_threads(settings.threads or max(1, cores() // settings.processes))
-    with time_budget(None if seconds is None else time.monotonic() + seconds) as budget:
+    with time_budget(until) as spent:
         try:
             work(sweep, settings, runs, plan)
         except KeyboardInterrupt:
-            messages.put(("spent" if budget.spent else "interrupted", ""))
+            messages.put(("spent" if spent.is_set() else "interrupted", ""))
         except (ValueError, OSError, MissingExtraError) as error:
             messages.put(("error", str(error)))
             raise SystemExit(2) from None
 
 
-class TimeBudget:
-    """Whether the time is spent; see :func:`time_budget`."""
-
-    def __init__(self) -> None:
-        self.spent = False
-
-
 @contextmanager
-def time_budget(until: float | None) -> Iterator[TimeBudget]:
+def time_budget(until: float | None) -> Iterator[threading.Event]:
     """Interrupt the block at a given time, as SIGTERM does: a run in training writes a checkpoint first.
 
     Between trainings SIGTERM raises ``KeyboardInterrupt`` too, so that locks are released and no partial file remains.
@@ -261,30 +243,29 @@ def time_budget(until: float | None) -> Iterator[TimeBudget]:
         until: A time of ``time.monotonic``; ``None`` for no limit.
 
     Yields:
-        The budget, which records whether it was the reason of the interrupt.
+        An event that is set if the time is spent, which is then the reason of the interrupt.
     """
-    budget = TimeBudget()
+    spent = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield budget
+        yield spent
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     def ring() -> None:
-        budget.spent = True
+        spent.set()
         _thread.interrupt_main(signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, interrupt)
-    timer = None if until is None else threading.Timer(max(0.001, until - time.monotonic()), ring)
+    timer = threading.Timer(0.0 if until is None else max(0.001, until - time.monotonic()), ring)
+    timer.daemon = True
     try:
-        if timer is not None:
-            timer.daemon = True
+        if until is not None:
             timer.start()
-        yield budget
+        yield spent
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
         signal.signal(signal.SIGTERM, before)
 
 
@@ -293,13 +274,13 @@ def _check(sweep: Sweep, settings: SweepSettings) -> None:
     from bcls.training.optimization import make_loss
 
     check_choice("--device", settings.device, ("auto", "cpu", "cuda"))
-    check_whole("--processes", settings.processes, least=1)
-    if settings.threads is not None:
-        check_whole("--threads", settings.threads, least=1)
+    for flag, count in (("--processes", settings.processes), ("--threads", settings.threads)):
+        if count is not None:
+            check_whole(flag, count, least=1)
     if settings.minutes is not None:
         check_number("--minutes", settings.minutes, "leave it out for no limit", above=0)
-    if sweep.search is not None and sweep.search.measure.startswith("choice_") and settings.judgements is None:
-        fail("--judgements", f"a folder: the search measures {sweep.search.measure}", "none", "add it")
+    if sweep.chooses_on_ratings and settings.judgements is None:
+        fail("--judgements", "a folder: the search measures agreement with ratings", "none", "add it")
     for run in [*plan_trials(sweep), *plan_runs(sweep)]:
         if not run.members:
             make_loss(run.settings["loss"])
@@ -314,7 +295,7 @@ def _remove_unchosen(out: Path, tried: Sequence[PlannedRun], runs: Sequence[Plan
     kept = {run.key for run in runs}
     for trial in tried:
         if trial.key not in kept:
-            folder = run_folder(out, trial) / CHECKPOINTS
+            folder = results.run_folder(out, trial) / CHECKPOINTS
             # Renamed first: a partly removed checkpoint must not be taken for a complete one.
             gone = folder.with_name(f"{CHECKPOINTS}.gone")
             shutil.rmtree(gone, ignore_errors=True)
@@ -325,7 +306,7 @@ def _remove_unchosen(out: Path, tried: Sequence[PlannedRun], runs: Sequence[Plan
 
 def add_spread(out: Path, settings: SweepSettings, runs: Sequence[PlannedRun]) -> None:
     """Add the spread of similarities between captions of an image to ``sweep.json``; the paper sets alpha to it."""
-    if runs[0].settings["labels"] == "none" or not any(read_result(out, run) for run in runs):
+    if runs[0].settings["labels"] == "none" or not any(results.read_result(out, run) for run in runs):
         return
     from bcls.experiments.run import SharedData
     from bcls.labels.alpha import caption_spread
@@ -335,12 +316,12 @@ def add_spread(out: Path, settings: SweepSettings, runs: Sequence[PlannedRun]) -
     train = shared.split(runs[0].settings["train_split"], TrainConfig())
     captions = shared.captions(train, runs[0].settings["labels"])
     if captions is not None and np.bincount(train.image_of_caption).max() > 1:
-        add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
+        results.add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
 
 
 def _outcome(
     out: Path, runs: Sequence[PlannedRun], *, spent: bool, searching: bool, chosen: dict[str, dict[str, Any]]
 ) -> Outcome:
-    results = [(run, result) for run in runs if (result := read_result(out, run)) is not None]
-    failed = [f"{run.name}, seed {run.seed}" for run, result in results if "failed" in result]
-    return Outcome(len(runs), len(results), failed, spent, searching, chosen)
+    finished = [(run, result) for run in runs if (result := results.read_result(out, run)) is not None]
+    failed = [f"{run.name}, seed {run.seed}" for run, result in finished if "failed" in result]
+    return Outcome(len(runs), len(finished), failed, spent, searching, chosen)

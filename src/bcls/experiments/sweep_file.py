@@ -4,9 +4,9 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bcls._core.config import check_field_types, read_yaml
+from bcls._core.config import check_field_types, from_plain, read_yaml
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.training.config import FREE_ON_RESUME, TrainConfig, check_config
 
@@ -68,7 +68,7 @@ class Search:
 
     budget: int
     measure: str = "rsum"
-    method: str = "random"
+    method: Literal["random", "grid"] = "random"
     seed: int = 0
     seeds: tuple[int, ...] = (1,)
     space: dict[str, list[Any]] = field(default_factory=dict)
@@ -130,6 +130,11 @@ class Sweep:
     claims: bool = True
     judged_choice: Path | None = None
     scenes: int | None = None
+
+    @property
+    def chooses_on_ratings(self) -> bool:
+        """Whether the search chooses settings by human agreement."""
+        return self.search is not None and self.search.measure.startswith("choice_")
 
 
 def read_sweep(path: str | Path) -> Sweep:
@@ -297,20 +302,13 @@ def _check_configurations(
 
 def _search(path: Path, plain: object) -> Search:
     given = _mapping(path, plain, "search")
-    for key in given:
-        check_choice("search", key, [one.name for one in fields(Search)])
-    if "budget" not in given:
+    if "budget" not in given and given.keys() <= {one.name for one in fields(Search)}:
         fail("search.budget", "the number of trials of each configuration", "none", "add it, such as 8")
-    simple = {key: value for key, value in given.items() if key not in {"space", "seeds"}}
-    check_field_types(simple, Search, "search.")
-    search = Search(
-        **simple,
-        space=_lists("search.space", given.get("space", {})),
-        seeds=_seeds("search.seeds", given.get("seeds", [1])),
-    )
+    given["space"] = _lists("search.space", given.get("space", {}))
+    given["seeds"] = _seeds("search.seeds", given.get("seeds", [1]))
+    search: Search = from_plain(Search, given, "search")
     check_whole("search.budget", search.budget, least=1)
     check_whole("search.seed", search.seed, least=0)
-    check_choice("search.method", search.method, ("random", "grid"))
     return search
 
 

@@ -1,8 +1,10 @@
 """Reports made of sections with text, tables and charts, rendered as one HTML page or as Markdown."""
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import ClassVar
 
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
@@ -47,9 +49,8 @@ class Table:
     @property
     def bodies(self) -> list[list[list[Cell]]]:
         """The rows of each group."""
-        sizes = self.groups or [len(self.rows)]
-        ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
-        return [self.rows[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        rows = iter(self.rows)
+        return [list(islice(rows, size)) for size in self.groups or [len(self.rows)]]
 
     @property
     def words(self) -> list[bool]:
@@ -60,6 +61,20 @@ class Table:
             return 2 * sum(re.match(r"[-+]?\d", cell) is None for cell in cells) > len(cells)
 
         return [True, *(is_words(place) for place in range(1, len(self.headings)))]
+
+    def print(self, title: str) -> None:
+        """Print the table to the terminal, or 160 characters wide to a file."""
+        from rich.console import Console
+        from rich.table import Table as TerminalTable
+        from rich.text import Text as TerminalText
+
+        shown = TerminalTable(title=title)
+        for heading, is_words in zip(self.headings, self.words, strict=True):
+            shown.add_column(heading, justify="left" if is_words else "right")
+        for row in self.rows:
+            shown.add_row(*(TerminalText(cell.text, style="bold" if cell.bold else "") for cell in row))
+        # Wide enough that no word is cut; without a terminal rich would wrap the table at 80 columns.
+        Console(width=None if sys.stdout.isatty() else 160).print(shown)
 
     def as_markdown(self) -> str:
         """Render the table with numbers aligned to the right."""

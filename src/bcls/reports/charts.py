@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,11 +80,6 @@ class ChartLine:
         if self.level is not None and not abs(self.level) < _LARGEST:
             object.__setattr__(self, "level", None)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
-        return not self.points and self.level is None
-
 
 def line_chart(title: str, x_label: str, lines: Sequence[ChartLine]) -> ChartImage | None:
     """Draw lines over a common axis.
@@ -106,12 +101,14 @@ def line_chart(title: str, x_label: str, lines: Sequence[ChartLine]) -> ChartIma
         >>> line_chart("RSUM", "epoch", []) is None
         True
     """
-    drawn = [line for line in lines if not line.is_empty]
+    drawn = [line for line in lines if line.points or line.level is not None]
     if not any(line.points for line in drawn):
         return None
     with _figure((4.0, 2.9)) as figure:
         axes = figure.add_subplot()
-        handles = [_draw(axes, line, number) for number, line in enumerate(drawn)]
+        axes.patch.set_alpha(0.0)
+        marker = "o" if max(len(line.points) for line in drawn) <= 30 else ""
+        handles = [_draw(axes, line, number, marker) for number, line in enumerate(drawn)]
         axes.set_title(_clean(title))
         axes.set_xlabel(_clean(x_label))
         if all(float(x).is_integer() for line in drawn for x, _ in line.points):
@@ -203,11 +200,11 @@ def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartL
         ):
             xs = sorted({x for line in lines for x, _ in line.points})
             for line in lines:
-                points = [(x, y) for x, y in sorted(line.points) if y > 0]
-                if points:
+                positive = replace(line, points=[(x, y) for x, y in sorted(line.points) if y > 0])
+                if positive.points:
                     number = names.index(line.name)
                     marker = "" if line.dashed else _MARKERS[number % len(_MARKERS)]
-                    handles[line.name] = _plot(axes, points, line, number, marker)
+                    handles[line.name] = _draw(axes, positive, number, marker)
             axes.set(xscale="log", yscale="log", xlabel=x_label, title=heading)
             axes.set_xticks(xs, [f"{x:,g}" for x in xs], rotation=45)
             axes.minorticks_off()
@@ -249,21 +246,15 @@ def _figure(size: tuple[float, float]) -> Iterator[Any]:
         yield figure
 
 
-def _draw(axes: Any, line: ChartLine, number: int) -> Any:
+def _draw(axes: Any, line: ChartLine, number: int, marker: str) -> Any:
     """Draw one line with its band."""
     colour = line.colour or COLOURS[number % len(COLOURS)]
-    axes.patch.set_alpha(0.0)
     if line.level is not None:
         return axes.axhline(line.level, color=colour, linestyle="--")
     if line.band:
         axes.fill_between(*zip(*line.band, strict=True), color=colour, alpha=0.18, linewidth=0)
-    return _plot(axes, line.points, line, number, "o" if len(line.points) <= 30 else "")
-
-
-def _plot(axes: Any, points: Sequence[tuple[float, float]], line: ChartLine, number: int, marker: str) -> Any:
-    colour = line.colour or COLOURS[number % len(COLOURS)]
     style = "--" if line.dashed else "-"
-    (handle,) = axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=style)
+    (handle,) = axes.plot(*zip(*line.points, strict=True), color=colour, marker=marker, linestyle=style)
     return handle
 
 
