@@ -437,9 +437,7 @@ def all_pairs(
     joined = tuple(torch.cat(column, 1) for column in zip(*columns, strict=True))
     if capturing:
         return joined
-    order = torch.empty(len(lengths), dtype=torch.int64)
-    order[torch.tensor([caption for block in blocks for caption in block])] = torch.arange(len(lengths))
-    order = order.to(device)
+    order = torch.tensor([caption for block in blocks for caption in block]).argsort().to(device)
     return tuple(column.index_select(1, order) for column in joined)
 
 

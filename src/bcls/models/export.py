@@ -133,9 +133,7 @@ def _write(folder: Path, model: RetrievalModel, images: Padded, texts: Padded, f
         if not differences[-1] <= TOLERANCE:
             got = f"{differences[-1]:.2g} in {file}"
             fail("model", f"vectors that differ from torch by at most {TOLERANCE:g}", got, "report it as a bug")
-    text_files = tokenizer_files(model)
-    for name, content in text_files.items():
-        write_whole(folder / name, content)
+    text_files = _write_tokenizer(folder, model)
     shape = images.values.shape
     kind = "pixels" if len(shape) == 4 else "vectors" if len(shape) == 2 else "regions"
     free: tuple[str | int, ...] = ("N", "R") if kind == "regions" else ("N",)
@@ -145,7 +143,7 @@ def _write(folder: Path, model: RetrievalModel, images: Padded, texts: Padded, f
         width=config.width,
         images=kind,
         image_shape=(*free, *shape[len(free) :]),
-        text_files=tuple(text_files),
+        text_files=text_files,
         image_difference=differences[0],
         text_difference=differences[1],
     )
@@ -181,26 +179,25 @@ def _readme(model: RetrievalModel, exported: Exported, features: str | None) -> 
     return page
 
 
-def tokenizer_files(model: RetrievalModel) -> dict[str, str]:
-    """The tokenizer or vocabulary of a model by file name; empty if it accepts token ids only.
+def _write_tokenizer(folder: Path, model: RetrievalModel) -> tuple[str, ...]:
+    """Write the tokenizer or vocabulary of a model and return the file name; none if it accepts token ids only.
 
     A tokenizer is written with its maximum length and without padding, so that readers need not set them.
     """
     if model.vocabulary is not None:
-        words = model.vocabulary.words
-        content = {"word2idx": model.vocabulary.numbers, "idx2word": dict(enumerate(words)), "idx": len(words)}
-        return {VOCABULARY: json.dumps(content, ensure_ascii=False)}
+        model.vocabulary.write(folder / VOCABULARY)
+        return (VOCABULARY,)
     encoder: Any = getattr(getattr(model, "text", None), "encoder", None)
     tokenizer = getattr(encoder, "tokenizer", None)
     if tokenizer is None:
-        return {}
+        return ()
     from tokenizers import Tokenizer
 
     plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     plain.no_padding()
     plain.enable_truncation(encoder.longest)
-    text: str = plain.to_str(pretty=True)
-    return {TOKENIZER: text}
+    write_whole(folder / TOKENIZER, plain.to_str(pretty=True))
+    return (TOKENIZER,)
 
 
 def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool) -> tuple[Padded, Padded]:
