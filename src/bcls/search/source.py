@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -100,10 +101,8 @@ class FileSource:
             file = self.path / beside
             if self._archive is None and file.is_file() and file.stat().st_size > MAX_BYTES:
                 continue
-            try:
+            with suppress(OSError, ValueError):  # missing or damaged, which says nothing about the photo
                 found += read_sidecar(extension, self._store.read(beside))
-            except (OSError, ValueError):  # missing or damaged, which says nothing about the photo
-                continue
         return tuple(dict.fromkeys(found))
 
     def date(self, name: str) -> float:
@@ -175,10 +174,8 @@ class DatasetSource:
     def date(self, name: str) -> float:
         """Modification time of the image's file, or of the archive that contains it."""
         holder = self._holder(self._dataset.images[self._row(name)].source)
-        for path in (holder / name, holder, self.path):
-            if path.exists():
-                return path.stat().st_mtime
-        return 0.0
+        paths = (holder / name, holder, self.path)
+        return next((path.stat().st_mtime for path in paths if path.exists()), 0.0)
 
     def path_of(self, name: str) -> str:
         """Path of an image for display."""
@@ -299,9 +296,7 @@ def read_exif(content: bytes) -> ExifInfo:
     date = next((found for tag in _DATES if (found := _date(inner.get(tag, exif.get(tag)))) is not None), None)
     latitude = _degrees(gps.get(ExifTags.GPS.GPSLatitude), gps.get(ExifTags.GPS.GPSLatitudeRef), 90)
     longitude = _degrees(gps.get(ExifTags.GPS.GPSLongitude), gps.get(ExifTags.GPS.GPSLongitudeRef), 180)
-    if latitude is None or longitude is None:
-        return ExifInfo(date)
-    return ExifInfo(date, latitude, longitude)
+    return ExifInfo(date) if latitude is None or longitude is None else ExifInfo(date, latitude, longitude)
 
 
 def _date(value: Any) -> float | None:
