@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
+import bcls.experiments  # noqa: F401 - registers the model of the demo
 from bcls import open_dataset, relevance
 from bcls._core.files import write_whole
 from bcls.evaluation import load_similarity
