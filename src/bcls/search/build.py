@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import bcls.search.embedding as embedding
 from bcls._core.errors import check_choice, check_whole, fail
 from bcls._core.extras import check_device
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
 from bcls.data.text_files import is_unicode
-from bcls.search import embedding
 from bcls.search.calibration import calibrate
 from bcls.search.catalog import IndexedCaption, Photo
 from bcls.search.embedding import LoadedPhoto, image_vectors, text_vectors
