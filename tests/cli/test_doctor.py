@@ -278,7 +278,7 @@ def test_installation_without_the_photo_model(monkeypatch):
 
 def test_self_test_passes():
     checks = doctor.self_test()
-    assert [check.name for check in checks][:3] == ["loss on cpu", "training on cpu", "index and search"]
+    assert {"loss on cpu", "training on cpu", "index and search"} <= {check.name for check in checks}
     assert [check.problem for check in checks if check.problem] == []
 
 

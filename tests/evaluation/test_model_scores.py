@@ -164,7 +164,7 @@ def test_errors_name_the_expected_and_the_given_shape(data, tmp_path):
     with pytest.raises(ValueError, match=message):
         load_similarity(["wide"], vectors, features="made")
     name = saved("sgr", "cross")
-    with pytest.raises(ValueError, match=r"`cross` does not read .*regions \(N, R, 6\), got global vectors \(1, 6\)"):
+    with pytest.raises(ValueError, match=r"`cross` does not read .*regions \(N, R, 6\), got \(1, 6\), global vectors"):
         load_similarity([name], vectors, features="made")
     with pytest.raises(ValueError, match=r"`cross`: expected the name of the features .*one of made"):
         load_similarity([name], regions)

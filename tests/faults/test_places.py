@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.training.run_folder import locked
+from bcls._core.locks import lock_folder
 from tests.faults.faulty import as_other_user
 from tests.faults.records import tried
 from tests.faults.targets import MADE, REPLACED
@@ -45,7 +45,7 @@ def test_read_only_run_folder(public_folder):
     public_folder.chmod(0o555)
 
     def begin():
-        with locked(public_folder / "run"):
+        with lock_folder(public_folder / "run"):
             pass
 
     error = as_other_user(begin)
