@@ -103,3 +103,15 @@ def test_kills_at_random_times():
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["different"] == 0
+
+
+def test_changed_settings_are_reported_before_an_encoder_runs(tmp_path, monkeypatch):
+    data = make_data(tmp_path / "data")
+    train(settings(data, tmp_path / "run", epochs=1), model=TinyModel())
+
+    def set_up(*arguments, **options):
+        raise AssertionError("the settings are checked first")
+
+    monkeypatch.setattr("bcls.training.train.set_up", set_up)
+    with pytest.raises(ValueError, match=r"`resume`: expected the settings of the run, got lr: .* before, 0.5 now"):
+        train(settings(data, tmp_path / "run", epochs=1, lr=0.5, resume=True), model=TinyModel())

@@ -79,7 +79,8 @@ def main(arguments: Sequence[str]) -> int:
     if settings.images is not None and settings.texts is not None:
         similarity = load_embeddings(settings.images, settings.texts, split)
     else:
-        similarity = load_similarity(models, split, features=settings.features)
+        flag = "MODEL" if settings.models else "--similarity"
+        similarity = load_similarity(models, split, flag, features=settings.features)
     captions = None if settings.labels is None else CaptionVectors(split, settings.labels)
     options = {key: getattr(settings, key) for key in _OPTIONS}
     metrics = evaluate(split, similarity, captions=captions, **options)

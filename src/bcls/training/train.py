@@ -54,7 +54,7 @@ from bcls.training.cuda_graph import GraphedStep
 from bcls.training.distributed import any_process, average_gradients, gather_codes, start_accelerator
 from bcls.training.loader import Batch
 from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
-from bcls.training.optimization import all_negatives, hold_in_range, rate_at, set_rate
+from bcls.training.optimization import all_negatives, hold_in_range, numbers, rate_at, set_rate
 from bcls.training.page import write_report
 from bcls.training.sampler import Indices, sizes_of_ranks
 from bcls.training.setup import TrainState, data_identity, set_up
@@ -105,6 +105,8 @@ def train(
     with ExitStack() as stack:
         if main:
             stack.enter_context(lock_folder(folder, "a run that no other process trains", "wait for it, or stop it"))
+        config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
+        epochs = check_resumed_settings(folder, config) if config.resume else None
         state = set_up(config, model, dataset, labels=labels, show_progress=show_progress)
         stack.callback(state.close)
         config, accelerator, learner = state.config, state.accelerator, state.learner
@@ -115,7 +117,7 @@ def train(
         accelerator.wait_for_everyone()
 
         # ---------------------------------------------------------------------------------------------- Resume
-        at = resume_position(folder, state) if config.resume else Progress()
+        at = resume_position(folder, state, epochs) if config.resume else Progress()
         accelerator.wait_for_everyone()  # every process has read the checkpoint before the first one is written
         if main:
             write_yaml(folder / run_folder.CONFIG, replace(config, resume=False))
@@ -238,23 +240,15 @@ def train(
     return Result(folder, at.epoch, best, at.best_epoch, history, at.seconds)
 
 
-def resume_position(folder: Path, state: TrainState) -> Progress:
-    """Restore the last checkpoint of a run, after a check that settings and data are those of the run.
+def resume_position(folder: Path, state: TrainState, epochs: int | None) -> Progress:
+    """Restore the last checkpoint of a run, after a check that the data is that of the run.
 
-    Only ``epochs`` may change, to extend a run: it follows the schedule of the new number from there on.
+    A run whose number of epochs was ``epochs`` before is extended: it follows the schedule of the new number.
 
     Raises:
-        ValueError: Settings or data differ, or the checkpoint is damaged.
+        ValueError: The data differs, or the checkpoint is damaged.
     """
     config, last = state.config, folder / run_folder.CHECKPOINTS / run_folder.LAST
-    path = folder / run_folder.CONFIG
-    before = read_yaml(path)
-    if not isinstance(before, dict):
-        fail(str(path), "the settings of a run", repr(before), "put the file back, or start a new run")
-    epochs = before.get("epochs")
-    changed = differences({**before, "epochs": config.epochs}, config.as_dict())
-    if changed:
-        fail("resume", "the settings of the run", "; ".join(changed), "set them back, or start a new run")
     if not last.exists():
         return Progress()
     checkpoint = read_state(last)
@@ -274,6 +268,22 @@ def resume_position(folder: Path, state: TrainState) -> Progress:
             f"the {config.schedule} schedule of {config.epochs} epochs and continues at {lr:.3g}"
         )
     return at
+
+
+def check_resumed_settings(folder: Path, config: TrainConfig) -> int | None:
+    """Check that the settings are those of the run, ``epochs`` aside; return the number of epochs of the run.
+
+    Raises:
+        ValueError: Settings differ, or ``config.yaml`` is damaged.
+    """
+    path = folder / run_folder.CONFIG
+    before = read_yaml(path)
+    if not isinstance(before, dict):
+        fail(str(path), "the settings of a run", repr(before), "put the file back, or start a new run")
+    changed = differences({**before, "epochs": config.epochs}, config.as_dict())
+    if changed:
+        fail("resume", "the settings of the run", "; ".join(changed), "set them back, or start a new run")
+    return before.get("epochs")
 
 
 def is_finished(at: Progress, config: TrainConfig) -> bool:
