@@ -5,6 +5,7 @@ underscores; flags win over a file of settings wherever they stand; a new ``--lo
 arguments of the one it replaces, `reduction` aside; errors are one line.
 """
 
+import argparse
 import difflib
 import importlib
 import json
@@ -164,7 +165,8 @@ def _parser(
     )
     parser.add_argument("--config", action="config", help="YAML file with settings; flags override it")
     if imports:  # removed before parsing; listed here for --help
-        parser.add_argument("--import", metavar="MODULE", help="Python module that registers losses or models")
+        help_text = "Python module that registers losses or models"
+        parser.add_argument("--import", metavar="MODULE", default=argparse.SUPPRESS, help=help_text)
     classes = [one for one in reversed(settings.__mro__) if is_dataclass(one)]
     helps = {one.arg_name: one.description for cls in classes for one in docstring_parser.parse_from_object(cls).params}
     hints = get_type_hints(settings)
