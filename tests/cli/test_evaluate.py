@@ -64,7 +64,7 @@ def test_a_table(run):
     code, out, err = run("evaluate", "--similarity", "a.npy", "--data", "data", "--folds", "2")
     assert code == 0
     assert err == ""
-    assert "a.npy on made, test: 6 images, 12 captions, mean of 2 folds" in " ".join(out.split())
+    assert "a.npy on made, test: 6 images, 12 captions, recalls are means of 2 folds" in " ".join(out.split())
     assert all(word in out for word in ("R@1", "R@10", "RSUM", "median rank"))
 
 
@@ -117,7 +117,7 @@ def test_captions_are_read_once_for_figures_and_page(run, tmp_path):
     assert err.count("encoding with wordllama ...") == 1
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "from the captions by wordllama" in page
-    assert "mean of 2 folds" in page
+    assert "recalls are means of 2 folds" in page
     assert "tau-a" in page
 
 

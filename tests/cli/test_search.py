@@ -67,7 +67,7 @@ def test_nothing_fits(run, made):
     code, said, _ = run(made, "green", "--words", "wall")  # leaves the red photo alone
     assert code == 0
     assert "000-red-red.png" in said
-    assert said.endswith("nothing fits; these are the nearest photos. ranked by vectors\n")
+    assert said.endswith("nothing fits; these are the nearest results. ranked by vectors\n")
     assert json.loads(run(made, "green", "--words", "wall", "--json")[1])[0]["fits"] is False
     assert json.loads(run(made, "green", "--words", "wall", "--fitting", "--json")[1]) == []
     code, said, _ = run(made, "red", "--before", "1980")

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     metrics = evaluate(split, similarity, captions=captions, **options)
     name = settings.name or " + ".join(Path(file).name for file in models or [str(settings.images)])
     title = f"{name} on {split.name}, {settings.split}"
-    folds = f", mean of {settings.folds} folds" if settings.folds > 1 else ""
+    folds = f", recalls are means of {settings.folds} folds" if settings.folds > 1 else ""
     if settings.html is not None:
         labels = None
         if captions is not None:

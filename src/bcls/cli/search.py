@@ -106,7 +106,7 @@ def _show(service: "Service", title: str, settings: SearchSettings, result: "Sea
     from bcls.search.sheets import contact_sheet, page
 
     hits = [hit for hit in result.hits if hit.fits or not settings.fitting]
-    note = _note(result)
+    note = _note(result, shown=len(hits))
     photos = [hit for hit in hits if isinstance(hit, Hit)]
     if settings.contact is not None:
         write_whole(Path(settings.contact), contact_sheet(service, photos))
@@ -122,10 +122,12 @@ def _show(service: "Service", title: str, settings: SearchSettings, result: "Sea
     print(note)
 
 
-def _note(result: "SearchResult[Any]") -> str:
+def _note(result: "SearchResult[Any]", *, shown: int) -> str:
     if not result.hits:
         return "no photo passes the filters"
-    note = "" if result.fits else "nothing fits; these are the nearest photos. "
+    if not result.fits and not shown:
+        return "nothing fits"
+    note = "" if result.fits else "nothing fits; these are the nearest results. "
     if result.reranked:
         return note + f"the first {result.reranked} were found by vectors and ranked again by cross attention"
     return note + "ranked by vectors"

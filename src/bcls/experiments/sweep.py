@@ -195,8 +195,11 @@ def _do_in_processes(
             stack.callback(worker.join)
         for worker in workers:
             stack.callback(worker.terminate)  # SIGTERM: a run in training writes a checkpoint
-        while all(not worker.exitcode for worker in workers) and any(worker.is_alive() for worker in workers):
-            wait([worker.sentinel for worker in workers if worker.is_alive()])
+        # The list is made once: a worker may end at any moment, and waiting for an empty list never returns.
+        while alive := [worker.sentinel for worker in workers if worker.is_alive()]:
+            if any(worker.exitcode for worker in workers):
+                break
+            wait(alive)
     reports: dict[str, str] = {}
     while not messages.empty():
         reports.update([messages.get()])

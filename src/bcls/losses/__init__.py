@@ -3,6 +3,10 @@
 Every loss is called as ``loss(similarity, relevance=None, *, image_ids=None)`` and returns a scalar;
 :class:`StreamingBCLSLoss` is called with embeddings instead of a matrix. To add a loss to this package, import it here
 and register its name below.
+
+On a CUDA device with Triton, BCLS, the window loss, the Kendall loss and the soft-negative triplet loss run fused
+kernels (:mod:`bcls.losses.fused`, behind :mod:`bcls.losses.backends`). Elsewhere, and inside :func:`without_kernels`,
+every loss runs its plain form in torch, which defines its value.
 """
 
 from functools import partial

@@ -26,7 +26,7 @@ FILE = "index.json"
 FORMAT = "bcls-index"
 VERSION = 1
 #: A model, or its name or folder; by default the model of the index.
-ModelInput: TypeAlias = "str | RetrievalModel | None"
+ModelInput: TypeAlias = "str | Path | RetrievalModel | None"
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class Index:
         from bcls.models import load
 
         name = type(model).__name__
-        if model is None or isinstance(model, str):
-            name = model or self.manifest.model
+        if model is None or isinstance(model, str | Path):
+            name = str(model or self.manifest.model)
             model = load(name)
         self.manifest.check_model(self.folder, model, name)
         return model.eval()

@@ -61,8 +61,8 @@ class PhotoIndex:
             ValueError: An option is invalid, there are no photos, or ``out`` contains something else.
             OSError: Photos are missing, or the disk is full or read-only.
         """
-        if model is None or isinstance(model, str):
-            build_index(photos, _settings(out, model, options))
+        if model is None or isinstance(model, str | Path):
+            build_index(photos, _settings(out, None if model is None else str(model), options))
         else:
             build_index(photos, _settings(out, type(model).__name__, options), model=model)
         return cls(out, model)
