@@ -52,8 +52,8 @@ def parse(
         command: Name of the command, such as ``data check``.
         description: What it does, for ``--help``.
         settings: A dataclass; the `Attributes` of its docstring are the help of the arguments. A ``bool`` is a switch
-            with a ``--no-`` form, a ``list[str]`` takes one value or more, and a field with a name of one letter has a short
-            flag as well.
+            with a ``--no-`` form, a ``list[str]`` takes one value or more, and a field with a name of one letter has a
+            short flag as well.
         arguments: Arguments after the command.
         positional: Fields that are positional arguments, with the names that ``--help`` shows: ``{"folder": "DIR"}``.
             A ``str`` is required, ``str | None`` optional, and a ``list[str]`` takes any number.
