@@ -18,7 +18,6 @@ _ABOUT = {
     "killed at every step": "From one step on, nothing more is written to disk, as if the process were killed: no file "
     "is opened for writing, renamed, removed or flushed. Repeated for every step.",
     "full disk": "The kernel limits the size of files, from zero bytes up to the size that is needed.",
-    "killed workers": "A worker process is killed with SIGKILL.",
     "lost network": "The server is killed while a client is connected.",
     "read-only folder": "An unprivileged user writes into a folder without permission.",
     "two processes": "Another process holds the lock, and is then killed.",

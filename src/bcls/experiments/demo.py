@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -118,7 +117,7 @@ def prepare(settings: DemoSettings, folder: Path) -> DemoData:
     """
     scenes = make_scenes(settings.images, seed=0)
     with progress("drawing scenes", settings.images) as step:
-        pixels = render_all(scenes.scenes, size=SIDE, workers=min(2, os.cpu_count() or 1))
+        pixels = render_all(scenes.scenes, size=SIDE)
         step(settings.images)
     write_scenes(folder, scenes, pixels, settings.sizes)
     dataset = open_dataset(folder)

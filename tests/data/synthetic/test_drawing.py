@@ -44,13 +44,11 @@ def test_size_and_kind(scenes, size):
     assert image.mode == "RGB"
 
 
-def test_render_all_is_the_same_for_any_number_of_workers(scenes):
-    one = render_all(scenes, size=40, workers=1)
-    two = render_all(scenes, size=40, workers=2)
-    assert one.shape == (130, 40, 40, 3)
-    assert one.dtype == np.uint8
-    np.testing.assert_array_equal(one, two)
-    np.testing.assert_array_equal(one[77], np.asarray(render(scenes[77], 40)))
+def test_render_all_stacks_the_images_of_render(scenes):
+    pixels = render_all(scenes, size=40)
+    assert pixels.shape == (130, 40, 40, 3)
+    assert pixels.dtype == np.uint8
+    np.testing.assert_array_equal(pixels[77], np.asarray(render(scenes[77], 40)))
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -107,12 +105,6 @@ def test_bad_sizes_are_refused(scenes, size):
     for draw in (lambda: render(scenes[0], size), lambda: render_all(scenes, size)):
         with pytest.raises(ValueError, match=r"`size`: expected a whole number not below 32, got .*; use at least"):
             draw()
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5])
-def test_bad_workers_are_refused(scenes, workers):
-    with pytest.raises(ValueError, match=r"`workers`: expected a whole number not below 1, got .*; use at least"):
-        render_all(scenes, workers=workers)
 
 
 def test_no_scenes_are_refused():

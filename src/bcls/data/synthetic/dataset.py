@@ -5,14 +5,10 @@ file name without extension), ``caption_id``, ``text`` and ``split``; and ``scen
 scene graph and the facts that its captions state.
 """
 
-import errno
 import io
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,8 +29,6 @@ DEFAULT_SIZE = 96
 MIN_SIZE = 32
 _OVERSAMPLING = 2
 _NOISE = 3.0
-# Scenes per task: large enough that the transfer between processes costs little compared with the drawing.
-_CHUNK = 64
 _T = TypeVar("_T")
 
 
@@ -123,43 +117,22 @@ def render(scene: Scene, size: int = DEFAULT_SIZE) -> Image.Image:
     return Image.fromarray(np.clip(smooth + noise, 0, 255).astype(np.uint8))
 
 
-def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE, workers: int = 1) -> npt.NDArray[np.uint8]:
-    """Draw many scenes, optionally in several processes.
+def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE) -> npt.NDArray[np.uint8]:
+    """Draw many scenes.
 
     Args:
         scenes: The scenes.
         size: Side of the images in pixels.
-        workers: Number of processes; 1 draws in this process. Processes are spawned, so a script that uses more than
-            one must put its code under ``if __name__ == "__main__":``.
 
     Returns:
-        Array (N, size, size, 3), which does not depend on the number of workers.
+        Array (N, size, size, 3).
 
     Raises:
-        ValueError: There is no scene, or ``size`` or ``workers`` is too small or not an integer.
-        OSError: A process was killed.
+        ValueError: There is no scene, or ``size`` is too small or not an integer.
     """
     size = check_whole("size", size, least=MIN_SIZE)
-    workers = check_whole("workers", workers, least=1)
     if len(scenes) == 0:
         fail("scenes", "at least one", "none", "pass those of `make_scenes`")
-    chunks = [scenes[start : start + _CHUNK] for start in range(0, len(scenes), _CHUNK)]
-    workers = min(workers, len(chunks))
-    if workers == 1:
-        return np.concatenate([_render_chunk(chunk, size) for chunk in chunks])
-    # Spawned, not forked: a forked process may hang if its parent has threads, and torch starts some.
-    try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            return np.concatenate(list(pool.map(_render_chunk, chunks, [size] * len(chunks))))
-    except (BrokenProcessPool, OSError) as error:
-        # A process that is killed while it receives work leaves a closed pipe, an error without a number.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        reason = "a drawing process was killed; if the memory is full, use fewer workers"
-        raise OSError(errno.ECHILD, reason) from error
-
-
-def _render_chunk(scenes: Sequence[Scene], size: int) -> npt.NDArray[np.uint8]:
     return np.stack([np.asarray(render(scene, size)) for scene in scenes])
 
 
@@ -169,7 +142,6 @@ def save(
     *,
     splits: Sequence[str] | None = None,
     size: int = DEFAULT_SIZE,
-    workers: int = 1,
 ) -> None:
     """Draw a dataset and write it to a folder.
 
@@ -180,17 +152,16 @@ def save(
         folder: Output folder; it is created if needed, and existing files of the same names are replaced.
         splits: ``"train"``, ``"val"`` or ``"test"`` for each image; all ``"train"`` by default.
         size: Side of the images in pixels.
-        workers: Number of processes that draw.
 
     Raises:
-        ValueError: There is not one known split per image, or ``size`` or ``workers`` is too small.
+        ValueError: There is not one known split per image, or ``size`` is too small.
     """
     splits = ["train"] * len(dataset.scenes) if splits is None else splits
     if len(splits) != len(dataset.scenes):
         fail("splits", f"one split for each of the {len(dataset.scenes)} images", len(splits), "pass one per image")
     for split in splits:
         check_choice("splits", split, SPLITS)
-    pixels = render_all(dataset.scenes, size=size, workers=workers)
+    pixels = render_all(dataset.scenes, size=size)
     folder = Path(folder)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     captions: list[list[Caption]] = [[] for _ in dataset.scenes]

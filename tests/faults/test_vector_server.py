@@ -1,71 +1,17 @@
-"""Killed workers: drawing processes, and the vector server."""
+"""A vector server that is killed."""
 
-import errno
-import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bcls.data.synthetic import make_scenes
-from bcls.data.synthetic.dataset import render_all
 from bcls.search.engine import VectorRow
 from bcls.search.index import open_engine
 from tests.faults.records import tried
-
-
-def kill_a_child(stop):
-    """Kill the first process that the pool starts."""
-    while not stop.is_set():
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                number, _, rest = path.read_text().partition(" (")
-                parent = int(rest.rpartition(") ")[2].split()[1])
-                words = (path.parent / "cmdline").read_bytes()
-            except (OSError, IndexError):
-                continue
-            if parent == os.getpid() and b"spawn_main" in words:
-                os.kill(int(number), signal.SIGKILL)
-                return
-        time.sleep(0.01)
-
-
-def test_killed_drawing_process():
-    scenes = make_scenes(130, seed=0).scenes
-    stop = threading.Event()
-    killer = threading.Thread(target=kill_a_child, args=(stop,))
-    killer.start()
-    try:
-        with pytest.raises(OSError, match="a drawing process was killed"):
-            render_all(scenes, size=32, workers=2)
-    finally:
-        stop.set()
-        killer.join()
-    tried("killed workers", "drawing of scenes", 1, "one-line error; nothing was written")
-
-
-def test_drawing_process_killed_while_it_receives_work(monkeypatch):
-    scenes = make_scenes(130, seed=0).scenes
-
-    def given(error):
-        def submit(*_, **__):
-            raise error
-
-        monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
-
-    given(OSError("handle is closed"))
-    with pytest.raises(OSError, match="a drawing process was killed"):
-        render_all(scenes, size=32, workers=2)
-    given(OSError(errno.EAGAIN, "no more processes"))
-    with pytest.raises(OSError, match="no more processes"):
-        render_all(scenes, size=32, workers=2)
 
 
 @pytest.fixture
