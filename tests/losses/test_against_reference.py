@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bcls.losses import SAMLoss, from_name
 from tests.losses.factories import assert_equals_reference, batches, untied, value_and_gradient
-from tests.reference import kendall_loss, triplet
+from tests.reference import graded, kendall_loss, triplet
 
 CASES = {
     "triplet": (triplet.triplet, [{}, {"margin": 0.0}]),
@@ -31,6 +31,15 @@ CASES = {
         kendall_loss.ladder,
         [{}, {"thresholds": (0.6, -0.2), "margins": (0.1, 0.05, 0.02), "weights": (0.5, 0.125)}],
     ),
+    "csa": (graded.csa, [{}, {"temperature": 0.1, "label_temperature": 0.2}]),
+    "xclr": (graded.xclr, [{}, {"temperature": 0.5, "label_temperature": 1.0}]),
+    "cwcl": (graded.cwcl, [{}, {"temperature": 0.5}]),
+    "sndcg": (graded.sndcg, [{}, {"temperature": 0.2}]),
+    "listmle": (graded.listmle, [{}, {"temperature": 0.1}, {"temperature": 0.001}]),
+    "rnc": (graded.rnc, [{}, {"temperature": 1.0}, {"temperature": 0.001}]),
+    "lambda": (graded.lambda_loss, [{}, {"weighting": "ndcg2++"}, {"weighting": "none", "sigma": 3.0}]),
+    "smooth-ap": (graded.smooth_ap, [{}, {"temperature": 0.2, "threshold": 0.5}]),
+    "recall": (graded.recall, [{}, {"temperature": 0.2, "threshold": 0.0, "ks": (1, 2), "k_temperature": 0.3}]),
 }
 PARAMETERS = [(name, arguments) for name, (_, variants) in CASES.items() for arguments in variants]
 
@@ -42,7 +51,7 @@ def test_value_and_gradient(name, arguments, batch):
     assert_equals_reference(name, arguments, CASES[name][0], batch)
 
 
-@pytest.mark.parametrize("name", ["triplet", "triplet-hn", "triplet-sn", "infonce", "sigmoid"])
+@pytest.mark.parametrize("name", ["triplet", "triplet-hn", "triplet-sn", "infonce", "sigmoid", "smooth-ap", "recall"])
 @given(batch=batches())
 @settings(max_examples=15, deadline=None)
 def test_binary_losses_without_labels(name, batch):

@@ -77,6 +77,8 @@ def test_kendall_of_the_matching_pair_is_the_triplet_loss(batch):
 def test_order_of_the_batch_does_not_matter(name, arguments, batch, data):
     similarity, relevance, image_ids = batch
     similarity = untied(similarity)
+    if name == "listmle":  # ties in the labels are broken by the index
+        relevance = untied(relevance / 2)
     order = data.draw(st.permutations(range(len(similarity))))
     loss = from_name(name, **arguments)
     value, gradient = value_and_gradient(loss, similarity, relevance, image_ids=image_ids)

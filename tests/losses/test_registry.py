@@ -38,6 +38,15 @@ CHANGED = {
     "sam": {"temperature": 2.0, "sampling": "hard", "weight": 2.0},
     "infonce": {"temperature": 0.5},
     "sigmoid": {"scale": 3.0, "bias": -1.0},
+    "csa": {"temperature": 0.2, "label_temperature": 0.5},
+    "xclr": {"temperature": 0.2, "label_temperature": 0.5},
+    "cwcl": {"temperature": 0.2},
+    "sndcg": {"temperature": 0.2},
+    "listmle": {"temperature": 0.2},
+    "rnc": {"temperature": 0.2},
+    "lambda": {"weighting": "ndcg2++", "sigma": 2.0},
+    "smooth-ap": {"temperature": 0.2, "threshold": 0.5},
+    "recall": {"temperature": 0.2, "threshold": 0.5, "ks": (1, 2), "k_temperature": 0.5},
 }
 
 

@@ -17,8 +17,23 @@ from bcls.losses.bcls import BCLSLoss, bcls_loss
 from bcls.losses.contrastive import InfoNCELoss, SigmoidLoss, infonce_loss, sigmoid_loss
 from bcls.losses.kendall import KendallLoss, KendallWindowLoss, kendall_loss, kendall_window_loss
 from bcls.losses.ladder import AdaptiveLadderLoss, LadderLoss, adaptive_ladder_loss, ladder_loss
+from bcls.losses.listwise import (
+    LambdaLoss,
+    ListMLELoss,
+    RankNContrastLoss,
+    RecallSurrogateLoss,
+    SmoothAPLoss,
+    SmoothNDCGLoss,
+    lambda_loss,
+    listmle_loss,
+    rank_n_contrast_loss,
+    recall_surrogate_loss,
+    smooth_ap_loss,
+    smooth_ndcg_loss,
+)
 from bcls.losses.registry import LOSSES, SumLoss, from_name, register_loss
 from bcls.losses.sam import SAMLoss, sam_loss
+from bcls.losses.soft_labels import CWCLLoss, SoftLabelKLLoss, XCLRLoss, cwcl_loss, soft_label_kl_loss, xclr_loss
 from bcls.losses.streaming import StreamingBCLSLoss
 from bcls.losses.triplet import (
     TripletHardLoss,
@@ -42,38 +57,65 @@ register_loss("ladder-adaptive", AdaptiveLadderLoss)
 register_loss("sam", SAMLoss)
 register_loss("infonce", InfoNCELoss)
 register_loss("sigmoid", SigmoidLoss)
+register_loss("csa", SoftLabelKLLoss)
+register_loss("xclr", XCLRLoss)
+register_loss("cwcl", CWCLLoss)
+register_loss("sndcg", SmoothNDCGLoss)
+register_loss("listmle", ListMLELoss)
+register_loss("rnc", RankNContrastLoss)
+register_loss("lambda", LambdaLoss)
+register_loss("smooth-ap", SmoothAPLoss)
+register_loss("recall", RecallSurrogateLoss)
 
 __all__ = [
     "LOSSES",
     "AdaptiveLadderLoss",
     "BCLSLoss",
     "Batch",
+    "CWCLLoss",
     "InfoNCELoss",
     "KendallLoss",
     "KendallWindowLoss",
     "LadderLoss",
+    "LambdaLoss",
+    "ListMLELoss",
+    "RankNContrastLoss",
+    "RecallSurrogateLoss",
     "RetrievalLoss",
     "SAMLoss",
     "SigmoidLoss",
+    "SmoothAPLoss",
+    "SmoothNDCGLoss",
+    "SoftLabelKLLoss",
     "StreamingBCLSLoss",
     "SumLoss",
     "TripletHardLoss",
     "TripletLoss",
     "TripletSoftLoss",
+    "XCLRLoss",
     "adaptive_ladder_loss",
     "bcls_loss",
     "check_now",
+    "cwcl_loss",
     "from_name",
     "infonce_loss",
     "kendall_loss",
     "kendall_window_loss",
     "ladder_loss",
+    "lambda_loss",
+    "listmle_loss",
+    "rank_n_contrast_loss",
+    "recall_surrogate_loss",
     "reduce",
     "register_loss",
     "sam_loss",
     "sigmoid_loss",
+    "smooth_ap_loss",
+    "smooth_ndcg_loss",
+    "soft_label_kl_loss",
     "triplet_hard_loss",
     "triplet_loss",
     "triplet_soft_loss",
     "without_kernels",
+    "xclr_loss",
 ]

@@ -1,8 +1,8 @@
 """Base class of the losses: one call, named terms, one reduction; and the checked input of a loss."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,8 @@ class RetrievalLoss(nn.Module):
 
     #: Whether ``relevance`` must lie in [-1, 1].
     bounded = True
+    #: Arguments that ``learn_temperature=True`` turns into parameters, with the range they are clamped to.
+    learnable: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -91,6 +93,29 @@ class RetrievalLoss(nn.Module):
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """Named terms of the loss, reduced and weighted, for checked input."""
         raise NotImplementedError
+
+    def check_learnable(
+        self, argument: str, value: float | nn.Parameter, hint: str, *, learn: bool, above: float = 0.0
+    ) -> float | nn.Parameter:
+        """Check an argument in :attr:`learnable`, and turn a number into a parameter if ``learn`` is true."""
+        if isinstance(value, nn.Parameter):
+            if value.numel() != 1:
+                fail(argument, "a number or an nn.Parameter with one element", f"shape {tuple(value.shape)}", hint)
+            return value
+        if hasattr(value, "requires_grad"):
+            fail(argument, "a number or an nn.Parameter", "a plain tensor", "wrap it in nn.Parameter to learn it")
+        value = check_number(argument, value, hint, above=above)
+        low, high = self.learnable[argument]
+        if learn and not low <= value <= high:
+            fail(argument, f"an initial value in [{low:g}, {high:g}], since it is learned", f"{value:g}", hint)
+        return nn.Parameter(torch.tensor(value)) if learn else value
+
+    def learned(self, argument: str) -> float | Tensor:
+        """Value of an argument in :attr:`learnable`; a parameter is clamped to its range, its gradient is not."""
+        value = getattr(self, argument)
+        if not isinstance(value, nn.Parameter):
+            return float(value)
+        return value + (value.clamp(*self.learnable[argument]) - value).detach()
 
     def fuses(self, batch: Batch) -> bool:
         """Whether :meth:`compute` uses a fused kernel for this batch that checks the values itself."""
@@ -118,6 +143,36 @@ class RetrievalLoss(nn.Module):
     ) -> Tensor:
         """The loss, a differentiable scalar."""
         return total(self.terms(similarity, relevance, image_ids=image_ids))
+
+
+class AnchorLoss(RetrievalLoss):
+    """Base class of losses that are a mean over anchors and over the two directions.
+
+    A subclass implements :meth:`anchors` for one direction.
+
+    Args:
+        reduction: ``"mean"`` averages over the anchors, ``"sum"`` adds them.
+    """
+
+    #: Name of the term.
+    name: ClassVar[str]
+    #: Whether ``relevance`` is required; otherwise the label is 1 for pairs of the same image and -inf for others.
+    needs_labels: ClassVar[bool] = True
+
+    def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
+        """Loss of each anchor, ``(B,)``, from matrices ``(B, B)`` whose rows are the anchors."""
+        raise NotImplementedError
+
+    def compute(self, batch: Batch) -> dict[str, Tensor]:
+        """See :meth:`RetrievalLoss.compute`."""
+        scores, same = batch.similarity, batch.same_image
+        if batch.relevance is None and not self.needs_labels:
+            labels = scores.new_full((), -torch.inf).expand_as(scores).masked_fill(same, 1.0)
+        else:
+            labels = batch.labels
+        value = self.anchors(scores.contiguous(), labels.contiguous(), same)
+        value = value + self.anchors(scores.T.contiguous(), labels.T.contiguous(), same)
+        return {self.name: reduce(value.sum() / 2, batch.size, self.reduction)}
 
 
 def as_function(kind: type[RetrievalLoss], name: str) -> Callable[..., Tensor]:
@@ -188,19 +243,6 @@ def terms_of(loss: nn.Module, batch: Batch, name: str) -> dict[str, Tensor]:
 def numbers_like(tensor: Tensor, values: Sequence[float]) -> Tensor:
     """A vector of a tensor's type, created on its device: a CUDA graph cannot record a copy from the host."""
     return torch.stack([tensor.new_full((), value) for value in values]) if values else tensor.new_zeros(0)
-
-
-def number_or_parameter(
-    argument: str, value: float | nn.Parameter, hint: str, *, above: float = -float("inf")
-) -> float | nn.Parameter:
-    """Check a number; a scalar parameter is returned as it is, since the optimizer changes it."""
-    if isinstance(value, nn.Parameter):
-        if value.numel() != 1:
-            fail(argument, "a number or an nn.Parameter with one element", f"shape {tuple(value.shape)}", hint)
-        return value
-    if hasattr(value, "requires_grad"):
-        fail(argument, "a number or an nn.Parameter", "a plain tensor", "wrap it in nn.Parameter to learn it")
-    return check_number(argument, value, hint, above=above)
 
 
 def check_batch(

@@ -1,10 +1,14 @@
 """Contrastive losses for comparison: InfoNCE (CLIP) and the pairwise sigmoid loss (SigLIP)."""
 
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, number_or_parameter, reduce
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
 
 
 class InfoNCELoss(RetrievalLoss):
@@ -18,6 +22,7 @@ class InfoNCELoss(RetrievalLoss):
 
     Args:
         temperature: :math:`t`; a number, or an ``nn.Parameter`` to learn it.
+        learn_temperature: Learn :math:`t`, starting from ``temperature``; at least 0.01, as in CLIP.
         reduction: ``"mean"`` divides the sum by B, which is CLIP's loss.
 
     Inputs:
@@ -37,13 +42,23 @@ class InfoNCELoss(RetrievalLoss):
     Reference: CLIP (Radford et al., 2021).
     """
 
-    def __init__(self, temperature: float | nn.Parameter = 0.05, reduction: Reduction = "mean") -> None:
+    learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.01, math.inf)}
+
+    def __init__(
+        self,
+        temperature: float | nn.Parameter = 0.05,
+        reduction: Reduction = "mean",
+        *,
+        learn_temperature: bool = False,
+    ) -> None:
         super().__init__(reduction)
-        self.temperature = number_or_parameter("temperature", temperature, "0.05 suits cosines", above=0)
+        self.temperature = self.check_learnable(
+            "temperature", temperature, "0.05 suits cosines", learn=learn_temperature
+        )
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        logits = batch.similarity / self.temperature
+        logits = batch.similarity / self.learned("temperature")
         own = logits.diagonal()
         counted = batch.negatives | torch.eye(batch.size, dtype=torch.bool, device=logits.device)
         # Finite, since log-sum-exp over -inf has a NaN gradient; the matching pair always counts, so no row is empty.
@@ -66,6 +81,7 @@ class SigmoidLoss(RetrievalLoss):
     Args:
         scale: :math:`a`; a number, or an ``nn.Parameter`` to learn it.
         bias: :math:`b`; likewise. The defaults are the initial values of SigLIP.
+        learn_temperature: Learn scale and bias, starting from their values; the scale is at least 0.01.
         reduction: ``"mean"`` divides the sum by B, which is SigLIP's loss.
 
     Inputs:
@@ -84,16 +100,23 @@ class SigmoidLoss(RetrievalLoss):
     Reference: SigLIP (Zhai et al., 2023).
     """
 
+    learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"scale": (0.01, math.inf), "bias": (-math.inf, math.inf)}
+
     def __init__(
-        self, scale: float | nn.Parameter = 10.0, bias: float | nn.Parameter = -10.0, reduction: Reduction = "mean"
+        self,
+        scale: float | nn.Parameter = 10.0,
+        bias: float | nn.Parameter = -10.0,
+        reduction: Reduction = "mean",
+        *,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__(reduction)
-        self.scale = number_or_parameter("scale", scale, "SigLIP starts at 10", above=0)
-        self.bias = number_or_parameter("bias", bias, "SigLIP starts at -10")
+        self.scale = self.check_learnable("scale", scale, "SigLIP starts at 10", learn=learn_temperature)
+        self.bias = self.check_learnable("bias", bias, "SigLIP starts at -10", learn=learn_temperature, above=-math.inf)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        logits = self.scale * batch.similarity + self.bias
+        logits = self.learned("scale") * batch.similarity + self.learned("bias")
         # Not softplus, which torch replaces by a linear function above 20.
         wrong = torch.where(batch.negatives, functional.logsigmoid(-logits), 0.0).sum()
         value = -wrong - functional.logsigmoid(logits.diagonal()).sum()

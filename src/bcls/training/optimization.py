@@ -5,13 +5,14 @@ The learning rate is a pure function of the step, so a checkpoint need not store
 
 import math
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import nn
 
 from bcls._core.errors import check_choice, check_number, fail, prefix_errors
-from bcls.losses import RetrievalLoss, TripletLoss, from_name
+from bcls.losses import LOSSES, InfoNCELoss, RetrievalLoss, TripletLoss, from_name
 from bcls.training.config import TrainConfig
 
 #: Parameter group of the parameters of the loss, such as its temperature.
@@ -90,13 +91,6 @@ def rate_at(epoch: int, step: int, steps: int, config: TrainConfig) -> float:
     return 1.0
 
 
-#: Arguments that a loss can learn, with their initial and smallest values.
-LEARNABLE: dict[str, dict[str, tuple[float, float]]] = {
-    "infonce": {"temperature": (0.05, 0.01)},
-    "sigmoid": {"scale": (10.0, 0.01), "bias": (-10.0, -float("inf"))},
-}
-
-
 def make_loss(
     settings: Mapping[str, Any], initial_temperature: float | None = None, initial_bias: float | None = None
 ) -> RetrievalLoss:
@@ -104,8 +98,8 @@ def make_loss(
 
     Args:
         settings: ``name``, arguments of :func:`bcls.losses.from_name` (of a sum as ``infonce.temperature`` or as a
-            mapping below ``infonce``), and ``learn_temperature`` to learn the temperature of ``infonce`` or scale and
-            bias of ``sigmoid`` along with the weights.
+            mapping below ``infonce``), and ``learn_temperature`` to learn the temperature (of ``sigmoid`` the scale and
+            bias) along with the weights; in a sum, of every part that has one.
         initial_temperature: Initial value of a learned temperature of ``infonce`` that is not given: the model's own.
         initial_bias: The model's own bias, if it was trained with a sigmoid loss: scale and bias of ``sigmoid`` then
             start from the model's, unless they are given.
@@ -128,21 +122,19 @@ def make_loss(
     if not isinstance(learn, bool):
         fail("loss.learn_temperature", "true or false", repr(learn), "write it without quotes")
     if learn:
-        able = [part for part in parts if part in LEARNABLE]
-        if not able:
-            fail("loss.learn_temperature", f"a loss among {', '.join(LEARNABLE)}", name, "leave it out")
-        own = {} if initial_temperature is None else {"temperature": initial_temperature}
-        if initial_temperature is not None and initial_bias is not None:
-            # A scale is useful only with its bias: together they decide from which cosine on a pair is a match.
-            own |= {"scale": 1 / initial_temperature, "bias": initial_bias}
-        for part in able:
-            for argument, (usual, _) in LEARNABLE[part].items():
-                start = own.get(argument, usual)
-                key = f"{part}.{argument}" if len(parts) > 1 else argument
-                arguments[key] = nn.Parameter(torch.tensor(float(arguments.get(key, start))))
-    for key in arguments:
-        if key.startswith("learn"):
-            check_choice(f"loss.{key}", key, ["learn_temperature"])
+        able = [one for one, loss in LOSSES.items() if "learn_temperature" in signature(loss).parameters]
+        if not set(parts) & set(able):
+            fail("loss.learn_temperature", f"a loss among {', '.join(able)}", name, "leave it out")
+        initial: dict[str, dict[str, float]] = {}
+        if initial_temperature is not None:
+            initial["infonce"] = {"temperature": max(initial_temperature, InfoNCELoss.learnable["temperature"][0])}
+            if initial_bias is not None:
+                # A scale is useful only with its bias: together they decide from which cosine on a pair is a match.
+                initial["sigmoid"] = {"scale": 1 / initial_temperature, "bias": initial_bias}
+        for part in set(parts) & set(able):
+            prefix = f"{part}." if len(parts) > 1 else ""
+            own = {f"{prefix}{argument}": value for argument, value in initial.get(part, {}).items()}
+            arguments = own | arguments | {f"{prefix}learn_temperature": True}
     with prefix_errors("loss."):
         return from_name(name, **arguments)
 
@@ -162,12 +154,11 @@ def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
 
 @torch.no_grad()
 def hold_in_range(loss: nn.Module) -> None:
-    """Clamp learned temperatures to the range of the loss; at least 0.01, as in CLIP."""
-    for name, parameter in loss.named_parameters():
-        argument = name.rsplit(".", 1)[-1]
-        for learnable in LEARNABLE.values():
-            if argument in learnable:
-                parameter.clamp_(min=learnable[argument][1])
+    """Clamp learned temperatures to the ranges of their losses."""
+    for part in loss.modules():
+        for argument, bounds in getattr(part, "learnable", {}).items():
+            if isinstance(value := getattr(part, argument), nn.Parameter):
+                value.clamp_(*bounds)
 
 
 def numbers(value: Any) -> Any:
