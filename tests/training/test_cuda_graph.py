@@ -31,6 +31,7 @@ def test_a_cpu_is_refused_before_the_data_is_read(tmp_path):
 MODELS = {
     "vsepp": {"name": "vsepp", "width": 16, "word_width": 8},
     "dual": {"name": "dual", "image": "features", "text": "gru", "width": 16},
+    "unimodal": {"name": "dual", "image": "features", "text": "gru", "width": 16, "unimodal": 8},
 }
 
 
@@ -42,6 +43,9 @@ def test_recorded_steps_equal_ordinary_steps(name, more, tmp_path):
     """Without dropout, whose masks have the shape of the padding, steps agree to rounding."""
     data = make_data(tmp_path / "data", images=60)
     loss = {"name": "infonce", "learn_temperature": True}
+    if name == "unimodal":
+        pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')
+        more = {**more, "labels": "wordllama", "unimodal_weight": 0.5}
     asked = settings(
         data, "", model=MODELS[name], loss=loss, device="cuda", word_threshold=1, val_split=None, lr=1e-3, **more
     )
