@@ -143,7 +143,7 @@ def set_up(
     loss.to(device)
     groups, learned = model.parameter_groups(), list(loss.parameters())
     optimizer = make_optimizer({**groups, LOSS_GROUP: learned} if learned else groups, config, device)
-    if config.labels != "none":
+    if config.labels != "none" and (labels is None or val_split is not None):
         fingerprint(config.labels)  # raises if the text encoder is not available
 
     # From here on encoders run.
