@@ -10,18 +10,20 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from bcls.data.dataset import open_dataset
 from bcls.losses import from_name
 from bcls.models import build
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.distributed import average_gradients, shutdown_distributed
 from bcls.training.setup import set_up
-from bcls.training.train import score_pairs, train
+from bcls.training.train import encode_pairs, score_pairs, train
 from tests.training.factories import WIDTH, TinyModel, WordModel, settings
 
 #: Model, loss, and the dataset with the features that it takes.
 CASES = (
     ("vsepp", "bcls", "vectors"),
     ("dual", "infonce", "vectors"),
+    ("unimodal", "infonce", "vectors"),
     ("words", "triplet-sn", "regions"),
     ("sgr", "bcls", "regions"),
     ("saf", "bcls", "regions"),
@@ -43,8 +45,9 @@ def make(name):
     if name == "words":
         return WordModel()
     plain = {"name": name, "words": WORDS, "features": WIDTH, "width": 8, "word_width": 6}
-    if name == "dual":
+    if name in {"dual", "unimodal"}:
         plain |= {"image": "features", "text": "gru", "states": 8, "dropout_images": 0.0, "dropout_texts": 0.0}
+        plain |= {"name": "dual", "unimodal": 5 if name == "unimodal" else 0}
     if name in {"sgr", "saf"}:
         plain |= {"similarity_width": 8, "regions": 4, "dropout": 0.0}
     model = build(plain)
@@ -53,13 +56,19 @@ def make(name):
 
 def gradients(data, out, name, loss):
     start = {"name": "infonce", "learn_temperature": True} if loss == "infonce" else {"name": "triplet-sn"}
-    run = set_up(settings(data, out, batch=7, loss=start), make(name))
-    criterion = run.learner.loss if loss == "infonce" else from_name(loss)
-    captions, owner = run.plan(0)[0][0], run.train.image_of_caption
+    owner = open_dataset(data).split("train").image_of_caption
     vectors = np.random.default_rng(0).standard_normal((len(owner), 4))
     labels = BatchLabels(vectors, owner, "max", torch.device("cpu"))
-    similarity = score_pairs(run, next(run.loader.batches([captions], 0)))
+    more = {"labels": "minilm", "val_split": None, "unimodal_weight": 0.5} if name == "unimodal" else {}
+    run = set_up(settings(data, out, batch=7, loss=start, **more), make(name), labels=labels)
+    criterion = run.learner.loss if loss == "infonce" else from_name(loss)
+    captions = run.plan(0)[0][0]
+    batch = next(run.loader.batches([captions], 0))
+    codes = encode_pairs(run, batch)
+    similarity = score_pairs(run, *codes)
     value = criterion(similarity, labels(captions), image_ids=torch.from_numpy(owner[captions]))
+    if name == "unimodal":
+        value = value + run.model.unimodal(*(one.values for one in codes), *batch.unimodal)
     run.accelerator.backward(value)
     average_gradients(criterion, run.accelerator.num_processes)
     found = {"value": value.detach(), "similarity": similarity.detach()}

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from bcls.data.dataset import open_dataset
+from bcls.training.batch_labels import BatchLabels
 from bcls.training.config import TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.optimization import set_rate
@@ -31,6 +34,7 @@ def test_a_cpu_is_refused_before_the_data_is_read(tmp_path):
 MODELS = {
     "vsepp": {"name": "vsepp", "width": 16, "word_width": 8},
     "dual": {"name": "dual", "image": "features", "text": "gru", "width": 16},
+    "unimodal": {"name": "dual", "image": "features", "text": "gru", "width": 16, "unimodal": 8},
 }
 
 
@@ -42,12 +46,17 @@ def test_recorded_steps_equal_ordinary_steps(name, more, tmp_path):
     """Without dropout, whose masks have the shape of the padding, steps agree to rounding."""
     data = make_data(tmp_path / "data", images=60)
     loss = {"name": "infonce", "learn_temperature": True}
+    if name == "unimodal":
+        more = {**more, "labels": "minilm", "unimodal_weight": 0.5}
     asked = settings(
         data, "", model=MODELS[name], loss=loss, device="cuda", word_threshold=1, val_split=None, lr=1e-3, **more
     )
+    owner = open_dataset(data).split("train").image_of_caption
+    vectors = np.random.default_rng(0).standard_normal((len(owner), 4))
+    labels = BatchLabels(vectors, owner, "max", torch.device("cuda")) if name == "unimodal" else None
     seen = []
     for graph in (False, True):
-        run = set_up(replace(asked, graph=graph))
+        run = set_up(replace(asked, graph=graph), labels=labels)
         run.parallel.train()
         step = make_step(run, run.learner.loss)
         values = []

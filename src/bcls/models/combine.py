@@ -49,12 +49,17 @@ def merge(
     if image is not None and first.image != "features":
         fail("image", "none, since the models have an image encoder", repr(image), "leave it out")
     shares = tuple(float(weight) for weight in weights or ())
-    config: DualConfig = replace(first, heads=len(models), width=first.width * len(models), head_weights=shares)
+    width = first.width * len(models)
+    config: DualConfig = replace(first, heads=len(models), width=width, head_weights=shares, unimodal=0)
     if image is not None:
         config = replace(config, image=image, image_view=image_view, features=None)
     merged = DualModel(config)
     states = [model.trained_state() for model in models]
-    combined = {name: _combine(name, [state[name] for state in states]) for name in states[0]}
+    combined = {
+        name: _combine(name, [state[name] for state in states])
+        for name in states[0]
+        if name.split(".")[0] != "unimodal"
+    }
     # A backbone that replaces features keeps its own weights.
     merged.load_trained_state(merged.trained_state() | combined)
     return merged.eval()

@@ -150,6 +150,8 @@ class DualConfig:
         dropout_words: With ``text: gru``: dropout on the word embeddings.
         tune_image: Train the image encoder, not only the heads.
         tune_text: Train the text encoder, not only the heads. A GRU is always trained.
+        unimodal: If above 0, width of a second head on each side, for the loss between items of one modality, see
+            :class:`bcls.models.dual.UnimodalHeads`. Trained with ``unimodal_weight``, and not used in retrieval.
         lora_rank: If above 0, train LoRA adapters of this rank in the encoders that are tuned, and freeze the rest.
         lora_alpha: The output of the adapters is scaled by ``lora_alpha / lora_rank``.
         lora_targets: Name endings of the linear layers that get adapters; ``query`` and ``value`` in BERT and MiniLM.
@@ -185,6 +187,7 @@ class DualConfig:
     dropout_words: float = 0.0
     tune_image: bool = False
     tune_text: bool = False
+    unimodal: int = 0
     lora_rank: int = 0
     lora_alpha: float = 16.0
     lora_targets: tuple[str, ...] = ("q_proj", "v_proj")
@@ -209,6 +212,7 @@ class DualConfig:
         check_choice("text_pooling", self.text_pooling, ("mean", "last" if gru else "cls", "gpo"))
         _check_sizes(self, "words", "width", "word_width", "states", "heads")
         _check_heads(self)
+        check_whole("unimodal", self.unimodal, least=0)
         _check_dropout(self, "dropout_images", "dropout_texts", "dropout_words")
         _check_lora(self)
 

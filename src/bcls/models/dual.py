@@ -14,10 +14,11 @@ from bcls._core.errors import fail
 from bcls._core.extras import require
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import hash_state
+from bcls.losses.contrastive import soft_label_kl
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
-from bcls.models.layers import GPO, Head, cosine, pool, unit
+from bcls.models.layers import GPO, Head, cosine, pool, unit, xavier_linear
 from bcls.models.padded import Padded, joined
 
 #: Part of the names of adapter parameters, by peft's convention.
@@ -69,6 +70,8 @@ class DualModel(RetrievalModel):
             for side, branch in sides.items()
             if not branch.tuned and (branch.encoder.packaged or config.lora_rank > 0)
         )
+        if config.unimodal:
+            self.unimodal = UnimodalHeads(width, config.unimodal)
         self.register_buffer("logit_scale", encoders.logit_scale)
         self.register_buffer("logit_bias", encoders.logit_bias)
 
@@ -274,6 +277,61 @@ class Branch(nn.Module):
         if self.tuned:
             expected, got = "inputs of the encoder, since it is trained", "precomputed features"
             fail(self.side, expected, got, "pass images or captions")
+
+
+class UnimodalHeads(nn.Module):
+    r"""A second head on each side, and the loss between items of one modality: USA, the uni-modal half of CUSA.
+
+    .. math::
+        \mathcal{L} = \frac{1}{2 B} \sum_i \left[
+            \mathrm{KL}\!\left(\mathrm{softmax}(q^V_i) \,\|\, \mathrm{softmax}(V v_i / t_V)\right) +
+            \mathrm{KL}\!\left(\mathrm{softmax}(q^T_i) \,\|\, \mathrm{softmax}(T t_i / t_T)\right)
+        \right]
+
+    The rows :math:`v_i` of V and :math:`t_i` of T are the unit vectors of the second heads; :math:`q^V_i` and
+    :math:`q^T_i` are the similarities of image i to all images and of caption i to all captions, see
+    :meth:`bcls.training.batch_labels.BatchLabels.unimodal`. The temperatures are learned, from 0.45 and within
+    [0.1, 1].
+
+    A second head is a linear layer on the vectors of the retrieval space. The authors train the encoders, and put both
+    heads on their output. Here encoders may be frozen, and two heads on their output would then share no weights, so
+    that the loss of one would not change the other.
+
+    Args:
+        width: Width of the vectors of the retrieval space, D.
+        size: Width of the second heads.
+
+    Inputs:
+        images: ``(B, D)`` vectors of images.
+        texts: ``(B, D)`` vectors of captions.
+        image_labels: ``(B, B)``, :math:`q^V`.
+        text_labels: ``(B, B)``, :math:`q^T`.
+
+    Returns:
+        The loss.
+
+    Reference: CUSA (Huang et al., AAAI 2024).
+    """
+
+    bounds: ClassVar[tuple[float, float]] = (0.1, 1.0)
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.image, self.text = xavier_linear(width, size), xavier_linear(width, size)
+        self.temperatures = nn.Parameter(torch.full((2,), 0.45))
+
+    def forward(self, images: Tensor, texts: Tensor, image_labels: Tensor, text_labels: Tensor) -> Tensor:
+        """See the class."""
+        with torch.no_grad():
+            self.temperatures.clamp_(*self.bounds)
+        rows = []
+        for head, vectors, labels, temperature in (
+            (self.image, images, image_labels, self.temperatures[0]),
+            (self.text, texts, text_labels, self.temperatures[1]),
+        ):
+            projected = unit(head(vectors))
+            rows.append(soft_label_kl(projected @ projected.T, labels, temperature))
+        return torch.cat(rows).mean()
 
 
 def add_adapters(encoder: nn.Module, side: str, rank: int, alpha: float, targets: Sequence[str]) -> None:

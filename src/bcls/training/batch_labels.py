@@ -80,11 +80,39 @@ class BatchLabels:
             if self.aggregate == "paired":
                 cosines = columns @ columns.T
             else:
-                own = self._table[images]
-                # Images with fewer captions repeat one, which does not change the maximum and is left out of the mean.
-                references = self._rows(own.reshape(-1)).view(*own.shape, -1)
-                cosines = _aggregate(references, columns, self.aggregate, self._real[images])
+                cosines = _aggregate(self._references(images), columns, self.aggregate, self._real[images])
             return cosines.clamp(-1, 1).masked_fill(images[:, None] == images, 1.0)
+
+    def unimodal(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
+        r"""Similarities between the images of a batch and between its captions, two times ``(B, B)`` float32.
+
+        .. math::
+            q^V_{ij} = \max_{k, l : \mathrm{image}(k) = \mathrm{image}(i),\, \mathrm{image}(l) = \mathrm{image}(j)}
+                \cos(x_k, x_l), \qquad q^T_{ij} = \cos(x_i, x_j)
+
+        with the mean over the pairs of captions for ``"mean"``, and :math:`\cos(x_i, x_j)` for ``"paired"``. An image
+        has the similarity 1 to itself, also if it is in the batch twice.
+        """
+        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device, non_blocking=True)
+        images = self._images[chosen]
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            columns = self._rows(chosen)
+            between_texts = between_images = columns @ columns.T
+            if self.aggregate != "paired":
+                references, real = self._references(images), self._real[images]
+                if self.aggregate == "max":
+                    every = _aggregate(references, references.transpose(0, 1).flatten(0, 1), "max", real)
+                    between_images = every.view(len(images), -1, len(images)).amax(1)
+                else:
+                    means = _mean(references, real)
+                    between_images = means @ means.T
+            own = images[:, None] == images
+            return between_images.clamp(-1, 1).masked_fill(own, 1.0), between_texts.clamp(-1, 1)
+
+    def _references(self, images: Tensor) -> Tensor:
+        """``(B, K, d)`` captions of images. Those with fewer repeat one, which means leave out by ``_real``."""
+        own = self._table[images]
+        return self._rows(own.reshape(-1)).view(*own.shape, -1)
 
     def _rows(self, captions: Tensor) -> Tensor:
         if self._device_embeddings is not None:
@@ -98,7 +126,7 @@ class NoisyLabels(BatchLabels):
     .. math:: r'_{ij} = \mathrm{clip}(r_{ij} + \sigma \epsilon_{ij}, -1, 1), \qquad \epsilon_{ij} \sim N(0, 1)
 
     The noise is drawn once for each image and caption, so that a pair has the same wrong label throughout training.
-    Labels of pairs of the same image stay exactly 1.
+    Labels of pairs of the same image stay exactly 1. :meth:`unimodal` has no noise.
 
     Args:
         embeddings: ``(C, d)``, as for :class:`BatchLabels`.
@@ -140,8 +168,13 @@ def _aggregate(references: Tensor, columns: Tensor, aggregate: str, real: Tensor
         for turn in range(1, references.shape[1]):
             best = torch.maximum(best, references[:, turn] @ columns.T)
         return best
+    return _mean(references, real) @ columns.T
+
+
+def _mean(references: Tensor, real: Tensor) -> Tensor:
+    """``(B, d)`` means of the captions that count."""
     weights = real.to(references.dtype) / real.sum(1, keepdim=True)
-    return torch.einsum("bkd,bk->bd", references, weights) @ columns.T
+    return torch.einsum("bkd,bk->bd", references, weights)
 
 
 def _caption_table(image_of_caption: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -35,6 +35,8 @@ class TrainConfig:
         word_threshold: Smallest number of occurrences of a word that is in the vocabulary.
         labels: Text encoder of the continuous labels; none for losses without labels.
         aggregate: How labels combine the captions of an image: the maximum, the mean, or the sampled caption alone.
+        unimodal_weight: Weight of the loss between items of one modality, the term `unimodal`; 0 for none. It needs
+            labels, and a `dual` model with second heads (`--model.unimodal 512`). CUSA uses 0.5 for CLIP.
         epochs: Passes over the captions. With --resume a larger number extends a finished run.
         batch: Pairs in a batch, of all processes together.
         distinct: No image twice in a batch.
@@ -83,6 +85,7 @@ class TrainConfig:
 
     labels: str = "minilm"
     aggregate: Aggregate = "max"
+    unimodal_weight: float = 0.0
 
     epochs: int = 20
     batch: int = 128
@@ -166,6 +169,7 @@ def check_config(config: TrainConfig) -> None:
     check_number("lr", config.lr, "5e-4 suits the paper's models", above=0)
     check_number("weight_decay", config.weight_decay, "0 for none", low=0)
     check_number("warmup", config.warmup, "0 for none", low=0)
+    check_number("unimodal_weight", config.unimodal_weight, "CUSA uses 0.5 for CLIP; 0 for none", low=0)
     check_number("drop", config.drop, "0.1 is usual", above=0)
     check_number("clip", 1 if config.clip is None else config.clip, "the paper uses 2; null for no limit", above=0)
     if not 0 <= config.ema < 1:
@@ -182,6 +186,8 @@ def _check_together(config: TrainConfig) -> None:
             fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
     if "tau" in config.best and config.labels == "none":
         fail("best", "a recall where there are no labels", config.best, "use rsum, or set `labels`")
+    if config.unimodal_weight and config.labels == "none":
+        fail("labels", "a text encoder: `unimodal_weight` learns from the embeddings of captions", "none", "use minilm")
     if config.patience is not None and config.val_split is None:
         fail("patience", "a validation split", "val_split: null", "name one, or leave patience out")
     if config.warm_negatives >= config.epochs:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bcls.training.config import TrainConfig
 from bcls.training.setup import TrainState, set_up
-from bcls.training.train import score_pairs
+from bcls.training.train import encode_pairs, score_pairs
 
 #: Batch sizes at which the memory of a step is measured; it grows with the square of the batch at most.
 _PROBES = (4, 8, 16)
@@ -96,7 +96,7 @@ def _step_bytes(state: TrainState) -> int:
     for size in sizes:
         batch = next(state.loader.batches([captions[:size]], epoch=0))
         with _count_saved_bytes() as count:
-            score_pairs(state, batch)
+            score_pairs(state, *encode_pairs(state, batch))
         kept.append(float(count[0]))
     # The loss adds a handful of matrices of the batch squared.
     curve = np.polynomial.Polynomial.fit(sizes, kept, min(2, len(sizes) - 1))

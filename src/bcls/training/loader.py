@@ -42,6 +42,8 @@ class Batch:
         texts: Inputs of its share of the captions.
         image_ids: ``(B,)`` indices of the images of the whole batch.
         relevance: ``(B, B)`` labels of the whole batch, or ``None`` for a loss without labels.
+        unimodal: Similarities between its images and between its captions, see :meth:`BatchLabels.unimodal`; ``None``
+            without `unimodal_weight`.
     """
 
     pairs: int
@@ -49,6 +51,7 @@ class Batch:
     texts: Padded
     image_ids: Tensor
     relevance: Tensor | None
+    unimodal: tuple[Tensor, Tensor] | None = None
 
 
 class ImageSource(Protocol):
@@ -255,6 +258,7 @@ class Loader:
         labels: Makes the labels of a batch; ``None`` without labels.
         rank: Number of this process.
         ranks: Number of processes.
+        unimodal: Whether batches have similarities between items of one modality; needs ``labels``.
     """
 
     images: ImageSource
@@ -264,6 +268,7 @@ class Loader:
     labels: BatchLabels | None = None
     rank: int = 0
     ranks: int = 1
+    unimodal: bool = False
 
     def batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[Batch]:
         """The batches of a plan, in order, on the device."""
@@ -292,7 +297,13 @@ class Loader:
     def _batch(self, whole: Indices, inputs: tuple[Padded, Padded]) -> Batch:
         images, texts = (one.to(self.device) for one in inputs)
         ids = torch.from_numpy(self.image_of_caption[whole]).to(self.device, non_blocking=True)
-        return Batch(len(whole), images, texts, ids, None if self.labels is None else self.labels(whole))
+        return Batch(len(whole), images, texts, ids, *self.labels_of(whole))
+
+    def labels_of(self, captions: Indices | Tensor) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+        """``relevance`` and ``unimodal`` of a batch of these captions."""
+        if self.labels is None:
+            return None, None
+        return self.labels(captions), self.labels.unimodal(captions) if self.unimodal else None
 
 
 @dataclass(frozen=True)
@@ -357,11 +368,11 @@ class DeviceLoader:
 
     def load(self, batch: IndexBatch) -> Batch:
         """The whole batch, computed on the device."""
-        captions, labels = batch.captions, self._loader.labels
+        captions = batch.captions
         ids = self._owner[captions]
         texts = self._loader.texts.rows(captions, batch.width)
-        relevance = None if labels is None else labels(captions)
-        return Batch(len(captions), self._images.rows(ids, batch.views), texts, ids, relevance)
+        images = self._images.rows(ids, batch.views)
+        return Batch(len(captions), images, texts, ids, *self._loader.labels_of(captions))
 
 
 def _float(rows: Padded) -> Padded:

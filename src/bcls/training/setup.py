@@ -135,6 +135,7 @@ def set_up(
     torch.manual_seed(config.seed)
     if model is None:
         model = build_model(config, train_split)
+    check_unimodal(config, model)
     if config.loss.get("learn_temperature"):
         initial = (getattr(model, name, None) for name in ("initial_temperature", "initial_bias"))
         loss = make_loss(config.loss, *initial)
@@ -142,7 +143,7 @@ def set_up(
     loss.to(device)
     groups, learned = model.parameter_groups(), list(loss.parameters())
     optimizer = make_optimizer({**groups, LOSS_GROUP: learned} if learned else groups, config, device)
-    if config.labels != "none":
+    if config.labels != "none" and (labels is None or val_split is not None):
         fingerprint(config.labels)  # raises if the text encoder is not available
 
     # From here on encoders run.
@@ -155,7 +156,8 @@ def set_up(
             vectors = cached_embeddings(train_split, config.labels)
         labels = BatchLabels(vectors, train_split.image_of_caption, config.aggregate, device)
     rank, ranks = accelerator.process_index, accelerator.num_processes
-    loader = Loader(images, texts, inputs.image_of_caption, device, labels, rank, ranks)
+    unimodal = config.unimodal_weight > 0 and labels is not None
+    loader = Loader(images, texts, inputs.image_of_caption, device, labels, rank, ranks, unimodal)
     steps = config.epochs * ceil(len(train_split.captions) / (config.batch * config.accumulate))
     average = MovingAverage(model, decay_for(config.ema, steps)) if config.ema else None
     parallel = accelerator.prepare_model(model)
@@ -238,6 +240,21 @@ def check_loss_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
         except ValueError:
             name = config.loss["name"]
             fail("labels", f"a text encoder: the loss {name!r} learns from continuous labels", "none", "use minilm")
+
+
+def check_unimodal(config: TrainConfig, model: RetrievalModel) -> None:
+    """Check that the model has second heads if ``unimodal_weight`` is set, and only then.
+
+    Raises:
+        ValueError: Only one of the two is there.
+    """
+    if hasattr(model, "unimodal") == (config.unimodal_weight > 0):
+        return
+    if config.unimodal_weight:
+        hint = "use the model dual with --model.unimodal 512, or leave the weight out"
+        fail("unimodal_weight", "a model with second heads", f"{type(model).__name__} without them", hint)
+    hint = "set --unimodal-weight, such as 0.5, or leave the heads out"
+    fail("model.unimodal", "a weight of the loss that trains the second heads", "unimodal_weight: 0", hint)
 
 
 def image_source(

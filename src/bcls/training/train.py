@@ -332,8 +332,13 @@ def train_step(state: TrainState, loss: torch.nn.Module, batches: Sequence[Batch
         for number, batch in enumerate(batches):
             waits = number + 1 < len(batches)  # gradients are exchanged once, with the last batch
             with accelerator.no_sync(state.parallel) if waits else nullcontext():
-                similarity = score_pairs(state, batch)
+                images, texts = encode_pairs(state, batch)
+                similarity = score_pairs(state, images, texts)
                 terms = loss_terms(loss, similarity, batch)
+                if batch.unimodal is not None:
+                    heads = state.model.get_submodule("unimodal")
+                    value = heads(images.values, texts.values, *batch.unimodal)
+                    terms = {**terms, "unimodal": state.config.unimodal_weight * value}
                 accelerator.backward(torch.stack(list(terms.values())).sum() / len(batches))
             for name, value in (*terms.items(), ("spread", similarity.float().std())):
                 values[name] = values.get(name, 0) + value.detach() / len(batches)
@@ -354,15 +359,19 @@ def train_step(state: TrainState, loss: torch.nn.Module, batches: Sequence[Batch
     return values
 
 
-def score_pairs(state: TrainState, batch: Batch) -> Tensor:
-    """Scores of all pairs of the batch of all processes, ``(B, B)`` float32.
-
-    Scores of vectors are computed in float32 also in mixed precision: bf16 has three digits, and scores would tie.
-    """
+def encode_pairs(state: TrainState, batch: Batch) -> tuple[Padded, Padded]:
+    """Codes of the images and of the captions of the batch of all processes."""
     sizes = sizes_of_ranks(batch.pairs, state.accelerator.num_processes)
     with state.accelerator.autocast():
         images, texts = state.parallel(batch.images, batch.texts)
-    images, texts = gather_codes(images, sizes), gather_codes(texts, sizes)
+    return gather_codes(images, sizes), gather_codes(texts, sizes)
+
+
+def score_pairs(state: TrainState, images: Padded, texts: Padded) -> Tensor:
+    """Scores of all pairs of encoded images and captions, ``(B, B)`` float32.
+
+    Scores of vectors are computed in float32 also in mixed precision: bf16 has three digits, and scores would tie.
+    """
     if images.values.ndim == texts.values.ndim == 2:
         return state.model.scores(Padded(images.values.float()), Padded(texts.values.float()))
     with state.accelerator.autocast():
