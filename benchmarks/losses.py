@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from bcls.experiments.bench import matrices, medians, step
-from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss, TripletSoftLoss
+from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, TripletHardLoss, TripletSoftLoss, from_name
 from bcls.losses._torch import pairs
 from benchmarks.memory import peak_megabytes
 from benchmarks.tables import show_ratios
@@ -96,6 +96,21 @@ def compare_dense(rows):
         rows.append((f"dense Kendall, B={size}: blocks / prefix", took["blocks"], took["prefix"], ratio, chosen))
 
 
+def compare_graded(rows):
+    """The losses with graded labels against InfoNCE."""
+    for size, repeats, names, bar in (
+        (1024, 11, ("csa", "xclr", "cwcl", "smooth-ap", "recall"), "<= 3"),
+        (1024, 5, ("listmle", "rnc"), "sorts each row"),
+        (256, 3, ("sndcg", "lambda"), "compares all pairs"),
+    ):
+        similarity, relevance = matrices(size, CPU)
+        rivals = {name: one_step(from_name(name), similarity, relevance) for name in ("infonce", *names)}
+        took = medians(rivals, CPU, repeats)
+        for name in names:
+            ratio = took[name] / took["infonce"]
+            rows.append((f"{name}, B={size}: whole / InfoNCE", took[name], took["infonce"], ratio, bar))
+
+
 def compare_memory(rows):
     ours = peak_megabytes(prepared, KendallWindowLoss(), 1024)
     loop = peak_megabytes(prepared, loop_over_windows, 1024)
@@ -117,9 +132,19 @@ def time_help(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--parts", nargs="*", help="only these, such as graded")
     arguments = parser.parse_args()
     rows = []
-    for part in (compare_windows, compare_strides, compare_objectives, compare_dense, compare_memory, time_help):
+    parts = [
+        compare_windows,
+        compare_strides,
+        compare_objectives,
+        compare_dense,
+        compare_graded,
+        compare_memory,
+        time_help,
+    ]
+    for part in [part for part in parts if not arguments.parts or part.__name__.partition("_")[2] in arguments.parts]:
         print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr, flush=True)
         part(rows)
     show_ratios(rows, arguments.json)

@@ -18,11 +18,13 @@ from bcls.data.synthetic import SceneDataset, make_scenes, render, render_all, t
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.losses import (
+    LOSSES,
     BCLSLoss,
     KendallWindowLoss,
     RetrievalLoss,
     TripletHardLoss,
     TripletSoftLoss,
+    from_name,
     kendall_window_loss,
     triplet_hard_loss,
     triplet_soft_loss,
@@ -50,6 +52,7 @@ def draw_all(folder: Path) -> None:
         stride().savefig(folder / "stride.svg", metadata={"Date": None})
         gamma().savefig(folder / "gamma.svg", metadata={"Date": None})
         gradients().savefig(folder / "gradients.svg", metadata={"Date": None})
+        all_gradients().savefig(folder / "all-gradients.svg", metadata={"Date": None})
         embeddings().savefig(folder / "embeddings.png", dpi=150, metadata={"Software": None})
         contact_sheet().savefig(folder / "scenes.png", dpi=150, metadata={"Software": None})
         ranked_scenes().savefig(folder / "ranked.png", dpi=150, metadata={"Software": None})
@@ -205,6 +208,46 @@ def gradients() -> Figure:
         axes.set_xlabel("label r of the candidate")
     for axes in panels[:, 0]:
         axes.set_ylabel("similarity to the anchor")
+    return figure
+
+
+def circulant_gradient(loss: RetrievalLoss) -> NDArray[np.float64]:
+    """Compute the negative gradient of ``loss`` with respect to the scores of :func:`one_anchor`, both directions.
+
+    Every row and every column of the batch has the same candidates, rotated, so that all anchors are alike.
+    """
+    labels, scores = (torch.from_numpy(values[::-1].copy()) for values in one_anchor())
+    index = torch.arange(len(labels))
+    place = (index[None, :] - index[:, None]) % len(labels)  # 0, the match, on the diagonal
+    similarity = scores[place].requires_grad_()
+    loss(similarity, labels[place]).backward()
+    return -similarity.grad[0].numpy()[::-1]
+
+
+def all_gradients() -> Figure:
+    """Draw the gradient of every registered loss over the candidates of one anchor, ordered by label."""
+    labels, scores = one_anchor()
+    figure = Figure(figsize=(9.0, 11.0), layout="constrained")
+    columns = 4
+    panels = figure.subplots(-(-(len(LOSSES) + 1) // columns), columns, sharex=True)
+    places = np.arange(labels.size)
+    first, *others = panels.flat
+    first.plot(places, labels, color=NEITHER, label="label")
+    first.scatter(places, scores, 14, DARK, zorder=2, label="score")
+    first.set_title("candidates", fontsize=9)
+    first.legend(fontsize=7)
+    for axes, name in zip(others, LOSSES, strict=False):
+        # Temperature and weight of SAM are those of CIDEr, ten times as large as these labels.
+        moves = circulant_gradient(from_name(name, **({"temperature": 1.0} if name == "sam" else {})))
+        moves /= np.abs(moves).max()
+        axes.bar(places, moves, color=np.where(moves > 0, POSITIVE, NEGATIVE))
+        axes.axhline(0, color=NEITHER, linewidth=0.8)
+        axes.set(ylim=(-1.1, 1.1), yticks=())
+        axes.set_title(name, fontsize=9, family="monospace")
+    for axes in others[len(LOSSES) :]:
+        axes.set_visible(False)
+    first.set_xticks(places[::3], [f"{label:.1f}" for label in labels[::3]])
+    figure.supxlabel("label of the candidate; the match is the last one")
     return figure
 
 

@@ -18,18 +18,27 @@ if TYPE_CHECKING:
     from bcls.losses import (
         AdaptiveLadderLoss,
         BCLSLoss,
+        CWCLLoss,
         InfoNCELoss,
         KendallLoss,
         KendallWindowLoss,
         LadderLoss,
+        LambdaLoss,
+        ListMLELoss,
+        RankNContrastLoss,
+        RecallSurrogateLoss,
         RetrievalLoss,
         SAMLoss,
         SigmoidLoss,
+        SmoothAPLoss,
+        SmoothNDCGLoss,
+        SoftLabelKLLoss,
         StreamingBCLSLoss,
         SumLoss,
         TripletHardLoss,
         TripletLoss,
         TripletSoftLoss,
+        XCLRLoss,
         from_name,
         register_loss,
     )
@@ -45,8 +54,10 @@ __version__ = "0.1.0.dev0"
 #: Public names by the module that defines them; ``name:public`` where the two differ.
 _MODULES = {
     "bcls.losses": (
-        "AdaptiveLadderLoss BCLSLoss InfoNCELoss KendallLoss KendallWindowLoss LadderLoss RetrievalLoss SAMLoss "
-        "SigmoidLoss StreamingBCLSLoss SumLoss TripletHardLoss TripletLoss TripletSoftLoss from_name register_loss"
+        "AdaptiveLadderLoss BCLSLoss CWCLLoss InfoNCELoss KendallLoss KendallWindowLoss LadderLoss LambdaLoss "
+        "ListMLELoss RankNContrastLoss RecallSurrogateLoss RetrievalLoss SAMLoss SigmoidLoss SmoothAPLoss "
+        "SmoothNDCGLoss SoftLabelKLLoss StreamingBCLSLoss SumLoss TripletHardLoss TripletLoss TripletSoftLoss "
+        "XCLRLoss from_name register_loss"
     ),
     "bcls.labels": "load_text_encoder relevance",
     "bcls.data.dataset": "open_dataset",
@@ -65,20 +76,29 @@ _LOCATIONS = {
 __all__ = [
     "AdaptiveLadderLoss",
     "BCLSLoss",
+    "CWCLLoss",
     "InfoNCELoss",
     "KendallLoss",
     "KendallWindowLoss",
     "LadderLoss",
+    "LambdaLoss",
+    "ListMLELoss",
     "PhotoIndex",
+    "RankNContrastLoss",
+    "RecallSurrogateLoss",
     "RetrievalLoss",
     "SAMLoss",
     "SigmoidLoss",
+    "SmoothAPLoss",
+    "SmoothNDCGLoss",
+    "SoftLabelKLLoss",
     "StreamingBCLSLoss",
     "SumLoss",
     "TrainConfig",
     "TripletHardLoss",
     "TripletLoss",
     "TripletSoftLoss",
+    "XCLRLoss",
     "__version__",
     "build_model",
     "compare",

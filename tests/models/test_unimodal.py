@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls.losses.contrastive import soft_label_kl
+from bcls.losses.soft_labels import soft_label_kl
 from bcls.models import build
 from bcls.models.combine import merge
 from bcls.models.dual import UnimodalHeads

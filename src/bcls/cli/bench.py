@@ -11,6 +11,7 @@ from bcls.cli.arguments import parse
 #: The benchmarks in their order on the page, with what each varies.
 SUBJECTS = {
     "losses": "losses on a matrix by batch size",
+    "names": "every loss that has a name by batch size",
     "windows": "the window loss by the number of windows",
     "streaming": "BCLS from embeddings by batch size",
     "width": "BCLS from embeddings by their width",

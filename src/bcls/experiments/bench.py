@@ -31,7 +31,15 @@ from bcls._core.errors import check_choice, fail
 from bcls._core.extras import MissingExtraError
 from bcls._core.files import write_whole
 from bcls._core.progress import progress
-from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, StreamingBCLSLoss, without_kernels
+from bcls.losses import (
+    LOSSES,
+    BCLSLoss,
+    KendallLoss,
+    KendallWindowLoss,
+    StreamingBCLSLoss,
+    from_name,
+    without_kernels,
+)
 from bcls.losses.backends import triton_runs_on
 from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartLine, log_log_chart
@@ -245,6 +253,13 @@ def _losses(size: int, device: torch.device) -> tuple[dict[str, Run], int]:
     return _on_matrices(losses, size, device)
 
 
+def _names(size: int, device: torch.device) -> tuple[dict[str, Run], int]:
+    """Every registered loss with its defaults."""
+    # These compare all pairs of candidates of every anchor.
+    cubic = {"kendall-sw", "sndcg", "lambda"} if size > (2048 if device.type == "cuda" else 256) else set()
+    return _on_matrices({name: from_name(name) for name in LOSSES if name not in cubic}, size, device)
+
+
 def _windows(count: int, device: torch.device) -> tuple[dict[str, Run], int]:
     beta = 1.8 / count
     losses: dict[str, Any] = {"K-SW-HS, plain": plain(KendallWindowLoss(beta=beta))}
@@ -275,6 +290,9 @@ SUBJECTS = {
         "B",
         {"cuda": tuple(2**power for power in range(7, 15)), "cpu": tuple(2**power for power in range(6, 12))},
         _losses,
+    ),
+    "names": Subject(
+        "Every loss against the batch", "B", {"cuda": (128, 512, 1024, 2048), "cpu": (128, 256, 1024)}, _names
     ),
     "windows": Subject(
         "The window loss against the number of windows", "M", {"cuda": _ALL_WINDOWS, "cpu": _ALL_WINDOWS}, _windows

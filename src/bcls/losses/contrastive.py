@@ -70,30 +70,6 @@ class InfoNCELoss(RetrievalLoss):
 infonce_loss = as_function(InfoNCELoss, "infonce_loss")
 
 
-def soft_label_kl(
-    scores: Tensor, labels: Tensor, temperature: float | Tensor, label_temperature: float = 1.0
-) -> Tensor:
-    r"""Kullback-Leibler divergence from the softmax of the labels to the softmax of the scores, for each row.
-
-    .. math:: \mathrm{KL}\!\left(\mathrm{softmax}(r_{i \cdot} / t_l) \,\|\, \mathrm{softmax}(s_{i \cdot} / t)\right)
-
-    Args:
-        scores: ``(B, C)``, :math:`s`.
-        labels: ``(B, C)``, :math:`r`.
-        temperature: :math:`t`.
-        label_temperature: :math:`t_l`.
-
-    Returns:
-        ``(B,)``.
-
-    Example:
-        >>> soft_label_kl(torch.eye(2), torch.eye(2), temperature=1.0)
-        tensor([0., 0.])
-    """
-    target = (labels / label_temperature).log_softmax(1)
-    return (target.exp() * (target - (scores / temperature).log_softmax(1))).sum(1)
-
-
 class SigmoidLoss(RetrievalLoss):
     r"""Binary classification of each pair, the loss of SigLIP.
 

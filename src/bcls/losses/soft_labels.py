@@ -10,6 +10,30 @@ from bcls._core.errors import check_number
 from bcls.losses.base import AnchorLoss, Reduction, as_function
 
 
+def soft_label_kl(
+    scores: Tensor, labels: Tensor, temperature: float | Tensor, label_temperature: float = 1.0
+) -> Tensor:
+    r"""Kullback-Leibler divergence from the softmax of the labels to the softmax of the scores, for each row.
+
+    .. math:: \mathrm{KL}\!\left(\mathrm{softmax}(r_{i \cdot} / t_l) \,\|\, \mathrm{softmax}(s_{i \cdot} / t)\right)
+
+    Args:
+        scores: ``(B, C)``, :math:`s`.
+        labels: ``(B, C)``, :math:`r`.
+        temperature: :math:`t`.
+        label_temperature: :math:`t_l`.
+
+    Returns:
+        ``(B,)``.
+
+    Example:
+        >>> soft_label_kl(torch.eye(2), torch.eye(2), temperature=1.0)
+        tensor([0., 0.])
+    """
+    target = (labels / label_temperature).log_softmax(1)
+    return (target.exp() * (target - (scores / temperature).log_softmax(1))).sum(1)
+
+
 class SoftLabelKLLoss(AnchorLoss):
     r"""Kullback-Leibler divergence from the softmax of the labels to the softmax of the scores: CSA of CUSA.
 
@@ -65,9 +89,7 @@ class SoftLabelKLLoss(AnchorLoss):
 
     def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
         """See :meth:`AnchorLoss.anchors`."""
-        target = (labels / self.label_temperature).log_softmax(1)
-        predicted = (scores / self.learned("temperature")).log_softmax(1)
-        return (target.exp() * (target - predicted)).sum(1)
+        return soft_label_kl(scores, labels, self.learned("temperature"), self.label_temperature)
 
 
 soft_label_kl_loss = as_function(SoftLabelKLLoss, "soft_label_kl_loss")
@@ -102,7 +124,7 @@ class XCLRLoss(AnchorLoss):
         >>> XCLRLoss()(torch.zeros(2, 2), torch.eye(2))  # log 2: the scores say nothing
         tensor(0.6931)
 
-    Reference: X-CLR (Sobal et al., ICLR 2025), there between images.
+    Reference: X-CLR (Sobal et al., ICLR 2025), there between images. Not verified against the paper.
     """
 
     name = "xclr"
@@ -159,7 +181,7 @@ class CWCLLoss(AnchorLoss):
         >>> CWCLLoss()(torch.zeros(2, 2), torch.eye(2))
         tensor(0.6931)
 
-    Reference: CWCL (Srinivasa et al., NeurIPS 2023).
+    Reference: CWCL (Srinivasa et al., NeurIPS 2023). Not verified against the paper.
     """
 
     name = "cwcl"

@@ -14,7 +14,7 @@ from bcls._core.errors import fail
 from bcls._core.extras import require
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import hash_state
-from bcls.losses.contrastive import soft_label_kl
+from bcls.losses.soft_labels import soft_label_kl
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
