@@ -42,6 +42,7 @@ class Batch:
         texts: Inputs of its share of the captions.
         image_ids: ``(B,)`` indices of the images of the whole batch.
         relevance: ``(B, B)`` labels of the whole batch, or ``None`` for a loss without labels.
+        label_inputs: With streaming, in place of ``relevance``: see :meth:`BatchLabels.streaming_inputs`.
     """
 
     pairs: int
@@ -49,6 +50,7 @@ class Batch:
     texts: Padded
     image_ids: Tensor
     relevance: Tensor | None
+    label_inputs: dict[str, Tensor] | None = None
 
 
 class ImageSource(Protocol):
@@ -255,6 +257,7 @@ class Loader:
         labels: Makes the labels of a batch; ``None`` without labels.
         rank: Number of this process.
         ranks: Number of processes.
+        streaming: Whether the loss computes the labels itself, from embeddings.
     """
 
     images: ImageSource
@@ -264,6 +267,7 @@ class Loader:
     labels: BatchLabels | None = None
     rank: int = 0
     ranks: int = 1
+    streaming: bool = False
 
     def batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[Batch]:
         """The batches of a plan, in order, on the device."""
@@ -292,6 +296,9 @@ class Loader:
     def _batch(self, whole: Indices, inputs: tuple[Padded, Padded]) -> Batch:
         images, texts = (one.to(self.device) for one in inputs)
         ids = torch.from_numpy(self.image_of_caption[whole]).to(self.device, non_blocking=True)
+        if self.labels is not None and self.streaming:
+            own = share_of_rank(whole, self.rank, self.ranks)
+            return Batch(len(whole), images, texts, ids, None, self.labels.streaming_inputs(own))
         return Batch(len(whole), images, texts, ids, None if self.labels is None else self.labels(whole))
 
 
