@@ -154,7 +154,7 @@ class DualConfig:
         lora_alpha: The output of the adapters is scaled by ``lora_alpha / lora_rank``.
         lora_targets: Name endings of the linear layers that get adapters; ``query`` and ``value`` in BERT and MiniLM.
         checkpointing: Keep no activations inside the layers of trained transformers encoders and compute them again in
-            the backward pass: less memory, the same gradients, about a third more time.
+            the backward pass: less memory, the same gradients, a second forward pass of these layers.
         base_sha256: With LoRA: hash of the encoders that the adapters belong to. Set when the model is built; loading
             with other encoders is an error.
 
