@@ -1,6 +1,7 @@
 """The dual encoder: encoders in any combination, frozen encoders, and precomputed features."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -325,3 +326,35 @@ def test_a_twin_for_queries_leaves_the_mode_alone(checkpoints, monkeypatch):
     twin.encode_texts(TEXTS)
     assert [part.training for part in model.modules()] == before
     assert any(before)
+
+
+def step(config, images):
+    """Bytes that a training step keeps for its backward pass, and its gradients."""
+    torch.manual_seed(0)
+    model, saved = DualModel(config).train(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one.nbytes) or one, lambda one: one):
+        codes = model(model.prepare_images(images), model.prepare_texts(TEXTS[:2]))
+    model.scores(*codes)[0].sum().backward()
+    return sum(saved), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "bert"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_checkpointing_keeps_less_and_gives_the_same_gradients(kind, rank, checkpoints):
+    folder = str(checkpoints[kind])
+    text = {"image": "features", "features": 5, "text": folder, "width": 6, "lora_targets": ("query", "value")}
+    clip = {"image": "clip", "model": folder, "tune_image": True}
+    config = DualConfig(**text if kind == "bert" else clip, tune_text=True, lora_rank=rank)
+    images = torch.ones(2, 5) if kind == "bert" else IMAGES
+    (kept, expected), (less, found) = (step(replace(config, checkpointing=on), images) for on in (False, True))
+    assert less < kept / 2
+    assert found.keys() == expected.keys()
+    for name, one in expected.items():
+        torch.testing.assert_close(found[name], one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, {"text": "gru", "words": 9}])
+def test_checkpointing_needs_a_trained_transformer(changes, checkpoints):
+    config = {"image": "features", "features": 5, "text": str(checkpoints["bert"]), **changes}
+    with pytest.raises(ValueError, match="`checkpointing`: expected a transformers encoder that is trained"):
+        DualModel(DualConfig(**config, checkpointing=True))

@@ -4,10 +4,12 @@
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from bcls.data.dataset import open_dataset
@@ -15,8 +17,10 @@ from bcls.losses import from_name
 from bcls.models import build
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.distributed import average_gradients, shutdown_distributed
+from bcls.training.gradients import accumulate_gradients, encode_pairs, score_pairs
+from bcls.training.optimization import make_streaming_loss
 from bcls.training.setup import set_up
-from bcls.training.train import encode_pairs, score_pairs, train
+from bcls.training.train import train
 from tests.training.factories import WIDTH, TinyModel, WordModel, settings
 
 #: Model, loss, and the dataset with the features that it takes.
@@ -65,7 +69,7 @@ def gradients(data, out, name, loss):
     captions = run.plan(0)[0][0]
     batch = next(run.loader.batches([captions], 0))
     codes = encode_pairs(run, batch)
-    similarity = score_pairs(run, *codes)
+    similarity = score_pairs(run, codes)
     value = criterion(similarity, labels(captions), image_ids=torch.from_numpy(owner[captions]))
     if name == "unimodal":
         value = value + run.model.unimodal(*(one.values for one in codes), *batch.unimodal)
@@ -78,11 +82,31 @@ def gradients(data, out, name, loss):
         save_file({name: one.contiguous() for name, one in found.items()}, out)
 
 
+def accumulated(data, out, *, streaming=False):
+    """The gradients of the case `vsepp` with micro batches, and with the streaming loss."""
+    run = set_up(settings(data, out, batch=7, micro_batch=2), make("vsepp"))
+    owner, processes = run.train.image_of_caption, run.accelerator.num_processes
+    vectors = np.random.default_rng(0).standard_normal((len(owner), 4))
+    labels = BatchLabels(vectors, owner, "max", torch.device("cpu"))
+    loader = replace(run.loader, labels=labels, streaming=streaming)
+    group = dist.group.WORLD if processes > 1 else None
+    loss = make_streaming_loss({"name": "bcls"}, group) if streaming else from_name("bcls")
+    values = accumulate_gradients(run, loss, list(loader.batches(run.plan(0)[0], 0)))
+    found = {"value": values["binary"] + values["continuous"], "spread": values["spread"]}
+    found |= {name: one.grad for name, one in run.model.named_parameters()}
+    if run.accelerator.is_main_process:
+        save_file({name: one.contiguous() for name, one in found.items()}, out)
+
+
 if __name__ == "__main__":
     data, out = map(Path, sys.argv[1:])
     torch.set_num_threads(1)
     out.mkdir(exist_ok=True)
     for name, loss, kind in CASES:
         gradients(data / kind, out / name, name, loss)
-    train(settings(data / "vectors", out / "run", loss={"name": "triplet-sn"}, accumulate=2), model=make("tiny"))
+    accumulated(data / "vectors", out / "micro")
+    accumulated(data / "vectors", out / "streaming", streaming=True)
+    for name, micro in (("run", 0), ("micro-run", 1)):
+        changes = {"loss": {"name": "triplet-sn"}, "accumulate": 2, "micro_batch": micro}
+        train(settings(data / "vectors", out / name, **changes), model=make("tiny"))
     shutdown_distributed()

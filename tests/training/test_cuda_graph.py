@@ -23,6 +23,8 @@ def test_obstacles_to_recording():
     assert graph_obstacle(TrainConfig(), gpu, 1) is None
     assert "one process" in graph_obstacle(TrainConfig(), gpu, 2)
     assert "accumulate" in graph_obstacle(TrainConfig(accumulate=2), gpu, 1)
+    assert "--micro-batch" in graph_obstacle(TrainConfig(micro_batch=2), gpu, 1)
+    assert "--streaming" in graph_obstacle(TrainConfig(streaming=True), gpu, 1)
     assert "scaler" in graph_obstacle(TrainConfig(precision="fp16"), gpu, 1)
 
 

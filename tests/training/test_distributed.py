@@ -55,10 +55,23 @@ def test_value_and_gradient_equal_those_of_one_process(ended, model):
         torch.testing.assert_close(two[name], one[name], rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
 
 
+@pytest.mark.parametrize("name", ["micro", "streaming"])
+def test_micro_batches_and_streaming_give_the_gradients_of_one_process(ended, name):
+    expected, found = load_file(ended[0] / "vsepp"), load_file(ended[1] / name)
+    expected["spread"] = expected.pop("similarity").std()
+    assert found.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(
+            found[key], expected[key], rtol=1e-5, atol=1e-6, msg=lambda text, k=key: f"{k}: {text}"
+        )
+
+
 def test_a_run_of_two_processes_has_the_weights_of_one_process(ended):
-    for name in ("last", "best"):
-        one, two = (load_file(folder / "run" / "checkpoints" / name / "model.safetensors") for folder in ended)
-        for key in one:
-            torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-5)
+    for run in ("run", "micro-run"):
+        for name in ("last", "best"):
+            one = load_file(ended[0] / "run" / "checkpoints" / name / "model.safetensors")
+            two = load_file(ended[1] / run / "checkpoints" / name / "model.safetensors")
+            for key in one:
+                torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-5)
     lines = [(folder / "run" / "metrics.jsonl").read_text().count("\n") for folder in ended]
     assert lines[0] == lines[1]

@@ -155,6 +155,8 @@ class DualConfig:
         lora_rank: If above 0, train LoRA adapters of this rank in the encoders that are tuned, and freeze the rest.
         lora_alpha: The output of the adapters is scaled by ``lora_alpha / lora_rank``.
         lora_targets: Name endings of the linear layers that get adapters; ``query`` and ``value`` in BERT and MiniLM.
+        checkpointing: Keep no activations inside the layers of trained transformers encoders and compute them again in
+            the backward pass: less memory, the same gradients, a second forward pass of these layers.
         base_sha256: With LoRA: hash of the encoders that the adapters belong to. Set when the model is built; loading
             with other encoders is an error.
 
@@ -191,6 +193,7 @@ class DualConfig:
     lora_rank: int = 0
     lora_alpha: float = 16.0
     lora_targets: tuple[str, ...] = ("q_proj", "v_proj")
+    checkpointing: bool = False
     base_sha256: str | None = None
 
     def __post_init__(self) -> None:

@@ -55,6 +55,8 @@ class DualModel(RetrievalModel):
         self.image = Branch("images", encoders.image, config, tuned=config.tune_image)
         self.text = Branch("texts", encoders.text, config, tuned=config.tune_text or config.text == "gru")
         sides = {"image": self.image, "text": self.text}
+        if config.checkpointing:
+            enable_checkpointing([branch.encoder for branch in sides.values() if branch.tuned])
         width, other = (side.encoder.width if side.head.linear is None else config.width for side in sides.values())
         if width != other:
             fail(
@@ -363,6 +365,25 @@ def add_adapters(encoder: nn.Module, side: str, rank: int, alpha: float, targets
     peft.inject_adapter_in_model(peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen), encoder)
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(_ADAPTER in name)
+
+
+def enable_checkpointing(encoders: Sequence[nn.Module]) -> None:
+    """Make the transformers among some trained encoders recompute the activations of their layers, in place.
+
+    Raises:
+        ValueError: There is none that can.
+
+    Reference: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
+    """
+    parts = [part for encoder in encoders for part in encoder.modules()]
+    able = [part for part in parts if getattr(part, "supports_gradient_checkpointing", False)]
+    if not able:
+        hint = "set `tune_text` or `tune_image`, or leave it out"
+        fail("checkpointing", "a transformers encoder that is trained and supports it", "none", hint)
+    for part in able:
+        part.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        if hasattr(part.config, "use_cache"):  # of generated text; transformers would warn
+            part.config.use_cache = False
 
 
 def _add_all_adapters(config: DualConfig, encoders: Encoders) -> str:

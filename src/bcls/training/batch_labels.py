@@ -114,6 +114,16 @@ class BatchLabels:
         own = self._table[images]
         return self._rows(own.reshape(-1)).view(*own.shape, -1)
 
+    def streaming_inputs(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> dict[str, Tensor]:
+        """Inputs of :class:`bcls.losses.StreamingBCLSLoss` that give the labels of a batch, except for ``"mean"``."""
+        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device)
+        images = self._images[chosen]
+        inputs = {"captions": self._rows(chosen), "image_ids": images}
+        if self.aggregate == "max":
+            row, turn = self._real[images].nonzero(as_tuple=True)
+            inputs |= {"references": self._rows(self._table[images[row], turn]), "reference_image": row}
+        return inputs
+
     def _rows(self, captions: Tensor) -> Tensor:
         if self._device_embeddings is not None:
             return self._device_embeddings[captions]

@@ -41,6 +41,9 @@ class TrainConfig:
         batch: Pairs in a batch, of all processes together.
         distinct: No image twice in a batch.
         accumulate: Batches whose gradients are averaged for one optimizer step; the loss sees one batch at a time.
+        micro_batch: Pairs that a process encodes at once; 0 for its whole share. The loss still sees the whole batch,
+            and the encoders run twice. Saves memory; not for cross attention and batch norm.
+        streaming: Compute the loss bcls from embeddings, without matrices of batch x batch; for very large batches.
         warm_negatives: Epochs at the start that use `triplet`, the sum over all negatives, instead of the loss;
             prevents collapse.
         optimizer: Optimizer; the weight decay of adamw is decoupled.
@@ -91,6 +94,8 @@ class TrainConfig:
     batch: int = 128
     distinct: bool = True
     accumulate: int = 1
+    micro_batch: int = 0
+    streaming: bool = False
     warm_negatives: int = 0
 
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -148,7 +153,7 @@ FREE_ON_RESUME = frozenset({"data", "out", "resume", "workers", "device", "save_
 
 #: Smallest values of whole numbers.
 _LEAST = {
-    0: ("warm_negatives", "seed"),
+    0: ("micro_batch", "warm_negatives", "seed"),
     1: ("epochs", "accumulate", "save_every", "log_every", "workers", "word_threshold", "patience", "val_images"),
     2: ("batch",),
 }
@@ -192,6 +197,13 @@ def _check_together(config: TrainConfig) -> None:
         fail("patience", "a validation split", "val_split: null", "name one, or leave patience out")
     if config.warm_negatives >= config.epochs:
         fail("warm_negatives", f"fewer than the {config.epochs} epochs", config.warm_negatives, "1 or 2 are usual")
+    if config.streaming and config.aggregate == "mean":
+        fail("aggregate", "max or paired with --streaming", "mean", "the loss makes these labels from embeddings")
+    if config.streaming and config.unimodal_weight:
+        fail("unimodal_weight", "0 with --streaming", config.unimodal_weight, "it needs matrices of batch x batch")
+    if config.streaming and config.warm_negatives:
+        hint = "leave one of them out: the sum over all negatives needs the matrix"
+        fail("warm_negatives", "0 with --streaming", config.warm_negatives, hint)
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -34,6 +34,8 @@ def graph_obstacle(config: TrainConfig, device: torch.device, processes: int) ->
         return "it works in one process only"
     if config.accumulate > 1:
         return "it cannot be combined with --accumulate"
+    if config.micro_batch or config.streaming:
+        return f"it cannot be combined with {'--micro-batch' if config.micro_batch else '--streaming'}"
     if config.precision == "fp16":
         return "the scaler of fp16 decides on the host"
     return None

@@ -44,6 +44,7 @@ class Batch:
         relevance: ``(B, B)`` labels of the whole batch, or ``None`` for a loss without labels.
         unimodal: Similarities between its images and between its captions, see :meth:`BatchLabels.unimodal`; ``None``
             without `unimodal_weight`.
+        label_inputs: With streaming, in place of ``relevance``: see :meth:`BatchLabels.streaming_inputs`.
     """
 
     pairs: int
@@ -52,6 +53,7 @@ class Batch:
     image_ids: Tensor
     relevance: Tensor | None
     unimodal: tuple[Tensor, Tensor] | None = None
+    label_inputs: dict[str, Tensor] | None = None
 
 
 class ImageSource(Protocol):
@@ -259,6 +261,7 @@ class Loader:
         rank: Number of this process.
         ranks: Number of processes.
         unimodal: Whether batches have similarities between items of one modality; needs ``labels``.
+        streaming: Whether the loss computes the labels itself, from embeddings.
     """
 
     images: ImageSource
@@ -269,6 +272,7 @@ class Loader:
     rank: int = 0
     ranks: int = 1
     unimodal: bool = False
+    streaming: bool = False
 
     def batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[Batch]:
         """The batches of a plan, in order, on the device."""
@@ -297,6 +301,9 @@ class Loader:
     def _batch(self, whole: Indices, inputs: tuple[Padded, Padded]) -> Batch:
         images, texts = (one.to(self.device) for one in inputs)
         ids = torch.from_numpy(self.image_of_caption[whole]).to(self.device, non_blocking=True)
+        if self.labels is not None and self.streaming:
+            own = share_of_rank(whole, self.rank, self.ranks)
+            return Batch(len(whole), images, texts, ids, None, label_inputs=self.labels.streaming_inputs(own))
         return Batch(len(whole), images, texts, ids, *self.labels_of(whole))
 
     def labels_of(self, captions: Indices | Tensor) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:

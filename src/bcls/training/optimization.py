@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bcls._core.errors import check_choice, check_number, fail, prefix_errors
-from bcls.losses import LOSSES, InfoNCELoss, RetrievalLoss, TripletLoss, from_name
+from bcls.losses import LOSSES, InfoNCELoss, RetrievalLoss, StreamingBCLSLoss, TripletLoss, from_name
 from bcls.training.config import TrainConfig
 
 #: Parameter group of the parameters of the loss, such as its temperature.
@@ -137,6 +137,28 @@ def make_loss(
             arguments = own | arguments | {f"{prefix}learn_temperature": True}
     with prefix_errors("loss."):
         return from_name(name, **arguments)
+
+
+def make_streaming_loss(settings: Mapping[str, Any], group: Any = None) -> StreamingBCLSLoss:
+    """The loss ``bcls`` of the settings, computed from embeddings.
+
+    Args:
+        settings: As for :func:`make_loss`, which has checked them.
+        group: Processes that share the batch; ``None`` for one process.
+
+    Raises:
+        ValueError: It is another loss, or it has an argument that cannot be computed from embeddings.
+
+    Example:
+        >>> make_streaming_loss({"name": "bcls", "weight": 2.0}).weight
+        2.0
+    """
+    if settings.get("name") != "bcls":
+        fail("streaming", "the loss 'bcls'", repr(settings.get("name")), "leave --streaming out")
+    plain = {key.removeprefix("bcls."): value for key, value in _flat(settings).items()}
+    arguments = {key: value for key, value in plain.items() if key not in {"name", "learn_temperature"}}
+    with prefix_errors("loss."):
+        return StreamingBCLSLoss(**arguments, group=group)
 
 
 def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:

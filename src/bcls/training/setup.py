@@ -13,7 +13,9 @@ from math import ceil
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator  # type: ignore[import-untyped]
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls._core.progress import progress
@@ -21,7 +23,7 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.evaluation.scores import lazy_images
 from bcls.labels.cache import cached_embeddings, fingerprint
-from bcls.losses import RetrievalLoss
+from bcls.losses import RetrievalLoss, StreamingBCLSLoss
 from bcls.models import build, check_features
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DETECTOR_REGIONS, model_config
@@ -41,7 +43,7 @@ from bcls.training.loader import (
     feature_source,
 )
 from bcls.training.metrics_log import log_line
-from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers
+from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, make_streaming_loss, numbers
 from bcls.training.sampler import Indices, plan_epoch
 from bcls.training.validate import Validation
 
@@ -67,6 +69,8 @@ class TrainState:
     #: The optimizer as the gradient scaler wraps it.
     optimizer: Any
     pool: ThreadPoolExecutor
+    #: The loss of a training step with ``streaming``; the validation uses that of the learner.
+    streaming: StreamingBCLSLoss | None = None
 
     @property
     def model(self) -> RetrievalModel:
@@ -131,11 +135,17 @@ def set_up(
     obstacle = graph_obstacle(config, device, accelerator.num_processes) if config.graph else None
     if obstacle is not None:
         fail("graph", "a run whose steps can be recorded", obstacle, "leave --graph out")
+    streaming = None
+    if config.streaming:
+        streaming = make_streaming_loss(config.loss, dist.group.WORLD if accelerator.num_processes > 1 else None)
+        if labels is not None:
+            fail("labels", "those of the settings, with `streaming`", type(labels).__name__, "leave one of them out")
     train_split, val_split = open_splits(config, dataset)
     torch.manual_seed(config.seed)
     if model is None:
         model = build_model(config, train_split)
     check_unimodal(config, model)
+    check_encoders(config, model)
     if config.loss.get("learn_temperature"):
         initial = (getattr(model, name, None) for name in ("initial_temperature", "initial_bias"))
         loss = make_loss(config.loss, *initial)
@@ -157,7 +167,7 @@ def set_up(
         labels = BatchLabels(vectors, train_split.image_of_caption, config.aggregate, device)
     rank, ranks = accelerator.process_index, accelerator.num_processes
     unimodal = config.unimodal_weight > 0 and labels is not None
-    loader = Loader(images, texts, inputs.image_of_caption, device, labels, rank, ranks, unimodal)
+    loader = Loader(images, texts, inputs.image_of_caption, device, labels, rank, ranks, unimodal, config.streaming)
     steps = config.epochs * ceil(len(train_split.captions) / (config.batch * config.accumulate))
     average = MovingAverage(model, decay_for(config.ema, steps)) if config.ema else None
     parallel = accelerator.prepare_model(model)
@@ -166,7 +176,9 @@ def set_up(
     validation = None
     if val_split is not None and not dry_run:
         validation = make_validation(config, val_split, model, pool, show_progress=show_progress)
-    return TrainState(config, accelerator, train_split, loader, validation, learner, parallel, wrapped_optimizer, pool)
+    return TrainState(
+        config, accelerator, train_split, loader, validation, learner, parallel, wrapped_optimizer, pool, streaming
+    )
 
 
 def open_splits(config: TrainConfig, dataset: Dataset | None) -> tuple[Dataset, Dataset | None]:
@@ -255,6 +267,27 @@ def check_unimodal(config: TrainConfig, model: RetrievalModel) -> None:
         fail("unimodal_weight", "a model with second heads", f"{type(model).__name__} without them", hint)
     hint = "set --unimodal-weight, such as 0.5, or leave the heads out"
     fail("model.unimodal", "a weight of the loss that trains the second heads", "unimodal_weight: 0", hint)
+
+
+def check_encoders(config: TrainConfig, model: RetrievalModel) -> None:
+    """Check that a model can be trained with ``micro_batch`` and ``streaming``.
+
+    Raises:
+        ValueError: Its scores are not products of vectors, or a batch norm depends on the other items of a batch.
+    """
+    for key in ("micro_batch", "streaming"):
+        if getattr(config, key) and type(model).similarity is not RetrievalModel.similarity:
+            got = f"{type(model).__name__}, whose scores need the regions and words of both sides together"
+            fail(key, "a model with one vector an item, such as vsepp or dual", got, "leave it out")
+    if config.micro_batch:
+        mode = model.training
+        norms = [
+            name for name, module in model.train().named_modules() if isinstance(module, _BatchNorm) and module.training
+        ]
+        model.train(mode)
+        if norms:
+            got = f"{len(norms)} batch norms such as {norms[0]}, whose statistics would be those of a micro batch"
+            fail("micro_batch", "encoders without batch norm in training", got, "freeze the encoder, or leave it out")
 
 
 def image_source(

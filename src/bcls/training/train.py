@@ -35,9 +35,8 @@ from bcls._core.files import recover, replace_folder
 from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
-from bcls.losses import RetrievalLoss, check_now
+from bcls.losses import check_now
 from bcls.models.base import RetrievalModel
-from bcls.models.padded import Padded
 from bcls.training import run_folder
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import (
@@ -51,12 +50,13 @@ from bcls.training.checkpoint import (
 )
 from bcls.training.config import Result, TrainConfig, check_config, differences, write_yaml
 from bcls.training.cuda_graph import GraphedStep
-from bcls.training.distributed import any_process, average_gradients, gather_codes, start_accelerator
+from bcls.training.distributed import any_process, average_gradients, start_accelerator
+from bcls.training.gradients import accumulate_gradients
 from bcls.training.loader import Batch
 from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
 from bcls.training.optimization import all_negatives, hold_in_range, numbers, rate_at, set_rate
 from bcls.training.page import write_report
-from bcls.training.sampler import Indices, sizes_of_ranks
+from bcls.training.sampler import Indices
 from bcls.training.setup import TrainState, data_identity, set_up
 from bcls.training.validate import validate
 
@@ -161,7 +161,7 @@ def train(
                 replace_folder(checkpoints / name, lambda new: write_model(evaluated, new))
 
         # ---------------------------------------------------------------------------------------------- Train
-        step = make_step(state, learner.loss)
+        step = make_step(state, learner.loss if state.streaming is None else state.streaming)
         warm_step = make_step(state, all_negatives(config.loss))
         stack.enter_context(run_folder.catch_signals(stop))
         while not at.finished:
@@ -327,26 +327,7 @@ def train_step(state: TrainState, loss: torch.nn.Module, batches: Sequence[Batch
         ValueError: The batch does not fit into memory.
     """
     accelerator, learner = state.accelerator, state.learner
-    values: dict[str, Tensor] = {}
-    try:
-        for number, batch in enumerate(batches):
-            waits = number + 1 < len(batches)  # gradients are exchanged once, with the last batch
-            with accelerator.no_sync(state.parallel) if waits else nullcontext():
-                images, texts = encode_pairs(state, batch)
-                similarity = score_pairs(state, images, texts)
-                terms = loss_terms(loss, similarity, batch)
-                if batch.unimodal is not None:
-                    heads = state.model.get_submodule("unimodal")
-                    value = heads(images.values, texts.values, *batch.unimodal)
-                    terms = {**terms, "unimodal": state.config.unimodal_weight * value}
-                accelerator.backward(torch.stack(list(terms.values())).sum() / len(batches))
-            for name, value in (*terms.items(), ("spread", similarity.float().std())):
-                values[name] = values.get(name, 0) + value.detach() / len(batches)
-    except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"`batch`: expected one that fits into the memory of {accelerator.device}, got {state.config.batch} pairs; "
-            "lower --batch, or use --precision bf16 or more processes"
-        ) from error
+    values = accumulate_gradients(state, loss, batches)
     average_gradients(loss, accelerator.num_processes)
     weights = [one for group in learner.optimizer.param_groups for one in group["params"]]
     limit = float("inf") if state.config.clip is None else state.config.clip
@@ -357,38 +338,6 @@ def train_step(state: TrainState, loss: torch.nn.Module, batches: Sequence[Batch
     if learner.average is not None:
         learner.average.update(learner.model)
     return values
-
-
-def encode_pairs(state: TrainState, batch: Batch) -> tuple[Padded, Padded]:
-    """Codes of the images and of the captions of the batch of all processes."""
-    sizes = sizes_of_ranks(batch.pairs, state.accelerator.num_processes)
-    with state.accelerator.autocast():
-        images, texts = state.parallel(batch.images, batch.texts)
-    return gather_codes(images, sizes), gather_codes(texts, sizes)
-
-
-def score_pairs(state: TrainState, images: Padded, texts: Padded) -> Tensor:
-    """Scores of all pairs of encoded images and captions, ``(B, B)`` float32.
-
-    Scores of vectors are computed in float32 also in mixed precision: bf16 has three digits, and scores would tie.
-    """
-    if images.values.ndim == texts.values.ndim == 2:
-        return state.model.scores(Padded(images.values.float()), Padded(texts.values.float()))
-    with state.accelerator.autocast():
-        scores = state.model.scores(images, texts)
-    return scores.float()
-
-
-def loss_terms(loss: torch.nn.Module, similarity: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """The terms of the loss by name; one term for a loss that is no :class:`bcls.losses.RetrievalLoss`."""
-    try:
-        if isinstance(loss, RetrievalLoss):
-            return loss.terms(similarity, batch.relevance, image_ids=batch.image_ids)
-        return {"loss": loss(similarity, batch.relevance, image_ids=batch.image_ids)}
-    except ValueError as error:  # losses check their input, too
-        if not similarity.isfinite().all():
-            raise FloatingPointError("similarity") from error
-        raise
 
 
 def seed_step(*position: int) -> None:
