@@ -168,7 +168,19 @@ def test_digits_do_not_depend_on_names(tmp_path):
     lines = [line("bcls", seed, 300.0, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0, tau=0.31, name="sam, best by RSUM") for seed in (1, 2)]
     page = as_markdown(build([summarise(sweep(tmp_path / "a", lines))], None, {}))
-    assert "minus sam, best by RSUM | +0.0005 | 0.0000 | held |" in page
+    assert "minus sam, best by RSUM (soft) | +0.0005 | 0.0000 | held |" in page
+
+
+def test_rows_of_sam_name_the_sampling(tmp_path):
+    settings = {"model": {"name": "dual"}, "loss": {"name": "sam", "sampling": "least-similar"}}
+    lines = [line("bcls", 1, 2.0), line("SAM", 1, 1.0, settings=settings)]
+    lines.append({**lines[1], "phase": "trial"})
+    search = {"measure": "rsum", "method": "grid", "spaces": {"SAM": {"lr": [1.0]}}, "chosen": {"SAM": {"lr": 1.0}}}
+    folder = sweep(tmp_path / "a", lines, search={**search, "sizes": {"SAM": 1}, "tried": {"SAM": 1}})
+    page = as_markdown(build([summarise(folder)], None, {}))
+    assert "| SAM (least-similar) | 1 | 1.0 |" in page
+    assert "| SAM (least-similar) | 1 | 1 | lr: 1.0 | lr 1.0 |" in page
+    assert "rsum: bcls minus SAM (least-similar) |" in page
 
 
 def test_tested_trials_are_counted(tmp_path):

@@ -21,7 +21,6 @@ from bcls.losses import (
     TripletLoss,
     from_name,
     register_loss,
-    sam,
 )
 from tests.losses.factories import batch
 
@@ -132,25 +131,6 @@ def test_learned_temperature_scale_and_bias():
     assert len(list(sigmoid.parameters())) == 2
 
 
-def test_sam_random_draws_from_torchs_generator():
-    similarity, relevance = batch(30)
-    loss = SAMLoss(sampling="random", temperature=1.0)
-    torch.manual_seed(1)
-    first = loss(similarity, relevance)
-    torch.manual_seed(1)
-    assert loss(similarity, relevance) == first
-    assert loss(similarity, relevance) != first
-
-
-def test_sam_random_never_draws_a_positive():
-    """Only one negative an anchor is left: whatever is drawn, the loss equals the mined ones."""
-    similarity, relevance = batch(4)
-    ids = torch.tensor([0, 0, 0, 1])
-    values = {float(SAMLoss(sampling="random")(similarity, relevance, image_ids=ids)) for _ in range(20)}
-    # Captions 0 to 2 have one negative each; image and caption 3 have three.
-    assert len(values) <= 9
-
-
 def test_compute_must_be_written():
     with pytest.raises(NotImplementedError):
         losses.RetrievalLoss()(torch.eye(2))
@@ -164,35 +144,6 @@ def test_settings_show_in_the_representation():
     assert "names=['infonce', 'bcls'], weights=[1.0, 2.0]" in shown
     assert "reduction='sum'" in shown.splitlines()[1]
     assert "gamma=50.0" in shown
-
-
-def test_sam_hands_its_binary_part_the_pairs_alone():
-    """Used to pass on the lowest CIDEr as the lowest label, so that windows were skipped."""
-    generator = torch.Generator().manual_seed(0)
-    similarity = torch.randn(6, 6, generator=generator)
-    phi = (torch.rand(6, 6, generator=generator) + 0.5).fill_diagonal_(3)
-    terms = SAMLoss(binary=KendallWindowLoss()).terms(similarity, phi)
-    torch.testing.assert_close(terms["binary"], KendallWindowLoss()(similarity, torch.eye(6)))
-
-
-def test_sam_margin_may_be_negative():
-    similarity = torch.zeros(2, 2, dtype=torch.float64)
-    phi = torch.tensor([[2.0, 5.0], [1.0, 3.0]], dtype=torch.float64)  # caption 1 fits image 0 better than its own
-    terms = SAMLoss(temperature=10.0, weight=1.0, reduction="sum").terms(similarity - 0.1 * torch.eye(2), phi)
-    # Hinges of 0.1 + margin: (2 - 5) / 10, (3 - 1) / 10 by image; (2 - 1) / 10, (3 - 5) / 10 by caption.
-    assert float(terms["continuous"]) == pytest.approx(0.0 + 0.3 + 0.2 + 0.0)
-
-
-def test_sam_takes_no_zeros_for_duplicates():
-    similarity = torch.randn(3, 3)
-    assert SAMLoss().terms(similarity, torch.zeros(3, 3))["binary"] == from_name("triplet-hn")(similarity)
-
-
-def test_sam_draws_for_each_row_anew():
-    torch.manual_seed(0)
-    chosen = sam._choose(torch.zeros(50, 50), ~torch.eye(50, dtype=torch.bool), "random")
-    assert len(set(chosen.tolist())) > 10
-    assert not (chosen == torch.arange(50)).any()
 
 
 def test_the_function_keeps_alpha_and_margin_apart():

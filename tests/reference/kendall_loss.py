@@ -112,6 +112,32 @@ def ladder(similarity, relevance, image_ids=None, thresholds=(0.4,), margins=(0.
 
 
 def sam(similarity, relevance, image_ids=None, temperature=10.0, sampling="soft", weight=5.0, margin=0.2):
+    loss = sam_margins(similarity, relevance, image_ids, temperature, sampling, weight)
+    for i, cells in sam_negatives(similarity, relevance, image_ids):
+        if cells:
+            loss = loss + hinge(
+                margin - similarity[i, i] + max(similarity[c] for c in cells)
+            )  # the binary loss beside it
+    return loss
+
+
+def sam_margins(similarity, relevance, image_ids=None, temperature=10.0, sampling="soft", weight=5.0):
+    """The adaptive part alone."""
+    phi = relevance.tolist()
+    loss = similarity.sum() * 0
+    for i, cells in sam_negatives(similarity, relevance, image_ids):
+        if not cells:
+            continue
+        # sorted() keeps the order of equal ones, so that the lower index comes first.
+        ranked = sorted(cells, key=lambda c: similarity[c].item(), reverse=sampling != "least-similar")
+        chosen = ranked[1] if sampling == "soft" and len(ranked) > 1 else ranked[0]
+        adaptive = min(1.0, (phi[i][i] - phi[chosen[0]][chosen[1]]) / temperature)
+        loss = loss + weight * hinge(similarity[chosen] - similarity[i, i] + adaptive)
+    return loss
+
+
+def sam_negatives(similarity, relevance, image_ids=None):
+    """Each anchor with its negatives as cells of the matrix, by rows and by columns."""
     size = len(similarity)
     phi = relevance.tolist()
 
@@ -123,15 +149,6 @@ def sam(similarity, relevance, image_ids=None, temperature=10.0, sampling="soft"
             return False
         return not (close(phi[i][j], phi[i][i]) and close(phi[j][i], phi[j][j]))
 
-    choose = min if sampling == "soft" else max
-    loss = similarity.sum() * 0
     for i in range(size):
-        for cells in ([(i, j) for j in range(size) if negative(i, j)], [(j, i) for j in range(size) if negative(j, i)]):
-            if not cells:
-                continue
-            own = similarity[i, i]
-            loss = loss + hinge(margin - own + max(similarity[c] for c in cells))  # the binary loss beside it
-            chosen = choose(cells, key=lambda c: similarity[c].item())
-            adaptive = min(1.0, (phi[i][i] - phi[chosen[0]][chosen[1]]) / temperature)
-            loss = loss + weight * hinge(similarity[chosen] - own + adaptive)
-    return loss
+        yield i, [(i, j) for j in range(size) if negative(i, j)]
+        yield i, [(j, i) for j in range(size) if negative(j, i)]

@@ -230,11 +230,13 @@ def _digits(finding: Finding) -> int:
 def _search_table(summary: Summary) -> Table:
     """List the settings that a search tried for each configuration, and the one it chose."""
     search = summary.metadata["search"]
+    shown = {row.row: row.name for row in summary.rows if not row.point}
     rows = []
     for name, space in search["spaces"].items():
         grid = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in space.items())
         chosen = ", ".join(f"{key} {value}" for key, value in search["chosen"].get(name, {}).items())
-        rows.append([name, str(search["sizes"][name]), str(search["tried"][name]), grid, chosen or "not finished"])
+        counts = str(search["sizes"][name]), str(search["tried"][name])
+        rows.append([shown.get(name, name), *counts, grid, chosen or "not finished"])
     return Table.of_texts(["configuration", "settings", "tried", "grid", "chosen"], rows)
 
 

@@ -54,7 +54,7 @@ class SummaryRow:
 
     Attributes:
         row: Name of the configuration in the sweep file.
-        name: The same with the point of the grid.
+        name: The same with the point of the grid and, for SAM, the choice of its negatives, as tables show it.
         model: Name of the model; of an ensemble, that of its first member.
         test: Empty until the sweep is final.
         histories: Metrics of each epoch, for each seed.
@@ -177,7 +177,7 @@ def _row(metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, An
     return SummaryRow(
         sweep=metadata["name"],
         row=first["row"],
-        name=name,
+        name=name if first["ensemble"] else _with_sampling(name, first["settings"]["loss"]),
         dataset=first["dataset"],
         model=first["settings"]["model"]["name"],
         loss=first["settings"]["loss"],
@@ -192,6 +192,16 @@ def _row(metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, An
         ensemble=first["ensemble"],
         failed=len(lines) - len(good),
     )
+
+
+def _with_sampling(name: str, loss: Mapping[str, Any]) -> str:
+    """Add SAM's choice of negatives to a name: the same name stood for another one in earlier versions.
+
+    Example:
+        >>> _with_sampling("SAM", {"name": "sam", "sampling": "least-similar"})
+        'SAM (least-similar)'
+    """
+    return f"{name} ({loss.get('sampling', 'soft')})" if loss["name"] == "sam" else name
 
 
 def _spreads(found: Iterable[Mapping[str, float]]) -> dict[str, Spread]:

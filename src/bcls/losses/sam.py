@@ -1,6 +1,6 @@
 """Semantic adaptive margin (SAM): a triplet loss whose margin depends on the labels."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,23 +10,29 @@ from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check
 from bcls.losses.triplet import TripletHardLoss
 from bcls.losses.windows import SAME
 
-Sampling = Literal["soft", "hard", "random"]
+Sampling = Literal["soft", "hard", "least-similar", "random"]
 
 
 class SAMLoss(RetrievalLoss):
     r"""Semantic adaptive margin, added to a binary loss.
 
     .. math::
-        \mathcal{L} = \mathcal{L}_{binary} + w \sum_i [s(V_i, T_n) - s(V_i, T_i) + a_i]_+ + w \sum_i [s(V_n, T_i)
-            - s(V_i, T_i) + a_i]_+, \quad a_i = \min(1, (\phi_{ii} - \phi_{in}) / t)
+        \mathcal{L} = \mathcal{L}_{binary} + w \sum_i [s(V_i, T_n) - s(V_i, T_i) + a(\phi_{ii} - \phi_{in})]_+
+            + w \sum_i [s(V_m, T_i) - s(V_i, T_i) + a(\phi_{ii} - \phi_{mi})]_+, \quad a(d) = \min(1, d / t)
 
-    with one negative n for each anchor and direction, and the relevance :math:`\phi` on its own scale. A negative that
-    is more relevant than the matching caption gets a negative margin.
+    with one negative caption n for each image, one negative image m for each caption, and the relevance :math:`\phi` on
+    its own scale. A negative that is more relevant than the matching caption gets a negative margin. An anchor without
+    negatives contributes 0.
 
     Args:
-        temperature: :math:`t`, divisor of differences in relevance; 10 suits CIDEr.
-        sampling: Choice of the negative: ``"hard"`` the most similar one, ``"soft"`` the least similar one,
-            ``"random"`` any, drawn from the generator of torch. (The code of the authors swaps the first two names.)
+        temperature: :math:`t`, divisor of differences in relevance. 10 suits CIDEr; for labels in [-1, 1] see
+            ``configs/flickr30k/vsepp-sam.yaml``.
+        sampling: Choice of the negative: ``"soft"`` the second most similar one (of a single negative, that one), the
+            setting of the authors on Flickr30K; ``"hard"`` the most similar one; ``"least-similar"``; or ``"random"``,
+            drawn from the generator of torch. Of equally similar ones the lower index comes first. In the published
+            code the matching pair is a candidate as well: its ``soft`` is the second of the whole row, hence the most
+            similar negative if the match ranks first, and its ``hard`` is the second *least* similar. Here only
+            negatives are candidates.
         weight: :math:`w`.
         binary: The loss it is added to, which gets no degrees of relevance; :class:`TripletHardLoss` by default.
         reduction: ``"sum"`` as in the equation, ``"mean"`` divides it by B.
@@ -44,7 +50,7 @@ class SAMLoss(RetrievalLoss):
         >>> import torch
         >>> similarity = torch.tensor([[0.9, 0.8], [0.6, 0.5]])
         >>> cider = torch.tensor([[8.0, 3.0], [2.0, 9.0]])
-        >>> terms = SAMLoss(reduction="sum").terms(similarity, cider)
+        >>> terms = SAMLoss(reduction="sum").terms(similarity, cider)  # a single negative for each anchor
         >>> round(float(terms["continuous"]), 4)  # 5 * (0.4 + 0.8 + 0.3 + 0.9)
         12.0
 
@@ -63,7 +69,7 @@ class SAMLoss(RetrievalLoss):
     ) -> None:
         super().__init__(reduction)
         self.temperature = check_number("temperature", temperature, "10 suits CIDEr", above=0)
-        check_choice("sampling", sampling, ("soft", "hard", "random"))
+        check_choice("sampling", sampling, get_args(Sampling))
         self.sampling: Sampling = sampling
         self.weight = check_number("weight", weight, "the authors use 5 or 10", low=0)
         self.binary = check_part(
@@ -94,7 +100,7 @@ def _equal(left: Tensor, right: Tensor) -> Tensor:
 def _margins(similarity: Tensor, labels: Tensor, allowed: Tensor, temperature: float, sampling: Sampling) -> Tensor:
     value = similarity.new_zeros(())
     for scores, phi, negatives in ((similarity, labels, allowed), (similarity.T, labels.T, allowed.T)):
-        chosen = _choose(scores.detach(), negatives, sampling)[:, None]
+        chosen = _choose(scores.detach(), negatives, sampling)
         adaptive = ((phi.diagonal() - phi.gather(1, chosen)[:, 0]) / temperature).clamp(max=1).to(scores.dtype)
         hinge = (scores.gather(1, chosen)[:, 0] - scores.diagonal() + adaptive).relu()
         value = value + hinge.masked_fill(~negatives.any(1), 0.0).sum()
@@ -102,8 +108,13 @@ def _margins(similarity: Tensor, labels: Tensor, allowed: Tensor, temperature: f
 
 
 def _choose(scores: Tensor, negatives: Tensor, sampling: Sampling) -> Tensor:
-    """Column of one negative for each row; any column for a row without negatives."""
-    if sampling == "soft":
+    """Column of one negative for each row, ``(B, 1)``; any column for a row without negatives."""
+    if sampling == "least-similar":
         scores = -scores
     preference = torch.rand_like(scores) if sampling == "random" else scores
-    return preference.masked_fill(~negatives, -torch.inf).argmax(1)
+    preference = preference.masked_fill(~negatives, -torch.inf)
+    first = preference.argmax(1, keepdim=True)  # of equal ones the lowest index
+    if sampling != "soft":
+        return first
+    second = preference.scatter(1, first, -torch.inf).argmax(1, keepdim=True)
+    return torch.where(negatives.sum(1, keepdim=True) > 1, second, first)
