@@ -20,15 +20,15 @@ def parts(tmp_path_factory):
     return open_dataset(draw_dataset(where / "data", images=40)), load_backbone(tiny_backbone(where / "tiny"))
 
 
-def worker(parts, lanes=1, view="whole", regions=(2, 2), views=0):
-    return FeatureWorker(parts[1], parts[0], view, regions, "cpu", torch.float32, lanes, views)
+def worker(parts, lanes=1, view="whole", regions=(2, 2), views=0, readers=1):
+    return FeatureWorker(parts[1], parts[0], view, regions, "cpu", torch.float32, lanes, views, readers=readers)
 
 
 @pytest.mark.parametrize("view", ["whole", "ten-crop"])
 def test_result_does_not_depend_on_lanes_and_prefetching(parts, view):
     ids = parts[0].image_ids
     plain = worker(parts, view=view)(ids)
-    early = worker(parts, lanes=3, view=view)
+    early = worker(parts, lanes=3, view=view, readers=4)
     early.prefetch(ids)
     early.prefetch(ids[:7])
     assert early(ids).tobytes() == plain.tobytes()

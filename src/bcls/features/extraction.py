@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ class FeatureSettings:
         split: Extract one split only. Default: all splits.
         engine: local runs in this process, ray on a Ray cluster.
         address: Address of a Ray cluster. Default: start Ray on this machine.
-        workers: Number of Ray actors.
+        workers: Threads that decode images, or Ray actors. Default: one a core, or one actor.
         device: cpu, cuda, or auto for a GPU if there is one.
         precision: Precision of the network: float32, bfloat16 or float16. Features are stored as float16.
         images: Folder or archive with the images, if they were moved since the import.
@@ -63,7 +64,7 @@ class FeatureSettings:
     split: str | None = None
     engine: str = "local"
     address: str | None = None
-    workers: int = 1
+    workers: int | None = None
     device: str = "auto"
     precision: str = "float32"
     images: str | None = None
@@ -249,7 +250,8 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
         regions=regions,
         device=device,
         precision=getattr(torch, settings.precision),
-        lanes=max(1, torch.get_num_threads() // settings.workers),
+        lanes=max(1, torch.get_num_threads() // _actors(settings)),
+        readers=_readers(settings),
         views=settings.views,
         smallest_crop=settings.smallest_crop,
     )
@@ -261,7 +263,8 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
 def _check_settings(settings: FeatureSettings) -> None:
     from bcls.features.regions import VIEWS
 
-    check_engine(settings.engine, settings.address, settings.workers)
+    check_whole("workers", 1 if settings.workers is None else settings.workers, least=1)
+    check_engine(settings.engine, settings.address, _actors(settings))
     check_choice("precision", settings.precision, PRECISIONS)
     check_choice("view", settings.view, VIEWS)
     check_whole("views", settings.views, least=0)
@@ -271,6 +274,17 @@ def _check_settings(settings: FeatureSettings) -> None:
     if settings.views and VIEWS[settings.view] > 1:
         got = f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
         fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
+
+
+def _actors(settings: FeatureSettings) -> int:
+    """Number of processes that run the network."""
+    return settings.workers or 1 if settings.engine == "ray" else 1
+
+
+def _readers(settings: FeatureSettings) -> int:
+    """Threads that decode images in each of these processes."""
+    cores = os.cpu_count() or 1
+    return max(1, cores // _actors(settings)) if settings.engine == "ray" else settings.workers or cores
 
 
 def _check_name(argument: str, name: str) -> str:
@@ -401,7 +415,7 @@ def _run(splits: list[_SplitWork], plan: _Plan, settings: FeatureSettings) -> No
         plan.start,
         engine=settings.engine,
         address=settings.address,
-        workers=settings.workers,
+        workers=_actors(settings),
         threads=1,
         gpus=0.0 if plan.made_with["device"] == "cpu" else 1.0,
     )

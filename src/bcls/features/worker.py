@@ -23,9 +23,9 @@ Rows = npt.NDArray[np.float16]
 class FeatureWorker:
     """Computes the features of blocks of images; see :func:`bcls.features.jobs.run_blocks`.
 
-    Each lane is a thread that reads a batch of images and then runs the network on it with a single torch thread. While
-    one lane reads, another computes, no lane waits for the slowest of several torch threads, and the result does not
-    depend on the number of CPU cores. On a GPU one lane computes at a time.
+    Readers are threads that decode images ahead of the network. Each lane is a thread that runs the network on a batch,
+    with a single torch thread: no lane waits for the slowest of several torch threads, and the result does not depend
+    on the number of CPU cores. On a GPU one lane computes at a time.
 
     Args:
         backbone: The network.
@@ -37,6 +37,7 @@ class FeatureWorker:
         lanes: Number of batches processed at a time.
         views: Number of random crops of each image, which get rows of their own.
         smallest_crop: Smallest area of a random crop, as a fraction of the image.
+        readers: Number of images decoded at a time.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class FeatureWorker:
         lanes: int,
         views: int = 0,
         smallest_crop: float = 0.5,
+        readers: int = 1,
     ) -> None:
         self._backbone = backbone.to(device, precision).eval()
         self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
         self._views, self._smallest_crop = views, smallest_crop
         self._compute_slots = threading.Semaphore(lanes if device == "cpu" else 1)
+        self._readers = ThreadPoolExecutor(readers)
         self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(1,))
         self._started: dict[tuple[str, ...], list[Future[Rows]]] = {}
 
@@ -64,7 +67,8 @@ class FeatureWorker:
         step = max(1, _BATCH[self._device.partition(":")[0]] // VIEWS[self._view])
         if ids not in self._started:
             batches = [ids[start : start + step] for start in range(0, len(ids), step)]
-            self._started[ids] = [self._pool.submit(self._rows, batch) for batch in batches]
+            images = [[self._readers.submit(self._read, image_id) for image_id in batch] for batch in batches]
+            self._started[ids] = [self._pool.submit(self._rows, *one) for one in zip(batches, images, strict=True)]
 
     def __call__(self, block: Sequence[str]) -> Rows:
         """Return the features of the images with these ids, one row for each view; NaN if an image is unreadable."""
@@ -73,10 +77,11 @@ class FeatureWorker:
 
     def close(self) -> None:
         """Cancel blocks that were started."""
+        self._readers.shutdown(cancel_futures=True)
         self._pool.shutdown(cancel_futures=True)
 
-    def _rows(self, ids: Sequence[str]) -> Rows:
-        images = [self._read(image_id) for image_id in ids]
+    def _rows(self, ids: Sequence[str], read: Sequence[Future[Any]]) -> Rows:
+        images = [image.result() for image in read]
         readable = [number for number, image in enumerate(images) if image is not None]
         shape: tuple[int, ...] = (self._backbone.channels,)
         if self._regions is not None:
