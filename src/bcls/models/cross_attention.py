@@ -301,10 +301,10 @@ class MemoryBudget(NamedTuple):
 def memory_budget(device: torch.device, width: int) -> MemoryBudget:
     """The default budget of a device for nodes of a width.
 
-    16 MB a block of float32 on a CPU; on an accelerator 512 MB, or a 64th of its memory if that is more.
+    8 MB a block of float32 on a CPU; on an accelerator 512 MB, or a 64th of its memory if that is more.
     """
     if device.type == "cpu":
-        return MemoryBudget(max(1, (1 << 22) // width), max(1, (1 << 25) // width))
+        return MemoryBudget(max(1, (1 << 21) // width), max(1, (1 << 25) // width))
     numbers = 1 << 27
     if device.type == "cuda" and torch.cuda.is_available():
         numbers = max(numbers, torch.cuda.get_device_properties(device).total_memory // (64 * 4))
