@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from bcls.data.dataset import open_dataset
-from bcls.data.records import ImageRecord
+from bcls.data.records import Caption, ImageRecord
 from bcls.data.write import Content, write_dataset
 from bcls.features.backbones import load_backbone
 from bcls.features.extraction import FeatureSettings, extract
@@ -41,7 +41,8 @@ def draw(folder, count):
 def dataset_of(folder, count):
     names = [f"{number:05d}" for number in range(count)]
     images = tuple(ImageRecord(name, f"{name}.jpg", "train") for name in names)
-    write_dataset(folder / "data", Content("drawn", images, (), sources=(folder / "photos",)))
+    captions = tuple(Caption(name, name, "drawn", "train") for name in names)
+    write_dataset(folder / "data", Content("drawn", images, captions, sources=(folder / "photos",)))
     return open_dataset(folder / "data")
 
 

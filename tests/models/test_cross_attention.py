@@ -17,16 +17,29 @@ from bcls.models.padded import Padded
 from tests.models import factories
 
 
-@given(lengths=st.lists(st.integers(1, 40), max_size=60), words=st.integers(1, 200))
+@given(
+    lengths=st.lists(st.integers(1, 40), max_size=60), most=st.integers(1, 200), alignment=st.sampled_from([1, 4, 8])
+)
 @settings(max_examples=60, deadline=None)
-def test_every_caption_once_within_the_budget(lengths, words):
-    blocks = caption_blocks(lengths, words)
-    assert sorted(one for block in blocks for one in block) == list(range(len(lengths)))
+def test_every_caption_once_within_the_budget(lengths, most, alignment):
+    blocks = caption_blocks(lengths, most, alignment)
+    assert sorted(one for block in blocks for one in block.captions) == list(range(len(lengths)))
     for block in blocks:
-        longest = max(lengths[one] for one in block)
-        padded = longest * len(block)
-        assert len(block) == 1 or padded <= words
-        assert sum(lengths[one] for one in block) >= 7 / 8 * padded
+        assert block.captions
+        assert len(block.captions) == 1 or block.nodes * len(block.captions) <= most
+        assert block.nodes % alignment == 0
+        assert block.nodes > max(lengths[one] for one in block.captions)
+
+
+@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=60), alignment=st.sampled_from([1, 8]))
+@settings(max_examples=60, deadline=None)
+def test_blocks_are_few_and_padding_is_little(lengths, alignment):
+    """No more than a single block costs, and no more than a block for each width costs."""
+    blocks = caption_blocks(lengths, 10**6, alignment)
+    padded = [-(-(one + 1) // alignment) * alignment for one in lengths]
+    cost = sum(len(block.captions) * block.nodes for block in blocks) + len(blocks) * sum(padded) / 16
+    assert cost <= max(padded) * len(padded) + sum(padded) / 16 + 1e-6
+    assert cost <= sum(padded) + len(set(padded)) * sum(padded) / 16 + 1e-6
 
 
 def scored(name, training, budget, monkeypatch):
@@ -99,7 +112,7 @@ def test_blocks_hold_no_more_than_the_budget():
 
     side = image_side(Padded(torch.randn(50, 2, 3)), torch.randn(50, 3))
     captions = Padded(torch.randn(20, 8, 3), torch.arange(20) % 8 + 1)
-    (scores,) = all_pairs(score, side, captions, torch.randn(20, 3), budget=MemoryBudget(100, 10**9))
+    (scores,) = all_pairs(score, side, captions, torch.randn(20, 3), width=3, budget=MemoryBudget(100, 10**9))
     assert scores.shape == (50, 20)
     assert max(sizes) <= 100
     assert len(sizes) < 100

@@ -9,7 +9,8 @@ import torch
 from bcls.data.dataset import open_dataset
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.config import TrainConfig
-from bcls.training.cuda_graph import graph_obstacle
+from bcls.training.cuda_graph import GraphedStep, graph_obstacle
+from bcls.training.loader import IndexBatch
 from bcls.training.optimization import set_rate
 from bcls.training.setup import set_up
 from bcls.training.train import load_batches, make_step, seed_step, train
@@ -37,6 +38,8 @@ MODELS = {
     "vsepp": {"name": "vsepp", "width": 16, "word_width": 8},
     "dual": {"name": "dual", "image": "features", "text": "gru", "width": 16},
     "unimodal": {"name": "dual", "image": "features", "text": "gru", "width": 16, "unimodal": 8},
+    "saf": {"name": "saf", "width": 16, "word_width": 8, "similarity_width": 8, "regions": 4, "dropout": 0.0},
+    "sgr": {"name": "sgr", "width": 16, "word_width": 8, "similarity_width": 8, "regions": 4, "dropout": 0.0},
 }
 
 
@@ -46,7 +49,7 @@ MODELS = {
 @pytest.mark.parametrize("more", [{}, {"ema": 0.9}, {"precision": "bf16"}, {"clip": None, "optimizer": "adamw"}])
 def test_recorded_steps_equal_ordinary_steps(name, more, tmp_path):
     """Without dropout, whose masks have the shape of the padding, steps agree to rounding."""
-    data = make_data(tmp_path / "data", images=60)
+    data = make_data(tmp_path / "data", images=60, regions=MODELS[name].get("regions", 0))
     loss = {"name": "infonce", "learn_temperature": True}
     if name == "unimodal":
         more = {**more, "labels": "minilm", "unimodal_weight": 0.5}
@@ -80,6 +83,32 @@ def test_recorded_steps_equal_ordinary_steps(name, more, tmp_path):
     for one, other in ((weights, same_weights), (averages, same_averages)):
         for key, value in one.items():
             torch.testing.assert_close(other[key], value, rtol=1e-2, atol=step_size)
+
+
+@pytest.mark.cuda
+@GPU
+def test_recordings_share_the_memory_of_the_largest():
+    weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+    optimizer = torch.optim.Adam([weight], fused=True)
+
+    def step(batch):
+        """Needs 40 MB for each word."""
+        (weight * torch.ones(batch.width, 10 << 20, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"weight": weight.detach() + batch.captions.sum()}
+
+    def reserved(widths):
+        torch.cuda.empty_cache()
+        before, graphed = torch.cuda.memory_reserved(), GraphedStep(step, optimizer)
+        for _ in range(6):
+            for width in widths:
+                graphed(IndexBatch(torch.arange(3, device="cuda"), width))
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved() - before
+
+    assert reserved([2, 4, 3, 6]) <= 1.1 * reserved([6])
 
 
 class Reading(torch.nn.Module):

@@ -1,58 +1,28 @@
-"""Cross-attention scoring of SGR and SAF: similarity vectors, the two heads, and blocks that bound the memory.
+"""Cross-attention scoring of SGR and SAF: self-attention, the two heads, and blocks that bound the memory.
 
-Letters in shapes: N images, C captions, R regions, L words of the longest caption of a block, D width of the region and
-word embeddings, K width of a similarity vector.
+Letters in shapes: N images, C captions, R regions, P nodes of a pair (the whole pair, then the words of the longest
+caption of a block), D width of the region and word embeddings, K width of a similarity vector.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, linear, mse_loss
+from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from bcls.models.config import DETECTOR_REGIONS, SafConfig, SgrConfig
-from bcls.models.layers import EPS, at_least_float32, masked_batch_norm, safe_inverse, unit, xavier_linear
+from bcls.models.layers import EPS, at_least_float32, masked_batch_norm, unit, xavier_linear
 from bcls.models.padded import Padded
+from bcls.models.similarity_vectors import CaptionSide, ImageSide, similarity_vectors
 
-#: Negative slope of the leaky ReLU in the attention.
-_SLOPE = 0.1
-#: Fraction of a block's words that may be padding: captions of a rare length join a block of longer ones.
-_MAX_PADDING = 1 / 8
-
-
-class ImageSide(NamedTuple):
-    """The inputs of scoring that depend on images only; computed once by :func:`image_side`.
-
-    Attributes:
-        regions: ``(N, R, D)`` unit regions, zero for padding.
-        gram: ``(N, R, R)`` dot products of an image's regions, from which the norm of any mixture of them follows.
-        mask: ``(N, R)`` bool, true for real regions; ``None`` if all are real.
-        vectors: ``(N, D)`` unit vectors of whole images.
-    """
-
-    regions: Tensor
-    gram: Tensor
-    mask: Tensor | None
-    vectors: Tensor
-
-
-class CaptionSide(NamedTuple):
-    """A block of captions of similar length.
-
-    Attributes:
-        words: ``(C, L, D)`` unit words, zero after a caption's last word.
-        mask: ``(C, L + 1)`` bool, true for real nodes, the first of which is the whole caption; ``None`` if all are
-            real.
-        vectors: ``(C, D)`` unit vectors of whole captions.
-    """
-
-    words: Tensor
-    mask: Tensor | None
-    vectors: Tensor
-
+#: A block costs as much time as this fraction of all nodes: captions of a rare length join a block of longer ones.
+_BLOCK_COST = 1 / 16
+#: On a GPU the nodes of a pair are padded to a multiple of this: matrix products need rows of 16 bytes to be fast.
+_ALIGNMENT = 8
 
 #: Scores a block: ``(images, captions, *extra) -> (scores (n, c), more (1, c) ...)``.
 BlockScores = Callable[..., tuple[Tensor, ...]]
@@ -112,47 +82,20 @@ def image_side(regions: Padded, vectors: Tensor) -> ImageSide:
         vectors: ``(N, D)`` unit vectors of whole images.
     """
     values, mask = regions.values, None
-    if regions.lengths is not None and bool((regions.lengths < values.shape[1]).any()):
+    if regions.lengths is not None:
         mask = regions.mask
         values = values * mask[..., None]
-    with torch.autocast(values.device.type, enabled=False):
+    kind = values.device.type
+    with torch.autocast(kind, enabled=False):
         exact = values.to(at_least_float32(values.dtype))
         gram = exact @ exact.mT
-    return ImageSide(values, gram, mask, vectors)
+    return ImageSide(values.to(compute_dtype(values)), gram, mask, vectors)
 
 
-def attention(images: ImageSide, words: Tensor, smooth: float) -> Tensor:
-    r"""Weights of the regions in the context vector of each word, scaled so that the context has unit norm.
-
-    .. math::
-        a_{rl} = \mathrm{softmax}_r(\lambda \, \mathrm{unit}_l(\mathrm{LeakyReLU}(v_r \cdot t_l))), \qquad
-        a'_{rl} = a_{rl} / \lVert \textstyle\sum_r a_{rl} v_r \rVert
-
-    The norm follows from the dot products of the regions, :math:`\lVert \sum_r a_r v_r \rVert^2 = a^\top G a`, so that
-    the D-wide contexts are computed once, already normalised.
-
-    Args:
-        images: N images.
-        words: ``(C, L, D)``.
-        smooth: :math:`\lambda`.
-
-    Returns:
-        ``(N, R, C * L)`` in float32 or wider.
-    """
-    captions, length, width = words.shape
-    count, regions = images.regions.shape[:2]
-    # One matrix product for all images and all captions of the block.
-    raw = images.regions.reshape(-1, width) @ words.reshape(-1, width).T
-    with torch.autocast(words.device.type, enabled=False):
-        raw = leaky_relu(raw.to(images.gram.dtype), _SLOPE).view(count, regions, captions, length)
-        scaled = smooth * unit(raw).view(count, regions, captions * length)
-        if images.mask is not None:
-            scaled = scaled.masked_fill(~images.mask[..., None], -torch.inf)
-        weights = scaled.softmax(1)
-        square = (weights * (images.gram @ weights)).sum(1, keepdim=True)
-        # A zero mixture has no direction; rounding may make its square negative.
-        norm = torch.where(square > 0, square, 1).sqrt() * (square > 0)
-        return weights * safe_inverse(norm)
+def compute_dtype(values: Tensor) -> torch.dtype:
+    """The dtype of matrix products: that of autocast, or of the values without autocast."""
+    kind = values.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
 
 
 class SimilarityHead(nn.Module):
@@ -173,26 +116,9 @@ class SimilarityHead(nn.Module):
         self.smooth = config.smooth
 
     def nodes(self, images: ImageSide, captions: CaptionSide) -> Tensor:
-        r"""Similarity vectors of all pairs: of the whole image with the whole caption, then of each word.
-
-        .. math::
-            x_0 = \mathrm{unit}(W_g (\bar v - \bar t)^2 + b_g), \qquad
-            x_l = \mathrm{unit}(W_l (c_l - t_l)^2 + b_l), \qquad c_l = \textstyle\sum_r a'_{rl} v_r
-
-        Returns:
-            ``(N, C, L + 1, K)``. Nodes after a caption's last word are undefined; see ``captions.mask``.
-        """
-        number, length, width = captions.words.shape
-        weights = attention(images, captions.words, self.smooth).mT.to(images.regions.dtype)
-        context = weights @ images.regions
-        words = captions.words.reshape(1, number * length, width).to(context.dtype).expand_as(context)
-        with torch.autocast(context.device.type, enabled=False):
-            # The squared difference in a single pass over the largest tensor.
-            squares = mse_loss(context, words, reduction="none")
-        local = self.local(squares)
-        whole = self.whole((images.vectors[:, None] - captions.vectors).square())
-        nodes = unit(local).view(len(local), number, length, local.shape[-1])
-        return torch.cat([unit(whole)[:, :, None], nodes], 2)
+        """Similarity vectors of all pairs, ``(N, C, P, K)``; see :func:`similarity_vectors`."""
+        layers = (self.local.weight, self.local.bias, self.whole.weight, self.whole.bias)
+        return similarity_vectors(images, captions, layers, self.smooth)
 
     def pair_scores(self, pairs: Tensor) -> Tensor:
         r"""Scores :math:`\mathrm{sigmoid}(w \cdot x + b)` in float32 or wider, ``(N, C)`` from ``(N, C, K)``.
@@ -249,27 +175,28 @@ class ReasoningHead(SimilarityHead):
 
     def forward(self, images: ImageSide, captions: Padded, vectors: Tensor) -> Tensor:
         """``(N, C)`` scores of N images and C captions, given as words with lengths and as ``(C, D)`` vectors."""
-        steps = tuple(step() for step in self.steps)
-        return all_pairs(self.score_block, images, captions, vectors, steps)[0]
+        steps = [tuple(one.to(images.regions.dtype) for one in step()) for step in self.steps]
+        return all_pairs(self.score_block, images, captions, vectors, steps, width=self.local.out_features)[0]
 
-    def score_block(self, images: ImageSide, captions: CaptionSide, steps: tuple[Step, ...]) -> tuple[Tensor, ...]:
+    def score_block(self, images: ImageSide, captions: CaptionSide, steps: Sequence[Step]) -> tuple[Tensor, ...]:
         """Score one block: ``(N, C)`` scores in (0, 1), as the only item of a tuple."""
         nodes = self.nodes(images, captions)
+        padding = ~captions.mask[:, None]
         *first, last = steps
-        for step in first:
-            nodes = _reason(nodes, nodes, captions.mask, step)
-        # Only the node of the whole pair is read in the end, so the last step computes only that one.
-        top = _reason(nodes[:, :, :1], nodes, captions.mask, last)[:, :, 0]
-        return (self.pair_scores(top),)
+        with torch.autocast(nodes.device.type, enabled=False):
+            for step in first:
+                nodes = _reason(nodes, nodes, padding, step)
+            # Only the node of the whole pair is read in the end, so the last step computes only that one.
+            top = _reason(nodes[:, :, :1], nodes, padding, last)[:, :, 0]
+            return (self.pair_scores(top),)
 
 
-def _reason(queries: Tensor, nodes: Tensor, mask: Tensor | None, step: Step) -> Tensor:
+def _reason(queries: Tensor, nodes: Tensor, padding: Tensor, step: Step) -> Tensor:
     """One reasoning step for some of the nodes."""
     match_weight, match_bias, out_weight, out_bias = step
-    logits = linear(queries, match_weight, match_bias) @ nodes.mT
-    if mask is not None:
-        logits = logits.masked_fill(~mask[:, None], -torch.inf)
-    return linear(logits.softmax(-1).to(nodes.dtype) @ nodes, out_weight, out_bias).relu()
+    # Softmax and ReLU in half precision are computed in float32 and rounded.
+    logits = (linear(queries, match_weight, match_bias) @ nodes.mT).masked_fill_(padding, -torch.inf)
+    return linear(logits.softmax(-1) @ nodes, out_weight, out_bias).relu_()
 
 
 class FiltrationHead(SimilarityHead):
@@ -293,7 +220,9 @@ class FiltrationHead(SimilarityHead):
 
     def forward(self, images: ImageSide, captions: Padded, vectors: Tensor) -> Tensor:
         """``(N, C)`` scores of N images and C captions, given as words with lengths and as ``(C, D)`` vectors."""
-        scores, *moments = all_pairs(self.score_block, images, captions, vectors, whole_images=self.training)
+        width = self.local.out_features
+        arguments = (self.score_block, images, captions, vectors)
+        scores, *moments = all_pairs(*arguments, width=width, whole_images=self.training)
         if moments:
             self._update_running(moments[0][0], moments[1][0])
         return scores
@@ -306,19 +235,26 @@ class FiltrationHead(SimilarityHead):
             captions, without gradient, for the running statistics.
         """
         nodes = self.nodes(images, captions)
-        raw = self.filter(nodes)[..., 0].to(images.gram.dtype)
+        dtype, exact = nodes.dtype, images.gram.dtype
+        real = captions.mask.to(exact)
         moments: tuple[Tensor, ...] = ()
-        mean, variance = self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
-        if self.training:
-            mean, variance, count = _moments(raw, captions.mask)
-            moments = (mean.detach()[None], (variance * count / (count - 1).clamp(min=1)).detach()[None])
-            mean, variance = mean[:, None], variance[:, None]
-        share = ((raw - mean) * (variance + self.norm.eps).rsqrt() * self.norm.weight + self.norm.bias).sigmoid()
-        if captions.mask is not None:
-            share = share * captions.mask
-        share = share / (share.sum(-1, keepdim=True) + EPS)
-        mixed = unit((share.to(nodes.dtype)[:, :, None] @ nodes)[:, :, 0])
-        return (self.pair_scores(mixed), *moments)
+        with torch.autocast(nodes.device.type, enabled=False):
+            raw = linear(nodes, self.filter.weight.to(dtype), self.filter.bias.to(dtype))[..., 0].to(exact)
+            if self.training:
+                # Mean and variance of each caption, over images and real nodes.
+                count = real.sum(-1) * len(raw)
+                mean = (raw * real).sum((0, 2)) / count
+                centred = raw - mean[:, None]
+                variance = (centred.square() * real).sum((0, 2)) / count
+                moments = (mean.detach()[None], (variance * count / (count - 1).clamp(min=1)).detach()[None])
+                variance = variance[:, None]
+            else:
+                centred, variance = raw - self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
+            scale = (variance + self.norm.eps).rsqrt() * self.norm.weight
+            share = (centred * scale + self.norm.bias).sigmoid() * real
+            share = share / (share.sum(-1, keepdim=True) + EPS)
+            mixed = unit((share.to(dtype)[:, :, None] @ nodes)[:, :, 0])
+            return (self.pair_scores(mixed), *moments)
 
     @torch.no_grad()
     def _update_running(self, means: Tensor, variances: Tensor) -> None:
@@ -326,15 +262,6 @@ class FiltrationHead(SimilarityHead):
             buffer = self.norm.get_buffer(name)
             buffer.copy_(running_average(buffer, values.to(buffer.dtype), self.norm.momentum or 0.1))
         self.norm.get_buffer("num_batches_tracked").add_(len(means))
-
-
-def _moments(raw: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, biased variance and number of values of each caption, ``(C,)``, over images and real nodes."""
-    real = torch.ones_like(raw[0]) if mask is None else mask.to(raw.dtype)
-    count = real.sum(-1) * len(raw)
-    mean = (raw * real).sum((0, 2)) / count
-    variance = ((raw - mean[:, None]).square() * real).sum((0, 2)) / count
-    return mean, variance, count
 
 
 def running_average(value: Tensor, updates: Tensor, momentum: float) -> Tensor:
@@ -360,10 +287,10 @@ def running_average(value: Tensor, updates: Tensor, momentum: float) -> Tensor:
 
 
 class MemoryBudget(NamedTuple):
-    """Memory limits, counted in D-wide vectors of pairs of an image and a word.
+    """Memory limits, counted in nodes: similarity vectors of pairs.
 
     Attributes:
-        block: For one block. A block needs about 2 such vectors and 10 similarity vectors for each.
+        block: For one block. A block needs about 10 vectors of the width of a node for each.
         kept: For all blocks together, in training: above it, blocks are recomputed in the backward pass.
     """
 
@@ -372,15 +299,15 @@ class MemoryBudget(NamedTuple):
 
 
 def memory_budget(device: torch.device, width: int) -> MemoryBudget:
-    """The default budget of a device.
+    """The default budget of a device for nodes of a width.
 
-    16 MB a block of float32 on a CPU; on an accelerator 1 GB, or a 32nd of its memory if that is more.
+    8 MB a block of float32 on a CPU; on an accelerator 512 MB, or a 64th of its memory if that is more.
     """
     if device.type == "cpu":
-        return MemoryBudget(max(1, (1 << 22) // width), max(1, (1 << 26) // width))
-    numbers = 1 << 28
+        return MemoryBudget(max(1, (1 << 21) // width), max(1, (1 << 25) // width))
+    numbers = 1 << 27
     if device.type == "cuda" and torch.cuda.is_available():
-        numbers = max(numbers, torch.cuda.get_device_properties(device).total_memory // (32 * 4))
+        numbers = max(numbers, torch.cuda.get_device_properties(device).total_memory // (64 * 4))
     return MemoryBudget(max(1, numbers // width), max(1, numbers // width))
 
 
@@ -390,15 +317,15 @@ def all_pairs(
     captions: Padded,
     vectors: Tensor,
     *extra: Any,
+    width: int,
     budget: MemoryBudget | None = None,
     whole_images: bool = False,
 ) -> tuple[Tensor, ...]:
     """Score all images against all captions, in blocks.
 
-    Captions are sorted by length and split into blocks with little padding, so that the work is a few large products
-    instead of a small one for each caption. While a CUDA graph is captured the host cannot read lengths: captions are
-    then split in their order, each as wide as the longest. With gradients, blocks that exceed ``budget.kept`` are
-    checkpointed.
+    Captions are sorted by length and split into a few blocks with little padding. While a CUDA graph is captured the
+    host cannot read lengths: captions are then split in their order, each as wide as the longest. With gradients,
+    blocks that exceed ``budget.kept`` are checkpointed.
 
     Args:
         score: Scores a block, plain or compiled.
@@ -406,6 +333,7 @@ def all_pairs(
         captions: ``(C, W, D)`` words with lengths.
         vectors: ``(C, D)`` vectors of whole captions.
         *extra: Further arguments of ``score``.
+        width: K.
         budget: Memory limits; default: :func:`memory_budget` of the device.
         whole_images: Every block has all images, as needed for statistics over them.
 
@@ -413,17 +341,21 @@ def all_pairs(
         The outputs of ``score``, concatenated: ``(N, C)`` scores first.
     """
     count, device = len(images.regions), captions.values.device
-    budget = memory_budget(device, captions.values.shape[2]) if budget is None else budget
+    budget = memory_budget(device, width) if budget is None else budget
     capturing = _is_capturing(captions)
     lengths = [captions.values.shape[1]] * len(captions) if capturing else _host_lengths(captions)
+    alignment = 1 if device.type == "cpu" else _ALIGNMENT
     rows = max(1, count if whole_images else min(count, math.isqrt(budget.block)))
     # Parts of equal size, since the last of unequal ones would be small.
     rows = math.ceil(count / max(1, math.ceil(count / rows))) if count else 1
-    blocks = caption_blocks(lengths, max(1, budget.block // rows))
-    recompute = torch.is_grad_enabled() and count * sum(lengths) > budget.kept
+    blocks = caption_blocks(lengths, max(1, budget.block // rows), alignment)
+    recompute = (
+        torch.is_grad_enabled() and count * sum(len(block.captions) * block.nodes for block in blocks) > budget.kept
+    )
+    if not blocks:
+        return (captions.values.new_zeros(count, 0),)
     columns: list[tuple[Tensor, ...]] = []
-    for block in blocks:
-        side = _captured_block(captions, vectors, block) if capturing else _block(captions, vectors, block, lengths)
+    for side in (_captured_blocks if capturing else _gathered_blocks)(captions, vectors, lengths, blocks):
         parts = []
         for start in range(0, max(1, count), rows):
             arguments = (_image_rows(images, start, start + rows), side, *extra)
@@ -431,43 +363,59 @@ def all_pairs(
                 parts.append(checkpoint(score, *arguments, use_reentrant=False, preserve_rng_state=False))
             else:
                 parts.append(score(*arguments))
-        columns.append(tuple(torch.cat(part) for part in zip(*parts, strict=True)))
-    if not columns:
-        return (captions.values.new_zeros(count, 0),)
+        columns.append(tuple(torch.cat(part) if len(parts) > 1 else part[0] for part in zip(*parts, strict=True)))
     joined = tuple(torch.cat(column, 1) for column in zip(*columns, strict=True))
     if capturing:
         return joined
-    order = torch.tensor([caption for block in blocks for caption in block]).argsort().to(device)
+    order = torch.tensor([caption for block in blocks for caption in block.captions]).argsort()
+    order = order.to(device, non_blocking=True)
     return tuple(column.index_select(1, order) for column in joined)
 
 
-def caption_blocks(lengths: Sequence[int], words: int) -> list[list[int]]:
-    """Split captions into blocks, the shortest first.
+class Block(NamedTuple):
+    """Captions that are scored together.
+
+    Attributes:
+        captions: Their indices.
+        nodes: P.
+    """
+
+    captions: list[int]
+    nodes: int
+
+
+def caption_blocks(lengths: Sequence[int], most: int, alignment: int = 1) -> list[Block]:
+    """Split captions into blocks, the shortest first, so that padding and number of blocks are small.
 
     Args:
         lengths: Number of words of each caption.
-        words: Maximum number of words of a block, padding included; a longer caption gets a block of its own.
-
-    Returns:
-        Indices of the captions of each block.
+        most: Maximum number of nodes of a block, padding included; a longer caption gets a block of its own.
+        alignment: The nodes of a caption are padded to a multiple of this.
 
     Example:
-        >>> caption_blocks([3, 9, 3, 10], words=20)
-        [[0, 2], [1, 3]]
-        >>> caption_blocks([3, 9, 3, 10], words=10)
-        [[0, 2], [1], [3]]
+        >>> caption_blocks([3, 9, 3, 10], most=100)
+        [Block(captions=[0, 2], nodes=4), Block(captions=[1, 3], nodes=11)]
+        >>> caption_blocks([3, 9, 3, 10], most=11, alignment=4)
+        [Block(captions=[0, 2], nodes=4), Block(captions=[1], nodes=12), Block(captions=[3], nodes=12)]
     """
-    blocks: list[list[int]] = []
-    real = 0
-    for caption in sorted(range(len(lengths)), key=lengths.__getitem__):
-        length = lengths[caption]
-        padded = (len(blocks[-1]) + 1) * length if blocks else math.inf
-        if padded <= words and padded - (real + length) <= _MAX_PADDING * padded:
-            blocks[-1].append(caption)
-            real += length
-        else:
-            blocks.append([caption])
-            real = length
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    padded = [-(-(lengths[caption] + 1) // alignment) * alignment for caption in order]
+    cost = sum(padded) * _BLOCK_COST
+    # The cheapest way to split the captions up to each change of width, from those of the shorter ones.
+    best: dict[int, tuple[float, int]] = {0: (0.0, 0)}
+    ends = [end for end in range(1, len(order) + 1) if end == len(order) or padded[end] > padded[end - 1]]
+    for end in ends:
+        best[end] = min((best[start][0] + cost + (end - start) * padded[end - 1], start) for start in best)
+    groups, end = [], len(order)
+    while end:
+        groups.append((best[end][1], end))
+        end = best[end][1]
+    blocks = []
+    for start, end in reversed(groups):
+        width = padded[end - 1]
+        number = -(-(end - start) // max(1, most // width))
+        cuts = [start + (end - start) * cut // number for cut in range(number + 1)]
+        blocks += [Block(order[low:high], width) for low, high in pairwise(cuts)]
     return blocks
 
 
@@ -486,25 +434,41 @@ def _image_rows(images: ImageSide, start: int, stop: int) -> ImageSide:
     return ImageSide(*(None if part is None else part[start:stop] for part in images))  # type: ignore[arg-type]
 
 
-def _block(captions: Padded, vectors: Tensor, block: list[int], lengths: list[int]) -> CaptionSide:
-    device = captions.values.device
-    own = [lengths[caption] for caption in block]
-    longest = max(own)
-    rows = torch.tensor(block).to(device)
-    words = captions.values[:, :longest].index_select(0, rows)
-    mask = None
-    if min(own) < longest:
-        # The node of the whole caption comes first and is always real.
-        mask = torch.arange(longest + 1, device=device) <= torch.tensor(own).to(device)[:, None]
-        words = words * mask[:, 1:, None]
-    return CaptionSide(words, mask, vectors.index_select(0, rows))
+def _gathered_blocks(
+    captions: Padded, vectors: Tensor, lengths: Sequence[int], blocks: list[Block]
+) -> list[CaptionSide]:
+    """The captions of each block, with a few kernels for all blocks together."""
+    longest, size = captions.values.shape[1:]
+    rows, device = [], captions.values.device
+    for block in blocks:
+        first, position = torch.tensor(block.captions)[:, None] * longest, torch.arange(block.nodes)
+        real = position <= torch.tensor([lengths[caption] for caption in block.captions])[:, None]
+        word = real & (position > 0)  # the node of the whole caption comes first and has no word
+        rows.append(torch.stack([first + (position - 1) * word, word, real]).flatten(1))
+    # A copy from ordinary memory is complete for the host on return, and need not wait for the device.
+    source, word, real = torch.cat(rows, 1).to(device, non_blocking=True)
+    words = captions.values.reshape(-1, size).index_select(0, source) * word[:, None]
+    order = torch.tensor([caption for block in blocks for caption in block.captions]).to(device, non_blocking=True)
+    numbers, sizes = [len(block.captions) for block in blocks], [one.shape[1] for one in rows]
+    parts = (
+        torch.split(words, sizes),
+        torch.split(real.bool(), sizes),
+        torch.split(vectors.index_select(0, order), numbers),
+    )
+    return [
+        CaptionSide(of_words.view(number, -1, size), mask.view(number, -1), of_captions)
+        for number, of_words, mask, of_captions in zip(numbers, *parts, strict=True)
+    ]
 
 
-def _captured_block(captions: Padded, vectors: Tensor, block: list[int]) -> CaptionSide:
+def _captured_blocks(
+    captions: Padded, vectors: Tensor, lengths: Sequence[int], blocks: list[Block]
+) -> list[CaptionSide]:
     """Adjacent captions, masked by lengths that only the device knows."""
-    part = slice(block[0], block[-1] + 1)
-    words = captions.values[part]
-    if captions.lengths is None:
-        return CaptionSide(words, None, vectors[part])
-    mask = torch.arange(words.shape[1] + 1, device=words.device) <= captions.lengths[part, None]
-    return CaptionSide(words * mask[:, 1:, None], mask, vectors[part])
+    nodes = blocks[0].nodes
+    position = torch.arange(nodes, device=captions.values.device)
+    real = position <= captions.full_lengths[:, None]
+    words = pad(captions.values, (0, 0, 1, nodes - 1 - lengths[0])) * real[..., None]
+    numbers = [len(block.captions) for block in blocks]
+    parts = (torch.split(one, numbers) for one in (words, real, vectors))
+    return [CaptionSide(*part) for part in zip(*parts, strict=True)]

@@ -4,6 +4,9 @@ A small model's step consists of a few hundred kernels of microseconds each, and
 longer than running them. A graph launches them all at once. The values are those of the ordinary step: dropout draws
 from the same seeds, and losses skip only the check of their input, which :class:`bcls.training.metrics_log.StepMonitor`
 makes up for.
+
+All recordings use the memory of the largest one. A smaller step finds room in the segments of a larger one but not the
+other way round, so the first recording of a larger shape discards the others, which are recorded again when needed.
 """
 
 from collections.abc import Callable
@@ -86,10 +89,15 @@ class GraphedStep:
             return self._step(batch)
 
     def _record(self, batch: IndexBatch) -> dict[str, Tensor]:
+        if all(_size(batch) > _size(inputs) for _, inputs, _ in self._recorded.values()):
+            torch.cuda.synchronize()
+            self._recorded.clear()
+            self._pool = None
+            torch.cuda.empty_cache()
         inputs = batch.clone()
         graph = torch.cuda.CUDAGraph()
         self._optimizer.zero_grad(set_to_none=True)
-        # `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than an epoch.
+        # `torch.cuda.graph` would also collect garbage each time, which takes longer than an epoch.
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -114,3 +122,9 @@ class GraphedStep:
             graph.capture_begin(capture_error_mode="thread_local")
             torch.zeros(1, device=self._stream.device)
             graph.capture_end()
+
+
+def _size(batch: IndexBatch) -> int:
+    """Words of a batch, padding included."""
+    pairs, width = batch.shape
+    return pairs * (width or 1)
