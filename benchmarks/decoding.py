@@ -40,7 +40,7 @@ def draw(folder, count):
 
 def dataset_of(folder, count):
     names = [f"{number:05d}" for number in range(count)]
-    images = tuple(ImageRecord(name, f"{name}.jpg", "train") for name in names)
+    images = tuple(ImageRecord(name, "train", f"{name}.jpg") for name in names)
     captions = tuple(Caption(name, name, "drawn", "train") for name in names)
     write_dataset(folder / "data", Content("drawn", images, captions, sources=(folder / "photos",)))
     return open_dataset(folder / "data")
