@@ -5,7 +5,7 @@ import torch
 
 from bcls.losses import BCLSLoss, SumLoss
 from bcls.training.config import TrainConfig
-from bcls.training.optimization import all_negatives, hold_in_range, make_loss, numbers, rate_at
+from bcls.training.optimization import all_negatives, hold_in_range, make_loss, rate_at
 
 
 def test_names_and_arguments():
@@ -75,14 +75,6 @@ def test_the_first_epochs_keep_margin_and_reduction():
 def test_the_first_epochs_keep_the_margin_of_a_part(spelling):
     loss = all_negatives({"name": "triplet-sn+kendall", **spelling, "kendall.reduction": "sum"})
     assert (loss.margin, loss.reduction) == (0.5, "sum")
-
-
-def test_numbers_that_yaml_reads_as_strings():
-    assert numbers({"a": "1e-3", "b": ["2E4", "e5", "-x"], "c": {"d": "5e"}}) == {
-        "a": 0.001,
-        "b": [20000.0, "e5", "-x"],
-        "c": {"d": "5e"},
-    }
 
 
 def rates(config, steps=10):

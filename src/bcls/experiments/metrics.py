@@ -1,6 +1,5 @@
 """Metrics of the runs of a sweep: retrieval, agreement with labels and humans, and the training history."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,5 +232,5 @@ def draw_scenes(folder: str | Path, images: int, *, seed: int = 0) -> None:
         return
     train, val = images * 7 // 10, images * 3 // 20
     splits = ["train"] * train + ["val"] * val + ["test"] * (images - train - val)
-    save(make_scenes(images, seed=seed), folder, splits=splits, size=_SCENE_SIDE, workers=min(2, os.cpu_count() or 1))
+    save(make_scenes(images, seed=seed), folder, splits=splits, size=_SCENE_SIDE)
     write_manifest(folder, Manifest("scenes", images=(ImageFiles("images"),)))

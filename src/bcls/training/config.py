@@ -1,10 +1,10 @@
 """Settings of a training run, with the same names in YAML, as flags and in code; and its result."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bcls._core.config import check_field_types
+from bcls._core.config import check_field_types, convert_numbers
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.files import write_whole
 
@@ -151,8 +151,11 @@ _LEAST = {
 }
 
 
-def check_config(config: TrainConfig) -> None:
+def check_config(config: TrainConfig) -> TrainConfig:
     """Check the settings that can be checked without the data.
+
+    Returns:
+        The settings, with numbers in ``model`` and ``loss`` converted that YAML reads as strings, such as 5e-4.
 
     Raises:
         ValueError: A setting is out of its range; the message names it.
@@ -173,6 +176,7 @@ def check_config(config: TrainConfig) -> None:
     if not 0 < config.smallest_crop <= 1:
         fail("smallest_crop", "a share above 0, up to 1", config.smallest_crop, "1 keeps the whole image")
     _check_together(config)
+    return replace(config, model=convert_numbers(config.model), loss=convert_numbers(config.loss))
 
 
 def _check_together(config: TrainConfig) -> None:

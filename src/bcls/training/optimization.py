@@ -170,25 +170,6 @@ def hold_in_range(loss: nn.Module) -> None:
                 parameter.clamp_(min=learnable[argument][1])
 
 
-def numbers(value: Any) -> Any:
-    """Convert numbers that YAML reads as strings, such as 5e-4; in mappings and lists, too.
-
-    Example:
-        >>> numbers({"lr": "5e-4", "name": "vsepp", "more": ["1e3"]})
-        {'lr': 0.0005, 'name': 'vsepp', 'more': [1000.0]}
-    """
-    if isinstance(value, Mapping):
-        return {key: numbers(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [numbers(one) for one in value]
-    if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in settings.items():

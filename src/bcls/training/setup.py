@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -28,7 +28,7 @@ from bcls.models.config import DETECTOR_REGIONS, model_config
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
-from bcls.training.config import TrainConfig, check_config
+from bcls.training.config import TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.distributed import start_accelerator
 from bcls.training.loader import (
@@ -41,7 +41,7 @@ from bcls.training.loader import (
     feature_source,
 )
 from bcls.training.metrics_log import log_line
-from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, numbers
+from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer
 from bcls.training.sampler import Indices, plan_epoch
 from bcls.training.validate import Validation
 
@@ -112,7 +112,7 @@ def set_up(
     """Open the data and build model, loss, optimizer and inputs; all settings are checked before an encoder runs.
 
     Args:
-        config: Settings.
+        config: Settings, as :func:`bcls.training.config.check_config` returns them.
         model: A model in place of that of the settings.
         dataset: An open dataset in place of that of the settings.
         labels: Makes the labels of training batches, in place of those of the settings.
@@ -122,8 +122,6 @@ def set_up(
     Raises:
         ValueError: A setting is wrong, or settings, data and model do not match.
     """
-    check_config(config)
-    config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
     loss = make_loss(config.loss)
     check_loss_labels(config, loss)
     accelerator = start_accelerator(config)

@@ -54,7 +54,7 @@ from bcls.training.cuda_graph import GraphedStep
 from bcls.training.distributed import any_process, average_gradients, gather_codes, start_accelerator
 from bcls.training.loader import Batch
 from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
-from bcls.training.optimization import all_negatives, hold_in_range, numbers, rate_at, set_rate
+from bcls.training.optimization import all_negatives, hold_in_range, rate_at, set_rate
 from bcls.training.page import write_report
 from bcls.training.sampler import Indices, sizes_of_ranks
 from bcls.training.setup import TrainState, data_identity, set_up
@@ -93,7 +93,7 @@ def train(
         KeyboardInterrupt: The run was interrupted; it wrote a checkpoint and can be resumed.
     """
     # ------------------------------------------------------------------------------------------------- Set-up
-    check_config(config)
+    config = check_config(config)
     if not config.out:
         fail("out", "a folder for the run", "none", "give it with --out DIR")
     folder = Path(config.out)
@@ -105,7 +105,6 @@ def train(
     with ExitStack() as stack:
         if main:
             stack.enter_context(lock_folder(folder, "a run that no other process trains", "wait for it, or stop it"))
-        config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
         epochs = check_resumed_settings(folder, config) if config.resume else None
         state = set_up(config, model, dataset, labels=labels, show_progress=show_progress)
         stack.callback(state.close)
