@@ -497,7 +497,7 @@ def check_search() -> str:
     import torch
 
     from bcls.data.synthetic import make_scenes, render
-    from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
+    from bcls.models.scenes import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
     from bcls.search.build import IndexSettings, build_index
     from bcls.search.service import Service
 
