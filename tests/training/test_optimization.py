@@ -5,7 +5,7 @@ import torch
 
 from bcls.losses import BCLSLoss, SumLoss
 from bcls.training.config import TrainConfig
-from bcls.training.optimization import all_negatives, hold_in_range, make_loss, rate_at
+from bcls.training.optimization import all_negatives, clamp_learned, make_loss, rate_at
 
 
 def test_names_and_arguments():
@@ -45,14 +45,14 @@ def test_a_learned_temperature_starts_at_that_of_the_model():
     assert given.temperature.item() == pytest.approx(0.1)
     with torch.no_grad():
         given.temperature.fill_(-1.0)
-    hold_in_range(given)
+    clamp_learned(given)
     assert given.temperature.item() == pytest.approx(0.01)
 
 
 def test_scale_and_bias_of_sigmoid_are_learned():
     loss = make_loss({"name": "sigmoid", "learn_temperature": True})
     assert sorted(name for name, _ in loss.named_parameters()) == ["bias", "scale"]
-    hold_in_range(loss)
+    clamp_learned(loss)
     assert loss.bias.item() == -10.0
 
 

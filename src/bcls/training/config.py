@@ -12,7 +12,7 @@ Schedule = Literal["step", "cosine", "constant"]
 Precision = Literal["no", "bf16", "fp16"]
 Aggregate = Literal["max", "mean", "paired"]
 #: Metrics of the validation split that `best` may name.
-Measure = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
+ValidationMetric = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class TrainConfig:
     precision: Precision = "no"
     graph: bool = False
 
-    best: Measure = "rsum"
+    best: ValidationMetric = "rsum"
     patience: int | None = None
     save_every: int = 500
     keep_epochs: bool = False
@@ -185,9 +185,9 @@ def _check_together(config: TrainConfig) -> None:
         if "name" not in getattr(config, name):
             fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
     if "tau" in config.best and config.labels == "none":
-        fail("best", "a recall where there are no labels", config.best, "use rsum, or set `labels`")
+        fail("best", "a recall, since `labels` is none", config.best, "use rsum, or set `labels`")
     if config.patience is not None and config.val_split is None:
-        fail("patience", "a validation split", "val_split: null", "name one, or leave patience out")
+        fail("patience", "a validation split", "val_split: null", "set `val_split`, or leave patience out")
     if config.warm_negatives >= config.epochs:
         fail("warm_negatives", f"fewer than the {config.epochs} epochs", config.warm_negatives, "1 or 2 are usual")
 

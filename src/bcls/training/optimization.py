@@ -53,9 +53,9 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         rate = group["full_lr"] * factor
         if isinstance(group["lr"], torch.Tensor):  # read by a recorded step, in place
-            if group.get("rate_there") != rate:
+            if group.get("written_lr") != rate:
                 group["lr"].fill_(rate)
-                group["rate_there"] = rate
+                group["written_lr"] = rate
         else:
             group["lr"] = rate
 
@@ -130,7 +130,7 @@ def make_loss(
     if learn:
         able = [part for part in parts if part in LEARNABLE]
         if not able:
-            fail("loss.learn_temperature", f"a loss among {', '.join(LEARNABLE)}", name, "leave it out")
+            fail("loss.learn_temperature", f"a loss with a temperature: {' or '.join(LEARNABLE)}", name, "leave it out")
         own = {} if initial_temperature is None else {"temperature": initial_temperature}
         if initial_temperature is not None and initial_bias is not None:
             # A scale is useful only with its bias: together they decide from which cosine on a pair is a match.
@@ -161,7 +161,7 @@ def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
 
 
 @torch.no_grad()
-def hold_in_range(loss: nn.Module) -> None:
+def clamp_learned(loss: nn.Module) -> None:
     """Clamp learned temperatures to the range of the loss; at least 0.01, as in CLIP."""
     for name, parameter in loss.named_parameters():
         argument = name.rsplit(".", 1)[-1]

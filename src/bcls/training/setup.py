@@ -80,7 +80,7 @@ class TrainState:
             return None
         if DeviceLoader.serves(self.loader):
             return DeviceLoader(self.loader)
-        log_line("note: the inputs do not fit on the GPU, or are image files: steps are not recorded")
+        log_line("note: CUDA graphs are not used: the inputs do not fit on the GPU, or are image files")
         return None
 
     def plan(self, epoch: int) -> list[list[Indices]]:
@@ -128,7 +128,7 @@ def set_up(
     device = accelerator.device
     obstacle = graph_obstacle(config, device, accelerator.num_processes) if config.graph else None
     if obstacle is not None:
-        fail("graph", "a run whose steps can be recorded", obstacle, "leave --graph out")
+        fail("graph", "a run whose steps can be captured as CUDA graphs", obstacle, "leave --graph out")
     train_split, val_split = open_splits(config, dataset)
     torch.manual_seed(config.seed)
     if model is None:
@@ -213,7 +213,7 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
         check_features(parsed, shape)
         if getattr(parsed, "regions", None) == DETECTOR_REGIONS != shape[1]:
             got = f"{shape[1]} in {config.features!r}"
-            fail("features", f"{DETECTOR_REGIONS} regions an image", got, f"set --model.regions {shape[1]}")
+            fail("features", f"{DETECTOR_REGIONS} regions per image", got, f"set --model.regions {shape[1]}")
     vocabulary = None
     if hasattr(parsed, "words") and getattr(parsed, "text", "gru") == "gru":  # others read captions by themselves
         if config.vocabulary is None:
