@@ -130,7 +130,7 @@ def make_loss(
     if learn:
         able = [part for part in parts if part in LEARNABLE]
         if not able:
-            fail("loss.learn_temperature", f"a loss with a temperature: {' or '.join(LEARNABLE)}", name, "leave it out")
+            fail("loss.learn_temperature", f"a loss with a temperature ({', '.join(LEARNABLE)})", name, "leave it out")
         own = {} if initial_temperature is None else {"temperature": initial_temperature}
         if initial_temperature is not None and initial_bias is not None:
             # A scale is useful only with its bias: together they decide from which cosine on a pair is a match.
