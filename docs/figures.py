@@ -30,7 +30,7 @@ from bcls.losses import (
     triplet_soft_loss,
 )
 
-# Distinguishable with most kinds of colour vision (Okabe and Ito).
+# Distinguishable with most kinds of color vision (Okabe and Ito).
 POSITIVE, NEGATIVE, NEITHER, DARK = "#0072b2", "#d55e00", "#999999", "#222222"
 ALPHA, BETA = 0.2, 0.1
 STYLE = {
@@ -86,12 +86,12 @@ def windows() -> Figure:
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for axes in (top, bottom):
         axes.axvspan(lower, upper, color=NEITHER, alpha=0.2, linewidth=0)
-    for chosen, colour, name in (
+    for chosen, color, name in (
         (positive, POSITIVE, "positives"),
         (negative, NEGATIVE, "negatives"),
         (~positive & ~negative, NEITHER, "neither"),
     ):
-        top.scatter(labels[chosen], scores[chosen], 45, colour, label=name, zorder=2)
+        top.scatter(labels[chosen], scores[chosen], 45, color, label=name, zorder=2)
     _mark_hard_pair(top, labels, scores, positive, negative)
     top.set_ylabel("similarity to the anchor")
     top.legend(loc="upper left")
@@ -159,9 +159,9 @@ def gamma() -> Figure:
     gammas = np.geomspace(4, 1000, 60)
     figure = Figure(figsize=(7.4, 3.2), layout="constrained")
     axes = figure.subplots()
-    for lse, colour in (("sum", POSITIVE), ("mean", NEGATIVE)):
+    for lse, color in (("sum", POSITIVE), ("mean", NEGATIVE)):
         values = [float(triplet_soft_loss(similarity, gamma=value, lse=lse)) for value in gammas]
-        axes.plot(gammas, values, color=colour, label=f'Triplet-SN, lse="{lse}"')
+        axes.plot(gammas, values, color=color, label=f'Triplet-SN, lse="{lse}"')
     axes.axhline(float(triplet_hard_loss(similarity)), color=DARK, linestyle="--", label="Triplet-HN")
     axes.axvline(50, color=NEITHER, linestyle=":", label=r"the paper's $\gamma = 50$")
     axes.set(xscale="log", xlabel=r"$\gamma$", ylabel="loss, mean over B = 32", ylim=(0, None))
@@ -292,7 +292,7 @@ def learn(
     """Compute embeddings of images and captions with two linear towers, over pixels and over words.
 
     Args:
-        data: What is learnt.
+        data: What is learned.
         truth: ``(N, C)`` labels of all pairs.
         loss: None leaves the towers as they begin.
         steps: Batches of 128 captions.

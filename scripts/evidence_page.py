@@ -14,7 +14,7 @@ from bcls._core.files import write_whole
 from bcls.experiments.claims import read_paper
 from bcls.experiments.report import as_markdown, build
 from bcls.experiments.results import RANKS, RESULTS, SWEEP, read_results
-from bcls.experiments.summary import summarise
+from bcls.experiments.summary import summarize
 
 ROOT = Path(__file__).parents[1]
 KEPT, PAPER, PAGE = ROOT / "results" / "flickr8k", ROOT / "results" / "paper.json", ROOT / "docs" / "evidence.md"
@@ -59,7 +59,7 @@ def main(sweeps: list[str]) -> None:
     if not folders:
         sys.exit(f"{KEPT} contains no sweep: name folders that `bcls sweep` wrote")
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
-    page = as_markdown(build([summarise(folder) for folder in folders], read_paper(PAPER), remarks))
+    page = as_markdown(build([summarize(folder) for folder in folders], read_paper(PAPER), remarks))
     write_whole(PAGE, page.replace("# Experiments\n", "# Evidence\n", 1))
 
 

@@ -60,9 +60,9 @@ def draw(text: str, images: list[Image.Image], labels: list[float]) -> None:
         axes.imshow(image)
         axes.set_axis_off()
         match = label == 1
-        colour = "#12803c" if match else "#5f6b7a"
-        axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, fill=False, edgecolor=colour, linewidth=3))
-        axes.set_title("match, label 1" if match else f"label {label:.2f}", y=-0.19, color=colour, size=12)
+        color = "#12803c" if match else "#5f6b7a"
+        axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, fill=False, edgecolor=color, linewidth=3))
+        axes.set_title("match, label 1" if match else f"label {label:.2f}", y=-0.19, color=color, size=12)
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     write_whole(OUT, content.getvalue())

@@ -6,7 +6,7 @@ One row for each model: RSUM and agreement with experts for BCLS and for losses 
 
 from pathlib import Path
 
-from bcls.experiments.summary import Summary, SummaryRow, summarise
+from bcls.experiments.summary import Summary, SummaryRow, summarize
 from bcls.reports.blocks import markdown_table
 from scripts.readme_part import write_part
 
@@ -31,7 +31,7 @@ def table() -> str:
     seeds: set[int] = set()
     settings: set[int] = set()
     for name, description in MODELS.items():
-        summary = summarise(KEPT / name)
+        summary = summarize(KEPT / name)
         found = [_row_of(summary, names) for names in LOSSES.values()]
         made.append([description, *_cells(found)])
         rows = [row for row in found if row is not None]

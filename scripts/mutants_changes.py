@@ -103,7 +103,7 @@ def _scopes(tree: ast.Module) -> dict[int, str]:
 
 
 def _skipped(tree: ast.Module) -> set[int]:
-    """Nodes where a change is no change of behaviour: annotations, aliases of types, texts and messages."""
+    """Nodes where a change is no change of behavior: annotations, aliases of types, texts and messages."""
     roots: list[ast.AST | None] = []
     messages: set[int] = set()
     for node in ast.walk(tree):

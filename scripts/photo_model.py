@@ -124,7 +124,7 @@ tags: [image-text-retrieval, dual]
 
 # photo: offline search in your own photos
 
-The model that ships with [bcls](https://pypi.org/project/bcls/). It scores photos against English sentences:
+The model that ships with bcls. It scores photos against English sentences:
 
 ```python
 from bcls.models import load

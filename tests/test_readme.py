@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.experiments.summary import summarise
+from bcls.experiments.summary import summarize
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def test_tables_are_those_of_the_results(name):
     ],
 )
 def test_numbers_in_sentences_are_those_of_the_results(sentence, sweep, row, metric, digits):
-    rows = {one.name: one for one in summarise(ROOT / "results" / "flickr8k" / sweep).rows}
+    rows = {one.name: one for one in summarize(ROOT / "results" / "flickr8k" / sweep).rows}
     (written,) = re.findall(sentence, " ".join(README.split()))
     assert written == f"{rows[row].test[metric].mean:.{digits}f}"
 

@@ -49,7 +49,7 @@ def test_a_default_list_is_not_shared():
         (("--fils", "a"), "fil"),
     ],
 )
-def test_mistakes_are_one_line(words, message):
+def test_bad_input_is_one_line(words, message):
     with pytest.raises(ValueError, match=message) as error:
         read(*words)
     assert "\n" not in str(error.value)

@@ -21,8 +21,8 @@ def run(monkeypatch, capsys, tmp_path):
 
     def call(*words):
         code = cli.main(["bench", *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call
 

@@ -17,8 +17,8 @@ def run(monkeypatch, capsys):
 
     def call(*words):
         code = cli.main(["data", *map(str, words)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call
 
@@ -44,16 +44,16 @@ def test_help(run, capsys):
 
 def test_import_check_stats(run, source, tmp_path):
     out = tmp_path / "out"
-    code, said, notes = run("import", "folder", source, "--out", out)
+    code, printed, notes = run("import", "folder", source, "--out", out)
     assert code == 0
-    assert "train" in said
+    assert "train" in printed
     assert notes == "note: 2 images have another file extension than in the captions (.webp for .jpg)\n"
-    code, said, _ = run("check", out)
+    code, printed, _ = run("check", out)
     assert code == 0
-    assert "no problems" in said
-    code, said, _ = run("stats", out)
+    assert "no problems" in printed
+    code, printed, _ = run("stats", out)
     assert code == 0
-    assert "1" in said
+    assert "1" in printed
 
 
 def test_json_alone_on_standard_output(run, source, tmp_path):
@@ -64,8 +64,8 @@ def test_json_alone_on_standard_output(run, source, tmp_path):
         "splits": {"train": {"images": 1, "captions": 1}, "test": {"images": 1, "captions": 1}},
     }
     (source / "a.webp").write_bytes(b"")
-    code, said, _ = run("check", out, "--json", "--workers", "1")
-    report = json.loads(said)
+    code, printed, _ = run("check", out, "--json", "--workers", "1")
+    report = json.loads(printed)
     assert code == 1
     assert report["counts"] == {"damaged-image": 1, "wrong-extension": 1}  # the others are PNG files named .webp
     assert report["quarantined"] == {"images": 1, "captions": 0}
@@ -110,7 +110,7 @@ def test_problems_and_notes(run, tmp_path):
         (("stats", ".", "--plot"), "plot"),
     ],
 )
-def test_mistakes_are_one_line(run, monkeypatch, tmp_path, words, message):
+def test_bad_input_is_one_line(run, monkeypatch, tmp_path, words, message):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*words)
     assert code == 2
@@ -121,7 +121,7 @@ def test_mistakes_are_one_line(run, monkeypatch, tmp_path, words, message):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_place(run, source, tmp_path):
+def test_a_read_only_folder(run, source, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
     code, _, err = run("import", "folder", source, "--out", tmp_path / "locked" / "out")
     assert code == 2
@@ -136,8 +136,8 @@ def test_help_does_not_wait_for_torch():
 @needs_real
 def test_the_fixed_call(run, tmp_path):
     folder = REAL / "flickr8k"
-    pictures = ("--images", folder / "images_224.zip")
-    code, out, err = run("import", "karpathy", folder / "dataset_flickr8k.json", *pictures, "--out", tmp_path / "d")
+    images = ("--images", folder / "images_224.zip")
+    code, out, err = run("import", "karpathy", folder / "dataset_flickr8k.json", *images, "--out", tmp_path / "d")
     assert code == 0
     assert err.count("note: 8000 images have another file extension") == 1
     assert "6,000" in out

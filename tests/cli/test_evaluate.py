@@ -18,7 +18,7 @@ OWNER = np.repeat(np.arange(6), 2)
 def run(monkeypatch, capsys, tmp_path):
     """Runs ``bcls ...`` in a folder with a dataset and scores; the exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(cli.COMMANDS, "evaluate", ("bcls.cli.evaluate", "figures"))
+    monkeypatch.setitem(cli.COMMANDS, "evaluate", ("bcls.cli.evaluate", "metrics"))
     monkeypatch.setitem(cli.COMMANDS, "compare", ("bcls.cli.compare", "two models"))
     make_data(tmp_path / "data")
     np.save("a.npy", make_scores(0))
@@ -32,8 +32,8 @@ def run(monkeypatch, capsys, tmp_path):
 
     def call(*words):
         code = cli.main([str(word) for word in words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call
 
@@ -110,7 +110,7 @@ def test_the_page_of_a_model(run, tmp_path):
     assert page.count("<details") == 6
 
 
-def test_captions_are_read_once_for_figures_and_page(run, tmp_path):
+def test_captions_are_encoded_once_for_metrics_and_page(run, tmp_path):
     flags = ("--labels", "wordllama", "--html", "page.html", "--folds", "2")
     code, _, err = run("evaluate", "--similarity", "a.npy", "--data", "data", *flags)
     assert code == 0
@@ -187,7 +187,7 @@ def test_compare(run):
         (("compare", "--a", "a.npy", "a.npy", "--b", "b.npy", "--data", "data"), "`--a`: expected different files"),
     ],
 )
-def test_mistakes_are_one_line_and_code_2(run, words, message):
+def test_bad_input_is_one_line_and_code_2(run, words, message):
     code, out, err = run(*words)
     assert code == 2
     assert out == ""
@@ -239,7 +239,7 @@ def test_a_saved_model_and_a_run_average(run, trained):
     assert found["rsum"] not in alone
 
 
-def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
+def test_two_models_are_compared_and_scored_once(run, trained, tmp_path):
     flags = ("--data", trained / "features", "--split", "val", "--features", "made")
     code, out, err = run("compare", trained / "run", trained / "other", *flags, "--json", "--html", "page.html")
     assert code == 0
@@ -276,7 +276,7 @@ def test_two_models_are_compared_and_asked_once(run, trained, tmp_path):
         ),
     ],
 )
-def test_mistakes_with_models_are_one_line_and_code_2(run, trained, words, message):
+def test_bad_input_with_models_is_one_line_and_code_2(run, trained, words, message):
     code, out, err = run(*(str(word).format(trained) for word in words))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err

@@ -22,8 +22,8 @@ def run(monkeypatch, capsys, tmp_path):
 
     def call(*words):
         code = cli.main(["export", *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call
 

@@ -17,8 +17,8 @@ def run(monkeypatch, capsys):
 
     def call(*words):
         code = cli.main(["index", *map(str, words)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call
 
@@ -28,25 +28,25 @@ def tiny(monkeypatch, tmp_path):
     return tiny_model(monkeypatch, tmp_path / "tiny")
 
 
-def test_index_and_again(run, tiny, tmp_path):
+def test_index_and_update(run, tiny, tmp_path):
     source, out = photos(tmp_path / "photos"), tmp_path / "index"
-    (source / "0/bad.jpg").write_bytes(b"no picture")
-    code, said, notes = run(source, "--out", out, "--model", tiny)
+    (source / "0/bad.jpg").write_bytes(b"not a photo")
+    code, printed, notes = run(source, "--out", out, "--model", tiny)
     assert code == 0
-    assert "12 photos and 0 captions (12 added, 0 updated, 0 removed, 0 unchanged)" in said
-    assert "1 unreadable file skipped" in said
-    assert "skipped: `0/bad.jpg`: expected an image, got 10 bytes of something else" in notes
+    assert "12 photos and 0 captions (12 added, 0 updated, 0 removed, 0 unchanged)" in printed
+    assert "1 unreadable file skipped" in printed
+    assert "skipped: `0/bad.jpg`: expected an image, got 11 bytes of something else" in notes
     assert "indexing: 13 of 13" in notes
-    code, said, _ = run(source, "--out", out, "--json")
+    code, printed, _ = run(source, "--out", out, "--json")
     assert code == 0
-    report = json.loads(said)
+    report = json.loads(printed)
     assert (report["photos"], report["unchanged"], list(report["skipped"])) == (12, 12, ["0/bad.jpg"])
 
 
-def test_one_line_for_what_is_wrong(run, tiny, tmp_path):
+def test_bad_input_is_one_line(run, tiny, tmp_path):
     source, out = photos(tmp_path / "photos", 2), tmp_path / "index"
     (tmp_path / "empty").mkdir()
-    for words, said in (
+    for words, message in (
         ((), "arguments are required: --out, PHOTOS"),
         ((source,), "arguments are required: --out"),
         ((tmp_path / "none", "--out", out), "no such folder, zip, tar or dataset of photos"),
@@ -55,11 +55,11 @@ def test_one_line_for_what_is_wrong(run, tiny, tmp_path):
         ((source, "--out", out, "--engine", "sqlite", "--model", tiny), "`engine`: expected one of 'faiss', 'milvus'"),
         ((source, "--out", out, "--workers", "many"), "--workers"),
     ):
-        code, output, told = run(*words)
+        code, output, error = run(*words)
         assert code == 2, words
         assert output == ""
-        assert said in told, told
-        assert told.count("\n") == 1
+        assert message in error, error
+        assert error.count("\n") == 1
 
 
 def test_help_brings_no_torch():
@@ -67,8 +67,8 @@ def test_help_brings_no_torch():
         "import sys, bcls.cli.index, bcls.cli.search;"
         "print(sorted({'torch', 'faiss', 'pymilvus', 'scipy', 'transformers'} & set(sys.modules)))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"
 
 
 def test_help(run, capsys):

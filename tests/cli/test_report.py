@@ -43,8 +43,8 @@ def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
     page = tmp_path / "g.html"
     words = [out, "--data", str(tmp_path / "data"), "--html", str(page), "--gallery"]
     read = []
-    real = summary.summarise
-    monkeypatch.setattr(summary, "summarise", lambda folder: read.append(folder) or real(folder))
+    real = summary.summarize
+    monkeypatch.setattr(summary, "summarize", lambda folder: read.append(folder) or real(folder))
     assert main([*words, "HN", "BCLS"]) == 0
     assert read == [out]
     assert "A: HN. B: BCLS." in page.read_text(encoding="utf-8")
@@ -64,6 +64,6 @@ def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
         (["nowhere", "--html", "no/such/folder/a.html"], "--html"),
     ],
 )
-def test_what_is_wrong_is_named(words, message):
+def test_bad_input_is_named(words, message):
     with pytest.raises(ValueError, match=message):
         main(words)

@@ -16,8 +16,8 @@ def run(monkeypatch, capsys):
 
     def call(*words):
         code = cli.main(["search", *map(str, words)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call
 
@@ -33,20 +33,20 @@ def made(monkeypatch, tmp_path, capsys):
 
 
 def test_json_alone_on_standard_output(run, made, tmp_path):
-    code, said, notes = run(made, "red", "-k", 5, "--json")
+    code, printed, notes = run(made, "red", "-k", 5, "--json")
     assert code == 0
     assert notes == ""
-    rows = json.loads(said)
+    rows = json.loads(printed)
     assert len(rows) == 5
     assert rows[0]["path"] == str(tmp_path / "photos/0/000-red-red.png")
     assert 0 <= rows[-1]["score"] <= rows[0]["score"] <= 1
     assert rows[0]["captions"] == ["a <red> wall"]
 
 
-def test_lines_for_people(run, made):
-    code, said, _ = run(made, "red", "-k", 2)
+def test_text_output(run, made):
+    code, printed, _ = run(made, "red", "-k", 2)
     assert code == 0
-    lines = said.splitlines()
+    lines = printed.splitlines()
     assert len(lines) == 3
     assert lines[0].endswith("000-red-red.png")
     assert lines[2] == "ranked by vectors"
@@ -64,26 +64,26 @@ def test_one_query_is_not_given_up_on_a_slow_machine(run, made, monkeypatch):
 
 
 def test_nothing_fits(run, made):
-    code, said, _ = run(made, "green", "--words", "wall")  # leaves the red photo alone
+    code, printed, _ = run(made, "green", "--words", "wall")  # leaves the red photo alone
     assert code == 0
-    assert "000-red-red.png" in said
-    assert said.endswith("nothing fits; these are the nearest results. ranked by vectors\n")
+    assert "000-red-red.png" in printed
+    assert printed.endswith("nothing fits; these are the nearest results. ranked by vectors\n")
     assert json.loads(run(made, "green", "--words", "wall", "--json")[1])[0]["fits"] is False
     assert json.loads(run(made, "green", "--words", "wall", "--fitting", "--json")[1]) == []
-    code, said, _ = run(made, "red", "--before", "1980")
-    assert (code, said) == (0, "no photo passes the filters\n")
+    code, printed, _ = run(made, "red", "--before", "1980")
+    assert (code, printed) == (0, "no photo passes the filters\n")
 
 
-def test_pictures(run, made, tmp_path):
+def test_search_by_image(run, made, tmp_path):
     image = tmp_path / "photos/1/004-black-red.png"
-    code, said, _ = run(made, "--image", image, "-k", 1, "--json")
+    code, printed, _ = run(made, "--image", image, "-k", 1, "--json")
     assert code == 0
-    assert json.loads(said)[0]["path"] == str(image)
-    code, said, _ = run(made, "--image", tmp_path / "photos/0/000-red-red.png", "--captions", "--json")
+    assert json.loads(printed)[0]["path"] == str(image)
+    code, printed, _ = run(made, "--image", tmp_path / "photos/0/000-red-red.png", "--captions", "--json")
     assert code == 0
-    assert json.loads(said)[0]["text"] == "a <red> wall"
-    code, said, _ = run(made, "--image", image, "--captions")
-    assert "a <red> wall  (" in said
+    assert json.loads(printed)[0]["text"] == "a <red> wall"
+    code, printed, _ = run(made, "--image", image, "--captions")
+    assert "a <red> wall  (" in printed
 
 
 def test_contact_sheet_and_page(run, made, tmp_path):
@@ -100,9 +100,9 @@ def test_contact_sheet_and_page(run, made, tmp_path):
     assert "a &lt;red&gt; wall" in text
 
 
-def test_one_line_for_what_is_wrong(run, made, tmp_path):
+def test_bad_input_is_one_line(run, made, tmp_path):
     (tmp_path / "no.jpg").write_bytes(b"no picture")
-    for words, said in (
+    for words, message in (
         ((), "arguments are required: INDEX"),
         ((made,), "expected a text or --image FILE, got none"),
         ((made, "red", "--image", tmp_path / "no.jpg"), "expected a text or --image FILE"),
@@ -118,11 +118,11 @@ def test_one_line_for_what_is_wrong(run, made, tmp_path):
         ((tmp_path, "red"), "expected an index with an index.json, got none"),
         ((made, "red", "--contact", tmp_path / "no" / "sheet.png"), "No such file"),
     ):
-        code, output, told = run(*words)
+        code, output, error = run(*words)
         assert code == 2, words
         assert output == ""
-        assert said in told, told
-        assert told.count("\n") == 1
+        assert message in error, error
+        assert error.count("\n") == 1
 
 
 def test_help(run, capsys):
@@ -136,9 +136,9 @@ def test_names_and_captions_do_not_reach_the_terminal_raw(run, made, tmp_path, m
     photo(tmp_path / "photos/x\x1b[2J.png", ["white"])
     (tmp_path / "photos/x\x1b[2J.txt").write_text("white \x1b]0;title\x07")
     index(tmp_path / "photos", made, tmp_path / "tiny")
-    _, said, _ = run(made, "white", "-k", 1)
-    assert r"x\x1b[2J.png" in said
-    assert "\x1b" not in said
-    _, said, _ = run(made, "--image", tmp_path / "photos/x\x1b[2J.png", "--captions")
-    assert r"white \x1b]0;title\x07  (" in said
-    assert "\x1b" not in said
+    _, printed, _ = run(made, "white", "-k", 1)
+    assert r"x\x1b[2J.png" in printed
+    assert "\x1b" not in printed
+    _, printed, _ = run(made, "--image", tmp_path / "photos/x\x1b[2J.png", "--captions")
+    assert r"white \x1b]0;title\x07  (" in printed
+    assert "\x1b" not in printed

@@ -44,8 +44,8 @@ def run(monkeypatch, capsys):
 
     def call(*words):
         code = cli.main(["serve", *map(str, words)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return call
 
@@ -79,12 +79,12 @@ def test_serve_answer_and_stop(made, tmp_path):
             get(f"{address[1]}/api/search?q=red")
     finally:
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert told == "bcls serve: stopped\n"
+    assert error == "bcls serve: stopped\n"
 
 
-def test_one_line_for_what_is_wrong(run, made, tmp_path):
+def test_bad_input_is_one_line(run, made, tmp_path):
     blank, odd = tmp_path / "blank", tmp_path / "odd"
     blank.write_text(" \n")
     odd.write_bytes(b"\xff" * 20)
@@ -92,7 +92,7 @@ def test_one_line_for_what_is_wrong(run, made, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        for words, said in (
+        for words, message in (
             ((), "arguments are required: INDEX"),
             ((tmp_path / "none", "--port", 0), "no such index"),
             ((tmp_path, "--port", 0), "expected an index with an index.json, got none"),
@@ -112,11 +112,11 @@ def test_one_line_for_what_is_wrong(run, made, tmp_path):
             ((made, "--max-upload", 0), "`--max-upload`: expected a whole number"),
             ((made, "--prot", 80), "did you mean --port?"),
         ):
-            code, output, told = run(*words)
+            code, output, error = run(*words)
             assert code == 2, words
             assert output == ""
-            assert said in told, told
-            assert told.count("\n") == 1
+            assert message in error, error
+            assert error.count("\n") == 1
 
 
 def test_an_index_of_another_version_or_model(run, made, tmp_path, monkeypatch):
@@ -126,9 +126,9 @@ def test_an_index_of_another_version_or_model(run, made, tmp_path, monkeypatch):
     assert "expected an index of version 1, got version 99; build the index again" in run(made, "--port", 0)[2]
     manifest.write_text(json.dumps(content))
     another = tiny_model(monkeypatch, tmp_path / "another", seed=4)
-    code, _, told = run(made, "--port", 0, "--model", another)
+    code, _, error = run(made, "--port", 0, "--model", another)
     assert code == 2
-    assert "vectors of different models are not comparable" in told
+    assert "vectors of different models are not comparable" in error
 
 
 def test_help_and_light_start(run, capsys):

@@ -32,13 +32,13 @@ def test_a_sweep_is_listed_and_run(place, capsys):
     assert json.loads(capsys.readouterr().out)["finished"] == 2
 
 
-def test_a_diverged_run_is_told_by_the_exit_code(place, capsys):
+def test_a_diverged_run_gives_exit_code_1(place, capsys):
     write(place / "a.yaml", runs={"wild": {"lr": 1e37, "clip": None}})
     assert main(flags(place)) == 1
     assert "diverged: wild" in capsys.readouterr().err
 
 
-def test_what_a_search_chose_is_printed(place, capsys):
+def test_the_choice_of_a_search_is_printed(place, capsys):
     write(place / "a.yaml", search={"budget": 1, "space": {"lr": [0.01]}}, settings={"epochs": 1})
     assert main(flags(place)) == 0
     assert "chosen for a: lr 0.01" in capsys.readouterr().out

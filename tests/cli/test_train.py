@@ -81,7 +81,7 @@ def test_errors_name_the_full_key_and_the_closest_name(data, tmp_path, flags, me
     assert "\n" not in str(error.value)
 
 
-def test_a_misspelt_key_in_a_file(tmp_path):
+def test_a_misspelled_key_in_a_file(tmp_path):
     (tmp_path / "one.yaml").write_text("epoch: 7\n")
     with pytest.raises(ValueError, match=r"did you mean --epochs\?"):
         main(["--config", str(tmp_path / "one.yaml")])
@@ -130,9 +130,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_130(data, tmp_path):
                 break
             time.sleep(0.1)
         job.send_signal(signal.SIGINT)
-        _, said = job.communicate(timeout=100)
-    assert job.returncode == 130, said
-    assert "interrupted" in said
+        _, printed_error = job.communicate(timeout=100)
+    assert job.returncode == 130, printed_error
+    assert "interrupted" in printed_error
     progress = json.loads((run / "checkpoints" / "last" / "training.json").read_text())["progress"]
     assert progress["done"] > 0
     assert not progress["finished"]
@@ -147,14 +147,14 @@ def test_missing_features_are_reported_with_the_command_that_makes_them(data, tm
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_a_region_model_on_global_features_is_refused(data, tmp_path, more):
+def test_a_region_model_on_global_features_is_rejected(data, tmp_path, more):
     flags = ["--data", str(data), "--out", str(tmp_path / "run"), *FLAGS, "--model.name", "sgr"]
     with pytest.raises(ValueError, match=r"`features`: expected regions .*, global vectors; extract .*--regions`"):
         main([*flags, "--loss.name", "triplet-sn", *more])
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_a_wrong_number_of_regions_is_refused(tmp_path):
+def test_a_wrong_number_of_regions_is_rejected(tmp_path):
     regions = make_data(tmp_path / "data", regions=4)
     flags = ["--data", str(regions), *FLAGS, "--model.name", "saf", "--loss.name", "triplet-sn", "--dry-run"]
     small = ["--model.width", "8", "--model.word-width", "4", "--model.similarity_width", "8"]
@@ -206,7 +206,7 @@ else:
 """
 
 
-def test_a_loss_of_ones_own_is_imported(data, tmp_path, monkeypatch, capsys):
+def test_a_custom_loss_is_imported(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_losses.py").write_text(OWN)
     own = ["--loss.name", "square", "--loss.target", "0.5", "--epochs", "1"]

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from bcls._core.config import check_yaml, read_yaml
+from bcls._core.config import check_yaml, convert_numbers, read_yaml
 from bcls.training.config import TrainConfig, write_yaml
 from tests.memory import below
 
@@ -123,3 +123,11 @@ def test_tags_are_rejected(tmp_path, text):
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_yaml(tmp_path / "none.yaml")
+
+
+def test_numbers_that_yaml_reads_as_strings():
+    assert convert_numbers({"a": "1e-3", "b": ["2E4", "e5", "-x"], "c": {"d": "5e"}}) == {
+        "a": 0.001,
+        "b": [20000.0, "e5", "-x"],
+        "c": {"d": "5e"},
+    }

@@ -74,9 +74,7 @@ def test_a_colon_in_a_file_name_is_no_key(folder):
 @pytest.mark.parametrize("content", [b"", b"not numbers", b"\x93NUMPY\x01\x00", b"PK\x03\x04rest"])
 def test_damaged_files(folder, name, content):
     (folder / name).write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"expected an undamaged file of numbers, got something else .*again$"
-    ) as error:
+    with pytest.raises(ValueError, match=r"expected a readable array file, got an error .*again$") as error:
         open_matrix(name)
     assert "\n" not in str(error.value)
 
@@ -85,7 +83,7 @@ def test_a_damaged_header(folder):
     np.save("a.npy", SCORES)
     content = (folder / "a.npy").read_bytes()
     (folder / "a.npy").write_bytes(content.replace(b"}", b"(", 1))
-    with pytest.raises(ValueError, match=r"a\.npy`: expected an undamaged file"):
+    with pytest.raises(ValueError, match=r"a\.npy`: expected a readable array file"):
         open_matrix("a.npy")
 
 
@@ -93,7 +91,7 @@ def test_an_archive_of_an_unknown_kind(folder):
     np.savez("a.npz", SCORES)
     content = (folder / "a.npz").read_bytes()
     (folder / "a.npz").write_bytes(content.replace(b"PK\x01\x02-\x03-\x00", b"PK\x01\x02-\x03\xff\x00", 1))
-    with pytest.raises(ValueError, match=r"a\.npz`: expected an undamaged file"):
+    with pytest.raises(ValueError, match=r"a\.npz`: expected a readable array file"):
         open_matrix("a.npz")
 
 
@@ -103,7 +101,7 @@ def test_truncated_files(folder):
     for name in ("a.npy", "a.npz"):
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[: len(content) - 40])
-        with pytest.raises(ValueError, match="undamaged"):
+        with pytest.raises(ValueError, match="readable array file"):
             open_matrix(name)
 
 
@@ -116,7 +114,7 @@ def test_no_code_is_run_from_a_file(folder):
     np.savez("a.npz", np.array([[Trap()]], dtype=object))
     (folder / "b.npy").write_bytes(np.array([[Trap()]], dtype=object).dumps())
     for name in ("a.npy", "a.npz", "b.npy"):
-        with pytest.raises(ValueError, match="undamaged"):
+        with pytest.raises(ValueError, match="readable array file"):
             open_matrix(name)
     assert not (folder / "ran").exists()
 
@@ -179,7 +177,7 @@ def packed(name, content):
 @pytest.mark.parametrize("version", [1, 2])
 def test_no_memory_is_allocated_for_a_false_header(folder, name, shape, version):
     (folder / name).write_bytes(packed(name, lying(shape, version=version)))
-    with below(8 * 2**20), pytest.raises(ValueError, match="expected an undamaged file of numbers"):
+    with below(8 * 2**20), pytest.raises(ValueError, match="expected a readable array file"):
         open_matrix(name)
 
 
@@ -187,7 +185,7 @@ def test_no_memory_is_allocated_for_a_false_header(folder, name, shape, version)
 def test_an_endless_header_is_not_read(folder, name):
     start = b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little")
     (folder / name).write_bytes(packed(name, start + b" " * 2**25))
-    with pytest.raises(ValueError, match=r"got something else \(a header of 2147483648 bytes\)"):
+    with pytest.raises(ValueError, match=r"got an error \(a header of 2147483648 bytes\)"):
         open_matrix(name)
 
 
@@ -227,7 +225,7 @@ def test_a_checksum_that_disagrees(folder):
 
 def test_an_archive_called_npy(folder):
     (folder / "a.npy").write_bytes(packed("a.npz", npy(SCORES)))
-    with pytest.raises(ValueError, match="undamaged"):
+    with pytest.raises(ValueError, match="readable array file"):
         open_matrix("a.npy")
 
 

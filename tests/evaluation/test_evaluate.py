@@ -68,6 +68,11 @@ def test_graded_metrics(split, monkeypatch, in_memory, at_once):
     assert "i2t_tau_b" in expected
 
 
+def test_caption_vectors_without_the_name_of_an_encoder(split):
+    vectors = graded.CaptionVectors(split, "wordllama")
+    assert evaluate(split, SCORES, captions=vectors, cs=5) == evaluate(split, SCORES, labels="wordllama", cs=5)
+
+
 def test_temporary_labels_are_removed(split, monkeypatch, tmp_path):
     import tempfile
 
@@ -90,16 +95,16 @@ def test_the_usual_k(split, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"folds": 0}, "`--folds`: expected a whole number not below 1"),
-        ({"folds": 3}, "`--folds`: expected a divisor of the 20 images"),
-        ({"folds": 5, "intervals": True}, "`--intervals`: expected it without --folds"),
-        ({"folds": 5, "hubness": True}, "`--hubness`: expected it without --folds"),
-        ({"folds": 5, "qbnorm": True}, "`--qbnorm`: expected it without --folds, got --folds 5"),
-        ({"labels": "wordllama", "cs": "x"}, "`--cs`: expected a whole number not below 2, got 'x'"),
-        ({"cs": 5}, "`--cs`: expected it with --labels"),
-        ({"labels": "wordllama", "cs": 21}, "`--cs`: expected a number from 2 to 20"),
-        ({"labels": "wordllama", "cs": 1}, "`--cs`: expected a whole number not below 2"),
-        ({"labels": "wordlama"}, "`--labels`: expected 'minilm', 'wordllama'"),
+        ({"folds": 0}, "`folds`: expected a whole number not below 1"),
+        ({"folds": 3}, "`folds`: expected a divisor of the 20 images"),
+        ({"folds": 5, "intervals": True}, "`intervals`: expected the whole gallery, without folds"),
+        ({"folds": 5, "hubness": True}, "`hubness`: expected the whole gallery, without folds"),
+        ({"folds": 5, "qbnorm": True}, "`qbnorm`: expected the whole gallery, without folds, got 5 folds"),
+        ({"labels": "wordllama", "cs": "x"}, "`cs`: expected a whole number not below 2, got 'x'"),
+        ({"cs": 5}, "`cs`: expected labels for the coherent score"),
+        ({"labels": "wordllama", "cs": 21}, "`cs`: expected a number from 2 to 20"),
+        ({"labels": "wordllama", "cs": 1}, "`cs`: expected a whole number not below 2"),
+        ({"labels": "wordlama"}, "`labels`: expected 'minilm', 'wordllama'"),
     ],
 )
 def test_invalid_options(split, options, message):
@@ -134,7 +139,7 @@ def test_one_image(tmp_path, each):
     assert (metrics["rsum"], metrics["i2t_median_rank"]) == (600.0, 1.0)
     assert np.isnan(metrics["t2i_tau_a"]), "one image has no order"
     assert not [key for key in metrics if "_cs" in key]
-    with pytest.raises(ValueError, match="`--cs`"):
+    with pytest.raises(ValueError, match="`cs`"):
         evaluate(split, make_scores(images=1, each=each), labels="wordllama", cs=2)
 
 
@@ -163,7 +168,7 @@ def test_eccv_needs_ids_of_coco(split, tmp_path):
 def test_eccv_lists_non_numeric_ids(tmp_path):
     add_image_without_captions(make_data(tmp_path))
     split = open_dataset(tmp_path).split("test")
-    with pytest.raises(ValueError, match=r"`--eccv`: .* got 1 of 7 image ids that are no numbers \(silent\)"):
+    with pytest.raises(ValueError, match=r"`eccv`: .* got 1 of 7 image ids that are no numbers \(silent\)"):
         evaluate(split, np.vstack([make_scores(), np.zeros(12)]), eccv=True)
 
 

@@ -244,7 +244,7 @@ def test_the_first_bad_row_is_named(value, block):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32])
 def test_no_order_is_lost_to_rounding(device, dtype):
-    """Neighbours that float32 would make equal."""
+    """Neighbors that float32 would make equal."""
     scores = (2**24 + torch.arange(4)).to(dtype)
     i2t, _ = counts_on_device(scores[None].to(device), torch.arange(4.0)[None])
     assert i2t.ravel().tolist() == [6, 0, 0]

@@ -8,7 +8,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def example(monkeypatch):
-    """Import an example by its name, as ``python examples/name.py`` finds its neighbours."""
+    """Import an example by its name, as ``python examples/name.py`` finds its neighbors."""
     pytest.importorskip("sentence_transformers", reason='needs pip install "bcls[text]"')
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return import_module

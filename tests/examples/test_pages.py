@@ -35,7 +35,7 @@ def run(words, capsys):
         assert flag in told, shlex.join(words)
 
 
-def test_every_verb_has_a_section():
+def test_every_command_has_a_section():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     titles = " ".join(re.findall(r"^## (.*)$", page, re.MULTILINE)).split()
     assert set(COMMANDS) - set(titles) == set()

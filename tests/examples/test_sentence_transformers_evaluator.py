@@ -30,7 +30,7 @@ class Model:
         self.stored.append((evaluator, metrics, epoch, steps))
 
 
-def test_figures_are_those_of_the_library(module):
+def test_metrics_equal_those_of_the_library(module):
     images, captions, owner = ["aaa", "b"], ["aa", "aab", "bbbb"], np.array([0, 0, 1])
     labels = np.array([[1, 1, 0.2], [0.1, 0.3, 1]])
     model = Model()

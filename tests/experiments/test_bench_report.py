@@ -26,7 +26,7 @@ RESULT = {
 }
 
 
-def test_a_section_names_machine_command_and_figures():
+def test_a_section_names_machine_command_and_measurements():
     text = section(RESULT)
     assert "`bcls bench losses` on a machine, torch 2.13, Triton 3.6" in text
     assert "| B | ours | loop \\| windows | copy of the matrix |\n" in text

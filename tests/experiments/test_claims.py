@@ -1,12 +1,12 @@
 import pytest
 
 from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, check_claims
-from bcls.experiments.summary import summarise
+from bcls.experiments.summary import summarize
 from tests.experiments.sweep_factory import line, sweep
 
 
 def verdicts(*folders):
-    return {claim.claim: claim for claim in check_claims([summarise(folder) for folder in folders])}
+    return {claim.claim: claim for claim in check_claims([summarize(folder) for folder in folders])}
 
 
 def rows(rsums, taus=None, seeds=(1, 2, 3), step=0.1, **changes):
@@ -114,7 +114,7 @@ def test_best_validation_rsum_represents_a_loss(tmp_path):
         one.setdefault("test", {"rsum": 300.0 + one["seed"]})
     claim = verdicts(sweep(tmp_path / "a", lines))["the same settings work for several models"]
     assert claim.findings == []
-    found = check_claims([summarise(tmp_path / "a")])
+    found = check_claims([summarize(tmp_path / "a")])
     (order,) = (one for one in found if one.claim.startswith("RSUM"))
     assert order.findings == []  # there is no Triplet-SN
     lines += [line("triplet-sn", seed, 300.0, test={"rsum": 280.0 + seed}) for seed in (1, 2)]

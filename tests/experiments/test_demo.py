@@ -18,13 +18,9 @@ from bcls.experiments import demo as demo
 from bcls.experiments.demo_report import LOSSES, METRICS, DemoRun, DemoSettings, print_table, summary
 from bcls.experiments.summary import Spread
 from bcls.models import load
-from bcls.models.config import MODELS
 from bcls.training.metrics_log import read_metrics
 
 SMALL = ["--images", "100", "--seeds", "1", "--epochs", "2", "--batch", "32"]
-
-
-REGISTERED = ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +28,7 @@ def made(tmp_path_factory):
     """Folder of a small demo, its standard output and its standard error."""
     out = tmp_path_factory.mktemp("demo") / "made" / "here"
     said = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said[0]), redirect_stderr(said[1]):
-        patch.setitem(MODELS, "scenes", REGISTERED)
+    with redirect_stdout(said[0]), redirect_stderr(said[1]):
         assert cli.main(["demo", *SMALL, "--out", str(out), "--json"]) == 0
     return out, said[0].getvalue(), said[1].getvalue()
 
@@ -61,9 +56,8 @@ def test_the_scenes_are_a_dataset(made):
         assert (np.asarray(test.read_image(test.image_ids[number])).transpose(2, 0, 1) == pixels[number]).all()
 
 
-def test_runs_can_be_loaded_and_evaluated(made, monkeypatch, capsys):
+def test_runs_can_be_loaded_and_evaluated(made, capsys):
     """Run folders are complete, and their models reproduce the metrics of the demo from images and strings."""
-    monkeypatch.setitem(MODELS, "scenes", REGISTERED)
     out = made[0]
     test = open_dataset(out / "scenes").split("test")
     for one in json.loads((out / "results.json").read_text())["runs"]:

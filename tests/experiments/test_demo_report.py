@@ -10,7 +10,7 @@ from bcls._core.extras import MissingExtraError
 from bcls.data.dataset import open_dataset
 from bcls.data.synthetic import make_scenes, render_all, true_relevance
 from bcls.experiments.demo import write_scenes
-from bcls.experiments.demo_report import CHARTS, COLOURS, LOSSES, METRICS, DemoRun, RelevanceSplit, pick, write_report
+from bcls.experiments.demo_report import CHARTS, COLORS, LOSSES, METRICS, DemoRun, RelevanceSplit, pick, write_report
 from tests.reports.page_reader import charts_of, check_page_is_closed
 
 SETTINGS = {"images": 100, "out <folder>": "a & b", "batch": 8}
@@ -197,10 +197,10 @@ def test_charts_show_the_mean_of_each_loss(write, nine):
     ]
 
 
-def test_colours_of_charts_are_those_of_the_page(write, nine):
+def test_colors_of_charts_are_those_of_the_page(write, nine):
     html = write(nine)
-    for loss, colour in COLOURS.items():
-        assert f".{loss} {{ --loss: {colour}; }}" in html
+    for loss, color in COLORS.items():
+        assert f".{loss} {{ --loss: {color}; }}" in html
 
 
 def test_charts_of_one_epoch_and_of_undefined_values(write, split):

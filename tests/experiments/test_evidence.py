@@ -3,7 +3,7 @@ import json
 import pytest
 
 from bcls.experiments.claims import INCONCLUSIVE, NOT, PARTLY, check_claims
-from bcls.experiments.summary import summarise
+from bcls.experiments.summary import summarize
 from scripts.evidence_page import KEPT, REMARKS, keep
 from tests.experiments.sweep_factory import line, ranks, sweep
 
@@ -29,7 +29,7 @@ def test_kept_results_have_metrics_and_ranks_but_no_paths(tmp_path):
 
 
 def test_every_claim_that_is_not_held_has_a_remark():
-    claims = check_claims([summarise(path.parent) for path in sorted(KEPT.glob("*/sweep.json"))])
+    claims = check_claims([summarize(path.parent) for path in sorted(KEPT.glob("*/sweep.json"))])
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
     assert set(remarks) <= {one.claim for one in claims}
     assert {one.claim for one in claims if one.verdict in {PARTLY, NOT, INCONCLUSIVE}} <= set(remarks)

@@ -10,7 +10,7 @@ from bcls.evaluation.evaluator import compare
 from bcls.evaluation.recall import QueryRanks
 from bcls.experiments.claims import read_paper
 from bcls.experiments.report import as_html, as_markdown, build, compare_rows, main_table
-from bcls.experiments.summary import Spread, spread, summarise
+from bcls.experiments.summary import Spread, spread, summarize
 from bcls.reports.blocks import Chart, Table
 from tests.experiments.sweep_factory import line, ranks, sweep
 from tests.reports.page_reader import charts_of, check_page_is_closed
@@ -21,7 +21,7 @@ PAPER = Path(__file__).parents[2] / "results" / "paper.json"
 def test_metrics_are_averaged_over_seeds(tmp_path):
     lines = [line("bcls", seed, 300.0 + seed) for seed in (1, 2, 3)] + [line("triplet-hn", 1, 290.0)]
     lines.append({**line("bcls", 4, 0.0), "failed": "NaN"})
-    summary = summarise(sweep(tmp_path / "a", lines))
+    summary = summarize(sweep(tmp_path / "a", lines))
     bcls, hard = summary.rows
     assert bcls.metrics["rsum"] == spread([301.0, 302.0, 303.0]) == Spread(302.0, 1.0, 3)
     assert (bcls.failed, hard.metrics["rsum"].error, summary.split) == (1, None, "validation")
@@ -31,16 +31,16 @@ def test_metrics_are_averaged_over_seeds(tmp_path):
 
 def test_test_split_is_shown_if_every_configuration_is_tested(tmp_path):
     lines = [line("bcls", 1, 1.0, test={"rsum": 2.0}), line("triplet-hn", 1, 1.0)]
-    assert summarise(sweep(tmp_path / "a", lines)).split == "validation"
+    assert summarize(sweep(tmp_path / "a", lines)).split == "validation"
     lines[1]["test"] = {"rsum": 1.5}
-    summary = summarise(sweep(tmp_path / "b", lines))
+    summary = summarize(sweep(tmp_path / "b", lines))
     assert summary.split == "test"
     assert [row[2].text for row in main_table(summary).rows] == ["2.0", "1.5"]
 
 
 def test_configuration_that_diverged_with_every_seed(tmp_path):
     lines = [line("bcls", 1, 1.0, test={"rsum": 2.0}), {**line("triplet-hn", 1, 1.0), "failed": "NaN"}]
-    summary = summarise(sweep(tmp_path / "a", lines))
+    summary = summarize(sweep(tmp_path / "a", lines))
     assert summary.split == "test"
     assert [[cell.text for cell in row] for row in main_table(summary).rows] == [
         ["bcls", "1", "2.0"],
@@ -51,7 +51,7 @@ def test_configuration_that_diverged_with_every_seed(tmp_path):
 def test_best_mean_is_bold_and_values_of_the_paper_follow(tmp_path):
     lines = [line("bcls", seed, 300.0 + seed, paper={"VIII": "BCLS"}) for seed in (1, 2)]
     lines += [line("triplet-hn", 1, 290.0, 0.4)]
-    table = main_table(summarise(sweep(tmp_path / "a", lines)), read_paper(PAPER))
+    table = main_table(summarize(sweep(tmp_path / "a", lines)), read_paper(PAPER))
     assert table.headings == ["configuration", "seeds", "RSUM", "tau-a"]
     texts = [[cell.text for cell in row] for row in table.rows]
     assert texts == [
@@ -64,7 +64,7 @@ def test_best_mean_is_bold_and_values_of_the_paper_follow(tmp_path):
 
 def test_paired_test_equals_compare(tmp_path):
     folder = sweep(tmp_path / "a", [line("bcls", 1, 300.0), line("triplet-hn", 1, 290.0)])
-    summary = summarise(folder)
+    summary = summarize(folder)
     a, b = summary.rows
     stored = [ranks(folder, row.keys[1], seed) for seed, row in enumerate(summary.rows)]
     found = compare_rows(folder, a, b, "validation")
@@ -83,9 +83,9 @@ def test_best_bcls_configuration_is_tested_against_the_others(tmp_path):
     lines = [line("bcls", 1, 300.0), line("triplet-hn", 1, 320.0)]
     together = {"ensemble": ["bcls", "triplet-hn"], "settings": lines[0]["settings"]}
     folder = sweep(tmp_path / "a", [*lines, line("both", 1, 310.0, **together)])
-    for seed, row in enumerate(summarise(folder).rows):
+    for seed, row in enumerate(summarize(folder).rows):
         ranks(folder, row.keys[1], seed)
-    section, _ = build([summarise(folder)])
+    section, _ = build([summarize(folder)])
     heads = [block.headings[0] for block in section.blocks if isinstance(block, Table)]
     assert "RSUM of both minus that of" in heads
 
@@ -96,7 +96,7 @@ def test_results_come_before_claims(tmp_path):
         tmp_path / "table",
         [line(loss, seed, 300.0 + seed) for loss in ("triplet-sn", "triplet-hn", "bcls") for seed in (1, 2)],
     )
-    for row in summarise(table).rows:
+    for row in summarize(table).rows:
         ranks(table, row.keys[1], len(row.name))
     points = [
         line("g", 1, 300.0 + alpha, name=f"g {alpha}", point={"loss.alpha": alpha}, settings=settings)
@@ -112,7 +112,7 @@ def test_results_come_before_claims(tmp_path):
     }
     found = sweep(tmp_path / "found", [line("bcls", 1, 1.0), line("bcls", 2, 1.0, phase="trial")], search=search)
     folders = [table, sweep(tmp_path / "grid", points, file="g.yaml"), found]
-    sections = build([summarise(folder) for folder in folders], read_paper(PAPER))
+    sections = build([summarize(folder) for folder in folders], read_paper(PAPER))
     assert [one.title for one in sections] == ["table", "grid", "found", "Claims of the paper"]
     titles = [block.title for one in sections for block in one.blocks if isinstance(block, Chart)]
     assert titles == ["Training loss", "Validation RSUM", "RSUM against alpha", "tau-a against alpha"]
@@ -131,7 +131,7 @@ def test_grid_chart_has_a_line_for_each_configuration(tmp_path):
         for row, rsum in (("bcls", 300.0), ("ladder", 200.0))
         for alpha in (0.1, 0.2)
     ]
-    section, _ = build([summarise(sweep(tmp_path / "grid", lines))])
+    section, _ = build([summarize(sweep(tmp_path / "grid", lines))])
     (drawn,) = (block for block in section.blocks if isinstance(block, Chart) and block.title.startswith("RSUM"))
     assert {one.name: one.points for one in drawn.lines} == {
         "bcls": [(0.1, 300.1), (0.2, 300.2)],
@@ -144,22 +144,22 @@ def test_damaged_and_missing_files_are_errors(tmp_path, name):
     folder = sweep(tmp_path / "a", [line("bcls", 1, 1.0)])
     (folder / name).write_text('{"', encoding="utf-8")
     with pytest.raises(ValueError, match="damaged"):
-        summarise(folder)
+        summarize(folder)
     (folder / name).unlink()
     with pytest.raises(ValueError, match="run `bcls sweep"):
-        summarise(folder)
+        summarize(folder)
 
 
 def test_summary_is_serializable(tmp_path):
     from dataclasses import asdict
 
-    assert json.dumps(asdict(summarise(sweep(tmp_path / "a", [line("bcls", 1, 1.0)])).rows[0]))
+    assert json.dumps(asdict(summarize(sweep(tmp_path / "a", [line("bcls", 1, 1.0)])).rows[0]))
 
 
 def test_digits_of_differences(tmp_path):
     lines = [line("bcls", seed, 300.84 + seed, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0 + seed, tau=0.31) for seed in (1, 2)]
-    page = as_markdown(build([summarise(sweep(tmp_path / "a", lines))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))], None, {}))
     assert "| +0.8 | 1.4 | inconclusive |" in page
     assert "| +0.0005 | 0.0000 | held |" in page
 
@@ -167,7 +167,7 @@ def test_digits_of_differences(tmp_path):
 def test_digits_do_not_depend_on_names(tmp_path):
     lines = [line("bcls", seed, 300.0, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0, tau=0.31, name="sam, best by RSUM") for seed in (1, 2)]
-    page = as_markdown(build([summarise(sweep(tmp_path / "a", lines))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))], None, {}))
     assert "minus sam, best by RSUM (soft) | +0.0005 | 0.0000 | held |" in page
 
 
@@ -177,7 +177,7 @@ def test_rows_of_sam_name_the_sampling(tmp_path):
     lines.append({**lines[1], "phase": "trial"})
     search = {"measure": "rsum", "method": "grid", "spaces": {"SAM": {"lr": [1.0]}}, "chosen": {"SAM": {"lr": 1.0}}}
     folder = sweep(tmp_path / "a", lines, search={**search, "sizes": {"SAM": 1}, "tried": {"SAM": 1}})
-    page = as_markdown(build([summarise(folder)], None, {}))
+    page = as_markdown(build([summarize(folder)], None, {}))
     assert "| SAM (least-similar) | 1 | 1.0 |" in page
     assert "| SAM (least-similar) | 1 | 1 | lr: 1.0 | lr 1.0 |" in page
     assert "rsum: bcls minus SAM (least-similar) |" in page
@@ -187,16 +187,16 @@ def test_tested_trials_are_counted(tmp_path):
     search = {"measure": "rsum", "method": "grid", "spaces": {}, "sizes": {}, "tried": {}, "chosen": {}}
     lines = [line("bcls", 1, 2.0, test={"rsum": 2.0}), line("bcls", 1, 1.0, phase="trial", key="other")]
     lines.append({**lines[0], "phase": "trial"})
-    page = as_markdown(build([summarise(sweep(tmp_path / "a", lines, search=search))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines, search=search))], None, {}))
     assert "Of the 2 runs of the search, those not chosen are not tested.\n" in page
     lines[1]["test"] = {"rsum": 1.0}
-    page = as_markdown(build([summarise(sweep(tmp_path / "b", lines, search=search))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "b", lines, search=search))], None, {}))
     assert "Of the 2 runs of the search, those not chosen are not tested, except for 1.\n" in page
 
 
 def test_undefined_metrics_are_shown_as_nan(tmp_path):
     lines = [line("bcls", 1, 300.0, tau=float("nan")), line("bcls", 2, 302.0), line("sam", 1, 299.0)]
-    summary = summarise(sweep(tmp_path / "a", lines))
+    summary = summarize(sweep(tmp_path / "a", lines))
     page = as_markdown(build([summary], None, {}))
     assert "| bcls | 2 | **301.0 ± 1.4** | nan ± nan |" in page
     assert np.isnan(summary.rows[0].metrics["tau"].mean)
@@ -223,10 +223,10 @@ def test_damaged_ranks_are_errors(tmp_path, name, change, message):
         found[name] = change(found[name])
     np.savez_compressed(folder / "ranks" / f"{lines[0]['key']}-validation.npz", **found)
     with pytest.raises(ValueError, match=message):
-        build([summarise(folder)], None, {})
+        build([summarize(folder)], None, {})
 
 
 def test_trials_without_a_search_are_an_error(tmp_path):
     lines = [line("bcls", 1, 2.0), line("bcls", 1, 1.0, phase="trial", key="other")]
     with pytest.raises(ValueError, match=r"sweep\.json`: expected `search`, since there are trials"):
-        summarise(sweep(tmp_path / "a", lines))
+        summarize(sweep(tmp_path / "a", lines))

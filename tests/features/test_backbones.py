@@ -135,7 +135,7 @@ def photo(side=32):
     return torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
-def normalised(pixels, mean=0.5, std=0.25):
+def normalized(pixels, mean=0.5, std=0.25):
     return (pixels.float() / 255 - mean) / std
 
 
@@ -155,7 +155,7 @@ def test_patch_tokens_become_the_grid(tmp_path, kind, changes, dropped):
     backbone = load_backbone(folder)
     assert (backbone.side, backbone.channels, backbone.grid, backbone.packaged) == (32, 16, (4, 4), False)
     with torch.no_grad():
-        tokens = model(pixel_values=normalised(photo())).last_hidden_state
+        tokens = model(pixel_values=normalized(photo())).last_hidden_state
         grid = backbone(photo())
     assert tokens.shape[1] == dropped + 16
     for y in range(4):
@@ -168,7 +168,7 @@ def test_models_with_two_towers_give_the_image_tower(tmp_path, kind):
     folder, model = save_vision_model(tmp_path / "m", kind, square_processor(32))
     backbone = load_backbone(str(folder))
     with torch.no_grad():
-        tokens = model.vision_model(pixel_values=normalised(photo())).last_hidden_state[:, -16:]
+        tokens = model.vision_model(pixel_values=normalized(photo())).last_hidden_state[:, -16:]
         grid = backbone(photo())
     torch.testing.assert_close(grid.flatten(2).transpose(1, 2), tokens, atol=1e-5, rtol=1e-5)
     assert not any("text" in name for name, _ in backbone.named_parameters())
@@ -182,14 +182,14 @@ def test_convolutional_models_give_their_last_feature_map(tmp_path, kind):
     )
     backbone = load_backbone(folder)
     with torch.no_grad():
-        expected = model(pixel_values=normalised(photo(64))).last_hidden_state
+        expected = model(pixel_values=normalized(photo(64))).last_hidden_state
         grid = backbone(photo(64))
     assert backbone.grid == (2, 2)
     assert backbone.channels == 24
     torch.testing.assert_close(grid, expected, atol=1e-5, rtol=1e-5)
     if kind == "resnet":  # its own pooled vector is the mean over the grid
         with torch.no_grad():
-            pooled = model(pixel_values=normalised(photo(64))).pooler_output.flatten(1)
+            pooled = model(pixel_values=normalized(photo(64))).pooler_output.flatten(1)
         torch.testing.assert_close(grid.mean((2, 3)), pooled, atol=1e-5, rtol=1e-5)
 
 

@@ -56,7 +56,7 @@ def test_rows_are_computed_once_and_stored_as_float16(dataset, monkeypatch):
     again = cached_embeddings(dataset, "wordllama")
     assert len(seen) == 10
     assert not again.flags.writeable
-    # What is read is normalised again, so float16 costs little.
+    # What is read is normalized again, so float16 costs little.
     labels = relevance(rows, rows, dataset.image_of_caption)
     np.testing.assert_allclose(labels, relevance(plain, plain, dataset.image_of_caption), atol=2e-3)
 

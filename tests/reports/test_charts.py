@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bcls._core.extras import MissingExtraError
-from bcls.reports.charts import COLOURS, ChartLine, bar_chart, line_chart, log_log_chart
+from bcls.reports.charts import COLORS, ChartLine, bar_chart, line_chart, log_log_chart
 
 LINES = [ChartLine("a", [(1, 300.0), (2, 320.0), (3, 290.0)]), ChartLine("level", level=400.0)]
 
@@ -26,11 +26,11 @@ def test_line_chart_has_title_axis_and_legend():
     chart = line_chart("RSUM", "epoch", LINES)
     assert chart.alt == "RSUM by epoch. a: 300 at 1, 290 at 3. level: 400 throughout."
     assert {"RSUM", "epoch", "a", "level", "1", "2", "3"} <= set(texts_of(svg_of(chart)))
-    assert COLOURS[0] in svg_of(chart)
+    assert COLORS[0] in svg_of(chart)
 
 
 def test_one_line_needs_no_legend_and_one_point_is_visible():
-    chart = line_chart("t", "x", [ChartLine("only", [(1, 2.0)], colour="#123456")])
+    chart = line_chart("t", "x", [ChartLine("only", [(1, 2.0)], color="#123456")])
     assert "only" not in texts_of(svg_of(chart))
     assert "#123456" in svg_of(chart)
 

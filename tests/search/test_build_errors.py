@@ -31,7 +31,7 @@ def test_another_model_version_engine_or_folder_is_rejected(source, out, tiny, t
             index(source, out, tiny, uri=given)
     (out / "index.json").write_text(json.dumps(content))
     photos(tmp_path / "others", 2)
-    with pytest.raises(ValueError, match=r"`PHOTOS`: expected .*photos, which .*index is an index of, got .*others"):
+    with pytest.raises(ValueError, match=r"`photos`: expected .*photos, which .*index is an index of, got .*others"):
         index(tmp_path / "others", out, tiny)
     opened = open_index(out)
     with pytest.raises(ValueError, match="expected the model"):

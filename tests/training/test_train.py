@@ -24,7 +24,7 @@ from tests.training.factories import TinyModel, WordModel, captions_of, make_dat
         ({"clip": -1.0}, "`clip`"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"best": "rsmu"}, "did you mean 'rsum'"),
-        ({"best": "tau"}, "a recall where there are no labels"),
+        ({"best": "tau"}, "a recall, since `labels` is none"),
         ({"warm_negatives": 2}, "`warm_negatives`"),
         ({"patience": 1, "val_split": None}, "`patience`"),
         ({"loss": {"name": "bcls"}}, "`labels`"),
@@ -87,7 +87,7 @@ def test_another_model_is_refused(data, ended):
 
 def test_another_dataset_is_refused(ended, tmp_path):
     other = make_data(tmp_path / "other", rows=captions_of(images=28))
-    with pytest.raises(ValueError, match=r"18 .training images. as when the run began, got 21"):
+    with pytest.raises(ValueError, match=r"the number of images of the run, 18, got 21"):
         train(settings(other, ended, epochs=1, resume=True), model=TinyModel())
 
 

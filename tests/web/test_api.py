@@ -227,7 +227,7 @@ def test_health_and_metrics(folders):
         assert 'bcls_requests_total{route="/api/search",status="200"} 3.0' in lines
         assert 'bcls_requests_total{route="other",status="404"} 2.0' in lines
         assert 'bcls_request_seconds_bucket{le="+Inf",route="/api/search"} 3.0' in lines
-        assert "bcls_texts_remembered_total 1.0" in lines
+        assert "bcls_text_cache_hits_total 1.0" in lines
         assert "bcls_texts_encoded_total 2.0" in lines
 
 

@@ -33,7 +33,7 @@ def read_yaml(path: Path) -> object:
         path: The file, UTF-8.
 
     Returns:
-        Plain values; YAML reads some numbers as strings, see :func:`bcls.training.optimization.numbers`.
+        Plain values; YAML reads some numbers as strings, see :func:`convert_numbers`.
 
     Raises:
         ValueError: It is not valid YAML, or much larger than settings are; see :func:`check_yaml`.
@@ -48,6 +48,25 @@ def read_yaml(path: Path) -> object:
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         fail(str(path), "a YAML file", _reason(error), "correct the file")
     return loaded
+
+
+def convert_numbers(value: Any) -> Any:
+    """Convert numbers that YAML reads as strings, such as 5e-4; in mappings and lists, too.
+
+    Example:
+        >>> convert_numbers({"lr": "5e-4", "name": "vsepp", "more": ["1e3"]})
+        {'lr': 0.0005, 'name': 'vsepp', 'more': [1000.0]}
+    """
+    if isinstance(value, Mapping):
+        return {key: convert_numbers(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [convert_numbers(one) for one in value]
+    if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
 
 
 def check_yaml(path: Path) -> str:

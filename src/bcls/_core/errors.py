@@ -35,10 +35,10 @@ def fail(argument: str, expected: str, got: object, hint: str, kind: type[ValueE
 
 
 @contextmanager
-def prefix_errors(prefix: str) -> Iterator[None]:
+def prefix_errors(prefix: str, names: Sequence[str] | None = None) -> Iterator[None]:
     """Put a prefix before the argument named by a ValueError, such as ``"loss."`` before ``temperature``.
 
-    An argument that begins with the prefix stays as it is.
+    An argument that begins with the prefix stays as it is; so does one that is not in ``names``, where they are given.
 
     Example:
         >>> with prefix_errors("loss."):
@@ -51,7 +51,8 @@ def prefix_errors(prefix: str) -> Iterator[None]:
         yield
     except ValueError as error:
         message = str(error)
-        if not message.startswith("`") or message.startswith(f"`{prefix}"):
+        known = names is None or message[1:].partition("`")[0] in names
+        if not message.startswith("`") or message.startswith(f"`{prefix}") or not known:
             raise
         raise type(error)(f"`{prefix}{message[1:]}") from error
 

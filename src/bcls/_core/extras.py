@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -42,6 +43,14 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
             raise
         message = f'{purpose} needs {module}: pip install "bcls[{extra}]"'
         raise MissingExtraError(message, name=error.name) from error
+
+
+def version_of(package: str) -> str | None:
+    """Installed version of a package, or ``None``."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def check_device(name: str) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bcls._core.errors import fail
+from bcls._core.errors import fail, prefix_errors
 from bcls.cli.arguments import parse
 
 ABOUT = (
@@ -82,7 +82,8 @@ def main(arguments: Sequence[str]) -> int:
         if settings.html is not None:
             labels = None
             if settings.labels is not None:
-                vectors = CaptionVectors(split, settings.labels).vectors
+                with prefix_errors("--"):
+                    vectors = CaptionVectors(split, settings.labels).vectors
                 labels = PairLabels(settings.labels, vectors, split.image_of_caption)
             page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
             write_page(settings.html, page)

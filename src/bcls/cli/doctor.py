@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import bcls
 from bcls._core.errors import fail, reason_of
-from bcls._core.extras import MissingExtraError, sha256_of
+from bcls._core.extras import MissingExtraError, sha256_of, version_of
 from bcls.cli.arguments import parse
 
 if TYPE_CHECKING:
@@ -175,14 +175,6 @@ def redact(text: str) -> str:
         if name.lower() not in _COMMON:
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", instead, text)
     return text
-
-
-def version_of(package: str) -> str | None:
-    """Installed version of a package, or ``None``."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def versions() -> list[Check]:
@@ -505,7 +497,7 @@ def check_search() -> str:
     import torch
 
     from bcls.data.synthetic import make_scenes, render
-    from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
+    from bcls.models.scenes import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
     from bcls.search.build import IndexSettings, build_index
     from bcls.search.service import Service
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bcls._core.errors import check_choice, fail
+from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls.cli.arguments import parse
 
 ABOUT = (
@@ -83,7 +83,8 @@ def main(arguments: Sequence[str]) -> int:
         similarity = load_similarity(models, split, flag, features=settings.features)
     captions = None if settings.labels is None else CaptionVectors(split, settings.labels)
     options = {key: getattr(settings, key) for key in _OPTIONS}
-    metrics = evaluate(split, similarity, captions=captions, **options)
+    with prefix_errors("--", _OPTIONS):
+        metrics = evaluate(split, similarity, captions=captions, **options)
     name = settings.name or " + ".join(Path(file).name for file in models or [str(settings.images)])
     title = f"{name} on {split.name}, {settings.split}"
     folds = f", recalls are means of {settings.folds} folds" if settings.folds > 1 else ""

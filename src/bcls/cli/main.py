@@ -74,7 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: str, arguments: list[str]) -> int:
     keep_freed_memory()
     try:
-        importlib.import_module("bcls.experiments")  # registers the model of the demo, so that its runs load
         module = importlib.import_module(COMMANDS[command][0])
         code: int = module.main(arguments)
     except KeyboardInterrupt:

@@ -51,20 +51,20 @@ def main(arguments: Sequence[str]) -> int:
     check_page(settings.html, settings.queries)
     if markdown is not None and (Path(markdown).is_dir() or not Path(markdown).parent.is_dir()):
         fail("--markdown", "a file in an existing folder", repr(markdown), "create the folder first")
-    from bcls.experiments.summary import summarise
+    from bcls.experiments.summary import summarize
 
     if settings.gallery:
         if len(folders) != 1 or settings.data is None or settings.html is None:
             fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
         from bcls.experiments.report import gallery
 
-        page = gallery(summarise(folders[0]), settings.gallery, settings.data, count=settings.queries)
+        page = gallery(summarize(folders[0]), settings.gallery, settings.data, count=settings.queries)
         write_page(settings.html, page)
         return 0
     from bcls.experiments.claims import check_claims, read_paper
     from bcls.experiments.report import as_html, as_markdown, build
 
-    summaries = [summarise(folder) for folder in folders]
+    summaries = [summarize(folder) for folder in folders]
     sections = build(summaries, None if settings.paper is None else read_paper(settings.paper))
     for path, content in ((settings.html, as_html), (markdown, as_markdown)):
         if path is not None:

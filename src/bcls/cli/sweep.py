@@ -11,7 +11,7 @@ from bcls.experiments.sweep_file import SweepSettings
 ABOUT = (
     "Train and evaluate each configuration of a YAML file with each seed (see configs/paper and configs/flickr8k): "
     "grids, named configurations, and searches with the same budget for each. Run again to continue: finished runs are "
-    "recognised by their settings. Only --final evaluates the test split and human judgements."
+    "recognized by their settings. Only --final evaluates the test split and human judgements."
 )
 
 

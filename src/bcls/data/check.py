@@ -46,7 +46,7 @@ NOTES = {
     "not-checked": "part that was not checked",
 }
 _MAX_CAPTION = 1000
-#: Side of the grey thumbnails that confirm near duplicates.
+#: Side of the gray thumbnails that confirm near duplicates.
 _THUMBNAIL = 16
 #: Lowest correlation of two thumbnails of near duplicates.
 _MIN_CORRELATION = 0.95
@@ -277,7 +277,7 @@ def _check_rows(dataset: Dataset, name: str, features: Features, rows: range, vi
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """An image reduced to what identifies it: checksum of its file, difference hash, small grey thumbnail."""
+    """An image reduced to what identifies it: checksum of its file, difference hash, small gray thumbnail."""
 
     image: ImageRecord
     sha256: str
@@ -334,14 +334,14 @@ def _fingerprint(dataset: Dataset, max_pixels: int, image: ImageRecord) -> tuple
 
 
 def difference_hash(image: Image.Image) -> int:
-    """Return 64 bits that encode where a small grey copy gets brighter from left to right.
+    """Return 64 bits that encode where a small gray copy gets brighter from left to right.
 
     Example:
         >>> difference_hash(Image.new("RGB", (40, 30), "red"))
         0
     """
-    grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
-    return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big")
+    gray = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
+    return int.from_bytes(np.packbits(gray[:, 1:] > gray[:, :-1]).tobytes(), "big")
 
 
 def duplicate_images(prints: Sequence[Fingerprint]) -> Iterator[Finding]:
@@ -363,7 +363,7 @@ def near_duplicates(prints: Sequence[Fingerprint], max_bits: int) -> Iterator[Fi
     """Find images of different splits that look the same although their files differ.
 
     Their difference hashes differ in at most ``max_bits`` bits, and their thumbnails correlate. Images of a single
-    colour are not compared.
+    color are not compared.
     """
     compared = [one for one in prints if one.thumbnail.std() > _MIN_CONTRAST]
     splits = np.unique([one.image.split for one in compared], return_inverse=True)[1]

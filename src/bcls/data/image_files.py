@@ -58,7 +58,7 @@ def open_store(path: str | Path) -> ImageStore:
         return FolderStore(path)
     if not path.exists():
         raise FileNotFoundError(2, "no such folder, zip or tar of images", str(path))
-    # Tar first: a zip is recognised by its end, and a tar may end with a zip, such as an .npz member.
+    # Tar first: a zip is recognized by its end, and a tar may end with a zip, such as an .npz member.
     if path.stat().st_size and _is_tar(path):
         return TarStore(path)
     if not zipfile.is_zipfile(path):

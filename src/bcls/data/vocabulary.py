@@ -32,7 +32,7 @@ _CLOSERS = "[\\])}>\"'»”’]"
 _ONLY_CLOSERS = re.compile(f"(?!\"|''){_CLOSERS}+")
 #: A period that may end a sentence, with the closing brackets and quotes after it.
 _PERIOD = re.compile(rf"(?<=[^.])\.({_CLOSERS}*) *$")
-#: English abbreviations that keep their period; those with periods inside are recognised without a list.
+#: English abbreviations that keep their period; those with periods inside are recognized without a list.
 _LISTED = (
     "adm ala ariz aug ave bros calif co col colo conn corp ct dec dr feb fla fri ft ga gen gov ill inc jan jr kan ky "
     "lt ltd maj mass messrs mg minn mr mrs ms nev nov oct okla ore prof rep reps sen sens sept st tenn tex tues va vs "

@@ -110,7 +110,7 @@ def _damaged(path: Path) -> Iterator[None]:
         if isinstance(error, _WrongContentError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # already names the file, or the file cannot be opened
         reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
-        fail(str(path), "an undamaged file of numbers", f"something else ({reason})", "copy or save it again")
+        fail(str(path), "a readable array file", f"an error ({reason})", "copy or save it again")
 
 
 class _WrongContentError(ValueError):

@@ -231,7 +231,7 @@ def positions(argument: str, ids: Ids, known: Ids, others: Ids) -> Callable[[Ids
         argument: Name of the ids in error messages.
         ids: The ids of the rows or columns: those of the test split, each once, in any order.
         known: The ids of the test split.
-        others: The ids of the other kind, to recognise swapped arguments.
+        others: The ids of the other kind, to recognize swapped arguments.
     """
     expected = f"the {len(known)} {argument.removesuffix('_ids')} ids of the COCO 5K test split, each once"
     unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
@@ -318,7 +318,7 @@ def _check_judgements(judgements: Pairs) -> Pairs:
     if score.ndim != 1 or not len(first) == len(second) == len(score):
         fail("judgements", expected, f"shapes {first.shape}, {second.shape} and {score.shape}", hint)
     if score.dtype.kind not in "fiu" or not np.isfinite(score).all():
-        fail("judgements", "scores that are finite numbers", f"others of {score.dtype}", hint)
+        fail("judgements", "scores that are finite numbers", f"dtype {score.dtype} or values that are not finite", hint)
     return first, second, score.astype(np.float64)
 
 

@@ -68,7 +68,7 @@ def evaluate(
         hubness: Add the hubness of the first 10 positions.
         qbnorm: Add recalls after QB-Norm with the test queries as query bank.
         features: Name of the dataset's features that a model reads; by default those of its run, or images.
-        captions: Vectors of the captions, if several calls share them.
+        captions: Vectors of the captions, if several calls share them; with them ``labels`` is not needed.
 
     Returns:
         Recalls, ``rsum`` and median ranks, and the requested metrics under the names of the functions of
@@ -78,7 +78,11 @@ def evaluate(
         ValueError: If the scores or an option do not match the split.
         MissingExtraError: If a package for an option is not installed.
     """
-    _check_options(len(split.images), folds, labels, cs, intervals=intervals, hubness=hubness, qbnorm=qbnorm)
+    if captions is None and labels is not None:
+        captions = CaptionVectors(split, labels)
+    _check_options(len(split.images), folds, intervals=intervals, hubness=hubness, qbnorm=qbnorm)
+    if cs is not None and captions is None:
+        fail("cs", "labels for the coherent score", "none", "add labels, such as minilm")
     similarity = _similarity(split, model, features)
     owner = split.image_of_caption
     ranks = fold_ranks(similarity, owner, folds)
@@ -97,8 +101,8 @@ def evaluate(
     if qbnorm:
         metrics |= qb_norm_recalls(similarity, owner, similarity, similarity)
     # Last, since it takes longest: all other errors have been raised by then.
-    if labels is not None:
-        metrics |= graded_metrics(split, similarity, captions or CaptionVectors(split, labels), cs)
+    if captions is not None:
+        metrics |= graded_metrics(split, similarity, captions, cs)
     return metrics
 
 
@@ -178,7 +182,7 @@ class CaptionVectors:
         try:
             model = load_text_encoder(self.encoder)
         except ValueError as error:
-            raise ValueError(str(error).replace("`name`", "`--labels`", 1)) from error
+            raise ValueError(str(error).replace("`name`", "`labels`", 1)) from error
         with progress(f"encoding with {self.encoder}", len(set(self._split.texts))) as step:
             return model.encode(self._split.texts, progress=lambda done, _: step(done))
 
@@ -209,12 +213,12 @@ def graded_metrics(
     without = np.flatnonzero(np.bincount(owner, minlength=images) == 0)
     if without.size:
         got = f"{without.size} without ({first_few([split.image_ids[place] for place in without])})"
-        fail("--labels", "a caption for every image of the split", got, "leave these images out of the dataset")
-    first = min(_COHERENT_K, images) if k is None else check_whole("--cs", k, least=2)
+        fail("labels", "a caption for every image of the split", got, "leave these images out of the dataset")
+    first = min(_COHERENT_K, images) if k is None else check_whole("cs", k, least=2)
     # A single image has no order: the coherent score is left out unless a K was requested.
     coherent = k is not None or images > 1
     if coherent and first > images:
-        fail("--cs", f"a number from 2 to {images}, the images of the split", first, "choose another K")
+        fail("cs", f"a number from 2 to {images}, the images of the split", first, "choose another K")
     with pseudo_labels(split, captions) as labels, progress("graded metrics", 3) as step:
         metrics = kendall(similarity, labels)
         step(1, "tau")
@@ -275,15 +279,13 @@ def _ranks(argument: str, split: "Dataset", model: Any, features: str | None) ->
     return model
 
 
-def _check_options(images: int, folds: object, labels: str | None, cs: int | None, **whole_gallery: bool) -> None:
-    count = check_whole("--folds", folds, least=1)
+def _check_options(images: int, folds: object, **whole_gallery: bool) -> None:
+    count = check_whole("folds", folds, least=1)
     if images % count:
-        fail("--folds", f"a divisor of the {images} images of the split", count, "leave it out for the whole gallery")
+        fail("folds", f"a divisor of the {images} images of the split", count, "leave it out for the whole gallery")
     for option, wanted in whole_gallery.items():
         if count > 1 and wanted:
-            fail(f"--{option}", "it without --folds", f"--folds {count}", "leave one of the two out")
-    if cs is not None and labels is None:
-        fail("--cs", "it with --labels", "no --labels", "the coherent score needs labels: add --labels minilm")
+            fail(option, "the whole gallery, without folds", f"{count} folds", "leave one of the two out")
 
 
 def _coco_ids(kind: str, ids: Iterable[str]) -> NDArray[np.int64]:
@@ -291,7 +293,7 @@ def _coco_ids(kind: str, ids: Iterable[str]) -> NDArray[np.int64]:
     wrong = [one for one in known if not (one.isascii() and one.isdigit())]
     if wrong:
         got = f"{len(wrong)} of {len(known)} {kind} ids that are no numbers ({first_few(wrong)})"
-        fail("--eccv", "a dataset with COCO's ids", got, "import it with the ids of COCO's files")
+        fail("eccv", "a dataset with COCO's ids", got, "import it with the ids of COCO's files")
     return np.array([int(one) for one in known], dtype=np.int64)
 
 

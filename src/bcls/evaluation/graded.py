@@ -1,4 +1,4 @@
-"""Metrics against graded labels: nDCG, coherent score, normalised caption score, plausible-match R-precision."""
+"""Metrics against graded labels: nDCG, coherent score, normalized caption score, plausible-match R-precision."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _HIGHEST = 1000.0
 def ndcg(
     similarity: Matrix, relevance: Matrix, k: int | None = None, *, negative: str = "refuse", empty: str = "skip"
 ) -> dict[str, float]:
-    r"""Compute the mean over queries of the normalised discounted cumulative gain, with two gains.
+    r"""Compute the mean over queries of the normalized discounted cumulative gain, with two gains.
 
     .. math::
         \mathrm{nDCG} = \frac{\sum_{p=1}^{k} g(r_{\pi(p)}) / \log_2(p + 1)}{\sum_{p=1}^{k} g(r_{\sigma(p)}) /
@@ -203,7 +203,7 @@ def ncs(
     *,
     include_gold: bool = False,
 ) -> dict[str, float]:
-    r"""Compute the normalised caption score at K of both directions.
+    r"""Compute the normalized caption score at K of both directions.
 
     .. math::
         NCS@K = \frac{100}{|Q|} \sum_{q \in Q} \frac{\sum_{p \le K} m_{\pi(p)}}{\sum_{p \le K} m_{\sigma(p)} +

@@ -1,6 +1,6 @@
-"""Hubness of a gallery, and normalisation against hubs by a query bank: inverted softmax and QB-Norm.
+"""Hubness of a gallery, and normalization against hubs by a query bank: inverted softmax and QB-Norm.
 
-Hubs are items that many queries rank first. Normalised scores use more information than the model's own ranking, so
+Hubs are items that many queries rank first. Normalized scores use more information than the model's own ranking, so
 their recalls have separate keys and do not replace those of :func:`bcls.evaluation.recalls`.
 """
 
@@ -104,7 +104,7 @@ def qb_norm(
     """Apply :func:`inverted_softmax` only to queries whose first item is a hub (Bogolin et al., 2022).
 
     Hubs are the items that are among the first k of some query of the bank. With the test queries themselves as bank,
-    every query is normalised.
+    every query is normalized.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
@@ -114,7 +114,7 @@ def qb_norm(
         k: The number of first items of each query of the bank that count as hubs.
 
     Returns:
-        ``(N, C)`` scores, valid for that direction only, and a mask of the normalised queries.
+        ``(N, C)`` scores, valid for that direction only, and a mask of the normalized queries.
 
     Raises:
         ValueError: If shapes do not match, or a value is not finite.
@@ -147,7 +147,7 @@ def qb_norm_recalls(
     beta: float = 20.0,
     dynamic: bool = True,
 ) -> dict[str, float]:
-    """Compute recall at K after normalisation, under separate names.
+    """Compute recall at K after normalization, under separate names.
 
     Args:
         similarity: ``(N, C)`` scores of N images and C captions, array or tensor.
@@ -160,7 +160,7 @@ def qb_norm_recalls(
 
     Returns:
         Percentages ``i2t_{name}_r{k}`` and ``t2i_{name}_r{k}``, their sum ``{name}_rsum``, and the percentage of
-        queries that were normalised, ``i2t_{name}_share`` and ``t2i_{name}_share``; the name is ``qbnorm``, or
+        queries that were normalized, ``i2t_{name}_share`` and ``t2i_{name}_share``; the name is ``qbnorm``, or
         ``isoftmax`` if not ``dynamic``.
 
     Raises:

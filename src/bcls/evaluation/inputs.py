@@ -69,7 +69,7 @@ def check_matrix(argument: str, value: Matrix) -> Matrix:
     if len(shape) != 2:
         fail(argument, expected, f"shape {shape}", "give one row per image and one column per caption")
     if 0 in shape:
-        fail(argument, f"{expected} with at least one row and one column", f"shape {shape}", "give it some items")
+        fail(argument, f"{expected} with at least one row and one column", f"shape {shape}", "do not leave it empty")
     real = not value.is_complex() if is_tensor(value) else value.dtype.kind in "fiub"
     if not real:
         fail(argument, "real numbers", f"dtype {value.dtype}", "convert it to float32")
@@ -80,7 +80,7 @@ def check_labels(similarity: Matrix, labels: Matrix, argument: str = "relevance"
     """Check that scores and labels are matrices of the same shape.
 
     Raises:
-        ValueError: If not; the message recognises transposed labels.
+        ValueError: If not; the message recognizes transposed labels.
     """
     check_matrix("similarity", similarity)
     check_matrix(argument, labels)

@@ -103,7 +103,7 @@ def count_inversions(permutations: NDArray[np.int32]) -> NDArray[np.int64]:
     .. math::
         I = |\{(i, j) : i < j, p_i > p_j\}|
 
-    This is a bottom-up merge sort of all rows at once. Each level sorts blocks of two neighbouring runs whose keys are
+    This is a bottom-up merge sort of all rows at once. Each level sorts blocks of two neighboring runs whose keys are
     marked in the lowest bit; the final positions of the left run's keys give the number of keys that passed them.
 
     Args:

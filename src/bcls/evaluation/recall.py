@@ -326,5 +326,5 @@ def _split_folds(owner: NDArray[np.int64], images: int, folds: int) -> list[tupl
     starts = np.searchsorted(fold_of_caption, np.arange(folds + 1))
     empty = np.flatnonzero(np.diff(starts) == 0)
     if empty.size:
-        fail("folds", "folds with captions in each", f"fold {empty[0]} without any", "use fewer folds")
+        fail("folds", "captions in every fold", f"fold {empty[0]} without any", "use fewer folds")
     return [(slice(f * size, (f + 1) * size), slice(int(starts[f]), int(starts[f + 1]))) for f in range(folds)]

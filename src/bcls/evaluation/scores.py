@@ -87,7 +87,7 @@ def _load_one(name: str, split: "Dataset", features: str | None, flag: str) -> N
 def is_model(name: str) -> bool:
     """Whether a name is that of a model: a model folder, a run folder, or not a file at all, such as ``photo``.
 
-    A misspelt name counts as a model, so that loading it raises an error that lists the valid names.
+    A misspelled name counts as a model, so that loading it raises an error that lists the valid names.
     """
     from bcls.models.folder import is_model_folder
 
@@ -225,8 +225,9 @@ def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features
         try:
             model.prepare_images([Image.new("RGB", (32, 32))])
         except ValueError:
-            known = ", ".join(split.feature_names)
-            hint = f"give it with --features, one of {known}" if known else f"{split.name} has none: extract them first"
+            hint = f"{split.name} has none: extract them first"
+            if split.feature_names:
+                hint = f"give `features`, or --features, one of {', '.join(split.feature_names)}"
             fail(name, "the name of the features that it reads", "none", hint)
     else:
         first = _feature_reader(split.features(features))(slice(0, 1))
@@ -234,7 +235,9 @@ def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features
             model.prepare_images(first)
         except ValueError as error:
             what = f"the features {features!r} of {split.name}"
-            raise ValueError(f"`{name}` does not read {what}: {error}; name others with --features") from error
+            raise ValueError(
+                f"`{name}` does not read {what}: {error}; give others with `features` (--features)"
+            ) from error
     try:
         model.prepare_texts([split.texts[0]])
     except ValueError as error:
@@ -337,7 +340,7 @@ def check_similarity_shape(name: str, shape: tuple[int, ...], split: "Dataset") 
         split: Images and captions.
 
     Raises:
-        ValueError: If not; the message recognises transposed matrices and repeated images.
+        ValueError: If not; the message recognizes transposed matrices and repeated images.
     """
     images, captions = len(split.images), len(split.captions)
     if shape == (images, captions):

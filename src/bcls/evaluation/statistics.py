@@ -28,7 +28,7 @@ def add_intervals(metrics: dict[str, float], samples: NDArray[np.float64], confi
     """
     inside = check_number("confidence", confidence, "the usual one is 0.95", above=0)
     if inside >= 1:
-        fail("confidence", "a share below 1", confidence, "the usual one is 0.95")
+        fail("confidence", "a number below 1", confidence, "the usual one is 0.95")
     out: dict[str, float] = {}
     for (name, value), column in zip(metrics.items(), samples.T, strict=True):
         kept = column[~np.isnan(column)]

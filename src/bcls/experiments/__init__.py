@@ -7,11 +7,6 @@ that settings can be read without importing torch.
 from importlib import import_module
 from typing import Any
 
-from bcls.models import register_model
-
-# By path, so that reading settings does not import torch.
-register_model("scenes", "bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
-
 _HOMES = {
     "Outcome": "sweep",
     "PlannedRun": "plan",

@@ -199,7 +199,7 @@ def window_loop(similarity: Tensor, relevance: Tensor, alpha: float = 0.2, beta:
     """K-SW-HS in its direct form: a pass over the matrices for each window; the mean."""
     windows = int((2 - alpha) / beta + 1e-9)
     total = similarity.new_zeros(())
-    exact = relevance.double()  # so that a label on the edge of a window is recognised
+    exact = relevance.double()  # so that a label on the edge of a window is recognized
     for scores, labels in ((similarity, exact), (similarity.T, exact.T)):
         for window in range(1, windows + 1):
             lower = -1 + window * beta
@@ -454,7 +454,7 @@ def draw(result: dict[str, Any]) -> str:
         lines = []
         for path in paths:
             points = [(row[result["axis"]], row[unit]) for row in result["rows"] if row["path"] == path]
-            bound: dict[str, Any] = {"colour": "#777777", "dashed": True} if path == LIMIT else {}
+            bound: dict[str, Any] = {"color": "#777777", "dashed": True} if path == LIMIT else {}
             lines.append(ChartLine(path, points, **bound))
         panels[heading] = lines
     return log_log_chart(f"{result['title']}, {result['machine']}", result["axis"], panels)

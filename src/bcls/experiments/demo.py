@@ -30,12 +30,12 @@ from bcls.data.write import Content, write_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.experiments import demo_report
-from bcls.experiments.demo_model import CaptionReader, ScenesConfig, ScenesModel
 from bcls.experiments.demo_report import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, Floats, RelevanceSplit
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.relevance import relevance
 from bcls.models.folder import WEIGHTS
 from bcls.models.padded import Padded
+from bcls.models.scenes import CaptionReader, ScenesConfig, ScenesModel
 from bcls.training.config import TrainConfig
 from bcls.training.metrics_log import read_metrics
 from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH

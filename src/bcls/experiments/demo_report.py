@@ -204,8 +204,8 @@ Floats = npt.NDArray[np.float32]
 SHOWN = 5
 #: From this true relevance on, a result is nearly correct.
 NEAR = 0.6
-#: Colours of the losses in charts; ``page.css`` has the same.
-COLOURS = {"triplet-hn": "#ad5f00", "triplet-sn": "#2673bd", "bcls": "#5b1a6e"}
+#: Colors of the losses in charts; ``page.css`` has the same.
+COLORS = {"triplet-hn": "#ad5f00", "triplet-sn": "#2673bd", "bcls": "#5b1a6e"}
 #: Charts: attribute of a run, title and caption.
 CHARTS = {
     "train_loss": ("Training loss", "Each loss has its own scale: compare shapes, not heights."),
@@ -378,7 +378,7 @@ def _chart(key: str, runs: Sequence[DemoRun]) -> ChartImage | None:
                     by_epoch.setdefault(epoch, []).append(value)
         points = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
         band = [(epoch, min(values), max(values)) for epoch, values in sorted(by_epoch.items())]
-        lines.append(ChartLine(name, points, band=band, colour=COLOURS[loss]))
+        lines.append(ChartLine(name, points, band=band, color=COLORS[loss]))
     return line_chart(CHARTS[key][0], "epoch", lines)
 
 

@@ -125,7 +125,7 @@ class Summary:
         return "test" if finished and all(row.test for row in finished) else "validation"
 
 
-def summarise(folder: str | Path) -> Summary:
+def summarize(folder: str | Path) -> Summary:
     """Read the results of a sweep and average them over seeds.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from bcls._core.config import check_field_types, from_plain, read_yaml
+from bcls._core.config import check_field_types, convert_numbers, from_plain, read_yaml
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.training.config import FREE_ON_RESUME, TrainConfig, check_config
 
@@ -341,9 +341,7 @@ def _base(path: Path, base: object) -> dict[str, Any]:
 
 
 def _load(path: Path) -> object:
-    from bcls.training.optimization import numbers
-
-    converted: object = numbers(read_yaml(path))
+    converted: object = convert_numbers(read_yaml(path))
     return converted
 
 

@@ -10,7 +10,6 @@ import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from bcls import __version__
 from bcls._core.errors import fail, reason_of, shortened
+from bcls._core.extras import version_of
 from bcls._core.files import sync_folder, write_whole
 from bcls.data.features import load_array, new_array
 
@@ -167,13 +167,8 @@ def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> Diffe
 
 def installed_versions(*packages: str) -> dict[str, str]:
     """Return the versions of this library and of those packages that are installed, for manifests."""
-    found = {"bcls": __version__}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {package: version for package in packages if (version := version_of(package))}
+    return {"bcls": __version__, **found}
 
 
 def _sync(file: IO[bytes]) -> None:

@@ -70,8 +70,8 @@ class Backbone(nn.Module, ABC):
         name: Name for :func:`load_backbone`.
         weights: Hash of the weights.
         side: Side of the square input image, in pixels.
-        mean: Mean of the three colours, on the scale 0..255.
-        std: Standard deviation of the colours, on the same scale.
+        mean: Mean of the three colors, on the scale 0..255.
+        std: Standard deviation of the colors, on the same scale.
         resample: Filter for resizing images.
         packaged: Whether the weights are part of an installed package.
 

@@ -30,7 +30,7 @@ def pool_regions(grid: Tensor, regions: int | tuple[int, int] = 36) -> Tensor:
     .. math:: x_{r} = \frac{1}{|G_r|} \sum_{(y, x) \in G_r} g_{y x}
 
     Region (i, j) of a x b covers the grid rows ``floor(i h / a) .. ceil((i + 1) h / a)``, and columns likewise, so
-    neighbouring regions share cells if the grid does not divide evenly (adaptive average pooling).
+    neighboring regions share cells if the grid does not divide evenly (adaptive average pooling).
 
     Args:
         grid: ``(N, D, h, w)``, the output of a backbone.

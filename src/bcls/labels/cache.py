@@ -96,8 +96,8 @@ def cache_folder(dataset: Path, encoder: str) -> Path:
         ValueError: The name would be another folder of the dataset, or the dataset itself.
 
     Example:
-        >>> cache_folder(Path("flickr8k"), "organisation/model").as_posix()
-        'flickr8k/labels/organisation--model'
+        >>> cache_folder(Path("flickr8k"), "organization/model").as_posix()
+        'flickr8k/labels/organization--model'
     """
     name = re.sub(r"[^\w.-]", "-", encoder.strip("/").replace("/", "--"))
     if name in {"", ".", ".."}:

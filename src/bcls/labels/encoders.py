@@ -65,7 +65,7 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
     Args:
         name: ``"minilm"`` (all-MiniLM-L6-v2) or ``"wordllama"`` (static word vectors: faster, less accurate), both from
             installed packages without a download; the folder of a sentence-transformers model, or its name on the hub,
-            ``organisation/model``; ``"clip:"`` and the folder or hub name of a CLIP model for its text tower.
+            ``organization/model``; ``"clip:"`` and the folder or hub name of a CLIP model for its text tower.
         precision: ``"float32"``, or ``"bfloat16"`` for the matrix products: faster on hardware that supports it, with
             differences of up to 0.002 per coordinate.
 
@@ -88,7 +88,7 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
     if key == "wordllama":
         return WordLlamaEncoder(precision)
     expected = (
-        "'minilm', 'wordllama', the folder of a sentence-transformers model or its hub name 'organisation/model', or "
+        "'minilm', 'wordllama', the folder of a sentence-transformers model or its hub name 'organization/model', or "
         f"'{CLIP}' with a folder or hub name"
     )
     source = find_source(key.removeprefix(CLIP))

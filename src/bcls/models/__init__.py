@@ -28,6 +28,7 @@ register_model("sgr", SgrConfig, "bcls.models.sgraf:CrossModel")
 register_model("saf", SafConfig, "bcls.models.sgraf:CrossModel")
 register_model("sgraf", SgrafConfig, "bcls.models.sgraf:SgrafModel")
 register_model("dual", DualConfig, "bcls.models.dual:DualModel")
+register_model("scenes", "bcls.models.scenes:ScenesConfig", "bcls.models.scenes:ScenesModel")
 
 build_model, load_model = build, load
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from bcls._core.extras import require
 from bcls.reports.html import data_uri
 
-#: Line colours, distinguishable with colour blindness. On dark pages the style sheet inverts their lightness.
-COLOURS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c", "#b0343c", "#5f6b7a", "#0f8b8d", "#8c6a1f")
+#: Line colors, distinguishable with color blindness. On dark pages the style sheet inverts their lightness.
+COLORS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c", "#b0343c", "#5f6b7a", "#0f8b8d", "#8c6a1f")
 _MARKERS = "osv^D<>PX"
 _INK = "#1c1f26"
 # Differences of larger values overflow.
@@ -62,7 +62,7 @@ class ChartLine:
         points: Pairs of x and y.
         level: A constant y value, drawn as a dashed line across the chart in place of points.
         band: Triples of x, lowest and highest y, drawn as an area behind the line.
-        colour: Colour of the line; by default the next one of :data:`COLOURS`.
+        color: Color of the line; by default the next one of :data:`COLORS`.
         dashed: Whether a line through points is dashed.
     """
 
@@ -70,7 +70,7 @@ class ChartLine:
     points: list[tuple[float, float]] = field(default_factory=list)
     level: float | None = None
     band: list[tuple[float, float, float]] = field(default_factory=list)
-    colour: str | None = None
+    color: str | None = None
     dashed: bool = False
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ def bar_chart(title: str, labels: Sequence[str], series: Mapping[str, Sequence[i
         for number, (name, counts) in enumerate(series.items()):
             total = max(1, sum(counts))
             places = [place + (number - (len(series) - 1) / 2) * thick for place in range(len(labels))]
-            bars = axes.barh(places, [count / total for count in counts], thick * 0.9, color=COLOURS[number])
+            bars = axes.barh(places, [count / total for count in counts], thick * 0.9, color=COLORS[number])
             axes.bar_label(bars, texts[name], padding=3)
             handles.append(bars)
         axes.set_title(_clean(title))
@@ -177,7 +177,7 @@ def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartL
     Args:
         title: Title above the panels.
         x_label: Label of the horizontal axes.
-        panels: Lines by the heading of their panel. The same names in all panels share colours and one legend. Points
+        panels: Lines by the heading of their panel. The same names in all panels share colors and one legend. Points
             with a value of 0 or below are left out.
 
     Returns:
@@ -248,13 +248,13 @@ def _figure(size: tuple[float, float]) -> Iterator[Any]:
 
 def _draw(axes: Any, line: ChartLine, number: int, marker: str) -> Any:
     """Draw one line with its band."""
-    colour = line.colour or COLOURS[number % len(COLOURS)]
+    color = line.color or COLORS[number % len(COLORS)]
     if line.level is not None:
-        return axes.axhline(line.level, color=colour, linestyle="--")
+        return axes.axhline(line.level, color=color, linestyle="--")
     if line.band:
-        axes.fill_between(*zip(*line.band, strict=True), color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(*zip(*line.band, strict=True), color=color, alpha=0.18, linewidth=0)
     style = "--" if line.dashed else "-"
-    (handle,) = axes.plot(*zip(*line.points, strict=True), color=colour, marker=marker, linestyle=style)
+    (handle,) = axes.plot(*zip(*line.points, strict=True), color=color, marker=marker, linestyle=style)
     return handle
 
 

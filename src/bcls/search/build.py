@@ -207,7 +207,7 @@ def _check_unchanged(
             fail(key, f"{built_with}, which {folder} was built with", repr(getattr(settings, key)), hint)
     # If the whole folder was moved, names and entries stay the same.
     if str(source.path) != old.photos and Path(old.photos).exists():
-        fail("PHOTOS", f"{old.photos}, which {folder} is an index of", str(source.path), hint)
+        fail("photos", f"{old.photos}, which {folder} is an index of", str(source.path), hint)
 
 
 def _absolute_uri(uri: str) -> str:

@@ -309,7 +309,7 @@ class Service:
     def counts(self) -> dict[str, int]:
         """Numbers of texts found in the cache, of texts encoded, and of passes through the model."""
         return {
-            "texts_remembered": self._text_vector.cache_info().hits,
+            "text_cache_hits": self._text_vector.cache_info().hits,
             "texts_encoded": self._batcher.texts,
             "text_batches": self._batcher.batches,
         }

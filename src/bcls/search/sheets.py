@@ -14,7 +14,7 @@ _SIDE, _LINE, _GAP, _COLUMNS = 224, 20, 8, 5
 
 
 def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
-    """Draw thumbnails with their scores; a missing photo is a grey rectangle.
+    """Draw thumbnails with their scores; a missing photo is a gray rectangle.
 
     Args:
         service: The service that returned the results.

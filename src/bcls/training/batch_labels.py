@@ -50,8 +50,8 @@ class BatchLabels:
             wrong = np.flatnonzero(~np.isfinite(rows).all(1) | ~rows.any(1))
             if len(wrong):
                 hint = "the caption is probably empty: run bcls data check, then embed again"
-                got = f"none for caption {first + int(wrong[0])}"
-                fail("embeddings", "finite vectors with a direction", got, hint)
+                got = f"another one for caption {first + int(wrong[0])}"
+                fail("embeddings", "finite vectors that are not zero", got, hint)
         self.aggregate = aggregate
         self.device = device
         self._images = torch.from_numpy(image_of_caption).to(device)

@@ -182,7 +182,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         state = json.loads(path.read_text(encoding="utf-8"))
         version = state["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
-        fail(str(path), "the state of a training run", f"none that can be read ({str(error)[:200]})", "start a new run")
+        fail(str(path), "a readable training state", f"an error ({str(error)[:200]})", "start a new run")
     if version != _VERSION:
         fail(str(path), f"version {_VERSION}", f"version {version}", "use the release of bcls that wrote it")
     for key in ("progress", "settings", "data"):
@@ -222,7 +222,7 @@ def restore(folder: Path, learner: Learner, state: dict[str, Any]) -> Progress:
         values["pending"] = [(step, row) for step, row in values["pending"]]
         return Progress(**values)
     except (KeyError, TypeError, ValueError) as error:
-        fail(str(folder / STATE), "a position in the run", f"something else ({str(error)[:200]})", _DAMAGED)
+        fail(str(folder / STATE), "the epoch and step of the run", f"an error ({str(error)[:200]})", _DAMAGED)
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:

@@ -1,10 +1,10 @@
 """Settings of a training run, with the same names in YAML, as flags and in code; and its result."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bcls._core.config import check_field_types
+from bcls._core.config import check_field_types, convert_numbers
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.files import write_whole
 
@@ -12,7 +12,7 @@ Schedule = Literal["step", "cosine", "constant"]
 Precision = Literal["no", "bf16", "fp16"]
 Aggregate = Literal["max", "mean", "paired"]
 #: Metrics of the validation split that `best` may name.
-Measure = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
+ValidationMetric = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class TrainConfig:
     precision: Precision = "no"
     graph: bool = False
 
-    best: Measure = "rsum"
+    best: ValidationMetric = "rsum"
     patience: int | None = None
     save_every: int = 500
     keep_epochs: bool = False
@@ -159,8 +159,11 @@ _LEAST = {
 }
 
 
-def check_config(config: TrainConfig) -> None:
+def check_config(config: TrainConfig) -> TrainConfig:
     """Check the settings that can be checked without the data.
+
+    Returns:
+        The settings, with numbers in ``model`` and ``loss`` converted that YAML reads as strings, such as 5e-4.
 
     Raises:
         ValueError: A setting is out of its range; the message names it.
@@ -182,6 +185,7 @@ def check_config(config: TrainConfig) -> None:
     if not 0 < config.smallest_crop <= 1:
         fail("smallest_crop", "a share above 0, up to 1", config.smallest_crop, "1 keeps the whole image")
     _check_together(config)
+    return replace(config, model=convert_numbers(config.model), loss=convert_numbers(config.loss))
 
 
 def _check_together(config: TrainConfig) -> None:
@@ -190,11 +194,11 @@ def _check_together(config: TrainConfig) -> None:
         if "name" not in getattr(config, name):
             fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
     if "tau" in config.best and config.labels == "none":
-        fail("best", "a recall where there are no labels", config.best, "use rsum, or set `labels`")
+        fail("best", "a recall, since `labels` is none", config.best, "use rsum, or set `labels`")
     if config.unimodal_weight and config.labels == "none":
         fail("labels", "a text encoder: `unimodal_weight` learns from the embeddings of captions", "none", "use minilm")
     if config.patience is not None and config.val_split is None:
-        fail("patience", "a validation split", "val_split: null", "name one, or leave patience out")
+        fail("patience", "a validation split", "val_split: null", "set `val_split`, or leave patience out")
     if config.warm_negatives >= config.epochs:
         fail("warm_negatives", f"fewer than the {config.epochs} epochs", config.warm_negatives, "1 or 2 are usual")
     if config.streaming and config.aggregate == "mean":

@@ -40,7 +40,7 @@ def graph_obstacle(config: TrainConfig, device: torch.device, processes: int) ->
     if config.micro_batch or config.streaming:
         return f"it cannot be combined with {'--micro-batch' if config.micro_batch else '--streaming'}"
     if config.precision == "fp16":
-        return "the scaler of fp16 decides on the host"
+        return "it cannot be combined with --precision fp16"
     return None
 
 
@@ -83,7 +83,8 @@ class GraphedStep:
                 raise
             # A loss or a model that reads a value during the step cannot be recorded; it trains without recording.
             self._disabled = True
-            log_line(f"note: this step cannot be recorded and runs without a graph ({str(error).splitlines()[0]})")
+            reason = str(error).splitlines()[0]
+            log_line(f"note: this step cannot be captured as a CUDA graph and runs without one ({reason})")
             self._optimizer.zero_grad(set_to_none=True)
             self._reset_generator()
             return self._step(batch)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcls.training.config import TrainConfig
+from bcls.training.config import TrainConfig, check_config
 from bcls.training.gradients import encode_pairs, score_pairs
 from bcls.training.setup import TrainState, set_up
 
@@ -69,7 +69,7 @@ def estimate(config: TrainConfig) -> Estimate:
     Raises:
         ValueError: The settings are wrong, or they do not match the data.
     """
-    state = set_up(config, dry_run=True)
+    state = set_up(check_config(config), dry_run=True)
     try:
         steps = len(state.plan(0))
         trained = sum(one.numel() for group in state.learner.optimizer.param_groups for one in group["params"])

@@ -149,7 +149,7 @@ class StepMonitor:
         self._warned = True
         return (
             f"the scores of all pairs have been equal for {self.flat} steps: the model has collapsed, and a hinge loss "
-            "stays at 2 x margin an anchor. Start again with --warm-negatives 2 or more (all negatives first), a soft "
+            "stays at 2 x margin per anchor. Start again with --warm-negatives 2 or more (all negatives first), a soft "
             "loss such as triplet-sn or bcls, a lower --lr, or a --warmup"
         )
 
@@ -171,7 +171,7 @@ class MetricsLog:
         path.touch()
         if path.stat().st_size < keep:
             got = f"{path.stat().st_size} bytes"
-            fail(str(path), f"at least the {keep} bytes of the checkpoint", got, "put the whole file back")
+            fail(str(path), f"at least {keep} bytes, its size at the last checkpoint", got, "put the whole file back")
         self._file = path.open("r+b")
         self._file.truncate(keep)
         self._file.seek(keep)

@@ -54,9 +54,9 @@ def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         rate = group["full_lr"] * factor
         if isinstance(group["lr"], torch.Tensor):  # read by a recorded step, in place
-            if group.get("rate_there") != rate:
+            if group.get("written_lr") != rate:
                 group["lr"].fill_(rate)
-                group["rate_there"] = rate
+                group["written_lr"] = rate
         else:
             group["lr"] = rate
 
@@ -124,7 +124,7 @@ def make_loss(
     if learn:
         able = [one for one, loss in LOSSES.items() if "learn_temperature" in signature(loss).parameters]
         if not set(parts) & set(able):
-            fail("loss.learn_temperature", f"a loss among {', '.join(able)}", name, "leave it out")
+            fail("loss.learn_temperature", f"a loss with a temperature ({', '.join(able)})", name, "leave it out")
         initial: dict[str, dict[str, float]] = {}
         if initial_temperature is not None:
             initial["infonce"] = {"temperature": max(initial_temperature, InfoNCELoss.learnable["temperature"][0])}
@@ -175,31 +175,12 @@ def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
 
 
 @torch.no_grad()
-def hold_in_range(loss: nn.Module) -> None:
+def clamp_learned(loss: nn.Module) -> None:
     """Clamp learned temperatures to the ranges of their losses."""
     for part in loss.modules():
         for argument, bounds in getattr(part, "learnable", {}).items():
             if isinstance(value := getattr(part, argument), nn.Parameter):
                 value.clamp_(*bounds)
-
-
-def numbers(value: Any) -> Any:
-    """Convert numbers that YAML reads as strings, such as 5e-4; in mappings and lists, too.
-
-    Example:
-        >>> numbers({"lr": "5e-4", "name": "vsepp", "more": ["1e3"]})
-        {'lr': 0.0005, 'name': 'vsepp', 'more': [1000.0]}
-    """
-    if isinstance(value, Mapping):
-        return {key: numbers(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [numbers(one) for one in value]
-    if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

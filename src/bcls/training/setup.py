@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -30,7 +30,7 @@ from bcls.models.config import DETECTOR_REGIONS, model_config
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
-from bcls.training.config import TrainConfig, check_config
+from bcls.training.config import TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.distributed import start_accelerator
 from bcls.training.loader import (
@@ -43,7 +43,7 @@ from bcls.training.loader import (
     feature_source,
 )
 from bcls.training.metrics_log import log_line
-from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, make_streaming_loss, numbers
+from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, make_streaming_loss
 from bcls.training.sampler import Indices, plan_epoch
 from bcls.training.validate import Validation
 
@@ -84,7 +84,7 @@ class TrainState:
             return None
         if DeviceLoader.serves(self.loader):
             return DeviceLoader(self.loader)
-        log_line("note: the inputs do not fit on the GPU, or are image files: steps are not recorded")
+        log_line("note: CUDA graphs are not used: the inputs do not fit on the GPU, or are image files")
         return None
 
     def plan(self, epoch: int) -> list[list[Indices]]:
@@ -116,7 +116,7 @@ def set_up(
     """Open the data and build model, loss, optimizer and inputs; all settings are checked before an encoder runs.
 
     Args:
-        config: Settings.
+        config: Settings, as :func:`bcls.training.config.check_config` returns them.
         model: A model in place of that of the settings.
         dataset: An open dataset in place of that of the settings.
         labels: Makes the labels of training batches, in place of those of the settings.
@@ -126,15 +126,13 @@ def set_up(
     Raises:
         ValueError: A setting is wrong, or settings, data and model do not match.
     """
-    check_config(config)
-    config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
     loss = make_loss(config.loss)
     check_loss_labels(config, loss)
     accelerator = start_accelerator(config)
     device = accelerator.device
     obstacle = graph_obstacle(config, device, accelerator.num_processes) if config.graph else None
     if obstacle is not None:
-        fail("graph", "a run whose steps can be recorded", obstacle, "leave --graph out")
+        fail("graph", "a run whose steps can be captured as CUDA graphs", obstacle, "leave --graph out")
     streaming = None
     if config.streaming:
         streaming = make_streaming_loss(config.loss, dist.group.WORLD if accelerator.num_processes > 1 else None)
@@ -229,7 +227,7 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
         check_features(parsed, shape)
         if getattr(parsed, "regions", None) == DETECTOR_REGIONS != shape[1]:
             got = f"{shape[1]} in {config.features!r}"
-            fail("features", f"{DETECTOR_REGIONS} regions an image", got, f"set --model.regions {shape[1]}")
+            fail("features", f"{DETECTOR_REGIONS} regions per image", got, f"set --model.regions {shape[1]}")
     vocabulary = None
     if hasattr(parsed, "words") and getattr(parsed, "text", "gru") == "gru":  # others read captions by themselves
         if config.vocabulary is None:

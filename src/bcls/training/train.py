@@ -54,7 +54,7 @@ from bcls.training.distributed import any_process, average_gradients, start_acce
 from bcls.training.gradients import accumulate_gradients
 from bcls.training.loader import Batch
 from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
-from bcls.training.optimization import all_negatives, hold_in_range, numbers, rate_at, set_rate
+from bcls.training.optimization import all_negatives, clamp_learned, rate_at, set_rate
 from bcls.training.page import write_report
 from bcls.training.sampler import Indices
 from bcls.training.setup import TrainState, data_identity, set_up
@@ -93,7 +93,7 @@ def train(
         KeyboardInterrupt: The run was interrupted; it wrote a checkpoint and can be resumed.
     """
     # ------------------------------------------------------------------------------------------------- Set-up
-    check_config(config)
+    config = check_config(config)
     if not config.out:
         fail("out", "a folder for the run", "none", "give it with --out DIR")
     folder = Path(config.out)
@@ -105,7 +105,6 @@ def train(
     with ExitStack() as stack:
         if main:
             stack.enter_context(lock_folder(folder, "a run that no other process trains", "wait for it, or stop it"))
-        config = replace(config, model=numbers(config.model), loss=numbers(config.loss))
         epochs = check_resumed_settings(folder, config) if config.resume else None
         state = set_up(config, model, dataset, labels=labels, show_progress=show_progress)
         stack.callback(state.close)
@@ -253,9 +252,10 @@ def resume_position(folder: Path, state: TrainState, epochs: int | None) -> Prog
         return Progress()
     checkpoint = read_state(last)
     now, then = data_identity(state.train), checkpoint["data"]
-    for key, what in (("images", "training images"), ("captions", "training captions"), ("sha256", "captions' hash")):
+    names = {"images": "number of images", "captions": "number of captions", "sha256": "hash of the captions"}
+    for key, what in names.items():
         if now[key] != then.get(key):
-            fail("data", f"{then.get(key)} ({what}) as when the run began", now[key], "use the dataset of the run")
+            fail("data", f"the {what} of the run, {then.get(key)}", now[key], "use the dataset of the run")
     at = restore(last, state.learner, checkpoint)
     begun = at.epoch + (at.step > 0)
     if begun > config.epochs:
@@ -334,7 +334,7 @@ def train_step(state: TrainState, loss: torch.nn.Module, batches: Sequence[Batch
     values["gradient"] = torch.as_tensor(accelerator.clip_grad_norm_(weights, limit))
     state.optimizer.step()
     state.optimizer.zero_grad()
-    hold_in_range(loss)
+    clamp_learned(loss)
     if learner.average is not None:
         learner.average.update(learner.model)
     return values

@@ -15,7 +15,7 @@ from bcls.web.limiter import LoadLimiter
 from bcls.web.pages import routes as page_routes
 from bcls.web.responses import ProblemError, http_error, problem_response
 from bcls.web.runs import routes as run_routes
-from bcls.web.security import AuthMiddleware, SecurityHeadersMiddleware
+from bcls.web.security import SecurityMiddleware
 from bcls.web.site import Site
 
 
@@ -50,7 +50,7 @@ def create_app(site: Site) -> FastAPI:
     for routes in (api_routes, page_routes, run_routes):
         app.include_router(routes)
     # The last one added handles a request first.
-    for middleware in (LoadLimiter, AuthMiddleware, SecurityHeadersMiddleware):
+    for middleware in (LoadLimiter, SecurityMiddleware):
         app.add_middleware(middleware, site=site)
     kinds = (ProblemError, OverloadedError, ValueError, OSError, RequestValidationError, HTTPException, Exception)
     for kind in kinds:

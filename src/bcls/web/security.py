@@ -6,7 +6,7 @@ import time
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bcls.web.responses import ProblemError, is_fragment, problem_response, wants_page
@@ -33,16 +33,19 @@ _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _PUBLIC = ("/healthz", "/login", "/static/")
 
 
-class SecurityHeadersMiddleware:
-    """Adds security headers to every response, and records route, status and duration of the request.
+class SecurityMiddleware:
+    """Adds security headers to every response, and rejects foreign Host headers, other sites, and wrong tokens.
+
+    Starlette's TrustedHostMiddleware would answer 400 without problem details, so the host is checked here. Route,
+    status and duration of every request are recorded, those of rejected ones, too.
 
     Args:
         app: The next ASGI app.
-        site: Has the metrics.
+        site: Has the token and the metrics.
     """
 
     def __init__(self, app: ASGIApp, site: Site) -> None:
-        self._app, self._metrics = app, site.metrics
+        self._app, self._settings, self._metrics = app, site.settings, site.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -61,39 +64,21 @@ class SecurityHeadersMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            answer = self._rejection(Request(scope)) or self._app
+            await answer(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.observe(route, status, time.perf_counter() - started)
 
-
-class AuthMiddleware:
-    """Rejects requests with a foreign Host header, from other sites, or without the token.
-
-    Starlette's TrustedHostMiddleware would answer 400 without problem details, so the host is checked here.
-
-    Args:
-        app: The next ASGI app.
-        site: Has the token.
-    """
-
-    def __init__(self, app: ASGIApp, site: Site) -> None:
-        self._app, self._settings = app, site.settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope)
+    def _rejection(self, request: Request) -> Response | None:
         problem = self._problem(request)
         if problem is None:
-            await self._app(scope, receive, send)
-        elif problem.status == 401 and wants_page(request) and not is_fragment(request):
-            await RedirectResponse("/login", 303)(scope, receive, send)
-        else:
-            headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
-            await problem_response(request, problem, headers)(scope, receive, send)
+            return None
+        if problem.status != 401:
+            return problem_response(request, problem)
+        if wants_page(request) and not is_fragment(request):
+            return RedirectResponse("/login", 303)
+        return problem_response(request, problem, {"WWW-Authenticate": "Bearer"})
 
     def _problem(self, request: Request) -> ProblemError | None:
         if not self._settings.any_host and _host_name(request.headers.get("host", "")) not in _LOCAL_NAMES:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bcls.experiments.report import as_html, as_markdown, build
-from bcls.experiments.summary import summarise
+from bcls.experiments.summary import summarize
 from tests.experiments.sweep_factory import line, ranks, sweep
 from tests.fuzz.damage import damage_json, or_plain
 from tests.fuzz.engine import Reader
@@ -44,7 +44,7 @@ def read(name, content, folder):
     for other, kept in whole().items():
         put((folder / "made" / other).parent, Path(other).name, kept)
     put((folder / "made" / name).parent, Path(name).name, content)
-    page = build([summarise(folder / "made")], None, {})
+    page = build([summarize(folder / "made")], None, {})
     as_markdown(page)
     if zlib.crc32(content) % 16 == 0:  # drawing the charts takes a tenth of a second
         as_html(page)

@@ -1,4 +1,4 @@
-"""The model of the demo, which trains on two cores in seconds: a convolutional image tower and a linear text tower."""
+"""The model of ``bcls demo``, which trains in seconds: a convolutional image tower and a linear text tower."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,15 +1,17 @@
 """The model of the demo: equivalent inputs, cached captions, errors for wrong input."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from bcls.data.dataset import open_dataset
-from bcls.experiments.demo_model import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
 from bcls.models import load
-from bcls.models.config import MODELS
 from bcls.models.padded import Padded
+from bcls.models.scenes import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
 from tests.training.factories import make_data
 
 CONFIG = ScenesConfig(channels=2, width=8)
@@ -35,7 +37,7 @@ def test_pixels_and_images_give_the_same_embeddings(model):
 
 
 def test_known_captions_are_not_encoded_again(model, monkeypatch):
-    monkeypatch.setattr("bcls.experiments.demo_model._minilm", lambda: pytest.fail("encoded again"))
+    monkeypatch.setattr("bcls.models.scenes._minilm", lambda: pytest.fail("encoded again"))
     vectors = model.read(["a cat", "a dog", "a cat"])
     assert torch.equal(vectors[0], vectors[2])
     torch.testing.assert_close(model.encode_texts(["a cat"]), model.encode_texts(Padded(vectors[:1])))
@@ -52,10 +54,7 @@ def test_unknown_captions_are_encoded_with_minilm(model):
     assert torch.equal(found[1], model.read(["a dog"])[0])
 
 
-def test_saving_and_loading_keeps_scores(model, tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        MODELS, "scenes", ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
-    )
+def test_saving_and_loading_keeps_scores(model, tmp_path):
     model.save_pretrained(tmp_path / "model")
     again = load(tmp_path / "model")
     pixels = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
@@ -63,14 +62,19 @@ def test_saving_and_loading_keeps_scores(model, tmp_path, monkeypatch):
     assert torch.equal(again.similarity(pixels, vectors), model.similarity(pixels, vectors))
 
 
-def test_training_builds_it_by_name(monkeypatch, tmp_path):
+def test_it_loads_in_a_new_process(model, tmp_path):
+    """A process that imports nothing but ``load_model``, as a script that uses a run of ``bcls demo``."""
+    model.save_pretrained(tmp_path / "checkpoints" / "best")
+    code = "import sys; from bcls import load_model; print(type(load_model(sys.argv[1])).__name__)"
+    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "ScenesModel\n"), run.stderr
+
+
+def test_training_builds_it_by_name(tmp_path):
     """So that the ``config.yaml`` of a demo's run can be given to ``bcls train``."""
     from bcls.training.config import TrainConfig
     from bcls.training.setup import build_model
 
-    monkeypatch.setitem(
-        MODELS, "scenes", ("bcls.experiments.demo_model:ScenesConfig", "bcls.experiments.demo_model:ScenesModel")
-    )
     made = open_dataset(make_data(tmp_path))
     assert isinstance(build_model(TrainConfig(model={"name": "scenes"}, features="made"), made), ScenesModel)
     assert build_model(TrainConfig(model={"name": "vsepp"}, features="made"), made).vocabulary is not None
