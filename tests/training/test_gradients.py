@@ -3,6 +3,7 @@
 import signal
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -102,8 +103,9 @@ def test_micro_batches_in_mixed_precision(data, precision):
 @pytest.mark.parametrize(("precision", "tolerance"), [("no", 1e-5), ("bf16", 2e-2), ("fp16", 2e-3)])
 def test_micro_batches_on_a_gpu(data, precision, tolerance):
     model = make("vsepp")
-    whole = gradients(data, model, precision=precision, device="cuda")
-    assert_equal(whole, gradients(data, model, precision=precision, device="cuda", micro_batch=3), tolerance)
+    # cudnn has a backward pass of recurrent networks in training mode only; the model has no dropout
+    run = partial(gradients, data, model, precision=precision, device="cuda", training=True)
+    assert_equal(run(), run(micro_batch=3), tolerance)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, GPU])])

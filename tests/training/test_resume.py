@@ -96,6 +96,16 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
+def test_a_run_from_before_a_setting_was_added_resumes(whole, tmp_path):
+    data, _ = whole
+    train(settings(data, tmp_path / "run", epochs=1), model=TinyModel())
+    path = tmp_path / "run" / "config.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith("micro_batch:")))
+    assert path.read_text().count("\n") == len(lines) - 1
+    assert train(settings(data, tmp_path / "run", epochs=2, resume=True), model=TinyModel()).epochs == 2
+
+
 def test_kills_at_random_times():
     """The short form of ``python -m benchmarks.resume``."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bcls.training.batch_labels import BatchLabels
+from bcls.training.config import check_config
 from bcls.training.estimate import estimate
 from bcls.training.setup import set_up
 from bcls.training.train import train
@@ -100,7 +101,7 @@ def test_a_dry_run_needs_no_labels(labelled):
 )
 def test_settings_that_do_not_go_together_are_reported(labelled, changes, message):
     with pytest.raises(ValueError, match=message):
-        set_up(settings(labelled, "", **{**CHANGES, **changes}))
+        set_up(check_config(settings(labelled, "", **{**CHANGES, **changes})))
 
 
 def test_a_model_of_ones_own_has_no_second_heads(labelled):

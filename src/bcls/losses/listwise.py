@@ -56,7 +56,8 @@ def _logcumsumexp(logits: Tensor) -> Tensor:
     """``logits.logcumsumexp(1)``; on a CPU by sums in float64, six times faster, if none of them can underflow."""
     low, high = logits.detach().amin(1, keepdim=True), logits.detach().amax(1, keepdim=True)
     if logits.device.type != "cpu" or torch.compiler.is_compiling() or bool((high - low).max() > MAX_EXPONENT):
-        return logits.logcumsumexp(1)
+        # Rounding of the backward pass grows with 1 / temperature.
+        return (logits.double() if logits.is_cuda else logits).logcumsumexp(1).to(logits.dtype)
     return ((logits.double() - high).exp().cumsum(1).log() + high).to(logits.dtype)
 
 

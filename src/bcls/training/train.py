@@ -20,7 +20,7 @@ happened before, so a resumed run has the same weights as one that was never int
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -280,7 +280,9 @@ def check_resumed_settings(folder: Path, config: TrainConfig) -> int | None:
     before = read_yaml(path)
     if not isinstance(before, dict):
         fail(str(path), "the settings of a run", repr(before), "put the file back, or start a new run")
-    changed = differences({**before, "epochs": config.epochs}, config.as_dict())
+    # A setting that was added after the run began has its default.
+    added = {one.name: one.default for one in fields(config) if one.default is not MISSING}
+    changed = differences({**added, **before, "epochs": config.epochs}, config.as_dict())
     if changed:
         fail("resume", "the settings of the run", "; ".join(changed), "set them back, or start a new run")
     return before.get("epochs")
