@@ -1,8 +1,8 @@
 """Feature extraction with many decoding threads: ``python -m benchmarks.decoding --photos 4000 --device cuda``.
 
-Draws JPEG photos of 500 x 375 pixels, the size of those of Flickr8k, extracts their features with 1 thread that decodes,
-with half as many as cores and with as many, and runs the network alone on images in memory. Prints photos per second; the
-time to load the network is taken out, as that of an extraction of 256 photos.
+Draws JPEG photos of 500 x 375 pixels, the size of those of Flickr8k, and extracts their features with 1 thread that
+decodes, with half as many as cores and with as many. Runs the network alone on images in memory, too. Prints photos per
+second; the time to load the network is subtracted, as that of an extraction of 256 photos.
 """
 
 import argparse
