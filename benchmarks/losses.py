@@ -35,8 +35,8 @@ def one_step(loss, similarity, relevance):
     return partial(step, loss, (similarity,), relevance)
 
 
-def prepared_dense(prefix_from, size):
-    pairs.PREFIX_FROM["cpu"] = prefix_from
+def prepared_dense(ranks_from, size):
+    pairs.RANKS_FROM["cpu"] = ranks_from
     return prepared(KendallLoss(), size)
 
 
@@ -78,22 +78,22 @@ def compare_objectives(rows):
 
 
 def compare_dense(rows):
-    for size, repeats in ((128, 3), (256, 3), (384, 2), (512, 1), (768, 1)):
+    for size, repeats in ((32, 5), (64, 5), (128, 3), (256, 3), (512, 1)):
         similarity, relevance = matrices(size, CPU)
         rivals = {}
-        for name, prefix_from in (("prefix", 1), ("blocks", 10**9)):
+        for name, ranks_from in (("ranks", 1), ("blocks", 10**9)):
 
-            def run(prefix_from=prefix_from, similarity=similarity, relevance=relevance):
-                pairs.PREFIX_FROM["cpu"] = prefix_from
+            def run(ranks_from=ranks_from, similarity=similarity, relevance=relevance):
+                pairs.RANKS_FROM["cpu"] = ranks_from
                 one_step(KendallLoss(), similarity, relevance)()
 
             rivals[name] = run
-        default = pairs.PREFIX_FROM["cpu"]
+        default = pairs.RANKS_FROM["cpu"]
         took = medians(rivals, CPU, repeats)
-        pairs.PREFIX_FROM["cpu"] = default
-        ratio = took["blocks"] / took["prefix"]
-        chosen = "prefix used" if size >= default else "blocks used"
-        rows.append((f"dense Kendall, B={size}: blocks / prefix", took["blocks"], took["prefix"], ratio, chosen))
+        pairs.RANKS_FROM["cpu"] = default
+        ratio = took["blocks"] / took["ranks"]
+        chosen = "ranks used" if size >= default else "blocks used"
+        rows.append((f"dense Kendall, B={size}: blocks / ranks", took["blocks"], took["ranks"], ratio, chosen))
 
 
 def compare_graded(rows):
@@ -115,8 +115,8 @@ def compare_memory(rows):
     ours = peak_megabytes(prepared, KendallWindowLoss(), 1024)
     loop = peak_megabytes(prepared, loop_over_windows, 1024)
     rows.append(("window loss, B=1024: peak MB, loop / ours", loop, ours, loop / ours, ">= 3"))
-    for name, prefix_from in (("prefix", 1), ("blocks", 10**9)):
-        dense = peak_megabytes(prepared_dense, prefix_from, 512)
+    for name, ranks_from in (("ranks", 1), ("blocks", 10**9)):
+        dense = peak_megabytes(prepared_dense, ranks_from, 512)
         rows.append((f"dense Kendall, B=512, {name}: peak MB / 1024", dense, 1024, dense / 1024, "<= 1"))
 
 

@@ -6,7 +6,7 @@ import torch
 from bcls.losses import AdaptiveLadderLoss, KendallLoss, KendallWindowLoss, LadderLoss
 from bcls.losses._torch import mining, pairs
 from bcls.losses._torch.mining import empty_windows
-from bcls.losses._torch.pairs import count_by_prefix, count_in_blocks, hinge_sum
+from bcls.losses._torch.pairs import count_by_prefix, count_in_blocks
 from tests.losses.factories import batch, value_and_gradient
 from tests.reference.window_loop import loop_over_windows
 
@@ -61,30 +61,26 @@ def test_runs_equal_all_pairs(monkeypatch, arguments, tied):
     torch.testing.assert_close(gradient, slope, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("margin", [0.0, 0.15])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 32, 33, 70])
-def test_prefix_counts_equal_blocks(size, tied, margin):
+def test_prefix_counts_equal_blocks(size, tied):
     similarity, relevance = batch(size, seed=size, dtype=torch.float64, tied=tied)
-    relevance = relevance.double()
-    plain = count_in_blocks(similarity, relevance, relevance + 0.2, margin, graded=False)
-    fast = count_by_prefix(similarity, relevance, relevance + 0.2, margin, graded=False)
-    assert torch.equal(fast.higher, plain.higher)
-    assert torch.equal(fast.lower, plain.lower)
     reach = (relevance * 10).long()
-    plain = count_in_blocks(similarity, reach, reach + 2, margin, graded=True)
-    fast = count_by_prefix(similarity, reach, reach + 2, margin, graded=True)
-    assert torch.equal(fast.higher, plain.higher)
-    assert torch.equal(fast.lower, plain.lower)
+    plain = count_in_blocks(similarity, reach, reach + 2, 0.0, graded=True)
+    fast = count_by_prefix(similarity, reach, reach + 2)
+    assert torch.equal(fast.net, plain.net)
+    torch.testing.assert_close(fast.hinges, plain.hinges, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", [KendallLoss(margin=0.05), KendallWindowLoss(mining="none")])
 def test_either_count_gives_the_loss(monkeypatch, loss):
     similarity, relevance = batch(50, dtype=torch.float64)
-    monkeypatch.setitem(pairs.PREFIX_FROM, "cpu", 1)
-    fast, gradient = value_and_gradient(loss, similarity, relevance)
-    monkeypatch.setitem(pairs.PREFIX_FROM, "cpu", 10**9)
-    plain, slope = value_and_gradient(loss, similarity, relevance)
+    results = []
+    for size in (1, 10**9):
+        monkeypatch.setitem(pairs.RANKS_FROM, "cpu", size)
+        monkeypatch.setitem(pairs.PREFIX_FROM, "cpu", size)
+        results.append(value_and_gradient(loss, similarity, relevance))
+    (fast, gradient), (plain, slope) = results
     torch.testing.assert_close(fast, plain, rtol=1e-12, atol=0)
     assert torch.equal(gradient, slope)
 
@@ -95,8 +91,7 @@ def test_uneven_blocks_of_anchors(monkeypatch, cells):
     whole = count_in_blocks(similarity, relevance.double(), relevance.double(), 0.0, graded=False)
     monkeypatch.setattr(pairs, "_CELLS", cells)
     parts = count_in_blocks(similarity, relevance.double(), relevance.double(), 0.0, graded=False)
-    assert torch.equal(parts.higher, whole.higher)
-    assert torch.equal(parts.lower, whole.lower)
+    assert torch.equal(parts.net, whole.net)
 
 
 @pytest.mark.parametrize("loss", [KendallLoss(), KendallWindowLoss(), KendallWindowLoss(beta=0.01)])
@@ -123,9 +118,9 @@ def test_tied_scores_have_no_gradient(loss, dtype):
 def test_a_gap_of_exactly_alpha_does_not_count():
     similarity = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     relevance = torch.tensor([[1.0, 0.75], [0.75, 1.0]])
-    for prefix_from in (1, 10**9):
+    for ranks_from in (1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(pairs.PREFIX_FROM, "cpu", prefix_from)
+            patch.setitem(pairs.RANKS_FROM, "cpu", ranks_from)
             assert KendallLoss(alpha=0.25)(similarity, relevance) == 0
             assert KendallLoss(alpha=0.2499, normalize="active")(similarity, relevance) == 2
     # The pair that does not count is not averaged over either.
@@ -160,10 +155,10 @@ def test_cells_beyond_twenty_bits():
     torch.testing.assert_close(value, loop_over_windows(similarity, relevance) / 1100, rtol=1e-4, atol=0)
 
 
-def test_hinge_sum_is_linear_in_the_counts():
+def test_hinges_are_linear_in_the_counts():
     scores = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
     active = count_in_blocks(scores, torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), 0.5, graded=False)
-    assert float(hinge_sum(scores, active, 0.5)) == pytest.approx(2.5)
+    assert float(active.hinges) == pytest.approx(2.5)
 
 
 def test_windows_below_every_label_are_left_out():

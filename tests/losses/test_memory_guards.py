@@ -62,10 +62,10 @@ class Guarded:
 @pytest.fixture
 def guarded(monkeypatch):
     from bcls.losses import fused, passes
-    from bcls.losses._triton import engine, small
+    from bcls.losses._triton import engine, ranks, small
 
     guard = Guarded()
-    for module in (passes, small, engine, fused, validation):
+    for module in (passes, small, ranks, engine, fused, validation):
         monkeypatch.setattr(module, "torch", guard)
     monkeypatch.setattr(validation, "_REPORTS", {})  # a new one, between bands
     yield guard
@@ -129,8 +129,10 @@ def test_halves(guarded, monkeypatch, largest, size, half):
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("ranks_from", [1, 10**9])
 @pytest.mark.parametrize("size", TILED if GPU else [1, 5, 17])
-def test_dense_kendall(guarded, size):
+def test_dense_kendall(guarded, monkeypatch, size, ranks_from):
+    monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", ranks_from)
     similarity, relevance = batch(size, seed=size, device=DEVICE)
     scores, labels = inside(similarity, size)[1], inside(relevance, size + 1)[1]
     ours = step(lambda leaf: KendallLoss()(leaf, labels), scores)

@@ -155,14 +155,30 @@ def test_streaming(rows):
     )
 
 
-@pytest.mark.parametrize("size", [1, 33, 70, 600] if GPU else [1, 20])
+@pytest.mark.parametrize("size", [1, 33, 70, 600] if GPU else [1, 9])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("ranks_from", [1, 10**9])
 @pytest.mark.parametrize(
     "arguments", [{}, {"margin": 0.05, "normalize": "active"}, {"alpha": 0.0}, {"alpha": 0.35, "margin": 0.1}]
 )
-def test_dense_kendall(size, arguments, reduction):
-    similarity, relevance = batch(size, device=DEVICE)
+def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
+    monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", ranks_from)
+    similarity, relevance = batch(size, device=DEVICE, tied=size % 2 == 1)
     loss = KendallLoss(**arguments, reduction=reduction)
+    assert_same(
+        step(lambda scores: loss(scores, relevance), similarity),
+        step(lambda scores: plain(loss)(scores, relevance), similarity),
+    )
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.05])
+def test_dense_kendall_by_ranks_of_long_rows_and_few_anchors(monkeypatch, margin):
+    """Rows that torch sorts, anchors in several parts, and more candidates than one step or one word has."""
+    monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", 1)
+    monkeypatch.setattr("bcls.losses._triton.ranks.SORTED_UP_TO", 1)
+    monkeypatch.setattr("bcls.losses._triton.ranks._CELLS", 40 * 17)
+    similarity, relevance = batch(40, device=DEVICE)
+    loss = KendallLoss(margin=margin, normalize="active")
     assert_same(
         step(lambda scores: loss(scores, relevance), similarity),
         step(lambda scores: plain(loss)(scores, relevance), similarity),
@@ -185,7 +201,9 @@ def test_the_kendall_loss_launches_its_kernel(monkeypatch):
     assert called == [9, 9]
 
 
-def test_dense_kendall_accepts_half_precision_and_strides():
+@pytest.mark.parametrize("ranks_from", [1, 10**9])
+def test_dense_kendall_accepts_half_precision_and_strides(monkeypatch, ranks_from):
+    monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", ranks_from)
     similarity, relevance = batch(16, device=DEVICE)
     rounded, labels = similarity.bfloat16()[::2, ::2], relevance[::2, ::2]
     loss = KendallLoss(reduction="sum")

@@ -19,7 +19,7 @@ from bcls.losses._torch.mining import (
     mine,
     sliding_bins,
 )
-from bcls.losses._torch.pairs import count_active, hinge_sum
+from bcls.losses._torch.pairs import count_weighted, hinge_sum
 from bcls.losses.backends import can_fuse, engine_for
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
 from bcls.losses.fused import matrix_loss
@@ -29,9 +29,6 @@ Normalize = Literal["none", "active"]
 Mining = Literal["hard", "none"]
 WindowNorm = Literal["all", "valid"]
 
-#: Largest batch of the dense kernel, which is cubic in B; above it the sub-cubic count of plain torch is faster.
-DENSE_KERNEL_UP_TO = 4096
-
 
 class KendallLoss(RetrievalLoss):
     r"""Kendall ranking loss: every pair of candidates whose labels differ by more than alpha (L_K).
@@ -40,9 +37,9 @@ class KendallLoss(RetrievalLoss):
         \mathcal{L}_K = \sum_i \sum_j \sum_k \mathbb{1}(r_{ij} > r_{ik} + \alpha) [s(V_i, T_k) - s(V_i, T_j) + m]_+
                       + \sum_i \sum_j \sum_k \mathbb{1}(r_{ji} > r_{ki} + \alpha) [s(V_k, T_i) - s(V_j, T_i) + m]_+
 
-    Exact, in O(B^2) memory: by blocks of anchors for small batches, from some hundred on by a sort and a prefix
-    structure in O(B^2 log B) time. On CUDA devices batches up to 4,096 use a fused kernel, which has no second
-    derivative; see :func:`bcls.losses.without_kernels`.
+    Exact, in O(B^2) memory: small batches compare all pairs, larger ones (from 64 on a CPU) count them from the ranks
+    of labels and scores in O(B^2 log B) time. CUDA devices use fused kernels, which have no second derivative; see
+    :func:`bcls.losses.without_kernels`.
 
     Args:
         alpha: :math:`\alpha`, the relaxation; smaller differences between labels are ignored as noise.
@@ -88,7 +85,7 @@ class KendallLoss(RetrievalLoss):
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         scores, labels = batch.similarity, batch.labels
-        fused = can_fuse(scores) and labels.dtype != torch.float64 and batch.size <= DENSE_KERNEL_UP_TO
+        fused = can_fuse(scores) and labels.dtype != torch.float64
         engine = engine_for(scores.device) if fused else TorchEngine(scores.device)
         value = engine.dense_kendall(scores, labels, self.alpha, self.margin, per_triple=self.normalize == "active")
         return {"kendall": reduce(value, batch.size, self.reduction)}
@@ -221,11 +218,8 @@ def _every_position(batch: Batch, alpha: float, norm: WindowNorm) -> Tensor:
 def _all_pairs(batch: Batch, alpha: float, beta: float) -> Tensor:
     bins = sliding_bins(batch.labels, alpha, beta)
     positive = window_count(alpha, beta) - bins.beyond
-    value = batch.similarity.new_zeros(())
-    for scores, reach, floor in (
-        (batch.similarity, positive, bins.negative),
-        (batch.similarity.T, positive.T, bins.negative.T),
-    ):
-        # j is positive and k is negative in `positive_j - negative_k` windows.
-        value = value + hinge_sum(scores, count_active(scores, reach, floor, graded=True), 0.0)
-    return value
+    scores = batch.similarity.detach()
+    # j is positive and k is negative in `positive_j - negative_k` windows.
+    rows = count_weighted(scores, positive, bins.negative)
+    columns = count_weighted(scores.T.contiguous(), positive.T.contiguous(), bins.negative.T.contiguous())
+    return hinge_sum(batch.similarity, rows, columns)

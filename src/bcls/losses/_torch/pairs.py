@@ -6,6 +6,7 @@ linear in s as long as the set of active pairs stays the same, so integer counts
 the higher one, minus those in which it is wrongly the lower one. The counts are also the gradient.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -13,19 +14,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from bcls.losses._torch.mining import blocks, wide
+from bcls.losses._torch.ranks import count_by_ranks
 
-#: Batch size from which the sub-cubic count is faster, as `make bench` shows.
+#: Batch size from which the sub-cubic counts are faster, as `make bench` shows: by ranks, and of weighted pairs.
+RANKS_FROM = {"cpu": 64, "cuda": 1024}
 PREFIX_FROM = {"cpu": 512, "cuda": 1024}
 #: Cells of the (block, B, B) cube held at once: what fits into the cache of a CPU. An accelerator can use more.
 _CELLS = 1 << 20
 _MORE = 64
+#: Cells of a block of anchors whose pairs are counted by ranks, on an accelerator: about 150 bytes each.
+_RANKED = 1 << 24
 
 
 class Active(NamedTuple):
-    """Weighted number of active pairs of each candidate."""
+    """Active pairs of one direction, weighted."""
 
-    higher: Tensor  #: (B, B) int64, pairs in which the candidate scores too high
-    lower: Tensor  #: (B, B) int64, pairs in which it scores too low
+    net: Tensor  #: (B, B), pairs in which the candidate scores too high, minus those in which it scores too low
+    hinges: Tensor  #: sum of the hinges
+    triples: Tensor | None = None  #: number of pairs whose labels differ by more than alpha, if it was counted
 
 
 def dense_kendall(similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool) -> Tensor:
@@ -38,33 +44,75 @@ def dense_kendall(similarity: Tensor, relevance: Tensor, alpha: float, margin: f
         margin: Margin of the hinges.
         per_triple: Divide each direction by the number of its triples with ``r_ij > r_ik + alpha``, multiply by B.
     """
-    value = similarity.new_zeros(())
-    for scores, labels in ((similarity, relevance.contiguous()), (similarity.T, relevance.T.contiguous())):
-        direction = hinge_sum(scores, count_active(scores, labels, labels + alpha, margin), margin)
+    directions = []
+    for scores, labels in ((similarity.detach(), relevance), (similarity.detach().T, relevance.T)):
+        labels = labels.contiguous()
+        active = count_pairs(scores.contiguous(), labels, alpha, margin)
         if per_triple:
-            direction = direction * len(labels) / count_triples(labels, alpha)
-        value = value + direction
-    return value
+            triples = count_triples(labels, alpha) if active.triples is None else active.triples
+            factor = len(labels) / triples.clamp(min=1).to(active.hinges.dtype)
+            active = Active(active.net * factor, active.hinges * factor)
+        directions.append(active)
+    return hinge_sum(similarity, *directions)
 
 
 def count_triples(labels: Tensor, alpha: float) -> Tensor:
-    """Number of triples with ``r_ij > r_ik + alpha``, at least 1; rows are anchors."""
+    """Number of triples with ``r_ij > r_ik + alpha``; rows are anchors."""
     labels = labels.contiguous()
     above = torch.searchsorted(labels.sort(1).values, labels + alpha, right=True)
-    return (labels.shape[1] - above).sum().clamp(min=1)
+    return (labels.shape[1] - above).sum()
 
 
-def hinge_sum(scores: Tensor, active: Active, margin: float) -> Tensor:
-    """The weighted hinges from the counts of active pairs, differentiable in ``scores``."""
+def hinge_sum(similarity: Tensor, rows: Active, columns: Active) -> Tensor:
+    """The hinges of both directions, differentiable in ``similarity``; ``columns`` has one row for each column."""
+    # The counts are the gradient: their product with zeros attaches it to the value.
+    slopes = (rows.net + columns.net.T).to(torch.promote_types(similarity.dtype, torch.float32))
+    attached = (slopes * (similarity - similarity.detach())).sum()
+    return (rows.hinges + columns.hinges + attached).to(similarity.dtype)
+
+
+def _hinges(scores: Tensor, net: Tensor, pairs: Tensor, margin: float) -> Tensor:
+    """Sum of the hinges of some anchors."""
     exact = wide(scores)
-    counts = (active.higher - active.lower).to(exact)
     # The counts of an anchor add up to 0, so a common offset of its scores cancels: subtract it to keep precision.
-    centred = scores.to(exact) - scores.detach().to(exact).mean(1, keepdim=True)
-    return ((counts * centred).sum() + margin * active.higher.sum().to(exact)).to(scores.dtype)
+    centred = scores.to(exact) - scores.to(exact).mean(1, keepdim=True)
+    return (centred * net).sum() + margin * pairs.to(exact)
 
 
-def count_active(scores: Tensor, reach: Tensor, floor: Tensor, margin: float = 0.0, *, graded: bool = False) -> Active:
-    """Count active pairs (j, k): ``reach_j > floor_k`` and ``s_j < s_k + margin``, with the faster algorithm.
+def count_pairs(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> Active:
+    """Count active pairs (j, k): ``r_j > r_k + alpha`` and ``s_j < s_k + margin``, with the faster algorithm."""
+    device, size = scores.device.type, scores.shape[1]
+    if _mapped(scores, labels) or size < RANKS_FROM.get(device, RANKS_FROM["cuda"]):
+        return count_in_blocks(scores, labels, labels + alpha, margin, graded=False)
+    nets, hinges, triples = [], [], []
+    for rows in blocks(len(scores), size, scores) if device == "cpu" else _slices(len(scores), max(1, _RANKED // size)):
+        net, pairs, compared = count_by_ranks(scores[rows], labels[rows], alpha, margin)
+        nets.append(net)
+        hinges.append(_hinges(scores[rows], net, pairs, margin))
+        triples.append(compared)
+    return Active(torch.cat(nets), torch.stack(hinges).sum(), torch.stack(triples).sum())
+
+
+def _mapped(*matrices: Tensor) -> bool:
+    """Whether ``torch.func.vmap`` maps over one of the matrices: it has no search in sorted rows."""
+    if torch.compiler.is_compiling():
+        return False
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(matrix) for matrix in matrices)
+
+
+def _slices(size: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, size, step))
+
+
+def count_weighted(scores: Tensor, reach: Tensor, floor: Tensor) -> Active:
+    """Count pairs (j, k) with ``reach_j > floor_k`` and ``s_j < s_k``, weighted by ``reach_j - floor_k``; integers."""
+    if scores.shape[1] >= PREFIX_FROM.get(scores.device.type, PREFIX_FROM["cuda"]):
+        return count_by_prefix(scores.detach(), reach, floor)
+    return count_in_blocks(scores.detach(), reach, floor, 0.0, graded=True)
+
+
+def count_in_blocks(scores: Tensor, reach: Tensor, floor: Tensor, margin: float, *, graded: bool) -> Active:
+    """Count pairs (j, k) with ``reach_j > floor_k`` and ``s_j < s_k + margin``; O(B^3) time, O(B^2) memory.
 
     Args:
         scores: ``(B, B)``, rows are anchors.
@@ -73,60 +121,46 @@ def count_active(scores: Tensor, reach: Tensor, floor: Tensor, margin: float = 0
         margin: By how much j should score higher.
         graded: Whether a pair has the weight ``reach_j - floor_k`` instead of 1; for integers.
     """
-    by_prefix = scores.shape[1] >= PREFIX_FROM.get(scores.device.type, PREFIX_FROM["cuda"])
-    count = count_by_prefix if by_prefix else count_in_blocks
-    return count(scores.detach(), reach, floor, margin, graded=graded)
-
-
-def count_in_blocks(scores: Tensor, reach: Tensor, floor: Tensor, margin: float, *, graded: bool) -> Active:
-    """See :func:`count_active`; O(B^3) time, O(B^2) memory."""
     size = scores.shape[1]
     step = max(1, _CELLS * (1 if scores.device.type == "cpu" else _MORE) // size**2)
     # Allocated once: small results between large temporaries would keep the memory of all blocks in use.
     # Shaped like a sum of both inputs, so that vmap can batch either.
-    higher, lower = (torch.empty_like(scores + reach, dtype=torch.int64) for _ in range(2))
-    for start in range(0, scores.shape[0], step):
-        block = slice(start, start + step)
+    net, pairs = (torch.empty_like(scores + reach, dtype=torch.int64) for _ in range(2))
+    for block in _slices(len(scores), step):
         low, high = scores[block, :, None], scores[block, None, :] + margin  # (block, j, 1), (block, 1, k)
         active = (reach[block, :, None] > floor[block, None, :]) & (low < high)
         weight = torch.where(active, reach[block, :, None] - floor[block, None, :], 0) if graded else active
-        higher[block], lower[block] = weight.sum(1), weight.sum(2)
-    return Active(higher, lower)
+        pairs[block] = weight.sum(1)
+        net[block] = pairs[block] - weight.sum(2)
+    return Active(net, _hinges(scores, net, pairs.sum(), margin))
 
 
-def count_by_prefix(scores: Tensor, reach: Tensor, floor: Tensor, margin: float, *, graded: bool) -> Active:
-    """See :func:`count_active`; O(B^2 log B) time and O(B^2) memory, by a sort and a wavelet tree."""
-    parts = [
-        _count(scores[rows], reach[rows], floor[rows], margin, graded=graded)
-        for rows in blocks(scores.shape[0], scores.shape[1], scores)
-    ]
-    return Active(*(torch.cat(counts) for counts in zip(*parts, strict=True)))
+def count_by_prefix(scores: Tensor, reach: Tensor, floor: Tensor) -> Active:
+    """See :func:`count_weighted`; O(B^2 log B) time and O(B^2) memory, by a sort and a wavelet tree."""
+    net = torch.cat(
+        [_net(scores[rows], reach[rows], floor[rows]) for rows in blocks(len(scores), scores.shape[1], scores)]
+    )
+    return Active(net, _hinges(scores, net, net.new_zeros(()), 0.0))
 
 
-def _count(scores: Tensor, reach: Tensor, floor: Tensor, margin: float, *, graded: bool) -> Active:
+def _net(scores: Tensor, reach: Tensor, floor: Tensor) -> Tensor:
     """The counts of a block of anchors.
 
-    Ordered by reach, the partners of k are a prefix; among these, the scores below ``s_k + margin`` are counted.
+    Ordered by reach, the partners of k are a prefix; among these, the scores below ``s_k`` are counted.
     """
-    raised = scores + margin
     order = reach.argsort(1, descending=True)
     partners = _below(-reach.gather(1, order), -floor)
-    count, weight = dominated(
-        scores.gather(1, order), partners, raised, reach.gather(1, order) if graded else None, inclusive=False
-    )
-    higher = weight - floor * count if graded else count
+    count, weight = dominated(scores.gather(1, order), partners, scores, reach.gather(1, order), inclusive=False)
+    higher = weight - floor * count
 
     order = floor.argsort(1)
-    partners = _below(floor.gather(1, order), reach)
-    payload = floor.gather(1, order) if graded else None
-    count, weight = dominated(raised.gather(1, order), partners, scores, payload, inclusive=True)
-    count = partners - count  # the others: s_j < s_k + margin
-    if payload is not None:
-        before = functional.pad(payload.cumsum(1), (1, 0))
-        lower = reach * count - (before.gather(1, partners) - weight)
-    else:
-        lower = count
-    return Active(higher, lower)
+    payload = floor.gather(1, order)
+    partners = _below(payload, reach)
+    count, weight = dominated(scores.gather(1, order), partners, scores, payload, inclusive=True)
+    before = functional.pad(payload.cumsum(1), (1, 0))
+    # The others: s_j < s_k.
+    lower = reach * (partners - count) - (before.gather(1, partners) - weight)
+    return higher - lower
 
 
 def _below(ascending: Tensor, values: Tensor) -> Tensor:
@@ -135,7 +169,7 @@ def _below(ascending: Tensor, values: Tensor) -> Tensor:
 
 
 def dominated(
-    values: Tensor, prefix: Tensor, limit: Tensor, payload: Tensor | None, *, inclusive: bool
+    values: Tensor, prefix: Tensor, limit: Tensor, payload: Tensor, *, inclusive: bool
 ) -> tuple[Tensor, Tensor]:
     """Among the first ``prefix`` values of a row, count those below ``limit`` (or equal to it, if inclusive).
 
@@ -147,11 +181,11 @@ def dominated(
         values: ``(A, B)``, in the order that ``prefix`` refers to.
         prefix: ``(A, Q)`` lengths.
         limit: ``(A, Q)``.
-        payload: ``(A, B)`` integers to sum over the counted values, or None.
+        payload: ``(A, B)`` integers to sum over the counted values.
         inclusive: Whether a value equal to the limit counts.
 
     Returns:
-        Counts and payload sums (0 without payload), ``(A, Q)`` int64.
+        Counts and payload sums, ``(A, Q)`` int64.
     """
     size = values.shape[1]
     ascending, order = values.sort(1)
@@ -166,14 +200,12 @@ def dominated(
         node = bound >> (bit + 1) << (bit + 1)
         before, right = zeros.gather(1, here), (bound >> bit) & 1
         count = count + right * (before - node // 2)
-        if payload is not None:
-            sums = functional.pad((payload * (1 - one)).cumsum(1), (1, 0))
-            weight = weight + right * (sums.gather(1, here) - sums.gather(1, node))
+        sums = functional.pad((payload * (1 - one)).cumsum(1), (1, 0))
+        weight = weight + right * (sums.gather(1, here) - sums.gather(1, node))
         here = torch.where(right.bool(), (1 << bit) + here - before + node // 2, node // 2 + before)
         if bit > 0:
             node = ranks >> (bit + 1) << (bit + 1)
             target = torch.where(one.bool(), (1 << bit) + places - zeros[:, :-1] + node // 2, node // 2 + zeros[:, :-1])
             ranks = torch.empty_like(ranks).scatter_(1, target, ranks)
-            if payload is not None:
-                payload = torch.empty_like(payload).scatter_(1, target, payload)
+            payload = torch.empty_like(payload).scatter_(1, target, payload)
     return count, weight

@@ -16,6 +16,7 @@ from bcls.losses._triton.kernels import (
     sum_negatives,
 )
 from bcls.losses._triton.launch import arrivals, launch, signature
+from bcls.losses._triton.ranks import rank_anchors
 from bcls.losses._triton.small import is_small, small_loss
 from bcls.losses._triton.values import check_matrices
 from bcls.losses.passes import PLANES, AnchorResults, Keys, SoftSums, Tile, forbid_double_backward, on_other_gpu
@@ -35,6 +36,8 @@ _CELLS = 1 << 26
 _SCANNED = 1024
 #: Programs that check a matrix, and columns that one of them reads at once.
 _CHECK_PROGRAMS, _CHECK_WIDTH = 2048, 1024
+#: Batch size from which the dense Kendall loss is computed by ranks.
+RANKS_FROM = 512
 #: Candidates of a block of the dense Kendall kernel, and those that they are compared with at once.
 _OURS, _OTHERS = 64, 64
 
@@ -156,7 +159,7 @@ class TritonEngine:
     def dense_kendall(
         self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
     ) -> Tensor:
-        """O(B^3) comparisons, O(B^2) memory, one launch for each direction; no second derivative."""
+        """By ranks in O(B^2 log B), small batches by comparing all pairs; O(B^2) memory; no second derivative."""
         if on_other_gpu(similarity):
             with torch.cuda.device_of(similarity):  # type: ignore[no-untyped-call]
                 return self.dense_kendall(similarity, relevance, alpha, margin, per_triple=per_triple)
@@ -169,24 +172,10 @@ class _DenseKendall(torch.autograd.Function):
     def forward(
         ctx: Any, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, per_triple: bool
     ) -> Tensor:
-        size, device = similarity.shape[0], similarity.device
-        blocks = _ceil(size, _OURS)
-        slopes = torch.empty((size, size), device=device)
-        sums = torch.empty((2, size, blocks), device=device)
-        labels = relevance.float()
-        factors = torch.full((2,), 1.0, device=device)
-        if per_triple:
-            factors *= size / torch.stack([count_triples(side, alpha) for side in (labels, labels.T)])
-        for side in (0, 1):
-            # Columns as contiguous rows: the candidates of an anchor are read many times.
-            scores, grades = (matrix.T.contiguous() if side else matrix for matrix in (similarity, labels))
-            strides = slopes.stride()[::-1] if side else slopes.stride()
-            compare_pairs[size, blocks](
-                scores, grades, factors[side], slopes, sums[side], size, *scores.stride(), *grades.stride(), *strides,
-                alpha, margin, bool(side), _OURS, _OTHERS, num_warps=8,
-            )  # fmt: skip
+        compute = _kendall_by_ranks if similarity.shape[0] >= RANKS_FROM else _kendall_by_pairs
+        value, slopes = compute(similarity, relevance.float(), alpha, margin, per_triple=per_triple)
         ctx.save_for_backward(similarity, slopes)
-        return sums.sum(dtype=torch.float64).float()
+        return value
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None, None]:
@@ -194,6 +183,42 @@ class _DenseKendall(torch.autograd.Function):
         with torch.no_grad():
             gradient = (slopes * upstream.float()).to(similarity.dtype)
         return forbid_double_backward(gradient, similarity, upstream), None, None, None, None
+
+
+def _kendall_by_ranks(
+    similarity: Tensor, labels: Tensor, alpha: float, margin: float, *, per_triple: bool
+) -> tuple[Tensor, Tensor]:
+    """Value and gradient."""
+    size = similarity.shape[0]
+    slopes, values = [], []
+    for scores, grades in ((similarity, labels), (similarity.T, labels.T)):
+        net, hinges, triples = rank_anchors(scores.contiguous(), grades.contiguous(), alpha, margin)
+        factor = size / triples.clamp(min=1).double() if per_triple else 1.0
+        slopes.append(net.mul_(factor) if per_triple else net)
+        values.append(hinges * factor)
+    return (values[0] + values[1]).float(), slopes[0].add_(slopes[1].T)
+
+
+def _kendall_by_pairs(
+    similarity: Tensor, labels: Tensor, alpha: float, margin: float, *, per_triple: bool
+) -> tuple[Tensor, Tensor]:
+    """Value and gradient; O(B^3) comparisons, one launch for each direction."""
+    size, device = similarity.shape[0], similarity.device
+    blocks = _ceil(size, _OURS)
+    slopes = torch.empty((size, size), device=device)
+    sums = torch.empty((2, size, blocks), device=device)
+    factors = torch.full((2,), 1.0, device=device)
+    if per_triple:
+        factors *= size / torch.stack([count_triples(side, alpha) for side in (labels, labels.T)]).clamp(min=1)
+    for side in (0, 1):
+        # Columns as contiguous rows: the candidates of an anchor are read many times.
+        scores, grades = (matrix.T.contiguous() if side else matrix for matrix in (similarity, labels))
+        strides = slopes.stride()[::-1] if side else slopes.stride()
+        compare_pairs[size, blocks](
+            scores, grades, factors[side], slopes, sums[side], size, *scores.stride(), *grades.stride(), *strides,
+            alpha, margin, bool(side), _OURS, _OTHERS, num_warps=8,
+        )  # fmt: skip
+    return sums.sum(dtype=torch.float64).float(), slopes
 
 
 def _span(rows: int, columns: int, height: int, width: int) -> int:

@@ -1,0 +1,224 @@
+# ruff: noqa: ANN001, ANN202, N803, N806
+# mypy: ignore-errors
+"""Dense Kendall loss by ranks, O(B^2 log B): see :mod:`bcls.losses._torch.ranks` for the counts.
+
+For each anchor: sort the labels, find the bounds of each candidate in that order, sort the scores, and go through the
+candidates in the order of their scores, with one bit for each label rank that has been passed.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bcls.losses._torch.ranks import codes
+
+BEFORE = tl.constexpr(0x7FFFFFFF)
+LAST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+IS_SCORE = tl.constexpr(1 << 30)  # set in the key of a score, not in that of a score plus margin
+#: Longest rows that one program sorts; torch sorts longer ones.
+SORTED_UP_TO = 8192
+#: Cells of the anchors that are ranked at once: about 30 bytes each.
+_CELLS = 1 << 24
+#: Candidates of a step of the count, and warps of its programs: one warp waits for no other.
+_STEP, _WARPS = 32, 1
+
+
+@triton.jit
+def code_of(value):
+    """Integer in the order of the numbers, equal for -0.0 and 0.0."""
+    code = (value + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(code < 0, code ^ BEFORE, code)
+
+
+@triton.jit
+def number_of(code):
+    """The number of a code."""
+    return tl.where(code < 0, code ^ BEFORE, code).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def ones_in(mask):
+    """Number of bits set in each int32."""
+    mask = mask - ((mask >> 1) & 0x55555555)
+    mask = (mask & 0x33333333) + ((mask >> 2) & 0x33333333)
+    mask = (mask + (mask >> 4)) & 0x0F0F0F0F
+    return ((mask * 0x01010101) >> 24) & 0xFF
+
+
+@triton.jit
+def sort_rows(VALUES, PLACES, KEYS, size, margin, HAS_PLACES: tl.constexpr, TWICE: tl.constexpr, SIZE: tl.constexpr):
+    """Ascending keys of a row: the code of a value, and its position or its entry of ``PLACES`` in the lower bits.
+
+    With ``TWICE`` each value has two keys, the first one with the margin added.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    x = tl.arange(0, SIZE)
+    length = size
+    column = x
+    if TWICE:
+        length = 2 * size
+        column = tl.where(x < size, x, x - size)
+    value = tl.load(VALUES + row * size + column, mask=x < length, other=0.0)
+    low = column
+    if HAS_PLACES:
+        low = tl.load(PLACES + row * size + column, mask=x < length, other=0)
+    if TWICE:
+        raised = (value.to(tl.float32) + margin).to(VALUES.dtype.element_ty)
+        value = tl.where(x < size, raised, value)
+        low = tl.where(x < size, low, low | IS_SCORE)
+    key = (code_of(value.to(tl.float32)).to(tl.int64) << 32) | low.to(tl.int64)
+    key = tl.sort(tl.where(x < length, key, LAST))
+    tl.store(KEYS + row * length + x, key, mask=x < length)
+
+
+@triton.jit
+def find_bounds(KEYS, PLACES, BOUNDS, size, steps, alpha, WIDTH: tl.constexpr):
+    """For the sorted labels of a row: rank of each candidate, and how many labels it must not lie below, and above."""
+    row = tl.program_id(0).to(tl.int64)
+    x = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = x < size
+    keys = KEYS + row * size
+    key = tl.load(keys + x, mask=inside, other=0)
+    code = (key >> 32).to(tl.int32)
+    limit = code_of(number_of(code) + alpha)
+    high = tl.zeros([WIDTH], tl.int32)  # labels up to ours plus alpha
+    low = tl.zeros([WIDTH], tl.int32)  # labels that plus alpha lie below ours
+    for step in range(steps):
+        half = 1 << (steps - 1 - step)
+        probe = high + half
+        other = (tl.load(keys + probe - 1, mask=inside & (probe <= size), other=0) >> 32).to(tl.int32)
+        high = tl.where((probe <= size) & (other <= limit), probe, high)
+        probe = low + half
+        other = (tl.load(keys + probe - 1, mask=inside & (probe <= size), other=0) >> 32).to(tl.int32)
+        low = tl.where((probe <= size) & (code_of(number_of(other) + alpha) < code), probe, low)
+    tl.store(BOUNDS + row * size + x, (high.to(tl.int64) << 32) | low.to(tl.int64), mask=inside)
+    tl.store(PLACES + row * size + (key & BEFORE).to(tl.int32), x, mask=inside)
+
+
+@triton.jit
+def passed_below(SEEN, BEFORE_WORD, limit, inside):
+    """How many of the ranks that were passed lie below a limit."""
+    word = tl.load(SEEN + (limit >> 5), mask=inside, other=0)
+    before = tl.load(BEFORE_WORD + (limit >> 5), mask=inside, other=0)
+    return before + ones_in(word & ((1 << (limit & 31)) - 1))
+
+
+@triton.jit
+def count_pairs(
+    SCORES, KEYS, LABELS, BOUNDS, SEEN, PASSED, SLOPES, HINGES, TRIPLES, size, margin,
+    TWICE: tl.constexpr, STEP: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """Net count of each candidate of an anchor, its sum of hinges and its number of pairs that are compared.
+
+    A word of ``SEEN`` has one bit for each of 32 label ranks, ``PASSED`` the number of bits in the words before. With
+    ``TWICE`` the keys of scores and of scores plus margin have a table each, and each kind looks into the other's.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    length = size
+    tables = 1
+    if TWICE:
+        length = 2 * size
+        tables = 2
+    KEYS += row * length
+    SCORES += row * size
+    SLOPES += row * size
+    BOUNDS += row * size
+    LABELS += row * size
+    SEEN += row * tables * WORDS
+    PASSED += row * tables * WORDS
+    t = tl.arange(0, STEP)
+    w = tl.arange(0, WORDS)
+    earlier = t[None, :] < t[:, None]
+    hinges = tl.zeros([STEP], tl.float64)
+    triples = tl.zeros([STEP], tl.int64)
+    scores_before = 0
+    for start in range(0, length, STEP):
+        inside = start + t < length
+        key = tl.load(KEYS + start + t, mask=inside, other=0)
+        low_word = (key & BEFORE).to(tl.int32)
+        p = low_word & (IS_SCORE - 1)
+        kind = low_word >> 30
+        bounds = tl.load(BOUNDS + p, mask=inside, other=0)
+        high = (bounds >> 32).to(tl.int32)
+        low = (bounds & BEFORE).to(tl.int32)
+        if TWICE:
+            limit = tl.where(kind == 1, low, high)
+            table = (1 - kind) * WORDS
+            below = passed_below(SEEN + table, PASSED + table, limit, inside)
+            partner = earlier & (kind[None, :] != kind[:, None]) & inside[None, :]
+            below += tl.sum((partner & (p[None, :] < limit[:, None])).to(tl.int32), 1)
+            reach = scores_before + tl.sum(partner.to(tl.int32), 1)
+            too_high = tl.where(kind == 0, reach - below, 0)
+            net = tl.where(kind == 0, too_high, below - low)
+            scores_before += tl.sum((inside & (kind == 1)).to(tl.int32), 0)
+        else:
+            ours = earlier & inside[None, :]
+            below_high = passed_below(SEEN, PASSED, high, inside)
+            below_high += tl.sum((ours & (p[None, :] < high[:, None])).to(tl.int32), 1)
+            below_low = passed_below(SEEN, PASSED, low, inside)
+            below_low += tl.sum((ours & (p[None, :] < low[:, None])).to(tl.int32), 1)
+            too_high = start + t - below_high
+            net = too_high - low + below_low
+        candidate = (tl.load(LABELS + p, mask=inside, other=0) & BEFORE).to(tl.int32)
+        score = tl.load(SCORES + candidate, mask=inside, other=0.0).to(tl.float64)
+        hinges += tl.where(inside, score * net + margin * too_high, 0.0)
+        triples += tl.where(inside, low, 0).to(tl.int64)
+        if TWICE:
+            tl.atomic_add(SLOPES + candidate, net.to(tl.float32), mask=inside, sem="relaxed")
+        else:
+            tl.store(SLOPES + candidate, net.to(tl.float32), mask=inside)
+        tl.debug_barrier()  # all threads read before the tables change
+        tl.atomic_add(SEEN + kind * WORDS + (p >> 5), 1 << (p & 31), mask=inside, sem="relaxed")
+        tl.debug_barrier()
+        for table in range(tables):
+            ones = ones_in(tl.load(SEEN + table * WORDS + w))
+            tl.store(PASSED + table * WORDS + w, tl.cumsum(ones, 0) - ones)
+        tl.debug_barrier()
+    tl.store(HINGES + row, tl.sum(hinges, 0))
+    tl.store(TRIPLES + row, tl.sum(triples, 0) // tables)
+
+
+def rank_anchors(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Net counts of all anchors, float32, their hinges and the number of pairs that are compared; rows are anchors."""
+    size, device = scores.shape[1], scores.device
+    slopes = torch.zeros(scores.shape, device=device)
+    hinges = torch.empty(size, dtype=torch.float64, device=device)
+    triples = torch.empty(size, dtype=torch.int64, device=device)
+    tables, words = (2 if margin > 0 else 1), triton.next_power_of_2(size // 32 + 1)
+    step = max(1, _CELLS // size)
+    for first in range(0, size, step):
+        some = slice(first, first + step)
+        grades, values = labels[some], scores[some]
+        rows = len(values)
+        by_label = _sorted_keys(grades, None, 0.0)
+        places = torch.empty((rows, size), dtype=torch.int32, device=device)
+        bounds = torch.empty((rows, size), dtype=torch.int64, device=device)
+        find_bounds[rows, triton.cdiv(size, 256)](
+            by_label, places, bounds, size, size.bit_length(), alpha, 256, num_warps=4
+        )
+        keys = _sorted_keys(values, places, margin)
+        seen = torch.zeros((rows, tables, words), dtype=torch.int32, device=device)
+        count_pairs[rows,](
+            values, keys, by_label, bounds, seen, torch.zeros_like(seen), slopes[some], hinges[some], triples[some],
+            size, margin, tables == 2, _STEP, words, num_warps=_WARPS,
+        )  # fmt: skip
+    return slopes, hinges.sum(), triples.sum()
+
+
+def _sorted_keys(values: Tensor, places: Tensor | None, margin: float) -> Tensor:
+    """See :func:`sort_rows`; with a margin each value has two keys."""
+    rows, size = values.shape
+    width = triton.next_power_of_2(2 * size if margin > 0 else size)
+    if width <= SORTED_UP_TO:
+        keys = torch.empty((rows, 2 * size if margin > 0 else size), dtype=torch.int64, device=values.device)
+        sort_rows[rows,](
+            values, places, keys, size, margin, places is not None, margin > 0, width,
+            num_warps=min(32, max(1, width // 256)),
+        )  # fmt: skip
+        return keys
+    low = torch.arange(size, device=values.device) if places is None else places.long()
+    keys = (codes(values).long() << 32) | low
+    if margin > 0:
+        keys = torch.cat(((codes(values + margin).long() << 32) | low, keys | IS_SCORE.value), 1)
+    return keys.sort(1).values
