@@ -12,7 +12,7 @@ from scipy import stats
 
 from bcls.cli import main as cli
 from bcls.labels import caption_metrics as _java
-from bcls.labels.caption_metrics import cider_d, load_pair_scorer, ptb_tokens
+from bcls.labels.caption_metrics import CiderD, cider_d, load_pair_scorer, ptb_tokens
 from bcls.labels.quality import load_cxc
 
 pytest.importorskip("pycocoevalcap.cider.cider", reason='needs pip install "bcls[caption-metrics]"')
@@ -45,6 +45,19 @@ def test_cider_equals_the_published_code(words, seed):
         return  # the published code takes no corpus without a word
     _, expected = Cider().compute_score(gold, candidates)
     np.testing.assert_allclose(cider_d(words, owners, images, captions), expected, atol=1e-9)
+
+
+@given(words=st.lists(SENTENCES, min_size=1, max_size=12), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_cider_of_many_pairs_equals_that_of_each(words, seed):
+    """Also with captions that repeat a word or are empty, and images in any order or twice."""
+    draw = np.random.default_rng(seed)
+    owners = draw.integers(0, 4, len(words)) * 3
+    images, captions = draw.choice(owners, 3), draw.integers(0, len(words), 5)
+    expected = cider_d(words, owners, np.repeat(images, 5), np.tile(captions, 3)).reshape(3, 5)
+    found = CiderD(words, owners)(images, captions)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_cider_of_a_pair_does_not_depend_on_the_others():

@@ -1,14 +1,18 @@
 """Labels of a batch are those of :func:`bcls.labels.relevance`, whatever the precision around them."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 
+from bcls.labels.caption_metrics import load_pair_scorer
 from bcls.labels.relevance import relevance
 from bcls.training import batch_labels
-from bcls.training.batch_labels import BatchLabels
+from bcls.training.batch_labels import BatchLabels, CiderLabels
 
 CPU = torch.device("cpu")
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
 OWNER = np.array([0, 2, 1, 1, 0, 2, 2, 3, 1])
 
 
@@ -83,3 +87,16 @@ def test_embeddings_are_checked_for_every_device():
 def test_a_wrong_number_of_embeddings_is_refused():
     with pytest.raises(ValueError, match="9 rows"):
         BatchLabels(vectors()[:5], OWNER, "max", CPU)
+
+
+@needs_java
+def test_cider_labels_equal_the_scores_of_pairs():
+    pytest.importorskip("pycocoevalcap", reason='needs pip install "bcls[caption-metrics]"')
+    texts = ["A dog runs.", "Two cars", "a man, a man", "Two dogs run", "a dog", "cars", "A man runs.", "a", "man"]
+    captions = np.array([4, 1, 2, 7])
+    labels = CiderLabels(texts, OWNER, CPU)
+    made = labels(torch.from_numpy(captions))
+    scores = load_pair_scorer("cider").pair_scores(texts, OWNER, np.repeat(OWNER[captions], 4), np.tile(captions, 4))
+    assert made.dtype == torch.float32
+    assert not labels.on_device
+    np.testing.assert_allclose(made.numpy(), scores.reshape(4, 4), atol=1e-5)

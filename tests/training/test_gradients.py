@@ -54,6 +54,8 @@ def gradients(data, model, loss="bcls", *, training=False, aggregate="max", stre
     labels = BatchLabels(vectors, owner, aggregate, device)
     loader = replace(run.loader, labels=labels, streaming=streaming)
     run.parallel.train(training)
+    if run.accelerator.scaler is not None:  # its usual scale is close to the largest number of float16
+        run.accelerator.scaler = torch.amp.GradScaler(init_scale=16.0)
     seed_step(1, 2, 3)
     values = accumulate_gradients(run, criterion, list(loader.batches(run.plan(0)[0], 0)))
     named = {**dict(run.model.named_parameters()), **dict(criterion.named_parameters())}

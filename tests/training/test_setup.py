@@ -1,6 +1,7 @@
 """Set-up with real encoders: labels from a text encoder, images through a backbone."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,25 @@ def test_bcls_with_labels_of_a_text_encoder(tmp_path):
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["loss"] == pytest.approx(first["binary"] + first["continuous"])
     assert first["continuous"] > 0
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+def test_sam_with_labels_of_cider(tmp_path):
+    pytest.importorskip("pycocoevalcap", reason='needs pip install "bcls[caption-metrics]"')
+    data = make_data(tmp_path / "data")
+    changes = {"labels": "cider", "loss": {"name": "sam"}, "word_threshold": 1}
+    config = settings(data, tmp_path / "run", **changes, model={"name": "vsepp", "width": 8, "word_width": 4})
+    result = train(config)
+    assert "rsum" in result.best
+    assert "tau" not in result.best  # CIDEr-D has no vectors
+    first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["continuous"] > 0
+    with pytest.raises(
+        ValueError, match=r"`labels`: expected a text encoder: the loss 'bcls' takes labels in \[-1, 1\]"
+    ):
+        set_up(replace(config, loss={"name": "bcls"}))
+    with pytest.raises(ValueError, match="`best`: expected a recall where there are no labels of a text encoder"):
+        set_up(replace(config, best="tau"))
 
 
 @pytest.fixture

@@ -364,7 +364,7 @@ def gallery(summary: Summary, names: list[str], data: str, *, count: int = 20) -
 
     scores = [partial(score, folder, config) for folder, config in zip(folders, configs, strict=True)]
     ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
-    captions = shared.captions(split, configs[0].labels)
+    captions = shared.captions(split, configs[0].label_encoder)
     labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
     metrics = compare(split, ranks[0], ranks[1])
     return comparison_page(names, split, scores, ranks, metrics, labels=labels, count=count)

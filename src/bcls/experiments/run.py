@@ -141,10 +141,10 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
 
 
 def _noisy_labels(config: TrainConfig, dataset: Dataset, noise: float) -> NoisyLabels:
-    if config.labels == "none":
-        fail("noise", "a run with labels", "labels: none", "name a text encoder, such as minilm")
+    if not config.label_encoder:
+        fail("noise", "a run with labels", f"labels: {config.labels}", "name a text encoder, such as minilm")
     split = (dataset.without_quarantined() if config.skip_quarantined else dataset).split(config.train_split)
-    vectors, owner = np.asarray(cached_embeddings(split, config.labels)), split.image_of_caption
+    vectors, owner = np.asarray(cached_embeddings(split, config.label_encoder)), split.image_of_caption
     return NoisyLabels(vectors, owner, config.aggregate, start_accelerator(config).device, noise=noise)
 
 
@@ -199,9 +199,9 @@ class SharedData:
                 model.__dict__[name] = self._cached(side, model, getattr(model, name))
         return model
 
-    def captions(self, split: Dataset, encoder: str) -> CaptionVectors | None:
-        """Caption vectors of a label encoder, from the cache in the dataset's folder; ``None`` for ``"none"``."""
-        if encoder == "none":
+    def captions(self, split: Dataset, encoder: str | None) -> CaptionVectors | None:
+        """Caption vectors of a label encoder, from the cache in the dataset's folder; ``None`` without one."""
+        if encoder is None:
             return None
         key = encoder, _hash(caption.caption_id for caption in split.captions)
         if key not in self._captions:
@@ -293,7 +293,7 @@ def _metrics(
 
     split = shared.split(sweep.test_split if test else str(config.val_split), config)
     options: dict[str, Any] = {"folds": sweep.folds, "eccv": sweep.eccv} if test else {}
-    captions = shared.captions(split, config.labels)
+    captions = shared.captions(split, config.label_encoder)
     options["device"] = context.settings.device
     computed, ranks = metrics.split_metrics(split, scores(split, split.texts), captions, **options)
     _write_ranks(context.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)

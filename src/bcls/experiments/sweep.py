@@ -309,15 +309,17 @@ def _remove_unchosen(out: Path, tried: Sequence[PlannedRun], runs: Sequence[Plan
 
 def add_spread(out: Path, settings: SweepSettings, runs: Sequence[PlannedRun]) -> None:
     """Add the spread of similarities between captions of an image to ``sweep.json``; the paper sets alpha to it."""
-    if runs[0].settings["labels"] == "none" or not any(results.read_result(out, run) for run in runs):
+    from bcls.training.config import TrainConfig
+
+    encoder = TrainConfig(labels=runs[0].settings["labels"]).label_encoder
+    if encoder is None or not any(results.read_result(out, run) for run in runs):
         return
     from bcls.experiments.run import SharedData
     from bcls.labels.alpha import caption_spread
-    from bcls.training.config import TrainConfig
 
     shared = SharedData(settings.data, out / "shared")
     train = shared.split(runs[0].settings["train_split"], TrainConfig())
-    captions = shared.captions(train, runs[0].settings["labels"])
+    captions = shared.captions(train, encoder)
     if captions is not None and np.bincount(train.image_of_caption).max() > 1:
         results.add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
 

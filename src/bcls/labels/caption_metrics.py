@@ -149,6 +149,90 @@ def cider_d(
     return scores
 
 
+class CiderD:
+    r"""CIDEr-D of all pairs of some images and captions, equal to :func:`cider_d` and much faster.
+
+    The smaller of two counts is the number of levels t = 1, 2, ... that both reach. With a column for each n-gram and
+    level the clipped products of :func:`cider_d` are one product of sparse matrices.
+
+    Args:
+        words: Tokens of each caption.
+        image_of_caption: ``(C,)`` integers, the image of each caption.
+
+    Example:
+        >>> cider = CiderD([["a", "dog", "runs"], ["a", "dog"], ["two", "red", "cars"]], np.array([0, 0, 1]))
+        >>> cider(np.array([0, 1]), np.array([1, 2])).round(2)
+        array([[4.38, 0.  ],
+               [0.  , 7.5 ]], dtype=float32)
+    """
+
+    def __init__(self, words: Sequence[Sequence[str]], image_of_caption: Ids) -> None:
+        from scipy import sparse
+
+        lengths = np.array([len(sentence) for sentence in words], np.int64)
+        self._bigrams = np.maximum(lengths - 1, 0)
+        self._order = np.argsort(image_of_caption, kind="stable")
+        self._images, self._starts, self._counts = np.unique(
+            image_of_caption[self._order], return_index=True, return_counts=True
+        )
+        vocabulary: dict[str, int] = {}
+        tokens = np.array([vocabulary.setdefault(word, len(vocabulary)) for one in words for word in one], np.int64)
+        caption = np.repeat(np.arange(len(words)), lengths)
+        left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(tokens))  # tokens from here to the end
+        grams, columns = tokens.copy(), 0
+        parts: list[tuple[NDArray[Any], ...]] = [(tokens[:0], tokens[:0], np.empty(0), np.empty(0))]
+        for size in range(1, _LONGEST + 1):
+            here = np.flatnonzero(left >= size)  # where an n-gram begins
+            if not len(here):
+                break
+            if size > 1:
+                grams[here] = np.unique(grams[here] * len(vocabulary) + tokens[here + size - 1], return_inverse=True)[1]
+            part, width = self._levels(caption[here], grams[here], image_of_caption)
+            parts.append((part[0], part[1] + columns, *part[2:]))
+            columns += width
+        rows, places, candidates, references = (np.concatenate(one) for one in zip(*parts, strict=True))
+        shape = len(words), max(columns, 1)
+        self._candidates = sparse.csr_matrix((candidates, (rows, places)), shape)
+        self._references = sparse.csr_matrix((references, (rows, places)), shape)
+
+    def _levels(self, caption: Ids, grams: Ids, image_of_caption: Ids) -> tuple[tuple[NDArray[Any], ...], int]:
+        """Rows, columns and values in the two matrices for n-grams of one length, and the number of columns."""
+        number = int(grams.max()) + 1
+        pairs, counts = np.unique(caption * number + grams, return_counts=True)
+        rows, grams = pairs // number, pairs % number
+        images_with = np.bincount(np.unique(image_of_caption[rows] * number + grams) % number, minlength=number)
+        rarity = (np.log(len(self._images)) - np.log(images_with))[grams]
+        squares = np.bincount(rows, (counts * rarity) ** 2, len(self._bigrams))
+        candidates = rarity / np.sqrt(np.where(squares > 0, squares, np.inf))[rows]
+        each = np.repeat(np.arange(len(rows)), counts)
+        level = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
+        highest = int(counts.max())
+        entries = rows[each], grams[each] * highest + level, candidates[each], (counts * candidates)[each]
+        return entries, number * highest
+
+    def __call__(self, images: Ids, captions: Ids) -> NDArray[np.float32]:
+        """Score captions against images.
+
+        Args:
+            images: ``(I,)`` images that have captions.
+            captions: ``(P,)`` indices of ``words``.
+
+        Returns:
+            ``(I, P)`` scores, 0 to 10.
+        """
+        place = np.searchsorted(self._images, images)
+        counts, starts = self._counts[place], self._starts[place]
+        ends = np.cumsum(counts)
+        references = self._order[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)]
+        right = self._candidates[captions]
+        used = np.unique(right.indices)  # few of all columns, and a product takes time for each
+        shared = self._references[references][:, used] @ right[:, used].T
+        gap = (self._bigrams[references][:, None] - self._bigrams[captions]).astype(np.float64)
+        scores = 10.0 / _LONGEST * np.exp(-(gap**2) / (2 * _SIGMA**2)) * shared.toarray()
+        means: NDArray[np.float32] = (np.add.reduceat(scores, ends - counts) / counts[:, None]).astype(np.float32)
+        return means
+
+
 # Longest n-grams, and standard deviation of the length penalty in words.
 _LONGEST, _SIGMA = 4, 6.0
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bcls._core.errors import fail
-from bcls.training.config import Aggregate
+from bcls.labels.caption_metrics import CiderD, ptb_tokens
+from bcls.training.config import CIDER, Aggregate
 from bcls.training.memory import fits_in_memory
 
 #: Embeddings that are checked at once: they may be a mapped file that is larger than the memory.
@@ -169,6 +170,39 @@ class NoisyLabels(BatchLabels):
         images = self._images[chosen]
         noisy = (labels + self._noise[images[:, None], chosen]).clamp(-1, 1)
         return noisy.masked_fill(images[:, None] == images, 1.0)
+
+
+class CiderLabels:
+    """CIDEr-D of the captions of a batch with the captions of its images, ``(B, B)`` float32 from 0 to 10.
+
+    All captions of an image are references, the caption itself included. Document frequencies are those of ``texts``.
+
+    Args:
+        texts: C captions.
+        image_of_caption: ``(C,)`` index of each caption's image.
+        device: Device of the labels.
+
+    Raises:
+        ValueError: Java is missing.
+        MissingExtraError: ``pycocoevalcap`` is not installed.
+    """
+
+    #: Labels are computed on the CPU.
+    on_device = False
+
+    def __init__(self, texts: Sequence[str], image_of_caption: npt.NDArray[np.int64], device: torch.device) -> None:
+        self.device = device
+        self._images = image_of_caption
+        self._scores = CiderD([text.split() for text in ptb_tokens(CIDER, texts)], image_of_caption)
+
+    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Tensor:
+        """Labels of a batch: row i is the image of caption i, column j is caption j."""
+        chosen = torch.as_tensor(captions, dtype=torch.int64).cpu().numpy()
+        return torch.from_numpy(self._scores(self._images[chosen], chosen)).to(self.device)
+
+
+#: Makes the labels of a batch.
+LabelSource = BatchLabels | CiderLabels
 
 
 def _aggregate(references: Tensor, columns: Tensor, aggregate: str, real: Tensor) -> Tensor:

@@ -14,6 +14,9 @@ Aggregate = Literal["max", "mean", "paired"]
 #: Metrics of the validation split that `best` may name.
 ValidationMetric = Literal["rsum", "i2t_r1", "t2i_r1", "tau", "i2t_tau_a", "t2i_tau_a"]
 
+#: Value of `labels` for CIDEr-D of the captions, in place of a text encoder.
+CIDER = "cider"
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -33,7 +36,8 @@ class TrainConfig:
         skip_quarantined: Leave out the items that `bcls data check` put into quarantine.
         vocabulary: Vocabulary file for models that use one; by default it is built from the training captions.
         word_threshold: Smallest number of occurrences of a word that is in the vocabulary.
-        labels: Text encoder of the continuous labels; none for losses without labels.
+        labels: Text encoder of the continuous labels; cider for CIDEr-D, which only the loss sam takes; none for losses
+            without labels.
         aggregate: How labels combine the captions of an image: the maximum, the mean, or the sampled caption alone.
         unimodal_weight: Weight of the loss between items of one modality, the term `unimodal`; 0 for none. It needs
             labels, and a `dual` model with second heads (`--model.unimodal 512`). CUSA uses 0.5 for CLIP.
@@ -122,6 +126,11 @@ class TrainConfig:
     workers: int = 4
     seed: int = 1
 
+    @property
+    def label_encoder(self) -> str | None:
+        """Text encoder of the labels; ``None`` if there are no labels, or CIDEr-D, which has no vectors."""
+        return None if self.labels in {"none", CIDER} else self.labels
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values by name, for YAML and JSON."""
         return asdict(self)
@@ -193,10 +202,16 @@ def _check_together(config: TrainConfig) -> None:
     for name in ("model", "loss"):
         if "name" not in getattr(config, name):
             fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
+<<<<<<< HEAD
     if "tau" in config.best and config.labels == "none":
         fail("best", "a recall, since `labels` is none", config.best, "use rsum, or set `labels`")
     if config.unimodal_weight and config.labels == "none":
         fail("labels", "a text encoder: `unimodal_weight` learns from the embeddings of captions", "none", "use minilm")
+=======
+    if "tau" in config.best and not config.label_encoder:
+        expected = "a recall where there are no labels of a text encoder"
+        fail("best", expected, config.best, "use rsum, or set `labels` to an encoder such as minilm")
+>>>>>>> h/sam
     if config.patience is not None and config.val_split is None:
         fail("patience", "a validation split", "val_split: null", "set `val_split`, or leave patience out")
     if config.warm_negatives >= config.epochs:

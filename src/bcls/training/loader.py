@@ -22,7 +22,7 @@ from bcls.data.features import Features
 from bcls.data.images import random_view
 from bcls.evaluation.scores import LazyImages, lazy_images
 from bcls.models.padded import Padded
-from bcls.training.batch_labels import BatchLabels
+from bcls.training.batch_labels import LabelSource
 from bcls.training.memory import fits_in_memory
 from bcls.training.sampler import Indices, share_of_rank
 
@@ -269,7 +269,7 @@ class Loader:
     texts: CaptionInputs
     image_of_caption: Indices
     device: torch.device
-    labels: BatchLabels | None = None
+    labels: LabelSource | None = None
     rank: int = 0
     ranks: int = 1
     unimodal: bool = False

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -23,14 +24,23 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.evaluation.scores import lazy_images
 from bcls.labels.cache import cached_embeddings, fingerprint
+<<<<<<< HEAD
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
+=======
+from bcls.labels.caption_metrics import ptb_tokens
+from bcls.losses import RetrievalLoss
+>>>>>>> h/sam
 from bcls.models import build, check_features
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DETECTOR_REGIONS, model_config
 from bcls.models.padded import Padded
-from bcls.training.batch_labels import BatchLabels
+from bcls.training.batch_labels import BatchLabels, CiderLabels, LabelSource
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
+<<<<<<< HEAD
 from bcls.training.config import TrainConfig
+=======
+from bcls.training.config import CIDER, TrainConfig, check_config
+>>>>>>> h/sam
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.distributed import start_accelerator
 from bcls.training.loader import (
@@ -109,7 +119,7 @@ def set_up(
     model: RetrievalModel | None = None,
     dataset: Dataset | None = None,
     *,
-    labels: BatchLabels | None = None,
+    labels: LabelSource | None = None,
     show_progress: bool = True,
     dry_run: bool = False,
 ) -> TrainState:
@@ -151,18 +161,25 @@ def set_up(
     loss.to(device)
     groups, learned = model.parameter_groups(), list(loss.parameters())
     optimizer = make_optimizer({**groups, LOSS_GROUP: learned} if learned else groups, config, device)
+<<<<<<< HEAD
     if config.labels != "none" and (labels is None or val_split is not None):
         fingerprint(config.labels)  # raises if the text encoder is not available
+=======
+    if config.label_encoder:
+        fingerprint(config.label_encoder)  # raises if the text encoder is not available
+    elif config.labels == CIDER:
+        ptb_tokens(CIDER, ["a"])  # raises if a program is not available
+>>>>>>> h/sam
 
     # From here on encoders run.
     pool = ThreadPoolExecutor(config.workers, "bcls-read")
     inputs = train_split.of_images(train_split.image_ids[:_DRY_RUN_IMAGES]) if dry_run else train_split
     images = image_source(config, inputs, model, pool, training=True, show_progress=show_progress)
     texts = CaptionInputs(caption_inputs(inputs, model, show_progress=show_progress), device)
-    if labels is None and config.labels != "none" and not dry_run:
+    if labels is None and not dry_run:
         with accelerator.main_process_first():  # the main process embeds the captions if that was not done before
-            vectors = cached_embeddings(train_split, config.labels)
-        labels = BatchLabels(vectors, train_split.image_of_caption, config.aggregate, device)
+            vectors = cached_embeddings(train_split, config.label_encoder) if config.label_encoder else None
+        labels = make_labels(config, train_split, vectors, device)
     rank, ranks = accelerator.process_index, accelerator.num_processes
     unimodal = config.unimodal_weight > 0 and labels is not None
     loader = Loader(images, texts, inputs.image_of_caption, device, labels, rank, ranks, unimodal, config.streaming)
@@ -238,12 +255,24 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
         return build(parsed, vocabulary=vocabulary)
 
 
+def make_labels(
+    config: TrainConfig, split: Dataset, embeddings: npt.NDArray[Any] | None, device: torch.device
+) -> LabelSource | None:
+    """The labels of batches of a split: from embeddings of its captions, CIDEr-D, or none."""
+    if embeddings is not None:
+        return BatchLabels(embeddings, split.image_of_caption, config.aggregate, device)
+    return CiderLabels(split.texts, split.image_of_caption, device) if config.labels == CIDER else None
+
+
 def check_loss_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
-    """Check that a loss that needs continuous labels has them.
+    """Check that a loss that needs continuous labels has them, on its scale.
 
     Raises:
-        ValueError: It needs labels, and ``labels`` is none.
+        ValueError: It needs labels, and ``labels`` is none; or it needs them in [-1, 1], and they are CIDEr-D.
     """
+    if config.labels == CIDER and loss.bounded:
+        name = config.loss["name"]
+        fail("labels", f"a text encoder: the loss {name!r} takes labels in [-1, 1]", CIDER, "use minilm, or loss sam")
     if config.labels == "none":
         try:
             loss.terms(torch.eye(2))
@@ -326,7 +355,7 @@ def make_validation(
     if config.val_images is not None:
         split = split.of_images(split.image_ids[: config.val_images])
     owner = split.image_of_caption
-    vectors = None if config.labels == "none" else cached_embeddings(split, config.labels)
+    vectors = cached_embeddings(split, config.label_encoder) if config.label_encoder else None
     return Validation(
         image_source(config, split, model, pool, training=False, show_progress=show_progress).everything(),
         caption_inputs(split, model, show_progress=show_progress),
@@ -335,7 +364,7 @@ def make_validation(
         config.aggregate,
         # Independent of the run's seed, so that runs with different seeds are evaluated on the same batches.
         plan_epoch(owner, config.batch, seed=0, epoch=0, distinct=config.distinct),
-        None if vectors is None else BatchLabels(vectors, owner, config.aggregate, model.device),
+        make_labels(config, split, vectors, model.device),
     )
 
 

@@ -38,7 +38,7 @@ from bcls.data.dataset import Dataset
 from bcls.losses import check_now
 from bcls.models.base import RetrievalModel
 from bcls.training import run_folder
-from bcls.training.batch_labels import BatchLabels
+from bcls.training.batch_labels import LabelSource
 from bcls.training.checkpoint import (
     Progress,
     copy_weights,
@@ -66,7 +66,7 @@ def train(
     *,
     model: RetrievalModel | None = None,
     dataset: Dataset | None = None,
-    labels: BatchLabels | None = None,
+    labels: LabelSource | None = None,
     report: bool = True,
     show_progress: bool = True,
     save_seconds: float = 0.0,

@@ -14,7 +14,7 @@ from bcls.evaluation.recall import recalls
 from bcls.labels.relevance import relevance
 from bcls.models.base import RetrievalModel
 from bcls.models.padded import Padded
-from bcls.training.batch_labels import BatchLabels
+from bcls.training.batch_labels import LabelSource
 from bcls.training.sampler import Indices
 
 
@@ -38,7 +38,7 @@ class Validation:
     embeddings: npt.NDArray[Any] | None
     aggregate: str
     batches: list[Indices]
-    batch_labels: BatchLabels | None
+    batch_labels: LabelSource | None
 
     @cached_property
     def labels(self) -> npt.NDArray[np.float32] | None:
