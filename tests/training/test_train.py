@@ -24,11 +24,7 @@ from tests.training.factories import TinyModel, WordModel, captions_of, make_dat
         ({"clip": -1.0}, "`clip`"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"best": "rsmu"}, "did you mean 'rsum'"),
-<<<<<<< HEAD
-        ({"best": "tau"}, "a recall, since `labels` is none"),
-=======
         ({"best": "tau"}, "a recall where there are no labels of a text encoder"),
->>>>>>> h/sam
         ({"warm_negatives": 2}, "`warm_negatives`"),
         ({"patience": 1, "val_split": None}, "`patience`"),
         ({"loss": {"name": "bcls"}}, "`labels`"),

@@ -202,27 +202,29 @@ def _check_together(config: TrainConfig) -> None:
     for name in ("model", "loss"):
         if "name" not in getattr(config, name):
             fail(name, "a mapping with a `name`", getattr(config, name), f"for example `--{name}.name NAME`")
-<<<<<<< HEAD
-    if "tau" in config.best and config.labels == "none":
-        fail("best", "a recall, since `labels` is none", config.best, "use rsum, or set `labels`")
-    if config.unimodal_weight and config.labels == "none":
-        fail("labels", "a text encoder: `unimodal_weight` learns from the embeddings of captions", "none", "use minilm")
-=======
     if "tau" in config.best and not config.label_encoder:
         expected = "a recall where there are no labels of a text encoder"
         fail("best", expected, config.best, "use rsum, or set `labels` to an encoder such as minilm")
->>>>>>> h/sam
+    if config.unimodal_weight and not config.label_encoder:
+        expected = "a text encoder: `unimodal_weight` learns from the embeddings of captions"
+        fail("labels", expected, config.labels, "use minilm")
     if config.patience is not None and config.val_split is None:
         fail("patience", "a validation split", "val_split: null", "set `val_split`, or leave patience out")
     if config.warm_negatives >= config.epochs:
         fail("warm_negatives", f"fewer than the {config.epochs} epochs", config.warm_negatives, "1 or 2 are usual")
-    if config.streaming and config.aggregate == "mean":
+    if config.streaming:
+        _check_streaming(config)
+
+
+def _check_streaming(config: TrainConfig) -> None:
+    """Check the settings that ``streaming`` restricts, since neither scores nor labels are a matrix."""
+    if not config.label_encoder:
+        fail("labels", "a text encoder with --streaming", config.labels, "use minilm")
+    if config.aggregate == "mean":
         fail("aggregate", "max or paired with --streaming", "mean", "the loss makes these labels from embeddings")
-    if config.streaming and config.unimodal_weight:
-        fail("unimodal_weight", "0 with --streaming", config.unimodal_weight, "it needs matrices of batch x batch")
-    if config.streaming and config.warm_negatives:
-        hint = "leave one of them out: the sum over all negatives needs the matrix"
-        fail("warm_negatives", "0 with --streaming", config.warm_negatives, hint)
+    for key in ("unimodal_weight", "warm_negatives"):
+        if value := getattr(config, key):
+            fail(key, "0 with --streaming", value, "leave one of them out: it needs matrices of batch x batch")
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

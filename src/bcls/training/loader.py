@@ -22,7 +22,7 @@ from bcls.data.features import Features
 from bcls.data.images import random_view
 from bcls.evaluation.scores import LazyImages, lazy_images
 from bcls.models.padded import Padded
-from bcls.training.batch_labels import LabelSource
+from bcls.training.batch_labels import BatchLabels, LabelSource
 from bcls.training.memory import fits_in_memory
 from bcls.training.sampler import Indices, share_of_rank
 
@@ -302,7 +302,7 @@ class Loader:
     def _batch(self, whole: Indices, inputs: tuple[Padded, Padded]) -> Batch:
         images, texts = (one.to(self.device) for one in inputs)
         ids = torch.from_numpy(self.image_of_caption[whole]).to(self.device, non_blocking=True)
-        if self.labels is not None and self.streaming:
+        if self.streaming and isinstance(self.labels, BatchLabels):
             own = share_of_rank(whole, self.rank, self.ranks)
             return Batch(len(whole), images, texts, ids, None, label_inputs=self.labels.streaming_inputs(own))
         return Batch(len(whole), images, texts, ids, *self.labels_of(whole))
@@ -311,7 +311,9 @@ class Loader:
         """``relevance`` and ``unimodal`` of a batch of these captions."""
         if self.labels is None:
             return None, None
-        return self.labels(captions), self.labels.unimodal(captions) if self.unimodal else None
+        if self.unimodal and isinstance(self.labels, BatchLabels):
+            return self.labels(captions), self.labels.unimodal(captions)
+        return self.labels(captions), None
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,15 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.evaluation.scores import lazy_images
 from bcls.labels.cache import cached_embeddings, fingerprint
-<<<<<<< HEAD
-from bcls.losses import RetrievalLoss, StreamingBCLSLoss
-=======
 from bcls.labels.caption_metrics import ptb_tokens
-from bcls.losses import RetrievalLoss
->>>>>>> h/sam
+from bcls.losses import RetrievalLoss, StreamingBCLSLoss
 from bcls.models import build, check_features
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DETECTOR_REGIONS, model_config
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels, CiderLabels, LabelSource
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
-<<<<<<< HEAD
-from bcls.training.config import TrainConfig
-=======
-from bcls.training.config import CIDER, TrainConfig, check_config
->>>>>>> h/sam
+from bcls.training.config import CIDER, TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.distributed import start_accelerator
 from bcls.training.loader import (
@@ -161,15 +153,10 @@ def set_up(
     loss.to(device)
     groups, learned = model.parameter_groups(), list(loss.parameters())
     optimizer = make_optimizer({**groups, LOSS_GROUP: learned} if learned else groups, config, device)
-<<<<<<< HEAD
-    if config.labels != "none" and (labels is None or val_split is not None):
-        fingerprint(config.labels)  # raises if the text encoder is not available
-=======
-    if config.label_encoder:
+    if config.label_encoder and (labels is None or val_split is not None):
         fingerprint(config.label_encoder)  # raises if the text encoder is not available
-    elif config.labels == CIDER:
+    if config.labels == CIDER and labels is None:
         ptb_tokens(CIDER, ["a"])  # raises if a program is not available
->>>>>>> h/sam
 
     # From here on encoders run.
     pool = ThreadPoolExecutor(config.workers, "bcls-read")
