@@ -32,7 +32,7 @@ PACKAGES = ("losses", "evaluation")
 #: Modules of ``evaluation`` that read models, runs and files; the others are the metrics.
 NOT_METRICS = {"arrays", "evaluator", "pages", "scores", "tables"}
 #: Tests of modules with several test files.
-TESTS = {"graded": ("ndcg", "coherent", "ncs", "pmrp")}
+TESTS = {"graded": ("ndcg", "coherent", "ncs", "pmrp"), "inputs": ("inputs", "recall")}
 #: Tests of these are one file a property, for all modules together.
 THEMED = {"losses"}
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.toml")

@@ -47,6 +47,8 @@ def test_even_occurrences_have_no_skewness():
 def test_bad_arguments():
     with pytest.raises(ValueError, match="`k`: expected at most 2"):
         hubness(np.zeros((2, 3)), k=3)
+    with pytest.raises(ValueError, match="`similarity`: expected a matrix"):
+        hubness(np.zeros(3), k=1)
     with pytest.raises(ValueError, match="got nan in row 1"):
         hubness(np.array([[0.0], [np.nan]]), k=1)
 

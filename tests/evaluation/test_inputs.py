@@ -1,4 +1,4 @@
-"""Orders and top items of rows, and the import order of the package."""
+"""Orders and top items of rows, lists in messages, and the import order of the package."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata
 
-from bcls.evaluation.inputs import order_keys, top_items
+from bcls.evaluation.inputs import first_few, order_keys, top_items
 
 FEW = st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 0.5])
 
@@ -35,6 +35,10 @@ def test_many_items(k):
 def test_keys_are_ordered_and_equal_as_the_values_are(kind, values):
     ranks = rankdata(values, method="dense", axis=1)
     assert (rankdata(order_keys(values.astype(kind)), method="dense", axis=1) == ranks).all()
+
+
+def test_messages_list_three_items():
+    assert (first_few([7, 8, 9]), first_few("abcd")) == ("7, 8, 9", "a, b, c, ...")
 
 
 @pytest.mark.parametrize("name", ["kendall", "hubness"])

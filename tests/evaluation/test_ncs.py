@@ -71,6 +71,11 @@ def test_one_image_has_nothing_beyond_its_own():
     assert ncs(np.ones((1, 1)), np.ones((1, 1)), [0], ks=(5,), include_gold=True)["t2i_ncs5"] == pytest.approx(100.0)
 
 
+def test_the_usual_cut_offs():
+    metrics = ncs(np.eye(2), np.ones((2, 2)), [0, 1])
+    assert list(metrics) == [f"{side}_ncs{k}" for side in ("i2t", "t2i") for k in (1, 5, 10, 20, 30)]
+
+
 def test_a_gallery_of_value_zero_scores_zero():
     assert ncs(np.eye(3), np.zeros((3, 3)), [0, 1, 2], ks=(2,)) == {"i2t_ncs2": 0.0, "t2i_ncs2": 0.0}
 

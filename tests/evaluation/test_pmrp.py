@@ -77,6 +77,7 @@ def test_nothing_is_labelled_and_one_image():
         ({"codes": np.zeros((3, 4))}, "`codes`: expected a matrix of 2 rows"),
         ({"codes": np.full((2, 4), 0.5)}, "`codes`: expected 0 or 1"),
         ({"variant": "eccv5"}, "`variant`: expected one of 'pcme', 'eccv', 'eccv50'"),
+        ({"similarity": np.zeros(3)}, "`similarity`: expected a matrix"),
         ({"similarity": np.full((2, 3), np.nan)}, "got nan in row 0"),
         ({"image_of_caption": [0, 1]}, "`image_of_caption`"),
     ],

@@ -10,7 +10,15 @@ from hypothesis.extra.numpy import arrays
 from bcls.evaluation import inputs as _inputs
 from bcls.evaluation import recall as _ranks_on_device
 from bcls.evaluation.inputs import cores
-from bcls.evaluation.recall import best_targets, median_rank, query_ranks, recalls, recalls_from_ranks, shares_within
+from bcls.evaluation.recall import (
+    best_targets,
+    count_above,
+    median_rank,
+    query_ranks,
+    recalls,
+    recalls_from_ranks,
+    shares_within,
+)
 
 
 def by_sorting(similarity, image_of_caption, ks):
@@ -208,6 +216,17 @@ def test_targets_of_queries_with_and_without_gold_items():
     assert targets.item.tolist() == [-1, 4, -1, 2]
     assert targets.score.tolist() == [np.inf, 0.7, np.inf, -1.0]
     assert targets.exists().tolist() == [False, True, False, True]
+
+
+@pytest.mark.parametrize("rows", [slice(1, 3), np.array([0, 2])])
+def test_counts_within_some_rows_and_columns(rows):
+    scores, columns = np.random.default_rng(0).random((3, 7)), np.array([0, 2, 5])
+    of_images = best_targets(scores[:, 6], np.arange(3), np.full(3, 6), 3)
+    of_captions = best_targets(scores[1], np.arange(7), np.ones(7, dtype=np.int64), 7)
+    (by_image,), (by_caption,) = count_above(scores, rows, columns, [of_images], [of_captions])
+    part = scores[rows][:, columns]
+    assert by_image.tolist() == (part > scores[rows, 6, None]).sum(1).tolist()
+    assert by_caption.tolist() == (part > scores[1, columns]).sum(0).tolist()
 
 
 def test_cores_without_cpu_affinity(monkeypatch):

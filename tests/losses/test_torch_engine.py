@@ -149,6 +149,17 @@ def test_a_half_that_is_left_out_is_zero():
     assert matrix_loss(similarity, relevance, windows=sliding_windows()).binary == 0
 
 
+def test_labels_keep_their_precision():
+    similarity = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    relevance = torch.tensor([[1.0, -0.9000010192], [1.0, 1.0]], dtype=torch.float64)  # in float32 above its edge
+    value = matrix_loss(similarity, relevance, windows=sliding_windows()).continuous
+    reference = plain(KendallWindowLoss(reduction="sum"))(similarity.double(), relevance)
+    assert float(value) == pytest.approx(float(reference))
+    assert float(value) != pytest.approx(
+        float(matrix_loss(similarity, relevance.float(), windows=sliding_windows()).continuous)
+    )
+
+
 def test_second_derivative_is_refused():
     similarity, relevance = batch(8)
     leaf = similarity.requires_grad_()

@@ -30,6 +30,12 @@ def test_a_report_is_raised_once_after_waiting_for_the_gpu(gpu):
     assert not validation._REPORTS[CUDA].any()
 
 
+def test_the_first_cell_is_reported(gpu):
+    validation._REPORTS[CUDA][1] = 0
+    with pytest.raises(ValueError, match="got nan at row 0, column 0 in an earlier"):
+        check_now()
+
+
 def test_nothing_is_raised_while_a_graph_is_captured(gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     validation.raise_reported(CUDA)
