@@ -95,9 +95,8 @@ def count_pairs(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> 
 
 def _mapped(*matrices: Tensor) -> bool:
     """Whether ``torch.func.vmap`` maps over one of the matrices: it has no search in sorted rows."""
-    if torch.compiler.is_compiling():
-        return False
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(matrix) for matrix in matrices)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return not torch.compiler.is_compiling() and any(wrapped(matrix) for matrix in matrices)
 
 
 def _slices(size: int, step: int) -> Iterator[slice]:
