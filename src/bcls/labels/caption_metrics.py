@@ -92,7 +92,7 @@ class PairScorer:
         return scores
 
     def _run(self, program: Any, words: Sequence[str], image_of_caption: Ids, images: Ids, captions: Ids) -> Any:
-        own = [np.flatnonzero(image_of_caption == image) for image in images]
+        own = [np.flatnonzero(image_of_caption == image).tolist() for image in images]
         gold = {pair: [words[row] for row in rows] for pair, rows in enumerate(own)}
         _, found = program.compute_score(gold, {pair: [words[caption]] for pair, caption in enumerate(captions)})
         # NaN means that there is nothing in common.
