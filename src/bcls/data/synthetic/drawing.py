@@ -39,9 +39,9 @@ def draw_background(name: str, side: int, rng: Rng) -> Image.Image:
     Returns:
         A square RGB image.
     """
-    colours = _PALETTE["backgrounds"][name]
+    (sky_top, sky_low), (land_top, land_low) = _PALETTE["backgrounds"][name].values()
     horizon = round(side * float(rng.uniform(0.46, 0.54)))
-    rows = np.concatenate([np.linspace(*colours["sky"], horizon), np.linspace(*colours["land"], side - horizon)])
+    rows = np.concatenate([np.linspace(sky_top, sky_low, horizon), np.linspace(land_top, land_low, side - horizon)])
     rows += rng.uniform(-6.0, 6.0, size=3)
     column = Image.fromarray(np.clip(rows, 0, 255).astype(np.uint8)[:, None, :])
     image = column.resize((side, side), Image.Resampling.NEAREST)
