@@ -157,12 +157,9 @@ class TarStore:
         self._lock = ForkLock()
         self._members: dict[str, tuple[int, int]] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TarStore, (self.path,)
-
     def names(self) -> tuple[str, ...]:
         """Return the names of the image files, in the order of the archive."""
-        return tuple(name for name in self.members() if is_image_file(name))
+        return tuple(filter(is_image_file, self.members()))
 
     def read(self, name: str) -> bytes:
         """Return the contents of one member."""
