@@ -4,7 +4,6 @@ The gallery shows two configurations on the queries where they differ most, as F
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,15 @@ from numpy.typing import NDArray
 from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.arrays import read_npz
-from bcls.evaluation.evaluator import compare
-from bcls.evaluation.pages import PairLabels, comparison_page
-from bcls.evaluation.recall import query_ranks
-from bcls.evaluation.scores import score_model
 from bcls.evaluation.statistics import paired_test
 from bcls.experiments.claims import UNKNOWN, Claim, Finding, check_claims, paper_metrics
 from bcls.experiments.results import RANKS, RUNS
 from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, metric_cells
-from bcls.models import load
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
 from bcls.training.config import TrainConfig
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG
+from bcls.training.run_folder import CONFIG
 
 TITLE = "Experiments"
 LEDE = (
@@ -322,49 +316,28 @@ def _history_charts(summary: Summary) -> list[Block]:
     return charts
 
 
-def gallery(summary: Summary, names: list[str], data: str, *, count: int = 20) -> str:
-    """Render the page of two configurations of a sweep, from their first seeds.
-
-    The queries are those of the test split if the sweep was tested, else those of the validation split.
+def gallery_runs(summary: Summary, names: Sequence[str]) -> tuple[list[Path], TrainConfig]:
+    """Find the runs of two configurations of a sweep, those of their first seeds.
 
     Args:
         summary: The sweep, whose folder contains its runs.
         names: Two of its configurations.
-        data: Folder of the dataset.
-        count: Number of queries of each direction.
 
     Returns:
-        One HTML file.
+        The folders of the two runs, and the settings of the first one.
 
     Raises:
-        ValueError: There are no such configurations, or their models are missing.
+        ValueError: There are no such configurations, or their runs are missing.
     """
-    from bcls.experiments.run import SharedData  # imports torch, which a report does not need
-
     rows = {row.name: row for row in summary.rows if row.keys and not row.ensemble}
     for name in names:
         check_choice("--gallery", name, rows)
     if len(names) != 2:
         fail("--gallery", "two configurations of the sweep", f"{len(names)}", "for example --gallery Triplet-HN BCLS")
-    shared = SharedData(data, summary.folder / "shared")
     folders = [summary.folder / RUNS / rows[name].keys[min(rows[name].keys)] for name in names]
-    configs = []
-    for folder in folders:
-        settings = read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None
-        if not isinstance(settings, dict):
-            got = f"no settings in {folder / CONFIG}"
-            fail("--gallery", f"the runs of {summary.folder}", got, "use the folder that the sweep wrote")
-        configs.append(TrainConfig(**settings))
-    tested = summary.split == "test"
-    split = shared.split(summary.metadata["test_split"] if tested else str(configs[0].val_split), configs[0])
-
-    def score(folder: Path, config: TrainConfig) -> NDArray[np.float32]:
-        model = shared.lend(load(str(folder / CHECKPOINTS / BEST)))
-        return score_model(model, split, split.texts, config.features)
-
-    scores = [partial(score, folder, config) for folder, config in zip(folders, configs, strict=True)]
-    ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
-    captions = shared.captions(split, configs[0].label_encoder)
-    labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
-    metrics = compare(split, ranks[0], ranks[1])
-    return comparison_page(names, split, scores, ranks, metrics, labels=labels, count=count)
+    settings = [read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None for folder in folders]
+    if not all(isinstance(one, dict) for one in settings):
+        hint = "use the folder that the sweep wrote"
+        fail("--gallery", f"the runs of {summary.folder}", f"no settings in {folders[0]} or {folders[1]}", hint)
+    first: Any = settings[0]
+    return folders, TrainConfig(**first)
