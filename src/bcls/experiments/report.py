@@ -14,7 +14,7 @@ from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.statistics import paired_test
-from bcls.experiments.claims import UNKNOWN, Claim, Finding, check_claims, paper_metrics
+from bcls.experiments.claims import UNKNOWN, Claim, check_claims, paper_metrics
 from bcls.experiments.results import RANKS, RUNS
 from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, metric_cells
 from bcls.reports import blocks
@@ -172,14 +172,12 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
     if summary.trials:
         search = about["search"]
         tested = f", except for {summary.tested_trials}" if summary.tested_trials else ""
-        found.append(
-            Text(
-                f"Each configuration has its own best setting by validation {search['measure']}, from the same number "
-                f"of settings for each ({search['method']} search). Of the {summary.trials} runs of the search, those "
-                f"not chosen are not tested{tested}."
-            )
+        text = (
+            f"Each configuration has its own best setting by validation {search['measure']}, from the same number of "
+            f"settings for each ({search['method']} search). Of the {summary.trials} runs of the search, those not "
+            f"chosen are not tested{tested}."
         )
-        found.append(_search_table(summary))
+        found += [Text(text), _search_table(summary)]
     tests = _paired_table(summary)
     if tests is not None:
         found += [Text("Paired permutation tests over images, with the seeds averaged."), tests]
@@ -191,34 +189,23 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
 
 def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
     """Show the claims with their verdicts, rules and comparisons."""
-    found: list[Block] = [
-        Text(_RULE),
-        Table(["claim", "verdict"], [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims]),
-    ]
+    verdicts = Table(["claim", "verdict"], [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims])
+    found: list[Block] = [Text(_RULE), verdicts]
     reasons = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
     if reasons:
         found += [Text("Explanations, mainly of claims that are not held as they stand:"), Terms(reasons)]
     found += [Text("Comparisons that belong to each claim:"), Terms([(one.claim, one.rule) for one in claims])]
-    rows = [
-        [
-            one.claim,
-            finding.where,
-            finding.what,
-            f"{finding.difference:+.{_digits(finding)}f}",
-            "one seed" if finding.margin is None else f"{finding.margin:.{_digits(finding)}f}",
-            finding.verdict,
-        ]
-        for one in claims
-        for finding in one.findings
-    ]
+    rows = []
+    for one in claims:
+        for finding in one.findings:
+            # RSUM is a sum of percentages; all other metrics lie between -1 and 1.
+            digits = 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
+            margin = "one seed" if finding.margin is None else f"{finding.margin:.{digits}f}"
+            difference = f"{finding.difference:+.{digits}f}"
+            rows.append([one.claim, finding.where, finding.what, difference, margin, finding.verdict])
     if rows:
         found.append(Table.of_texts(["claim", "data, model", "comparison", "difference", "margin", "verdict"], rows))
     return Section("Claims of the paper", found)
-
-
-def _digits(finding: Finding) -> int:
-    """RSUM is a sum of percentages; all other metrics lie between -1 and 1."""
-    return 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
 
 
 def _search_table(summary: Summary) -> Table:
@@ -260,11 +247,10 @@ def _grid_charts(summary: Summary, summaries: Sequence[Summary]) -> list[Block]:
     for metric in ("rsum", "tau"):
         drawn: dict[str, list[tuple[float, float]]] = {}
         for row in summary.rows:
-            mean = _mean(summary, row, metric)
-            if mean is not None and isinstance(row.point.get(key), int | float):
-                drawn.setdefault(_line_name(summary, row), []).append((float(row.point[key]), mean))
-        lines = [ChartLine(name, sorted(points)) for name, points in drawn.items()]
-        lines = [line for line in lines if len(line.points) > 1]
+            value, mean = row.point.get(key), _mean(summary, row, metric)
+            if mean is not None and isinstance(value, int | float):
+                drawn.setdefault(_line_name(summary, row), []).append((float(value), mean))
+        lines = [ChartLine(name, sorted(points)) for name, points in drawn.items() if len(points) > 1]
         if lines:
             levels = _level_lines(summary, summaries, metric) if key in {"loss.alpha", "loss.beta"} else []
             name = key.rpartition(".")[2]

@@ -139,18 +139,18 @@ def summarize(folder: str | Path) -> Summary:
     if len(runs) < len(lines) and not metadata.get("search"):
         remedy = "run the sweep again: finished runs are kept"
         fail(str(Path(folder) / SWEEP), "`search`, since there are trials", "none", remedy)
-    names = dict.fromkeys(line["name"] for line in runs)
-    order = {name: place for place, name in enumerate(metadata["rows"])}
+    names, order = dict.fromkeys(line["name"] for line in runs), metadata["rows"]
     rows = [_row(metadata, name, [line for line in runs if line["name"] == name]) for name in names]
-    rows.sort(key=lambda row: order.get(row.row, len(order)))
+    rows.sort(key=lambda row: order.index(row.row) if row.row in order else len(order))
+    chosen = {run["key"] for run in runs}
     return Summary(
         Path(folder),
         metadata,
         rows,
-        len(lines) - len(runs),
-        sum("test" in line for line in lines if line["key"] not in {run["key"] for run in runs}),
-        sorted({line["revision"] for line in lines if line.get("revision")}),
-        sum(line.get("seconds", 0.0) for line in {line["key"]: line for line in lines}.values()),
+        trials=len(lines) - len(runs),
+        tested_trials=sum("test" in line for line in lines if line["key"] not in chosen),
+        commits=sorted({line["revision"] for line in lines if line.get("revision")}),
+        seconds=sum({line["key"]: line.get("seconds", 0.0) for line in lines}.values()),
     )
 
 
