@@ -1,6 +1,6 @@
 """Metrics of the runs of a sweep: retrieval, agreement with labels and humans, and the training history."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,11 +168,10 @@ def read_judgements(folder: str | Path, dataset: "Dataset", choice: Path | None)
     """
     found = {name: read(Path(folder) / file) for name, (file, read, _) in _FILES.items()}
     captions: dict[str, str] = {}
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for caption in dataset.captions:
-        turn = seen.get(caption.image_id, 0)
-        seen[caption.image_id] = turn + 1
-        captions[f"{caption.image_id}#{turn}"] = caption.text
+        captions[f"{caption.image_id}#{seen[caption.image_id]}"] = caption.text
+        seen[caption.image_id] += 1
     photos = sorted({photo for rows in found.values() for photo in rows.photos.tolist()})
     ids = sorted({caption for rows in found.values() for caption in rows.caption_ids.tolist()})
     unknown = [one for one in photos if one not in seen] + [one for one in ids if one not in captions]
