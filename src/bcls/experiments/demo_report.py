@@ -2,6 +2,7 @@
 
 import math
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -105,11 +106,11 @@ class DemoRun:
 
 def summary(runs: Iterable[DemoRun]) -> dict[str, dict[str, Spread]]:
     """Compute mean and deviation of every test metric for every loss that has runs, in the order of :data:`LOSSES`."""
-    runs = list(runs)
+    tests: dict[str, list[dict[str, float]]] = {loss: [] for loss in LOSSES}
+    for run in runs:
+        tests[run.loss].append(run.test)
     return {
-        loss: {key: spread([run.test[key] for run in runs if run.loss == loss]) for key, _, _ in METRICS}
-        for loss in LOSSES
-        if any(run.loss == loss for run in runs)
+        loss: {key: spread([test[key] for test in own]) for key, _, _ in METRICS} for loss, own in tests.items() if own
     }
 
 
@@ -363,12 +364,11 @@ def _chart(key: str, runs: Sequence[DemoRun]) -> ChartImage | None:
 
 def _seeds(runs: Sequence[DemoRun]) -> str:
     """Write the number of seeds, of each loss if they differ."""
-    counts = {loss: sum(run.loss == loss for run in runs) for loss in summary(runs)}
-    if len(set(counts.values())) > 1:
-        each = ", ".join(f"{LOSSES[loss]} {count}" for loss, count in counts.items())
-        return f"{min(counts.values())} to {max(counts.values())} seeds ({each})"
-    count = next(iter(counts.values()))
-    return "one seed" if count == 1 else f"{count} seeds"
+    counts = Counter(LOSSES[run.loss] for run in sorted(runs, key=lambda run: [*LOSSES].index(run.loss)))
+    least, most = min(counts.values()), max(counts.values())
+    if least < most:
+        return f"{least} to {most} seeds ({', '.join(f'{name} {count}' for name, count in counts.items())})"
+    return "one seed" if most == 1 else f"{most} seeds"
 
 
 def _join(words: Iterable[str]) -> str:

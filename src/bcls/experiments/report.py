@@ -34,26 +34,21 @@ _RULE = (
     "and inconclusive in between or with one seed. A claim is held if all of its comparisons are held, partly held if "
     "some are, not held if none is and at least one is contradicted, and inconclusive otherwise."
 )
-
-
+_GRADED = {"tau": "tau-a", "tau_b": "tau-b", "ndcg": "nDCG", "i2t_cs100": "i2t CS@100", "t2i_cs100": "t2i CS@100"}
+_PEOPLE = {"judged_{}_tau_{}": "{} tau-{}", "report_{}_tau_{}": "{}, 300", "choice_{}_tau_{}": "{}, 200"}
 _ECCV = {"map_at_r": "mAP@R", "rprecision": "R-P", "r1": "R@1"}
 #: Metrics of the tables in their order. Columns without any value are left out.
 COLUMNS: tuple[MetricColumn, ...] = (
     *((f"{way}_r{k}", f"{way} R@{k}", 1) for way in ("i2t", "t2i") for k in (1, 5, 10)),
     ("rsum", "RSUM", 1),
     ("fold_rsum", "RSUM, folds", 1),
-    ("tau", "tau-a", 3),
-    ("tau_b", "tau-b", 3),
-    ("ndcg", "nDCG", 3),
-    ("i2t_cs100", "i2t CS@100", 3),
-    ("t2i_cs100", "t2i CS@100", 3),
+    *((key, heading, 3) for key, heading in _GRADED.items()),
     ("true_tau", "true tau", 3),
-    ("judged_expert_tau_c", "expert tau-c", 3),
-    ("report_expert_tau_c", "expert, 300", 3),
-    ("choice_expert_tau_c", "expert, 200", 3),
-    ("judged_crowd_tau_b", "crowd tau-b", 3),
-    ("report_crowd_tau_b", "crowd, 300", 3),
-    ("choice_crowd_tau_b", "crowd, 200", 3),
+    *(
+        (key.format(*who), heading.format(*who), 3)
+        for who in (("expert", "c"), ("crowd", "b"))
+        for key, heading in _PEOPLE.items()
+    ),
     *((f"eccv_{key}_{way}", f"ECCV {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
 )
 #: Losses in the charts of convergence.

@@ -174,23 +174,20 @@ def metric_cells(columns: Sequence[MetricColumn], rows: Sequence[Mapping[str, Sp
 
 def _row(metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
     first, good = lines[0], [line for line in lines if "failed" not in line]
+    settings = first["settings"]
     return SummaryRow(
         sweep=metadata["name"],
-        row=first["row"],
-        name=name if first["ensemble"] else _with_sampling(name, first["settings"]["loss"]),
-        dataset=first["dataset"],
-        model=first["settings"]["model"]["name"],
-        loss=first["settings"]["loss"],
-        point=first["point"],
-        noise=first["noise"],
+        name=name if first["ensemble"] else _with_sampling(name, settings["loss"]),
+        model=settings["model"]["name"],
+        loss=settings["loss"],
         paper=first.get("paper") or {},
         validation=_spreads(line["validation"] for line in good),
         # A mean over the tested seeds alone would not be comparable with the validation mean over all seeds.
         test=_spreads(line["test"] for line in good) if good and all("test" in line for line in good) else {},
         histories=[line["history"] for line in good if "history" in line],
         keys={line["seed"]: line["key"] for line in good},
-        ensemble=first["ensemble"],
         failed=len(lines) - len(good),
+        **{key: first[key] for key in ("row", "dataset", "point", "noise", "ensemble")},
     )
 
 
