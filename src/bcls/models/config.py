@@ -340,7 +340,9 @@ def check_feature_shape(
     """
     limit = DETECTOR_REGIONS if regions == DETECTOR_REGIONS else None
     vectors, sets = f"(N, {width})", f"(N, {limit or 'R'}, {width})"
-    expected = {(2,): f"vectors {vectors}", (3,): f"regions {sets}"}.get(axes, f"features {vectors} or {sets}")
+    expected = f"features {vectors} or {sets}"
+    if len(axes) == 1:
+        expected = f"vectors {vectors}" if axes == (2,) else f"regions {sets}"
     if axes == (3,) and len(shape) == 2:
         hint = "extract regions with `bcls data features --regions`, or train a model for global vectors such as vsepp"
         fail(argument, expected, f"{tuple(shape)}, global vectors", hint)
