@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bcls.cli.arguments import parse
+from bcls.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ def test_flags_are_accepted_with_hyphens_and_with_underscores():
     assert parse("command", "", Flags, ["--no_dry_run"]) == Flags()
     with pytest.raises(ValueError, match="--no-such"):
         parse("command", "", Flags, ["--no-such"])
+
+
+def test_dotted_flags_are_accepted_with_hyphens_and_with_underscores():
+    for flag in ("--model.similarity-width", "--model.similarity_width"):
+        parsed = parse("train", "", TrainConfig, ["--model.name", "saf", flag, "8"])
+        assert parsed.model == {"name": "saf", "similarity_width": 8}
 
 
 def test_a_name_of_one_letter_has_a_short_flag():

@@ -218,12 +218,16 @@ def _extract(words: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
 
 
 def _hyphenated(word: str, flags: Sequence[str]) -> str:
-    """A known flag with hyphens in place of underscores; any other argument unchanged.
+    """A known flag with hyphens in place of underscores, a dotted key as the settings spell it, or the word unchanged.
 
     Example:
         >>> _hyphenated("--dry_run", ["dry-run"]), _hyphenated("--no_cache=a_b", ["cache"]), _hyphenated("--a_b", [])
         ('--dry-run', '--no-cache=a_b', '--a_b')
+        >>> _hyphenated("--loss.triplet-sn.learn-it=a-b", ["loss"])  # names of losses have hyphens
+        '--loss.triplet-sn.learn_it=a-b'
     """
+    if dotted := re.match(r"(--[\w.-]+\.)([\w-]+)(.*)", word, re.DOTALL):
+        return f"{dotted[1]}{dotted[2].replace('-', '_')}{dotted[3]}"
     match = re.match(r"--([\w-]+)(.*)", word, re.DOTALL)
     name = match[1].replace("_", "-") if match else ""
     return f"--{name}{match[2]}" if match and (name in flags or name.removeprefix("no-") in flags) else word
