@@ -21,6 +21,7 @@ from bcls.losses import (
 )
 from bcls.losses._torch import mining
 from bcls.losses.base import check_batch
+from tests.losses.test_graded import GRADED
 from tests.losses.test_modes import NAMES
 
 EYE = torch.eye(3)
@@ -43,9 +44,10 @@ PAIRWISE = {
         (torch.tensor([[0.0, 1.0], [-torch.inf, 0.0]]), "got -inf at row 1, column 0"),
     ],
 )
-def test_similarity(similarity, says):
+@pytest.mark.parametrize("name", ["triplet", "smooth-ap"])
+def test_similarity(name, similarity, says):
     with pytest.raises(ValueError, match=says):
-        TripletLoss()(similarity)
+        from_name(name)(similarity)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +63,12 @@ def test_similarity(similarity, says):
         (None, "`relevance`: expected .* got None; this loss learns from continuous labels"),
     ],
 )
-@pytest.mark.parametrize("loss", [KendallLoss(), BCLSLoss(), LadderLoss()])
-def test_relevance(loss, relevance, says):
+@pytest.mark.parametrize("name", ["kendall", "bcls", "ladder", *GRADED])
+def test_relevance(name, relevance, says):
+    if relevance is None and name in {"smooth-ap", "recall"}:
+        pytest.skip("the match alone is enough")
     with pytest.raises(ValueError, match=says):
-        loss(EYE, relevance)
+        from_name(name)(EYE, relevance)
 
 
 def test_more_than_rounding_is_not_forgiven():
