@@ -17,8 +17,13 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from bcls._core.errors import fail, reason_of
 from bcls._core.locks import ForkLock
 
-#: Extensions of image files.
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+_EXTENSIONS = (
+    "jpg jpeg jpe jfif mpo png apng webp gif bmp dib tif tiff ppm pgm pbm pnm pfm jp2 j2k j2c jpc jpf jpx avif avifs "
+    "heic heif hif blp dds fits fli flc icns ico msp pcx psd qoi sgi ras xbm xpm tga "
+    "3fr arw cr2 cr3 dng erf iiq kdc mef mos nef nrw orf pef raf rw2 rwl sr2 srf srw x3f"
+)
+#: Extensions of image files: formats that Pillow decodes, HEIC, and RAW files of cameras.
+SUFFIXES = frozenset(f".{one}" for one in _EXTENSIONS.split())
 #: Largest size of an image file in bytes; larger ones are refused without reading them.
 MAX_BYTES = 256 * 2**20
 #: Errors of the standard library for damaged archives, in addition to its own classes.
@@ -92,8 +97,14 @@ class FolderStore:
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
         file = self.path / check_member(str(self.path), name)
-        check_size(str(self.path), name, file.stat().st_size)
-        return file.read_bytes()
+        # Without waiting for the other end of a named pipe.
+        opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(opened, "rb") as content:
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode):
+                fail(f"{self.path}: {name}", "a regular file", "a pipe, device or folder", "remove it")
+            check_size(str(self.path), name, found.st_size)
+            return content.read()
 
 
 class ZipStore:

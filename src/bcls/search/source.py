@@ -1,7 +1,6 @@
 """Photo sources of an index (folder, zip, tar or dataset), caption files beside photos, and EXIF data."""
 
 import hashlib
-import io
 import json
 import math
 from collections import Counter
@@ -14,12 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image
+from PIL import ExifTags
 
 from bcls._core.errors import fail
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.image_files import ImageStore, open_store
-from bcls.data.images import FORMATS
+from bcls.data.images import open_image
 from bcls.data.records import FORMAT, MANIFEST_FILE
 from bcls.data.text_files import read_json
 
@@ -286,7 +285,7 @@ def read_exif(content: bytes) -> ExifInfo:
         ExifInfo(date=None, latitude=None, longitude=None)
     """
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with open_image(content, "a photo") as image:
             exif = image.getexif()
             if not exif:
                 return ExifInfo()
