@@ -36,8 +36,8 @@ class ImageStore(Protocol):
 
     path: Path
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the image files, in the order of the archive, sorted for a folder."""
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the names of the image files, or of all files, in the order of the archive, sorted for a folder."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -81,8 +81,8 @@ class FolderStore:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def names(self) -> tuple[str, ...]:
-        """Return the sorted names of the image files; links to folders are not followed.
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the sorted names of the image files, or of all files; links to folders are not followed.
 
         Raises:
             OSError: A folder cannot be listed. Its images would otherwise look deleted.
@@ -91,7 +91,7 @@ class FolderStore:
         for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=False):
             folders[:] = [one for one in folders if not one.startswith(".")]
             base = Path(folder).relative_to(self.path)
-            found += [(base / file).as_posix() for file in files if is_image_file(file)]
+            found += [(base / file).as_posix() for file in files if is_image_file(file) or not images]
         return tuple(sorted(found))
 
     def read(self, name: str) -> bytes:
@@ -122,10 +122,11 @@ class ZipStore:
         if self._open:
             self._open[1].close()
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the image files, in the order of the archive."""
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the names of the image files, or of all files, in the order of the archive."""
         with self._lock:
-            return tuple(info.filename for info in self._archive().infolist() if is_image_file(info.filename))
+            names = [info.filename for info in self._archive().infolist() if not info.is_dir()]
+        return tuple(name for name in names if is_image_file(name) or not images)
 
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
@@ -171,9 +172,9 @@ class TarStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return TarStore, (self.path,)
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the image files, in the order of the archive."""
-        return tuple(name for name in self.members() if is_image_file(name))
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the names of the image files, or of all files, in the order of the archive."""
+        return tuple(name for name in self.members() if is_image_file(name) or not images)
 
     def read(self, name: str) -> bytes:
         """Return the contents of one member."""
