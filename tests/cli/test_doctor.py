@@ -33,6 +33,8 @@ def write_dist_info(folder, version="0.1.0.dev0", requires=(), files=()):
     (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires)]) + "\n")
     rows = []
     for name, content in files:
+        (folder / name).parent.mkdir()
+        (folder / name).write_bytes(content)  # files that do not exist are not listed from Python 3.12 on
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
         rows.append(f"{name},sha256={digest},{len(content)}\n")
     (info / "RECORD").write_text("".join(rows))
@@ -229,8 +231,7 @@ def test_disk_does_not_name_the_folders(tmp_path, monkeypatch):
 def photo(monkeypatch):
     """A file of the package in place of the model's weights."""
     monkeypatch.setattr(doctor, "PHOTO", "__main__.py")
-    with doctor.resources.as_file(doctor.resources.files("bcls")) as folder:
-        return (folder / "__main__.py").read_bytes()
+    return (Path(bcls.__file__).parent / "__main__.py").read_bytes()
 
 
 def test_other_weights_are_a_problem(monkeypatch):
@@ -340,6 +341,5 @@ def test_missing_extra_is_not_a_problem():
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_self_test_on_a_gpu():
-    assert doctor.check_kernels()
-    assert doctor.check_loss("cuda")
+    assert doctor.check_loss("cuda").endswith("(fused kernels)")
     assert doctor.check_training("cuda")

@@ -10,7 +10,7 @@ import pytest
 from bcls._core import progress as _progress
 from bcls._core.errors import check_choice, check_number, check_numbers, check_whole
 from bcls._core.files import user_path, write_whole
-from bcls._core.locks import FolderInUseError, _owner, lock_folder
+from bcls._core.locks import FolderInUseError, lock_folder
 from bcls._core.progress import progress
 
 
@@ -90,18 +90,6 @@ def test_whole_numbers(value):
         check_whole("n", value, least=1)
 
 
-def test_a_file_is_locked_by_one_process_at_a_time(tmp_path):
-    from bcls._core.files import take
-
-    path = tmp_path / ".lock"
-    with path.open("a+") as first:
-        assert take(first) is None
-        with path.open("a+") as second:
-            assert take(second) == f"process {os.getpid()}"
-    with path.open("a+") as third:
-        assert take(third, wait=True) is None
-
-
 def test_a_folder_is_locked_by_one_process_at_a_time(tmp_path):
     with lock_folder(tmp_path / "new"):
         message = rf"`out`: expected .*, got {re.escape(str(tmp_path))}/new, in use by process {os.getpid()}; wait"
@@ -113,10 +101,11 @@ def test_a_folder_is_locked_by_one_process_at_a_time(tmp_path):
         assert (tmp_path / "new" / ".lock").read_text() == f"process {os.getpid()}\n"
 
 
-def test_an_unreadable_lock_is_held_by_another_process(tmp_path):
-    assert _owner(tmp_path / "missing") == "another process"
-    (tmp_path / "empty").touch()
-    assert _owner(tmp_path / "empty") == "another process"
+def test_a_lock_without_an_owner_is_held_by_another_process(tmp_path):
+    with lock_folder(tmp_path):
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(FolderInUseError, match="in use by another process"), lock_folder(tmp_path):
+            pass
 
 
 def test_the_home_of_an_unknown_user_is_kept(monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ from scipy import stats
 
 from bcls.cli import main as cli
 from bcls.labels import caption_metrics as _java
-from bcls.labels.caption_metrics import CiderD, cider_d, load_pair_scorer, ptb_tokens
+from bcls.labels.caption_metrics import CiderD, load_pair_scorer, ptb_tokens
 from bcls.labels.quality import load_cxc
 
 pytest.importorskip("pycocoevalcap.cider.cider", reason='needs pip install "bcls[caption-metrics]"')
@@ -44,7 +44,7 @@ def test_cider_equals_the_published_code(words, seed):
     if not any(sentence for group in gold.values() for line in group for sentence in line):
         return  # the published code takes no corpus without a word
     _, expected = Cider().compute_score(gold, candidates)
-    np.testing.assert_allclose(cider_d(words, owners, images, captions), expected, atol=1e-9)
+    np.testing.assert_allclose(CiderD(words, owners).pairs(images, captions), expected, atol=1e-9)
 
 
 @given(words=st.lists(SENTENCES, min_size=1, max_size=12), seed=st.integers(0, 99))
@@ -54,8 +54,9 @@ def test_cider_of_many_pairs_equals_that_of_each(words, seed):
     draw = np.random.default_rng(seed)
     owners = draw.integers(0, 4, len(words)) * 3
     images, captions = draw.choice(owners, 3), draw.integers(0, len(words), 5)
-    expected = cider_d(words, owners, np.repeat(images, 5), np.tile(captions, 3)).reshape(3, 5)
-    found = CiderD(words, owners)(images, captions)
+    cider = CiderD(words, owners)
+    expected = cider.pairs(np.repeat(images, 5), np.tile(captions, 3)).reshape(3, 5)
+    found = cider(images, captions)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -63,10 +64,11 @@ def test_cider_of_many_pairs_equals_that_of_each(words, seed):
 def test_cider_of_a_pair_does_not_depend_on_the_others():
     words = [text.lower().split() for text in TEXTS]
     images, captions = np.repeat(np.arange(3), 6), np.tile(np.arange(6), 3)
-    together = cider_d(words, OWNERS, images, captions)
-    alone = [cider_d(words, OWNERS, images[[k]], captions[[k]])[0] for k in range(18)]
+    cider = CiderD(words, OWNERS)
+    together = cider.pairs(images, captions)
+    alone = [cider.pairs(images[[k]], captions[[k]])[0] for k in range(18)]
     np.testing.assert_allclose(together, alone)
-    assert cider_d(words, OWNERS, images[:0], captions[:0]).shape == (0,)
+    assert cider.pairs(images[:0], captions[:0]).shape == (0,)
 
 
 @needs_java

@@ -5,10 +5,10 @@ import torch
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from bcls.losses import KendallWindowLoss, LadderLoss, from_name, validation, without_kernels
+from bcls.losses import KendallWindowLoss, from_name, validation, without_kernels
 from bcls.losses.backends import triton_runs_on
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import ROUNDING, SoftNegatives, rungs, sliding_windows
+from bcls.losses.windows import ROUNDING, SoftNegatives, sliding_windows
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -77,19 +77,6 @@ def step(loss, *leaves):
 def assert_same(ours, theirs, rtol=1e-5, atol=1e-6):
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.float(), other.float(), rtol=rtol, atol=atol)
-
-
-def check_rungs(size, with_ids, device="cpu"):
-    """The thresholds of the ladder loss against the plain loss, with labels on a threshold."""
-    similarity, relevance = batch(size, device=device)
-    relevance[0] = 0.25
-    ids = ids_of(size, device=device) if with_ids else None
-    windows = rungs((0.1, 0.25, 0.5), (0.02, 0.0, 0.3), (0.25, 1.0, 0.5), scale=1 / size)
-    reference = plain(LadderLoss((0.1, 0.25, 0.5), (0.2, 0.02, 0.0, 0.3), (0.25, 1.0, 0.5)).terms)
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, image_ids=ids, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance, image_ids=ids)["continuous"], similarity),
-    )
 
 
 def check_valid_windows_alone(size, beta=0.1, device="cpu"):

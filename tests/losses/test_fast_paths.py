@@ -5,8 +5,7 @@ import torch
 
 from bcls.losses import AdaptiveLadderLoss, KendallLoss, KendallWindowLoss, LadderLoss
 from bcls.losses._torch import mining, pairs
-from bcls.losses._torch.mining import empty_windows
-from bcls.losses._torch.pairs import count_by_prefix, count_in_blocks
+from bcls.losses._torch.pairs import count_by_windows, count_in_blocks
 from tests.losses.factories import batch, value_and_gradient
 from tests.reference.window_loop import loop_over_windows
 
@@ -63,11 +62,11 @@ def test_runs_equal_all_pairs(monkeypatch, arguments, tied):
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 32, 33, 70])
-def test_prefix_counts_equal_blocks(size, tied):
+def test_counts_by_windows_equal_blocks(size, tied):
     similarity, relevance = batch(size, seed=size, dtype=torch.float64, tied=tied)
-    reach = (relevance * 10).long()
+    reach = (relevance * 10).long() + 10
     plain = count_in_blocks(similarity, reach, reach + 2, 0.0, graded=True)
-    fast = count_by_prefix(similarity, reach, reach + 2)
+    fast = count_by_windows(similarity, reach, reach + 2, 20)
     assert torch.equal(fast.net, plain.net)
     torch.testing.assert_close(fast.hinges, plain.hinges, rtol=1e-12, atol=1e-12)
 
@@ -76,9 +75,12 @@ def test_prefix_counts_equal_blocks(size, tied):
 def test_either_count_gives_the_loss(monkeypatch, loss):
     similarity, relevance = batch(50, dtype=torch.float64)
     results = []
-    for size in (1, 10**9):
+    for size, by_windows in (
+        (1, count_by_windows),
+        (10**9, lambda *given: count_in_blocks(*given[:3], 0.0, graded=True)),
+    ):
         monkeypatch.setitem(pairs.RANKS_FROM, "cpu", size)
-        monkeypatch.setitem(pairs.PREFIX_FROM, "cpu", size)
+        monkeypatch.setattr(pairs, "count_by_windows", by_windows)
         results.append(value_and_gradient(loss, similarity, relevance))
     (fast, gradient), (plain, slope) = results
     torch.testing.assert_close(fast, plain, rtol=1e-12, atol=0)
@@ -159,7 +161,3 @@ def test_hinges_are_linear_in_the_counts():
     scores = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
     active = count_in_blocks(scores, torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), 0.5, graded=False)
     assert float(active.hinges) == pytest.approx(2.5)
-
-
-def test_windows_below_every_label_are_left_out():
-    assert [empty_windows(lowest, 0.1) for lowest in (-1.0, -0.95, -0.25, 0.0)] == [0, 0, 7, 10]

@@ -49,6 +49,13 @@ def test_value_and_gradient_are_those_of_the_plain_path(loss, ids):
     assert_same(step(with_kernels, similarity), step(plain, similarity))
 
 
+def test_half_labels_are_compared_as_the_numbers_they_are():
+    similarity, relevance = batch(30, device=DEVICE)
+    half = (relevance * 10).round().div(10).half()
+    loss = losses.BCLSLoss(beta=0.01)
+    assert loss.terms(similarity, half) == loss.terms(similarity, half.double())
+
+
 def test_terms_keep_their_names():
     similarity, relevance = batch(8, device=DEVICE)
     terms = losses.BCLSLoss(weight=3.0)(similarity, relevance), losses.BCLSLoss(weight=3.0).terms(similarity, relevance)

@@ -8,10 +8,9 @@ import random
 import pytest
 import torch
 
-from bcls.losses import BCLSLoss, KendallLoss, validation
+from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, validation
 from bcls.losses.fused import matrix_loss
-from bcls.losses.streaming import streaming_loss
-from bcls.losses.windows import SoftNegatives, rungs, sliding_windows
+from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import DEVICE, GPU, assert_same, batch, embeddings, ids_of, needs_triton, plain, step
 
 pytestmark = needs_triton
@@ -117,12 +116,11 @@ def test_bcls(guarded, monkeypatch, largest, size):
 
 
 @pytest.mark.parametrize(("largest", "size"), [(4096, SMALL[1]), (0, TILED[2])])
-@pytest.mark.parametrize("half", ["soft", "windows", "rungs"])
+@pytest.mark.parametrize("half", ["soft", "windows"])
 def test_halves(guarded, monkeypatch, largest, size, half):
     halves = {
         "soft": {"soft": SoftNegatives()},
         "windows": {"windows": sliding_windows(0.2, 0.5, valid_only=True)},
-        "rungs": {"windows": rungs((0.1, 0.4), (0.1, 0.0), (1.0, 0.5))},
     }[half]
     (value, gradient), *_ = check_matrix(size, largest, monkeypatch, **halves)
     assert value.isfinite()
@@ -142,7 +140,5 @@ def test_dense_kendall(guarded, monkeypatch, size, ranks_from):
 @pytest.mark.parametrize("size", TILED if GPU else [33])
 def test_streaming(guarded, size):
     images, texts, captions = embeddings(size, seed=size, device=DEVICE)
-    halves = {"soft": SoftNegatives(scale=1 / size), "windows": sliding_windows(0.2, 0.3, scale=1 / size)}
-    terms = streaming_loss(images.requires_grad_(), texts, captions, step=32, **halves)
-    (terms.binary + terms.continuous).backward()
+    StreamingBCLSLoss(0.2, 0.3, step=32)(images.requires_grad_(), texts, captions).backward()
     assert images.grad.isfinite().all()

@@ -14,7 +14,6 @@ from tests.losses.factories import (
     GPU,
     assert_same,
     batch,
-    check_rungs,
     check_valid_windows_alone,
     ids_of,
     needs_triton,
@@ -70,11 +69,6 @@ def test_which_matrices_are_small(size, beta, expected):
     from bcls.losses._triton.small import is_small
 
     assert is_small(size, sliding_windows(0.2, beta)) == expected
-
-
-@pytest.mark.parametrize("with_ids", [False, True])
-def test_rungs(with_ids):
-    check_rungs(9, with_ids, DEVICE)
 
 
 def test_valid_windows_alone():

@@ -5,8 +5,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
-from bcls.losses.streaming import streaming_loss
-from bcls.losses.windows import SoftNegatives, sliding_windows
+from bcls.losses import StreamingBCLSLoss
 from tests.losses.factories import assert_same, embeddings, ids_of
 
 #: Rows of each rank; the smaller group is the first ranks of the larger one, so that one start serves both.
@@ -15,9 +14,7 @@ SIZE = 29
 
 
 def loss_of(images, texts, captions, ids, group=None):
-    settings = {"soft": SoftNegatives(average=True, scale=1 / SIZE), "windows": sliding_windows(scale=1 / SIZE)}
-    terms = streaming_loss(images, texts, captions, image_ids=ids, group=group, step=5, **settings)
-    return terms.binary + terms.continuous
+    return StreamingBCLSLoss(lse="mean", group=group, step=5)(images, texts, captions, image_ids=ids)
 
 
 def whole_batch(with_ids):

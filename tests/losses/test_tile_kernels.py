@@ -7,18 +7,16 @@ before Triton is imported, so ``test_interpreter.py`` runs this file in a separa
 import pytest
 import torch
 
-from bcls.losses import BCLSLoss, KendallLoss, LadderLoss, TripletSoftLoss
+from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, TripletSoftLoss
 from bcls.losses.backends import engine_for
 from bcls.losses.fused import matrix_loss
-from bcls.losses.streaming import streaming_loss
 from bcls.losses.validation import check_now
-from bcls.losses.windows import SoftNegatives, rungs, sliding_windows
+from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import (
     DEVICE,
     GPU,
     assert_same,
     batch,
-    check_rungs,
     check_valid_windows_alone,
     embeddings,
     ids_of,
@@ -71,21 +69,6 @@ def test_more_windows_than_a_program_scans(monkeypatch):
     assert_same(
         step(whole(relevance, average=True), similarity),
         step(lambda scores: plain(BCLSLoss(lse="mean"))(scores, relevance), similarity),
-    )
-
-
-@pytest.mark.parametrize("with_ids", [False, True])
-def test_rungs(with_ids):
-    check_rungs(33, with_ids, DEVICE)
-
-
-def test_one_rung_without_margin():
-    similarity, relevance = batch(9, device=DEVICE)
-    windows = rungs((0.4,), (0.0,), (1.0,))
-    reference = plain(LadderLoss((0.4,), (0.2, 0.0), (1.0,), reduction="sum").terms)
-    assert_same(
-        step(lambda scores: matrix_loss(scores, relevance, windows=windows).continuous, similarity),
-        step(lambda scores: reference(scores, relevance)["continuous"], similarity),
     )
 
 
@@ -145,13 +128,9 @@ def test_streaming(rows):
     ids = ids_of(size, device=DEVICE)
     labels = (captions @ captions.T).clamp(-1, 1).fill_diagonal_(1).masked_fill(ids[:, None] == ids, 1)
 
-    def stream(a, b):
-        halves = {"soft": SoftNegatives(scale=1 / size), "windows": sliding_windows(scale=1 / size)}
-        terms = streaming_loss(a, b, captions, image_ids=ids, step=rows, **halves)
-        return terms.binary + terms.continuous
-
     assert_same(
-        step(stream, images, texts), step(lambda a, b: BCLSLoss()(a @ b.T, labels, image_ids=ids), images, texts)
+        step(lambda a, b: StreamingBCLSLoss(step=rows)(a, b, captions, image_ids=ids), images, texts),
+        step(lambda a, b: BCLSLoss()(a @ b.T, labels, image_ids=ids), images, texts),
     )
 
 

@@ -13,7 +13,6 @@ from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import (
     assert_same,
     batch,
-    check_rungs,
     check_valid_windows_alone,
     ids_of,
     plain,
@@ -33,12 +32,6 @@ def test_bcls(size, alpha, beta, with_ids):
     ours = step(whole(relevance, ids, alpha=alpha, beta=beta, average=True, weight=2.0), similarity)
     reference = plain(BCLSLoss(alpha, beta, weight=2.0, lse="mean"))
     assert_same(ours, step(lambda scores: reference(scores, relevance, image_ids=ids), similarity))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("with_ids", [False, True])
-def test_rungs(size, with_ids):
-    check_rungs(size, with_ids)
 
 
 def test_valid_windows_alone():
@@ -73,14 +66,6 @@ def test_half_precision(dtype):
     assert gradient.dtype == dtype
     exact, slope = step(whole(relevance), rounded.float())
     assert_same((value, gradient), (exact, slope.to(dtype)))
-
-
-def test_half_labels_are_compared_as_the_numbers_they_are():
-    similarity, relevance = batch(30)
-    half = (relevance * 10).round().div(10).half()
-    windows = sliding_windows(beta=0.01)
-    value = matrix_loss(similarity, half, soft=SoftNegatives(), windows=windows)
-    assert value == matrix_loss(similarity, half.double(), soft=SoftNegatives(), windows=windows)
 
 
 def test_any_strides():
@@ -166,26 +151,6 @@ def test_second_derivative_is_refused():
     (gradient,) = torch.autograd.grad(whole(relevance)(leaf**2), leaf, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
         gradient.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"similarity": torch.zeros(2, 3)}, "similarity"),
-        ({"similarity": torch.zeros(2)}, "similarity"),
-        ({"similarity": torch.zeros(2, 2, dtype=torch.float64)}, "similarity"),
-        ({"similarity": [[0.0]]}, "similarity"),
-        ({"relevance": [[0.0]]}, "relevance"),
-        ({"image_ids": [0, 1]}, "image_ids"),
-        ({"relevance": torch.zeros(2, 3)}, "relevance"),
-        ({"relevance": None}, "relevance"),
-        ({"image_ids": torch.zeros(3, dtype=torch.int64)}, "image_ids"),
-    ],
-)
-def test_bad_input_is_named(arguments, named):
-    given = {"similarity": torch.zeros(2, 2), "relevance": torch.zeros(2, 2), **arguments}
-    with pytest.raises(ValueError, match=f"^`{named}`"):
-        matrix_loss(given.pop("similarity"), given.pop("relevance"), windows=sliding_windows(), **given)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,16 +1,12 @@
 """All engines pass the same tests."""
 
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from bcls.search import milvus_engine
 from bcls.search.engine import SearchFilter, VectorRow
 from bcls.search.index import open_engine
+from tests.search.milvus_server import MilvusServer
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 D = 16
@@ -29,33 +25,25 @@ def rows(count, seed=0):
     ]
 
 
-def port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Address of a Milvus server on this machine."""
-    pytest.importorskip("milvus_lite", reason='needs pip install "bcls[milvus]"')
-    program = Path(sys.executable).parent / "milvus-lite"
-    number = port()
-    command = [str(program), "server", "--data-dir", str(tmp_path_factory.mktemp("milvus")), "--host", "127.0.0.1"]
-    process = subprocess.Popen([*command, "--port", str(number)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", number)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{number}"
-    finally:
-        process.terminate()
-        process.wait(10)
+    server = MilvusServer(tmp_path_factory.mktemp("milvus"), standalone=False).start()
+    yield server.uri
+    server.stop()
 
 
-@pytest.fixture(params=["faiss", "milvus file", "milvus server"])
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory):
+    """Address of a Milvus server as it runs in a cluster."""
+    server = MilvusServer(tmp_path_factory.mktemp("standalone"), standalone=True).start()
+    yield server.uri
+    server.stop()
+
+
+@pytest.fixture(
+    params=["faiss", "milvus file", "milvus server", pytest.param("milvus standalone", marks=pytest.mark.slow)]
+)
 def make(request, tmp_path):
     """Opens an empty engine, or reopens it."""
     name = request.param
@@ -63,7 +51,7 @@ def make(request, tmp_path):
     uri = ""
     if name != "faiss":
         pytest.importorskip("milvus_lite", reason='needs pip install "bcls[milvus]"')
-        uri = str(tmp_path / "m.db") if name == "milvus file" else request.getfixturevalue("server")
+        uri = str(tmp_path / "m.db") if name == "milvus file" else request.getfixturevalue(name.split()[1])
     collection = f"c{abs(hash(str(tmp_path)))}"
 
     def call(**options):
@@ -182,7 +170,8 @@ def test_unknown_engine(tmp_path):
         open_engine("fais", tmp_path, "", "c", D)
 
 
-def test_milvus_error_messages(tmp_path, server):
+def test_milvus_error_messages(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(milvus_engine, "WAIT_SECONDS", 0)
     with pytest.raises(ValueError, match="pass --uri"):
         open_engine("milvus", tmp_path, "", "c", D)
     with pytest.raises(ValueError, match="`uri`: expected the file that the index was built with"):

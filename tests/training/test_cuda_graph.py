@@ -26,7 +26,7 @@ def test_obstacles_to_recording():
     assert "accumulate" in graph_obstacle(TrainConfig(accumulate=2), gpu, 1)
     assert "--micro-batch" in graph_obstacle(TrainConfig(micro_batch=2), gpu, 1)
     assert "--streaming" in graph_obstacle(TrainConfig(streaming=True), gpu, 1)
-    assert "scaler" in graph_obstacle(TrainConfig(precision="fp16"), gpu, 1)
+    assert "--precision fp16" in graph_obstacle(TrainConfig(precision="fp16"), gpu, 1)
 
 
 def test_a_cpu_is_refused_before_the_data_is_read(tmp_path):

@@ -1,5 +1,6 @@
 """Two processes with half a batch each learn what one with the whole batch learns."""
 
+import json
 import os
 import socket
 import subprocess
@@ -75,3 +76,16 @@ def test_a_run_of_two_processes_has_the_weights_of_one_process(ended):
                 torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-5)
     lines = [(folder / "run" / "metrics.jsonl").read_text().count("\n") for folder in ended]
     assert lines[0] == lines[1]
+
+
+def test_torchrun_on_a_machine_without_a_gpu_needs_no_device(tmp_path):
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "bcls"]
+    command += ["train", "--data", data, "--out", out, "--features", "made", "--labels", "none", "--epochs", "1"]
+    command += ["--loss.name", "triplet-sn", "--model.width", "8", "--word-threshold", "1", "--batch", "8", "--json"]
+    ended = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["epochs"] == 1  # printed by one of them
+    environment = json.loads((out / "environment.json").read_text())
+    assert [part["processes"] for part in environment["parts"]] == [2]

@@ -44,7 +44,7 @@ def test_sam_with_labels_of_cider(tmp_path):
     ):
         set_up(replace(config, loss={"name": "bcls"}))
     with pytest.raises(ValueError, match="`best`: expected a recall where there are no labels of a text encoder"):
-        set_up(replace(config, best="tau"))
+        train(replace(config, best="tau"))
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_a_frozen_backbone_encodes_each_image_once_and_shows_progress(images, mo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rates": {"head": 2.0}}, "`rates`"),
+        ({"rates": {"head": 2.0}}, "`rates.head`"),
+        ({"labels": "nope"}, "`labels`: expected 'minilm'"),
         ({"val_split": "vla"}, "`val_split`"),
         ({"labels": "no/such-encoder-anywhere"}, "no/such-encoder-anywhere"),
         ({"loss": {"name": "infonce", "temperature": -1}}, "`loss.temperature`"),

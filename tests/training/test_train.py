@@ -32,7 +32,7 @@ from tests.training.factories import TinyModel, WordModel, captions_of, make_dat
         ({"loss": {"margin": 1}}, "`loss`"),
         ({"train_split": "trian"}, "did you mean 'train'"),
         ({"features": "mad"}, "did you mean 'made'"),
-        ({"rates": {"al": 2.0}}, "`rates`"),
+        ({"rates": {"al": 2.0}}, "`rates.al`"),
         ({"device": "gpu"}, "`device`"),
         ({"data": ""}, "--data"),
         ({"out": ""}, "--out"),

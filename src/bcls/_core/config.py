@@ -62,10 +62,8 @@ def convert_numbers(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [convert_numbers(one) for one in value]
     if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
-        try:
+        with suppress(ValueError):
             return float(value)
-        except ValueError:
-            return value
     return value
 
 
@@ -91,19 +89,10 @@ def check_yaml(path: Path) -> str:
         fail(str(path), f"a YAML file of at most {_LONGEST} bytes", "a longer one", "keep only settings in it")
     try:
         text = content.decode("utf-8")
-        _check_events(path, _untagged(path, yaml.parse(text, Loader=yaml.SafeLoader)))
+        _check_events(path, yaml.parse(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         fail(str(path), "a YAML file", _reason(error), "correct the file")
     return text
-
-
-def _untagged(path: Path, events: "Iterator[Event]") -> "Iterator[Event]":
-    """The events of a parser, without tags: the loader raises unexpected errors for wrong tags."""
-    for event in events:
-        tag = getattr(event, "tag", None)
-        if tag is not None:
-            fail(str(path), "plain values", f"the tag {tag!r}", "remove it")
-        yield event
 
 
 def _check_events(path: Path, events: "Iterator[Event]") -> None:
@@ -114,6 +103,7 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
     # Number of values of each open mapping or list, with its anchor; the first entry is the file itself.
     stack: list[tuple[str | None, int]] = [(None, 0)]
     for event in events:
+        _check_event(path, event)
         if isinstance(event, yaml.CollectionStartEvent):
             stack.append((event.anchor, 1))
             if len(stack) > _DEEPEST:
@@ -128,7 +118,6 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
             anchor, size = None, sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             anchor, size = event.anchor, 1
-            _check_digits(path, event.value)
         else:
             continue
         if anchor is not None:
@@ -139,8 +128,11 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
             fail(str(path), f"a YAML file of at most {_MOST} values", "more with aliases expanded", "use fewer aliases")
 
 
-def _check_digits(path: Path, word: str) -> None:
-    # Converting a longer number takes seconds, and Python refuses to print it.
+def _check_event(path: Path, event: "Event") -> None:
+    """Refuse tags, for which the loader raises unexpected errors, and numbers that take seconds to convert."""
+    tag, word = getattr(event, "tag", None), getattr(event, "value", "")
+    if tag is not None:
+        fail(str(path), "plain values", f"the tag {tag!r}", "remove it")
     if len(word) > _DIGITS and word[0] in "+-0123456789" and " " not in word:
         fail(str(path), f"numbers of at most {_DIGITS} digits", word, "shorten it")
 
@@ -182,8 +174,7 @@ def from_plain(kind: type[Any], values: Mapping[str, Any], where: str) -> Any:
         ...
         ValueError: `model.width`: expected a whole number, got '8'; write only strings in quotes
     """
-    converted: Any = _Validator("write only strings in quotes").dataclass(where, values, kind)
-    return converted
+    return _Validator("write only strings in quotes").dataclass(where, values, kind)
 
 
 def check_field_types(values: Mapping[str, object], declared: type, prefix: str = "") -> None:
@@ -294,8 +285,7 @@ class _Validator:
             self._fail(name, "a mapping", value)
         converted = dict(value)
         for key, inner in shape.items():
-            found = list(value) if key is str else [key.removesuffix("?")]
-            for one in found:
+            for one in value if key is str else [key.removesuffix("?")]:
                 if one in value:
                     part = f"{name}{self.separator}{shortened(str(one), _SHORT)}"
                     converted[one] = self.convert(part, value[one], inner)

@@ -4,7 +4,7 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 #: Length of the value shown in a message.
@@ -69,12 +69,10 @@ def check_number(argument: str, value: float, hint: str, *, low: float = -math.i
         expected += f" above {above:g}"
     if low > -math.inf:
         expected += f" not below {low:g}"
-    if not hasattr(value, "__float__"):  # a string, which float() would parse
-        fail(argument, expected, repr(value), hint)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        fail(argument, expected, repr(value), hint)
+    number = math.nan
+    if hasattr(value, "__float__"):  # not a string, which float() would parse
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
     if not math.isfinite(number) or number < low or number <= above:
         fail(argument, expected, repr(value), hint)
     return number

@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 #: A model name on the Hugging Face hub. Both parts begin with a letter or digit, so "./model" is a folder.
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -106,26 +105,3 @@ def user_path(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
-
-
-def take(file: TextIO, *, wait: bool = False) -> str | None:
-    """Lock an open file; being replaced by :func:`bcls._core.locks.lock_folder`, do not use it in new code.
-
-    Args:
-        file: Opened with ``a+``; the owner is written to it.
-        wait: Wait for the other process.
-
-    Returns:
-        ``None``, or the owner if another process has it and ``wait`` is false.
-    """
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        file.seek(0)
-        return file.read(64).strip() or "another process"
-    file.truncate(0)
-    file.write(f"process {os.getpid()}\n")
-    file.flush()
-    return None

@@ -54,22 +54,16 @@ def lock_folder(
     try:
         lock.acquire(blocking=wait)
     except Timeout:
-        got = f"{folder}, in use by {_owner(path)}"
-        fail(argument, expected, got, hint, FolderInUseError)
+        owner = ""
+        with suppress(OSError):
+            owner = path.read_bytes()[:64].decode("utf-8", "replace").strip()
+        fail(argument, expected, f"{folder}, in use by {owner or 'another process'}", hint, FolderInUseError)
     try:
         with suppress(OSError):  # Windows does not allow writes to a locked file; the id is only for messages
             path.write_text(f"process {os.getpid()}\n", encoding="utf-8")
         yield
     finally:
         lock.release()
-
-
-def _owner(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(64).strip() or "another process"
-    except OSError:
-        return "another process"
 
 
 class ForkLock:
@@ -93,6 +87,9 @@ class ForkLock:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+    def __reduce__(self) -> tuple[type["ForkLock"], tuple[()]]:
+        return ForkLock, ()
 
     def reset(self) -> None:
         """Replace the lock by a new, unlocked one."""

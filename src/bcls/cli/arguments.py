@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_type_hints
 
@@ -143,10 +143,8 @@ def import_module(name: str) -> None:
         importlib.import_module(name.removesuffix(".py").replace(os.sep, "."))
     except Exception as error:
         got = f"{name} ({type(error).__name__}: {reason_of(error)})"
-        raise ValueError(
-            f"`--import`: expected a Python module that can be imported, got {got}; "
-            "give its name, such as my_module for my_module.py in the current folder"
-        ) from error
+        hint = "give its name, such as my_module for my_module.py in the current folder"
+        fail("--import", "a Python module that can be imported", got, hint)
 
 
 def _parser(
@@ -157,7 +155,6 @@ def _parser(
 
     parser = jsonargparse.ArgumentParser(
         prog=f"bcls {command}",
-        usage=" ".join(["bcls", command, *_usage(settings, positional), "[options]"]),
         description=description,
         exit_on_error=False,
         allow_abbrev=False,
@@ -169,44 +166,32 @@ def _parser(
         parser.add_argument("--import", metavar="MODULE", default=argparse.SUPPRESS, help=help_text)
     classes = [one for one in reversed(settings.__mro__) if is_dataclass(one)]
     helps = {one.arg_name: one.description for cls in classes for one in docstring_parser.parse_from_object(cls).params}
-    hints = get_type_hints(settings)
+    hints, usage = get_type_hints(settings), {}
     for field in fields(settings):
-        options: dict[str, Any] = {"help": helps.get(field.name) or "", "type": hints[field.name]}
-        if field.name in positional:
-            parser.add_argument(field.name, **options | _positional(hints[field.name], positional[field.name]))
+        name, hint = field.name, hints[field.name]
+        options: dict[str, Any] = {"help": helps.get(name) or "", "type": str if hint == list[str] else hint}
+        if name in positional:
+            options["metavar"] = usage[name] = positional[name]
+            if hint == list[str]:
+                options |= {"nargs": "*", "default": []}
+                usage[name] += " ..."
+            elif type(None) in get_args(hint):
+                options |= {"nargs": "?", "default": None}
+                usage[name] = f"[{usage[name]}]"
+            parser.add_argument(name, **options)
             continue
-        options |= _default(field)
-        if hints[field.name] is bool:  # `--json` alone, not `--json true`
+        if field.default_factory is not MISSING:
+            options["default"] = field.default_factory()
+        else:
+            options |= {"required": True} if field.default is MISSING else {"default": field.default}
+        if hint is bool:  # `--json` alone, not `--json true`
             del options["type"]
             options["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
-        elif hints[field.name] == list[str]:  # `--name a b`, not `--name [a, b]`
-            options |= {"nargs": "+", "type": str}
-        short = [f"-{field.name}"] if len(field.name) == 1 else []
-        parser.add_argument(f"--{field.name.replace('_', '-')}", *short, **options)
+        elif hint == list[str]:  # `--name a b`, not `--name [a, b]`
+            options["nargs"] = "+"
+        parser.add_argument(f"--{name.replace('_', '-')}", *[f"-{name}"] * (len(name) == 1), **options)
+    parser.usage = " ".join(["bcls", command, *(usage[name] for name in positional), "[options]"])
     return parser
-
-
-def _usage(settings: type, positional: Mapping[str, str]) -> list[str]:
-    hints = get_type_hints(settings)
-    forms = {name: "[{}]" if _is_optional(hints[name]) else "{}" for name in positional}
-    forms |= {name: "{} ..." for name in positional if hints[name] == list[str]}
-    return [forms[name].format(metavar) for name, metavar in positional.items()]
-
-
-def _positional(hint: Any, metavar: str) -> dict[str, Any]:
-    if hint == list[str]:
-        return {"metavar": metavar, "nargs": "*", "type": str, "default": []}
-    return {"metavar": metavar, "nargs": "?", "default": None} if _is_optional(hint) else {"metavar": metavar}
-
-
-def _is_optional(hint: Any) -> bool:
-    return type(None) in get_args(hint)
-
-
-def _default(field: Field[Any]) -> dict[str, Any]:
-    if field.default_factory is not MISSING:
-        return {"default": field.default_factory()}
-    return {"required": True} if field.default is MISSING else {"default": field.default}
 
 
 def _extract(words: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
@@ -225,11 +210,10 @@ def _extract(words: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
         name, equals, value = word.partition("=")
         if name != flag:
             rest.append(word)
-            continue
-        value = value if equals else next(remaining, "")
-        if not value:
+        elif value := value if equals else next(remaining, ""):
+            values.append(value)
+        else:
             fail(flag, "a value", "none", f"write it as `{flag} VALUE`")
-        values.append(value)
     return rest, values
 
 
@@ -274,14 +258,13 @@ def _one_line(
         >>> _one_line("the following arguments are required: out, index", "index", positional={"index": "INDEX"})
         'the following arguments are required: --out, INDEX; see `bcls index --help`'
     """
-    text = re.sub(
-        r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", " ".join(message.split())
-    )
+    text = " ".join(message.split())
+    text = re.sub(r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", text)
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
     start, required, names = text.partition("arguments are required: ")
     if required:
-        shown = (positional or {}).get
-        text = start + required + ", ".join(shown(one, f"--{one.replace('_', '-')}") for one in names.split(", "))
+        shown = [(positional or {}).get(one, f"--{one.replace('_', '-')}") for one in names.split(", ")]
+        text = start + required + ", ".join(shown)
     unknown = re.search(r"unrecognized arguments: --([\w-]+)|Option '([\w-]+)[\w.-]*' is not accepted", text)
     close = difflib.get_close_matches((unknown[1] or unknown[2]).replace("_", "-"), flags, n=1) if unknown else []
     hint = f" (did you mean --{close[0]}?)" if close else ""

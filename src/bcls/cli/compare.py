@@ -1,14 +1,17 @@
 """``bcls compare``: a paired comparison of two models on the same queries."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bcls._core.errors import fail, prefix_errors
 from bcls.cli.arguments import parse
+
+if TYPE_CHECKING:
+    from bcls.data.dataset import Dataset
 
 ABOUT = (
     "Compare two models on a split: recalls, differences with intervals, p-values of a paired test over images, and "
@@ -52,19 +55,46 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("compare", ABOUT, CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
     sides = _check(settings)
-    import numpy as np
-
     from bcls.data.dataset import open_dataset
-    from bcls.evaluation.evaluator import CaptionVectors, compare
-    from bcls.evaluation.pages import PairLabels, comparison_page
-    from bcls.evaluation.recall import query_ranks
-    from bcls.evaluation.scores import is_model, load_similarity
     from bcls.evaluation.tables import as_json, print_comparison
-    from bcls.reports.html import check_page, write_page
+    from bcls.reports.html import check_page
 
     check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)
     names = [" + ".join(Path(model).name for model in models) for models in sides.values()]
+    metrics = compare_models(split, sides, names, settings)
+    if settings.json:
+        about = {"a": names[0], "b": names[1], "dataset": split.name, "split": settings.split}
+        sizes = {"images": len(split.images), "captions": len(split.captions)}
+        print(as_json({**about, **sizes, **metrics}))
+    else:
+        title = f"A: {names[0]}, B: {names[1]}, on {split.name}, {settings.split}: {len(split.images):,} images"
+        print_comparison(title, metrics)
+    return 0
+
+
+def compare_models(
+    split: "Dataset", sides: Mapping[str, list[str]], names: Sequence[str], settings: CompareSettings
+) -> dict[str, float]:
+    """Compare two models on a split, and write the page if there is one in the settings.
+
+    Args:
+        split: The split.
+        sides: Models of each side, by the flag that error messages name.
+        names: Name of each side on the page.
+        settings: Features, seed, and the options of the page.
+
+    Returns:
+        The metrics of :func:`bcls.evaluation.compare`.
+    """
+    import numpy as np
+
+    from bcls.evaluation.evaluator import CaptionVectors, compare
+    from bcls.evaluation.pages import PairLabels, comparison_page
+    from bcls.evaluation.recall import query_ranks
+    from bcls.evaluation.scores import is_model, load_similarity
+    from bcls.reports.html import write_page
+
     # One matrix at a time is in memory. The page reads the matrices again; those of models are kept in a file for it.
     with tempfile.TemporaryDirectory(prefix="bcls-scores-", ignore_cleanup_errors=True) as folder:
         scores: list[Callable[[], Any]] = []
@@ -87,14 +117,7 @@ def main(arguments: Sequence[str]) -> int:
                 labels = PairLabels(settings.labels, vectors, split.image_of_caption)
             page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
             write_page(settings.html, page)
-    if settings.json:
-        about = {"a": names[0], "b": names[1], "dataset": split.name, "split": settings.split}
-        sizes = {"images": len(split.images), "captions": len(split.captions)}
-        print(as_json({**about, **sizes, **metrics}))
-    else:
-        title = f"A: {names[0]}, B: {names[1]}, on {split.name}, {settings.split}: {len(split.images):,} images"
-        print_comparison(title, metrics)
-    return 0
+    return metrics
 
 
 def _check(settings: CompareSettings) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
-from bcls.data.check import CheckSettings, check_dataset
+from bcls.data.check import CheckSettings, check_dataset, print_report
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
 from bcls.features.extraction import FeatureSettings
@@ -86,11 +86,11 @@ def _import(arguments: Sequence[str]) -> int:
     splits = {split: {"images": n, "captions": c} for split, (n, c) in imported.manifest.splits.items()}
     if settings.json:
         print(json.dumps({"out": settings.out, "name": imported.manifest.name, "splits": splits}))
-        return 0
-    from bcls.data.stats import print_splits
+    else:
+        from bcls.data.stats import print_splits
 
-    print_splits(imported.manifest)
-    print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
+        print_splits(imported.manifest)
+        print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
     return 0
 
 
@@ -104,8 +104,6 @@ def _check(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps(report.as_json()))
     else:
-        from bcls.data.check import print_report
-
         print_report(report)
     return 0 if report.is_clean and not (settings.strict and report.findings) else 1
 
@@ -149,12 +147,11 @@ def _features(arguments: Sequence[str]) -> int:
             print(f"{split}: {' x '.join(map(str, shape))}{note}")
         if not done.unreadable:
             print(f"{done.name} is in {done.folder}")
-    if not done.unreadable:
-        return 0
-    count = f"{len(done.unreadable)} unreadable image{'s' * (len(done.unreadable) != 1)}"
-    hint = f"repair them, or run `bcls data check {settings.folder}` to skip them, then run this command again"
-    print(f"{count}; {hint}", file=sys.stderr)
-    return 1
+    if done.unreadable:
+        count = f"{len(done.unreadable)} unreadable image{'s' * (len(done.unreadable) != 1)}"
+        hint = f"repair them, or run `bcls data check {settings.folder}` to skip them, then run this command again"
+        print(f"{count}; {hint}", file=sys.stderr)
+    return 1 if done.unreadable else 0
 
 
 SUBCOMMANDS: Subcommands = {

@@ -109,17 +109,17 @@ def _check(settings: EvaluateSettings) -> list[str]:
     if settings.models and settings.similarity:
         fail("--similarity", "models as arguments or with this flag", "both", "use one of them")
     models = settings.models or settings.similarity
-    embeddings = [flag for flag in ("images", "texts") if getattr(settings, flag) is not None]
+    embeddings = [flag for flag in ("--images", "--texts") if getattr(settings, flag[2:]) is not None]
     if models and embeddings:
-        fail("--similarity", "no --images and --texts beside models", f"--{embeddings[0]}", "use one of them")
+        fail("--similarity", "no --images and --texts beside models", embeddings[0], "use one of them")
     if len(embeddings) == 1:
-        other = "texts" if embeddings == ["images"] else "images"
-        fail(f"--{other}", "both embeddings", f"--{embeddings[0]} only", "give both")
+        other = "--texts" if embeddings == ["--images"] else "--images"
+        fail(other, "both embeddings", f"{embeddings[0]} only", "give both")
     if not models and not embeddings:
         hint = "name a run, a model or a similarity matrix, or give embeddings with --images and --texts"
         fail("MODEL", "a model or files with scores", "none", hint)
     if settings.features is not None and embeddings:
-        fail("--features", "a model that reads them", f"--{embeddings[0]}", "use one of them")
+        fail("--features", "a model that reads them", embeddings[0], "use one of them")
     if settings.row is not None:
         check_choice("--row", settings.row, ("markdown", "latex"))
         if settings.json:

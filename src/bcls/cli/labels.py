@@ -99,15 +99,13 @@ def _embed(arguments: Sequence[str]) -> int:
     if settings.json:
         done = {"encoder": settings.encoder, "precision": settings.precision, "folder": str(out)}
         print(json.dumps(done | {"captions": len(rows), "dimension": rows.shape[1], "seconds": round(seconds, 3)}))
-        return 0
-    print(f"{len(rows):,} embeddings of width {rows.shape[1]} in {out}, {seconds:.1f} s")
+    else:
+        print(f"{len(rows):,} embeddings of width {rows.shape[1]} in {out}, {seconds:.1f} s")
     return 0
 
 
 def _alpha(arguments: Sequence[str]) -> int:
-    about = (
-        "Print the standard deviation of similarities between captions of the same image, the paper's choice of alpha."
-    )
+    about = "Print the standard deviation of similarities between captions of an image, the paper's choice of alpha."
     settings = parse("labels alpha", about, AlphaSettings, arguments, positional={"folder": "DIR"})
     from bcls.data.dataset import open_dataset
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
@@ -119,9 +117,8 @@ def _alpha(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps(asdict(spread)))
         return 0
-    print(
-        f"alpha {spread.alpha:.3f}: standard deviation over {spread.pairs:,} caption pairs of {spread.images:,} images"
-    )
+    pairs = f"{spread.pairs:,} caption pairs of {spread.images:,} images"
+    print(f"alpha {spread.alpha:.3f}: standard deviation over {pairs}")
     print(f"mean similarity {spread.mean:.3f}, mean standard deviation per image {spread.per_image:.3f}")
     quantiles = zip((5, 25, 50, 75, 95), spread.quantiles, strict=True)
     print("quantiles " + ", ".join(f"{percent} %: {value:.2f}" for percent, value in quantiles))

@@ -93,8 +93,7 @@ def _run(command: str, arguments: list[str]) -> int:
         return _print_error(f"bcls {command}: {where}{error.strerror or error}; check the path, permissions and disk")
     except RuntimeError as error:
         # bcls.search is loaded if it raised the error.
-        overload = getattr(sys.modules.get("bcls.search"), "OverloadedError", None)
-        if overload is None or not isinstance(error, overload):
+        if not isinstance(error, getattr(sys.modules.get("bcls.search"), "OverloadedError", ())):
             raise
         return _print_error(f"bcls {command}: {error}")
     return code

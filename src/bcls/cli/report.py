@@ -56,10 +56,17 @@ def main(arguments: Sequence[str]) -> int:
     if settings.gallery:
         if len(folders) != 1 or settings.data is None or settings.html is None:
             fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
-        from bcls.experiments.report import gallery
+        from bcls.cli.compare import CompareSettings, compare_models
+        from bcls.data.dataset import open_dataset
+        from bcls.experiments.report import gallery_runs
 
-        page = gallery(summarize(folders[0]), settings.gallery, settings.data, count=settings.queries)
-        write_page(settings.html, page)
+        summary = summarize(folders[0])
+        runs, config = gallery_runs(summary, settings.gallery)
+        name = summary.metadata["test_split"] if summary.split == "test" else str(config.val_split)
+        dataset = open_dataset(settings.data)
+        split = (dataset.without_quarantined() if config.skip_quarantined else dataset).split(name)
+        page = CompareSettings(settings.data, html=settings.html, queries=settings.queries, labels=config.label_encoder)
+        compare_models(split, {"a": [str(runs[0])], "b": [str(runs[1])]}, settings.gallery, page)
         return 0
     from bcls.experiments.claims import check_claims, read_paper
     from bcls.experiments.report import as_html, as_markdown, build

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -212,9 +211,6 @@ class ImageReader:
         self._lock = ForkLock()
         self._stores: dict[int, ImageStore] = {}
         self._matched: dict[int, dict[str, str | None]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ImageReader, (self.sources, self._images)
 
     def read(self, image: ImageRecord) -> bytes:
         """Return the bytes of an image's file."""

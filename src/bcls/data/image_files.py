@@ -169,9 +169,6 @@ class TarStore:
         self._lock = ForkLock()
         self._members: dict[str, tuple[int, int]] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TarStore, (self.path,)
-
     def names(self, *, images: bool = True) -> tuple[str, ...]:
         """Return the names of the image files, or of all files, in the order of the archive."""
         return tuple(name for name in self.members() if is_image_file(name) or not images)

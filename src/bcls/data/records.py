@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bcls._core.config import check_shape
 from bcls._core.errors import check_whole, fail, reason_of
 from bcls._core.extras import require
 from bcls._core.files import write_whole
@@ -236,14 +237,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest. All other files must have been written before."""
-    features = {name: {split: _entry(one) for split, one in files.items()} for name, files in manifest.features.items()}
+    features = manifest.features.items()
     content = {
         "format": FORMAT,
         "version": VERSION,
         "name": manifest.name,
         "splits": {split: {"images": n, "captions": c} for split, (n, c) in manifest.splits.items()},
         "images": [_entry(one) for one in manifest.images],
-        "features": features,
+        "features": {name: {split: _entry(one) for split, one in files.items()} for name, files in features},
         "sha256": dict(manifest.sha256),
     }
     _write_json(folder / MANIFEST_FILE, content)
@@ -293,11 +294,8 @@ def read_quarantine(folder: Path) -> Quarantine:
     if not path.exists():
         return Quarantine()
     content = read_json(path)
-    parts = [content.get(key) for key in ("images", "captions")] if isinstance(content, dict) else [None]
-    if not all(isinstance(part, dict) for part in parts):
-        hint = f"run `bcls data check {folder}` again"
-        fail(str(path), '"images" and "captions" with ids and reasons', "something else", hint)
-    return Quarantine(*parts)
+    check_shape(str(path), content, {"images": dict, "captions": dict}, f"run `bcls data check {folder}` again")
+    return Quarantine(content["images"], content["captions"])
 
 
 def write_quarantine(folder: Path, quarantine: Quarantine) -> None:

@@ -160,12 +160,13 @@ def _archive(folder: Path, path: str) -> ImageFiles:
 
 def _place_features(folder: Path, name: str, file: FeatureFile, copy: bool) -> FeatureFile:
     def place(path: str) -> str:
-        target = folder / "features" / name / Path(path).name if copy else Path(path)
-        if copy:
-            _copy(Path(path), target)
-        return _reference(folder, target)
+        if not copy:
+            return _reference(folder, Path(path))
+        target = f"features/{name}/{Path(path).name}"
+        _copy(Path(path), folder / target)
+        return target
 
-    return replace(file, path=place(file.path), counts=None if file.counts is None else place(file.counts))
+    return replace(file, path=place(file.path), counts=file.counts and place(file.counts))
 
 
 def _copy(source: Path, to: Path) -> None:

@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -28,18 +26,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from bcls._core.errors import check_choice, fail
-from bcls._core.extras import MissingExtraError
+from bcls._core.extras import MissingExtraError, version_of
 from bcls._core.files import write_whole
 from bcls._core.progress import progress
-from bcls.losses import (
-    LOSSES,
-    BCLSLoss,
-    KendallLoss,
-    KendallWindowLoss,
-    StreamingBCLSLoss,
-    from_name,
-    without_kernels,
-)
+from bcls.losses import LOSSES, BCLSLoss, KendallLoss, KendallWindowLoss, StreamingBCLSLoss, from_name, without_kernels
 from bcls.losses.backends import triton_runs_on
 from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartLine, log_log_chart
@@ -239,13 +229,12 @@ def _on_matrices(losses: dict[str, Any], size: int, device: torch.device) -> tup
 def _losses(size: int, device: torch.device) -> tuple[dict[str, Run], int]:
     # The loop keeps its graph for all windows, and the dense loss compares all pairs: above these sizes they are slow.
     looped, dense = (8192, 4096) if device.type == "cuda" else (1024, 1024)
-    losses: dict[str, Any] = {"K-SW-HS, plain": plain(KendallWindowLoss()), "BCLS, plain": plain(BCLSLoss())}
+    kendall: dict[str, Any] = {"K-SW-HS": KendallWindowLoss(), "BCLS": BCLSLoss()}
     if size <= dense:
-        losses["dense Kendall, plain"] = plain(KendallLoss())
+        kendall["dense Kendall"] = KendallLoss()
+    losses: dict[str, Any] = {f"{name}, plain": plain(loss) for name, loss in kendall.items()}
     if triton_runs_on(device):
-        losses |= {"K-SW-HS, fused": KendallWindowLoss(), "BCLS, fused": BCLSLoss()}
-        if size <= dense:
-            losses["dense Kendall, fused"] = KendallLoss()
+        losses |= {f"{name}, fused": loss for name, loss in kendall.items()}
     if size <= looped:
         losses["K-SW-HS, loop over windows"] = window_loop
     losses["Triplet-HN"] = lambda similarity, _: hard_triplets(similarity)
@@ -283,13 +272,14 @@ def _width(width: int, device: torch.device) -> tuple[dict[str, Run], int]:
     return _streaming(8192 if device.type == "cuda" else 512, device, width)
 
 
+def _powers(first: int, last: int) -> tuple[int, ...]:
+    return tuple(2**power for power in range(first, last + 1))
+
+
 _ALL_WINDOWS = (6, 18, 60, 180, 600)
 SUBJECTS = {
     "losses": Subject(
-        "Losses on a matrix against the batch",
-        "B",
-        {"cuda": tuple(2**power for power in range(7, 15)), "cpu": tuple(2**power for power in range(6, 12))},
-        _losses,
+        "Losses on a matrix against the batch", "B", {"cuda": _powers(7, 14), "cpu": _powers(6, 11)}, _losses
     ),
     "names": Subject(
         "Every loss against the batch", "B", {"cuda": (128, 512, 1024, 2048), "cpu": (128, 256, 1024)}, _names
@@ -298,16 +288,10 @@ SUBJECTS = {
         "The window loss against the number of windows", "M", {"cuda": _ALL_WINDOWS, "cpu": _ALL_WINDOWS}, _windows
     ),
     "streaming": Subject(
-        "BCLS from embeddings against the batch",
-        "B",
-        {"cuda": tuple(2**power for power in range(10, 17)), "cpu": tuple(2**power for power in range(7, 13))},
-        _streaming,
+        "BCLS from embeddings against the batch", "B", {"cuda": _powers(10, 16), "cpu": _powers(7, 12)}, _streaming
     ),
     "width": Subject(
-        "BCLS from embeddings against their width",
-        "d",
-        {"cuda": (64, 128, 256, 512, 1024, 2048), "cpu": (64, 128, 256, 512, 1024)},
-        _width,
+        "BCLS from embeddings against their width", "d", {"cuda": _powers(6, 11), "cpu": _powers(6, 10)}, _width
     ),
 }
 
@@ -349,8 +333,8 @@ def run_subject(name: str, device: torch.device, *, quick: bool = False) -> dict
 def machine(device: torch.device) -> dict[str, str]:
     """The device and the versions that results were measured with."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    triton = version("triton") if find_spec("triton") else "not installed"
-    return {"machine": name, "python": platform.python_version(), "torch": torch.__version__, "triton": triton}
+    versions = {"torch": torch.__version__, "triton": version_of("triton") or "not installed"}
+    return {"machine": name, "python": platform.python_version(), **versions}
 
 
 UNITS = {"ms": "Milliseconds", "MB": "Megabytes above input and gradients"}
@@ -433,13 +417,9 @@ def short(value: object) -> str:
         >>> short(1234.5), short(0.012345), short(None), short("yes")
         ('1,234', '0.0123', '', 'yes')
     """
-    if value is None:
-        return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+        return "" if value is None else str(value)
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.3g}"
 
 
 def draw(result: dict[str, Any]) -> str:
@@ -448,13 +428,10 @@ def draw(result: dict[str, Any]) -> str:
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    paths = dict.fromkeys(row["path"] for row in result["rows"])
-    panels = {}
-    for unit, heading in UNITS.items():
-        lines = []
-        for path in paths:
+    panels: dict[str, list[ChartLine]] = {heading: [] for heading in UNITS.values()}
+    for path in dict.fromkeys(row["path"] for row in result["rows"]):
+        bound: dict[str, Any] = {"color": "#777777", "dashed": True} if path == LIMIT else {}
+        for unit, heading in UNITS.items():
             points = [(row[result["axis"]], row[unit]) for row in result["rows"] if row["path"] == path]
-            bound: dict[str, Any] = {"color": "#777777", "dashed": True} if path == LIMIT else {}
-            lines.append(ChartLine(path, points, **bound))
-        panels[heading] = lines
+            panels[heading].append(ChartLine(path, points, **bound))
     return log_log_chart(f"{result['title']}, {result['machine']}", result["axis"], panels)

@@ -1,8 +1,13 @@
-"""Claims of the paper, each with the rule that checks it against results, and the tables of the paper."""
+"""Claims of the paper, each with the rule that checks it against results, and the tables of the paper.
+
+``claims.json`` lists the claims: metrics and pairs of losses that are compared, or the name of a check in this module.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import resources
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +19,6 @@ from bcls.experiments.summary import Spread, Summary, SummaryRow, spread
 HELD, PARTLY, NOT, INCONCLUSIVE, UNKNOWN = "held", "partly held", "not held", "inconclusive", "no data"
 #: Losses without a Kendall term.
 _RIVALS = ("triplet", "triplet-hn", "triplet-sn", "ladder", "ladder-adaptive", "sam", "infonce", "sigmoid")
-_DENSE = "triplet-sn+kendall"
 
 
 @dataclass(frozen=True)
@@ -84,68 +88,20 @@ def check_claims(summaries: Sequence[Summary]) -> list[Claim]:
         All claims, also those without data.
     """
     groups = _groups(summaries)
-    several = len({model for (_, model), rows in groups.items() if _pick(rows, "bcls")}) > 1
-    over_hard = _pairs(groups, "rsum", [("bcls", "triplet-hn")])
-    return [
-        Claim(
-            "Triplet-SN converges better than Triplet-HN",
-            "mean validation RSUM over the first half of the epochs, Triplet-SN minus Triplet-HN",
-            _convergence(groups),
-        ),
-        Claim(
-            "RSUM: BCLS above Triplet-SN above Triplet-HN",
-            "RSUM of each minus that of the next",
-            _pairs(groups, "rsum", [("bcls", "triplet-sn"), ("triplet-sn", "triplet-hn")]),
-        ),
-        Claim(
-            "the Kendall loss alone is poor at RSUM",
-            "RSUM of Triplet-HN minus that of K-SW-HS",
-            _pairs(groups, "rsum", [("triplet-hn", "kendall-sw-hs")]),
-        ),
-        Claim(
-            "BCLS above Ladder and SAM",
-            "RSUM of BCLS minus that of Ladder and of SAM",
-            _pairs(groups, "rsum", [("bcls", "ladder"), ("bcls", "sam")]),
-        ),
-        Claim(
-            "SW-HS does better than the dense Kendall loss",
-            "RSUM and tau of BCLS minus those of Triplet-SN with the dense Kendall loss",
-            _pairs(groups, "rsum", [("bcls", _DENSE)]) + _pairs(groups, "tau", [("bcls", _DENSE)]),
-        ),
-        Claim(
-            "Kendall's tau with the labels rises most with BCLS",
-            "tau of BCLS minus that of the best loss without a Kendall term",
-            _tau_most(groups),
-        ),
-        Claim(
-            "agreement with people rises",
-            "tau-c with the expert ratings on the images for reporting (on all rated images if there is no list), BCLS "
-            "minus Triplet-HN and minus Triplet-SN",
-            _people(groups),
-        ),
-        Claim(
-            "noise in the labels is tolerated",
-            "drawn scenes, for each noise level: tau with the true relevance at the alpha above 0 with the best "
-            "validation tau, minus that at alpha 0, and minus that of Triplet-SN",
-            _noise(summaries),
-        ),
-        Claim(
-            "alpha is best at the captions' spread",
-            "RSUM and tau at the alpha of the grid nearest to the spread of the captions of one image, minus the best "
-            "of all other alphas",
-            _over_grid(summaries, "loss.alpha", _alpha),
-        ),
-        Claim(
-            "a smaller stride beta is better",
-            "RSUM and tau at the smallest beta minus those at the largest, and at beta 0 (the limit) minus at 0.1",
-            _over_grid(summaries, "loss.beta", _beta),
-        ),
-        Claim(
-            "the same settings work for several models",
-            "RSUM of BCLS minus that of Triplet-HN for every model, with at least two models",
-            over_hard if several else [],
-        ),
-    ]
+    checks: dict[str, Callable[[], list[Finding]]] = {
+        "convergence": partial(_convergence, groups),
+        "tau": partial(_tau_most, groups),
+        "people": partial(_people, groups),
+        "noise": partial(_noise, summaries),
+        "alpha": partial(_over_grid, summaries, "loss.alpha", _alpha),
+        "beta": partial(_over_grid, summaries, "loss.beta", _beta),
+        "models": partial(_models, groups),
+    }
+    found = []
+    for one in json.loads(resources.files("bcls.experiments").joinpath("claims.json").read_text(encoding="utf-8")):
+        pairs = [finding for key in one.get("metrics", ()) for finding in _pairs(groups, key, one["losses"])]
+        found.append(Claim(one["claim"], one["rule"], checks[one["check"]]() if "check" in one else pairs))
+    return found
 
 
 def difference(a: Spread, b: Spread) -> tuple[float, float | None]:
@@ -243,6 +199,11 @@ def _pairs(groups: Groups, key: str, losses: Sequence[tuple[str, str]]) -> list[
         for a, b in losses
         for finding in _compared(_where(rows[0]), rows, key, _pick(rows, a), _pick(rows, b))
     ]
+
+
+def _models(groups: Groups) -> list[Finding]:
+    several = len({model for (_, model), rows in groups.items() if _pick(rows, "bcls")}) > 1
+    return _pairs(groups, "rsum", [("bcls", "triplet-hn")]) if several else []
 
 
 def _convergence(groups: Groups) -> list[Finding]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +26,16 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.records import Caption, FeatureFile, ImageRecord
 from bcls.data.synthetic import SceneDataset, make_scenes, render_all, true_relevance
 from bcls.data.write import Content, write_dataset
-from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.experiments import demo_report
 from bcls.experiments.demo_report import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, Floats, RelevanceSplit
+from bcls.experiments.metrics import mean_tau, training_history
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.relevance import relevance
 from bcls.models.folder import WEIGHTS
 from bcls.models.padded import Padded
 from bcls.models.scenes import CaptionReader, ScenesConfig, ScenesModel
 from bcls.training.config import TrainConfig
-from bcls.training.metrics_log import read_metrics
 from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH
 from bcls.training.train import train as train_run
 
@@ -126,12 +124,10 @@ def prepare(settings: DemoSettings, folder: Path) -> DemoData:
     vectors = functional.normalize(cached, dim=1)
 
     def split(name: str, start: int, stop: int) -> RelevanceSplit:
-        own = (scenes.image_of_caption >= start) & (scenes.image_of_caption < stop)
-        owner = scenes.image_of_caption[own] - start
-        captions = [scenes.captions[place] for place in np.flatnonzero(own)]
-        own_vectors = vectors.numpy()[own]
-        pseudo = relevance(own_vectors, own_vectors, owner, owner)
-        return RelevanceSplit(dataset.split(name), pseudo, true_relevance(scenes.scenes[start:stop], captions))
+        own = np.flatnonzero((scenes.image_of_caption >= start) & (scenes.image_of_caption < stop))
+        owner, own_vectors = scenes.image_of_caption[own] - start, vectors.numpy()[own]
+        true = true_relevance(scenes.scenes[start:stop], [scenes.captions[place] for place in own])
+        return RelevanceSplit(dataset.split(name), relevance(own_vectors, own_vectors, owner, owner), true)
 
     first, second, _ = np.cumsum(settings.sizes).tolist()
     return DemoData(
@@ -154,12 +150,10 @@ def write_scenes(folder: Path, scenes: SceneDataset, pixels: npt.NDArray[np.uint
     splits = np.repeat(SPLITS, sizes).tolist()
     ids = [f"{number:05d}" for number in range(len(splits))]
     images = tuple(ImageRecord(one, split, f"{one}.png") for one, split in zip(ids, splits, strict=True))
-    counts = [0] * len(ids)
     captions = []
-    for caption in scenes.captions:
+    for number, caption in enumerate(scenes.captions):  # five for each image
         one = ids[caption.image]
-        captions.append(Caption(f"{one}-{counts[caption.image]}", one, caption.text, splits[caption.image]))
-        counts[caption.image] += 1
+        captions.append(Caption(f"{one}-{number % 5}", one, caption.text, splits[caption.image]))
     with tempfile.TemporaryDirectory(prefix="bcls-demo-") as temporary:
         files = {}
         for split, part in zip(SPLITS, np.split(pixels, np.cumsum(sizes)[:-1]), strict=True):
@@ -213,8 +207,9 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: 
         device="cpu",
         seed=seed,
     )
-    result = train_run(config, model=model, dataset=data.dataset)
-    epochs = list(range(1, result.epochs + 1))
+    train_run(config, model=model, dataset=data.dataset)
+    history = training_history(folder)["history"]
+    epochs = [one["epoch"] for one in history]
     # Computed afterwards, since neither training nor the choice of the best epoch may use the true relevance.
     by_epoch = [_scores(model, folder, EPOCH.format(epoch), data.validation) for epoch in epochs]
     similarity = _scores(model, folder, BEST, data.test)
@@ -222,8 +217,8 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: 
         loss=loss,
         seed=seed,
         epochs=epochs,
-        train_loss=_mean_losses(read_metrics(folder), result.epochs),
-        val_rsum=[one["rsum"] for one in result.history],
+        train_loss=[one["loss"] for one in history],
+        val_rsum=[one["rsum"] for one in history],
         val_tau_true=[measure(one, data.validation)["tau_true"] for one in by_epoch],
         test=measure(similarity, data.test),
         seconds=time.perf_counter() - started,
@@ -234,10 +229,7 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: 
 def measure(similarity: Floats, data: RelevanceSplit) -> dict[str, float]:
     """Compute recalls, and Kendall's tau (mean of both directions) with both kinds of relevance."""
     metrics = recalls(similarity, data.split.image_of_caption)
-    for name, labels in (("pseudo", data.pseudo), ("true", data.true)):
-        taus = kendall(similarity, labels)
-        metrics[f"tau_{name}"] = (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
-    return metrics
+    return metrics | {"tau_pseudo": mean_tau(similarity, data.pseudo), "tau_true": mean_tau(similarity, data.true)}
 
 
 def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: RelevanceSplit) -> Floats:
@@ -248,49 +240,22 @@ def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: RelevanceSp
     return scores
 
 
-def _mean_losses(lines: list[dict[str, Any]], epochs: int) -> list[float]:
-    """Compute the mean training loss of each epoch from the lines of ``metrics.jsonl``.
-
-    Each line contains the mean over the steps since the previous line.
-
-    Example:
-        >>> steps = ((1, 2, 4.0), (1, 3, 1.0), (2, 4, 0.5))
-        >>> _mean_losses([{"kind": "step", "epoch": e, "step": s, "loss": value} for e, s, value in steps], 2)
-        [3.0, 0.5]
-    """
-    sums, counts, before = [0.0] * epochs, [0] * epochs, 0
-    for line in lines:
-        if line["kind"] == "step":
-            count, before = line["step"] - before, line["step"]
-            sums[line["epoch"] - 1] += line["loss"] * count
-            counts[line["epoch"] - 1] += count
-    return [total / count for total, count in zip(sums, counts, strict=True)]
-
-
 def _clear(out: Path) -> None:
     """Remove the dataset and the runs of an earlier demo; other files with these names are kept."""
     runs = [path for loss in LOSSES for path in sorted((out / RUNS).glob(f"{loss}-seed*"))]
     present = [path for path in (out / SCENES, *runs) if path.exists()]
-    if present and not _is_demo(out / RESULTS):
+    try:
+        found = json.loads((out / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if present and not (isinstance(found, dict) and {"settings", "summary", "runs"} <= found.keys()):
         hint = "choose another folder with --out: nothing was overwritten"
         fail("--out", "a new folder, or that of an earlier demo", f"{present[0]} without its {RESULTS}", hint)
     for path in present:
         shutil.rmtree(path)
 
 
-def _is_demo(results: Path) -> bool:
-    try:
-        content = json.loads(results.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and {"settings", "summary", "runs"} <= content.keys()
-
-
 def _write_results(out: Path, runs: list[DemoRun], described: dict[str, object], seconds: float) -> None:
-    results = {
-        "settings": described,
-        "seconds": seconds,
-        "summary": demo_report.summary_json(runs),
-        "runs": [one.as_json() for one in runs],
-    }
+    summary, lines = demo_report.summary_json(runs), [one.as_json() for one in runs]
+    results = {"settings": described, "seconds": seconds, "summary": summary, "runs": lines}
     write_whole(out / RESULTS, json.dumps(results, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 import math
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -105,11 +106,11 @@ class DemoRun:
 
 def summary(runs: Iterable[DemoRun]) -> dict[str, dict[str, Spread]]:
     """Compute mean and deviation of every test metric for every loss that has runs, in the order of :data:`LOSSES`."""
-    runs = list(runs)
+    tests: dict[str, list[dict[str, float]]] = {loss: [] for loss in LOSSES}
+    for run in runs:
+        tests[run.loss].append(run.test)
     return {
-        loss: {key: spread([run.test[key] for run in runs if run.loss == loss]) for key, _, _ in METRICS}
-        for loss in LOSSES
-        if any(run.loss == loss for run in runs)
+        loss: {key: spread([test[key] for test in own]) for key, _, _ in METRICS} for loss, own in tests.items() if own
     }
 
 
@@ -166,37 +167,34 @@ def findings(runs: Sequence[DemoRun]) -> list[str]:
 
 
 def _comparison(one: str, other: str, metrics: Mapping[str, Mapping[str, Spread]]) -> str:
-    tau, base = metrics[one]["tau_true"], metrics[other]["tau_true"]
-    change = _difference(tau, base, 3, "closer to", "further from")
-    change = f"{change} the true relevance than" if change else "as close to the true relevance as"
-    order = f"{LOSSES[one]} ranks {change} {LOSSES[other]} (τ true {_against(tau, base, 3)})"
-    rsum, base = metrics[one]["rsum"], metrics[other]["rsum"]
-    change = _difference(rsum, base, 1, "higher", "lower") or "the same"
-    return f"{order}; its RSUM is {change} ({_against(rsum, base, 1)})."
+    tau, tau_text = _difference(metrics[one]["tau_true"], metrics[other]["tau_true"], 3, "closer to", "further from")
+    rsum, rsum_text = _difference(metrics[one]["rsum"], metrics[other]["rsum"], 1, "higher", "lower")
+    order = f"{tau} the true relevance than" if tau else "as close to the true relevance as"
+    order = f"{LOSSES[one]} ranks {order} {LOSSES[other]} (τ true {tau_text})"
+    return f"{order}; its RSUM is {rsum or 'the same'} ({rsum_text})."
 
 
-def _difference(one: Spread, other: Spread, digits: int, more: str, less: str) -> str:
-    """Describe the difference of two means in percent of the second; empty if they are printed alike."""
+def _difference(one: Spread, other: Spread, digits: int, more: str, less: str) -> tuple[str, str]:
+    """Describe the difference of two means in percent of the second (empty if they are printed alike), and both means.
+
+    Example:
+        >>> _difference(Spread(9.0, 0, 1), Spread(3.0, 0, 1), 1, "above", "below")
+        ('far above', '9.0 against 3.0')
+    """
+    gap = one.mean - other.mean
+    numbers = [
+        f"{value.mean:.{digits}f}" + (f"\u00a0±\u00a0{value.deviation:.{digits}f}" if value.deviation > 0 else "")
+        for value in (one, other)
+    ]
+    both = " against ".join(numbers)
+    if one.deviation > 0 and other.deviation > 0 and abs(gap) <= one.deviation + other.deviation:
+        both += ", within the spread of the seeds"
     if f"{one.mean:.{digits}f}" == f"{other.mean:.{digits}f}":
-        return ""
-    word = more if one.mean > other.mean else less
+        return "", both
     # A percentage of a value near zero or below has no meaning.
-    share = abs(one.mean - other.mean) / other.mean * 100 if other.mean > 0 else math.inf
-    if share > 100:
-        return f"far {word}"
-    return f"{share:.0f}\u00a0% {word}" if share >= 1 else f"less than 1\u00a0% {word}"
-
-
-def _against(one: Spread, other: Spread, digits: int) -> str:
-    known = one.deviation > 0 and other.deviation > 0
-    close = known and abs(one.mean - other.mean) <= one.deviation + other.deviation
-    text = f"{_number(one, digits)} against {_number(other, digits)}"
-    return text + (", within the spread of the seeds" if close else "")
-
-
-def _number(value: Spread, digits: int) -> str:
-    deviation = f"\u00a0±\u00a0{value.deviation:.{digits}f}" if value.deviation > 0 else ""
-    return f"{value.mean:.{digits}f}{deviation}"
+    share = abs(gap) / other.mean * 100 if other.mean > 0 else math.inf
+    size = "far" if share > 100 else f"{share:.0f}\u00a0%" if share >= 1 else "less than 1\u00a0%"
+    return f"{size} {more if gap > 0 else less}", both
 
 
 Floats = npt.NDArray[np.float32]
@@ -249,37 +247,28 @@ def write_report(
     runs = [run for run in runs if run.loss in LOSSES]
     if not runs:
         fail("runs", f"at least one run of {', '.join(LOSSES)}", "none", "wait until the first runs have finished")
-    images, captions = test.true.shape
-    losses = list(summary(runs))
-    names = [LOSSES[loss] for loss in losses]
-    missing = [name for name in LOSSES.values() if name not in names]
-    lede = (
-        f"One two-tower model was trained to match drawn scenes with captions, with {_join(names)}, {_seeds(runs)} and "
-        f"the same budget for each. The metrics are computed on {images:,} images and {captions:,} captions that were "
-        f"not used for training. Everything took {_duration(seconds)}."
-    )
+    names = [LOSSES[loss] for loss in summary(runs)]
     versions = {"bcls": bcls.__version__, "Python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("torch", "numpy", "pillow", "matplotlib")}
+    rows = [(LOSSES[run.loss], str(run.seed), run.test["rsum"], run.test["tau_true"], run.seconds) for run in runs]
     page = render_page(
         "demo.html",
-        f"A small image-text model, trained the same way with {_COUNTS[len(losses)]}",
-        lede=lede + (f" There is no finished run of {_join(missing)}." if missing else ""),
+        f"A small image-text model, trained the same way with {_COUNTS[len(names)]}",
+        losses=_join(names),
+        missing=_join(name for name in LOSSES.values() if name not in names),
+        seeds=_seeds(runs),
+        sizes=test.true.shape,
+        duration=_duration(seconds),
         findings=findings(runs),
         table=results_table(runs),
-        table_note=f"Test split of {images:,} images and {captions:,} captions; mean ± standard deviation over "
-        f"{_seeds(runs)}, best mean in bold. Recalls in percent.",
         charts=[(_chart(key, runs), caption) for key, (_, caption) in CHARTS.items()],
         **_gallery(runs, test),
         settings={name.replace("_", " "): value for name, value in (settings | versions).items()},
         every_run=Table.of_texts(
             ["loss", "seed", "RSUM", "τ true", "seconds"],
-            [
-                [LOSSES[run.loss], str(run.seed), f"{run.test['rsum']:.1f}", f"{run.test['tau_true']:.3f}",
-                 f"{run.seconds:.1f}"]
-                for run in runs
-            ],
+            [[name, seed, f"{rsum:.1f}", f"{tau:.3f}", f"{took:.1f}"] for name, seed, rsum, tau, took in rows],
         ),
-    )  # fmt: skip
+    )
     write_whole(path, page)
 
 
@@ -329,13 +318,9 @@ def _gallery(runs: Sequence[DemoRun], test: RelevanceSplit) -> dict[str, Any]:
     scores = {loss: first[loss].similarity for loss in LOSSES if loss in first}
     owner = test.split.image_of_caption
     ranks = {loss: query_ranks(similarity, owner) for loss, similarity in scores.items()}
-    gallery = Gallery(
-        test.split,
-        {
-            "pseudo label": lambda image, caption: float(test.pseudo[image, caption]),
-            "true relevance": lambda image, caption: float(test.true[image, caption]),
-        },
-    )
+    labels = {"pseudo label": test.pseudo, "true relevance": test.true}
+    readers = {name: lambda image, caption, of=of: float(of[image, caption]) for name, of in labels.items()}
+    gallery = Gallery(test.split, readers)
 
     def queries(direction: Direction, count: int) -> list[dict[str, object]]:
         means = {loss: _mean_relevance(one, test.true, direction) for loss, one in scores.items()}
@@ -349,17 +334,12 @@ def _gallery(runs: Sequence[DemoRun], test: RelevanceSplit) -> dict[str, Any]:
             for query in pick(scores, test, count, direction)
         ]
 
-    rule = "the first"
-    if len(scores) > 1:
-        rule = (
-            f"those with the largest difference between the losses in the mean true relevance of the first {SHOWN} "
-            "results, whichever loss is ahead. They show the losses at their most different; the table has the average"
-        )
     return {
         "gallery": gallery,
-        "gallery_rule": f"Chosen by a rule: among the queries with at least {SHOWN} items of true relevance {NEAR} or "
-        f"more (and others only if there are too few), {rule}. Rankings are those of seed "
-        f"{', '.join(str(seed) for seed in sorted({run.seed for run in first.values()}))}.",
+        "shown": SHOWN,
+        "near": NEAR,
+        "compared": len(scores) > 1,
+        "gallery_seeds": ", ".join(str(seed) for seed in sorted({run.seed for run in first.values()})),
         "lists": [
             {"title": "Images for a caption", "queries": queries("t2i", 4)},
             {"title": "Captions for an image", "queries": queries("i2t", 2)},
@@ -384,12 +364,11 @@ def _chart(key: str, runs: Sequence[DemoRun]) -> ChartImage | None:
 
 def _seeds(runs: Sequence[DemoRun]) -> str:
     """Write the number of seeds, of each loss if they differ."""
-    counts = {loss: sum(run.loss == loss for run in runs) for loss in summary(runs)}
-    if len(set(counts.values())) > 1:
-        each = ", ".join(f"{LOSSES[loss]} {count}" for loss, count in counts.items())
-        return f"{min(counts.values())} to {max(counts.values())} seeds ({each})"
-    count = next(iter(counts.values()))
-    return "one seed" if count == 1 else f"{count} seeds"
+    counts = Counter(LOSSES[run.loss] for run in sorted(runs, key=lambda run: [*LOSSES].index(run.loss)))
+    least, most = min(counts.values()), max(counts.values())
+    if least < most:
+        return f"{least} to {most} seeds ({', '.join(f'{name} {count}' for name, count in counts.items())})"
+    return "one seed" if most == 1 else f"{most} seeds"
 
 
 def _join(words: Iterable[str]) -> str:
@@ -399,7 +378,7 @@ def _join(words: Iterable[str]) -> str:
         >>> _join(["a", "b", "c"])
         'a, b and c'
     """
-    *most, last = words
+    *most, last = [*words] or [""]
     return f"{', '.join(most)} and {last}" if most else last
 
 

@@ -1,9 +1,9 @@
 """Metrics of the runs of a sweep: retrieval, agreement with labels and humans, and the training history."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,13 +85,17 @@ def on_device(similarity: NDArray[Any], device: str) -> Any:
     return torch.from_numpy(similarity).cuda() if device != "cpu" and torch.cuda.is_available() else similarity
 
 
+def mean_tau(similarity: NDArray[Any], relevance: NDArray[Any]) -> float:
+    """Kendall's tau-a of scores with labels, mean of both directions."""
+    taus = kendall(similarity, relevance)
+    return (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
+
+
 def _true_tau(split: "Dataset", similarity: NDArray[Any]) -> float:
-    scenes = load(split.folder)
-    wanted = [int(image_id) for image_id in split.image_ids]
+    scenes, wanted = load(split.folder), [int(image_id) for image_id in split.image_ids]
     images = set(wanted)
     captions = [caption for caption in scenes.captions if caption.image in images]
-    taus = kendall(similarity, true_relevance([scenes.scenes[image] for image in wanted], captions))
-    return (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
+    return mean_tau(similarity, true_relevance([scenes.scenes[image] for image in wanted], captions))
 
 
 def training_history(folder: Path) -> dict[str, Any]:
@@ -104,21 +108,25 @@ def training_history(folder: Path) -> dict[str, Any]:
         ``history``, a mapping for each epoch with ``loss``, ``validation_loss``, ``rsum`` and ``tau`` where available;
         ``best_epoch``; ``epochs``; and ``seconds`` of training.
     """
-    lines = read_metrics(folder)
-    steps = [line for line in lines if line["kind"] == "step"]
-    validations: dict[int, dict[str, Any]] = {line["epoch"]: line for line in lines if line["kind"] == "validation"}
+    sums: dict[int, float] = defaultdict(float)
+    counts: dict[int, int] = defaultdict(int)
+    validations: dict[int, dict[str, Any]] = {}
+    before, seconds = 0, 0.0
+    for line in read_metrics(folder):
+        epoch = line["epoch"]
+        if line["kind"] == "validation":
+            validations[epoch] = line
+        elif line["kind"] == "step":  # with the mean loss over the steps since the previous line
+            sums[epoch] += line["loss"] * (line["step"] - before)
+            counts[epoch] += line["step"] - before
+            before, seconds = line["step"], line["seconds"]
     history = []
-    for epoch in sorted({line["epoch"] for line in steps}):
-        loss = fmean(line["loss"] for line in steps if line["epoch"] == epoch)
+    for epoch in sorted(sums):
         found = validations.get(epoch, {})
         metrics = {name: found[key] for key, name in _HISTORY.items() if key in found}
-        history.append({"epoch": epoch, "loss": loss, **metrics})
-    return {
-        "history": history,
-        "best_epoch": max((epoch for epoch, found in validations.items() if found["best"]), default=len(history)),
-        "epochs": len(history),
-        "seconds": steps[-1]["seconds"] if steps else 0.0,
-    }
+        history.append({"epoch": epoch, "loss": sums[epoch] / counts[epoch], **metrics})
+    best = max((epoch for epoch, found in validations.items() if found["best"]), default=len(history))
+    return {"history": history, "best_epoch": best, "epochs": len(history), "seconds": seconds}
 
 
 def best_validation(folder: Path) -> dict[str, float]:
@@ -160,11 +168,10 @@ def read_judgements(folder: str | Path, dataset: "Dataset", choice: Path | None)
     """
     found = {name: read(Path(folder) / file) for name, (file, read, _) in _FILES.items()}
     captions: dict[str, str] = {}
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for caption in dataset.captions:
-        turn = seen.get(caption.image_id, 0)
-        seen[caption.image_id] = turn + 1
-        captions[f"{caption.image_id}#{turn}"] = caption.text
+        captions[f"{caption.image_id}#{seen[caption.image_id]}"] = caption.text
+        seen[caption.image_id] += 1
     photos = sorted({photo for rows in found.values() for photo in rows.photos.tolist()})
     ids = sorted({caption for rows in found.values() for caption in rows.caption_ids.tolist()})
     unknown = [one for one in photos if one not in seen] + [one for one in ids if one not in captions]

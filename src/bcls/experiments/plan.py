@@ -135,20 +135,17 @@ def choose(
     if any(trial.key not in results for trial in trials):
         return None
     scores: dict[str, dict[str, list[float]]] = {}
-    points: dict[tuple[str, str], dict[str, Any]] = {}
+    points = {(trial.configuration, label(trial.point)): trial.point for trial in trials}
     for trial in trials:
-        result = results[trial.key]
-        score = -float("inf")
+        result, score = results[trial.key], -float("inf")
         if "failed" not in result:
             metrics = result.get("trial", result["validation"])
             score = metrics[check_choice("search.measure", measure, metrics)]
         scores.setdefault(trial.configuration, {}).setdefault(label(trial.point), []).append(score)
-        points.setdefault((trial.configuration, label(trial.point)), trial.point)
     chosen = {}
     for name, tried in scores.items():
-        means = {point: fmean(values) for point, values in tried.items()}
-        best = max(means, key=lambda point: means[point])
-        if means[best] == -float("inf"):
+        best = max(tried, key=lambda point: fmean(tried[point]))
+        if fmean(tried[best]) == -float("inf"):
             fail(f"runs.{name}.space", "a setting that trains", "none: all diverged", "try lower learning rates")
         chosen[name] = points[name, best]
     return chosen

@@ -4,7 +4,6 @@ The gallery shows two configurations on the queries where they differ most, as F
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,15 @@ from numpy.typing import NDArray
 from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.arrays import read_npz
-from bcls.evaluation.evaluator import compare
-from bcls.evaluation.pages import PairLabels, comparison_page
-from bcls.evaluation.recall import query_ranks
-from bcls.evaluation.scores import score_model
 from bcls.evaluation.statistics import paired_test
-from bcls.experiments.claims import UNKNOWN, Claim, Finding, check_claims, paper_metrics
+from bcls.experiments.claims import UNKNOWN, Claim, check_claims, paper_metrics
 from bcls.experiments.results import RANKS, RUNS
 from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, metric_cells
-from bcls.models import load
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
 from bcls.training.config import TrainConfig
-from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG
+from bcls.training.run_folder import CONFIG
 
 TITLE = "Experiments"
 LEDE = (
@@ -40,26 +34,21 @@ _RULE = (
     "and inconclusive in between or with one seed. A claim is held if all of its comparisons are held, partly held if "
     "some are, not held if none is and at least one is contradicted, and inconclusive otherwise."
 )
-
-
+_GRADED = {"tau": "tau-a", "tau_b": "tau-b", "ndcg": "nDCG", "i2t_cs100": "i2t CS@100", "t2i_cs100": "t2i CS@100"}
+_PEOPLE = {"judged_{}_tau_{}": "{} tau-{}", "report_{}_tau_{}": "{}, 300", "choice_{}_tau_{}": "{}, 200"}
 _ECCV = {"map_at_r": "mAP@R", "rprecision": "R-P", "r1": "R@1"}
 #: Metrics of the tables in their order. Columns without any value are left out.
 COLUMNS: tuple[MetricColumn, ...] = (
     *((f"{way}_r{k}", f"{way} R@{k}", 1) for way in ("i2t", "t2i") for k in (1, 5, 10)),
     ("rsum", "RSUM", 1),
     ("fold_rsum", "RSUM, folds", 1),
-    ("tau", "tau-a", 3),
-    ("tau_b", "tau-b", 3),
-    ("ndcg", "nDCG", 3),
-    ("i2t_cs100", "i2t CS@100", 3),
-    ("t2i_cs100", "t2i CS@100", 3),
+    *((key, heading, 3) for key, heading in _GRADED.items()),
     ("true_tau", "true tau", 3),
-    ("judged_expert_tau_c", "expert tau-c", 3),
-    ("report_expert_tau_c", "expert, 300", 3),
-    ("choice_expert_tau_c", "expert, 200", 3),
-    ("judged_crowd_tau_b", "crowd tau-b", 3),
-    ("report_crowd_tau_b", "crowd, 300", 3),
-    ("choice_crowd_tau_b", "crowd, 200", 3),
+    *(
+        (key.format(*who), heading.format(*who), 3)
+        for who in (("expert", "c"), ("crowd", "b"))
+        for key, heading in _PEOPLE.items()
+    ),
     *((f"eccv_{key}_{way}", f"ECCV {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
 )
 #: Losses in the charts of convergence.
@@ -178,14 +167,12 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
     if summary.trials:
         search = about["search"]
         tested = f", except for {summary.tested_trials}" if summary.tested_trials else ""
-        found.append(
-            Text(
-                f"Each configuration has its own best setting by validation {search['measure']}, from the same number "
-                f"of settings for each ({search['method']} search). Of the {summary.trials} runs of the search, those "
-                f"not chosen are not tested{tested}."
-            )
+        text = (
+            f"Each configuration has its own best setting by validation {search['measure']}, from the same number of "
+            f"settings for each ({search['method']} search). Of the {summary.trials} runs of the search, those not "
+            f"chosen are not tested{tested}."
         )
-        found.append(_search_table(summary))
+        found += [Text(text), _search_table(summary)]
     tests = _paired_table(summary)
     if tests is not None:
         found += [Text("Paired permutation tests over images, with the seeds averaged."), tests]
@@ -197,34 +184,23 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
 
 def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
     """Show the claims with their verdicts, rules and comparisons."""
-    found: list[Block] = [
-        Text(_RULE),
-        Table(["claim", "verdict"], [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims]),
-    ]
+    verdicts = Table(["claim", "verdict"], [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims])
+    found: list[Block] = [Text(_RULE), verdicts]
     reasons = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
     if reasons:
         found += [Text("Explanations, mainly of claims that are not held as they stand:"), Terms(reasons)]
     found += [Text("Comparisons that belong to each claim:"), Terms([(one.claim, one.rule) for one in claims])]
-    rows = [
-        [
-            one.claim,
-            finding.where,
-            finding.what,
-            f"{finding.difference:+.{_digits(finding)}f}",
-            "one seed" if finding.margin is None else f"{finding.margin:.{_digits(finding)}f}",
-            finding.verdict,
-        ]
-        for one in claims
-        for finding in one.findings
-    ]
+    rows = []
+    for one in claims:
+        for finding in one.findings:
+            # RSUM is a sum of percentages; all other metrics lie between -1 and 1.
+            digits = 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
+            margin = "one seed" if finding.margin is None else f"{finding.margin:.{digits}f}"
+            difference = f"{finding.difference:+.{digits}f}"
+            rows.append([one.claim, finding.where, finding.what, difference, margin, finding.verdict])
     if rows:
         found.append(Table.of_texts(["claim", "data, model", "comparison", "difference", "margin", "verdict"], rows))
     return Section("Claims of the paper", found)
-
-
-def _digits(finding: Finding) -> int:
-    """RSUM is a sum of percentages; all other metrics lie between -1 and 1."""
-    return 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
 
 
 def _search_table(summary: Summary) -> Table:
@@ -266,11 +242,10 @@ def _grid_charts(summary: Summary, summaries: Sequence[Summary]) -> list[Block]:
     for metric in ("rsum", "tau"):
         drawn: dict[str, list[tuple[float, float]]] = {}
         for row in summary.rows:
-            mean = _mean(summary, row, metric)
-            if mean is not None and isinstance(row.point.get(key), int | float):
-                drawn.setdefault(_line_name(summary, row), []).append((float(row.point[key]), mean))
-        lines = [ChartLine(name, sorted(points)) for name, points in drawn.items()]
-        lines = [line for line in lines if len(line.points) > 1]
+            value, mean = row.point.get(key), _mean(summary, row, metric)
+            if mean is not None and isinstance(value, int | float):
+                drawn.setdefault(_line_name(summary, row), []).append((float(value), mean))
+        lines = [ChartLine(name, sorted(points)) for name, points in drawn.items() if len(points) > 1]
         if lines:
             levels = _level_lines(summary, summaries, metric) if key in {"loss.alpha", "loss.beta"} else []
             name = key.rpartition(".")[2]
@@ -322,49 +297,28 @@ def _history_charts(summary: Summary) -> list[Block]:
     return charts
 
 
-def gallery(summary: Summary, names: list[str], data: str, *, count: int = 20) -> str:
-    """Render the page of two configurations of a sweep, from their first seeds.
-
-    The queries are those of the test split if the sweep was tested, else those of the validation split.
+def gallery_runs(summary: Summary, names: Sequence[str]) -> tuple[list[Path], TrainConfig]:
+    """Find the runs of two configurations of a sweep, those of their first seeds.
 
     Args:
         summary: The sweep, whose folder contains its runs.
         names: Two of its configurations.
-        data: Folder of the dataset.
-        count: Number of queries of each direction.
 
     Returns:
-        One HTML file.
+        The folders of the two runs, and the settings of the first one.
 
     Raises:
-        ValueError: There are no such configurations, or their models are missing.
+        ValueError: There are no such configurations, or their runs are missing.
     """
-    from bcls.experiments.run import SharedData  # imports torch, which a report does not need
-
     rows = {row.name: row for row in summary.rows if row.keys and not row.ensemble}
     for name in names:
         check_choice("--gallery", name, rows)
     if len(names) != 2:
         fail("--gallery", "two configurations of the sweep", f"{len(names)}", "for example --gallery Triplet-HN BCLS")
-    shared = SharedData(data, summary.folder / "shared")
     folders = [summary.folder / RUNS / rows[name].keys[min(rows[name].keys)] for name in names]
-    configs = []
-    for folder in folders:
-        settings = read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None
-        if not isinstance(settings, dict):
-            got = f"no settings in {folder / CONFIG}"
-            fail("--gallery", f"the runs of {summary.folder}", got, "use the folder that the sweep wrote")
-        configs.append(TrainConfig(**settings))
-    tested = summary.split == "test"
-    split = shared.split(summary.metadata["test_split"] if tested else str(configs[0].val_split), configs[0])
-
-    def score(folder: Path, config: TrainConfig) -> NDArray[np.float32]:
-        model = shared.lend(load(str(folder / CHECKPOINTS / BEST)))
-        return score_model(model, split, split.texts, config.features)
-
-    scores = [partial(score, folder, config) for folder, config in zip(folders, configs, strict=True)]
-    ranks = [query_ranks(load_scores(), split.image_of_caption) for load_scores in scores]
-    captions = shared.captions(split, configs[0].label_encoder)
-    labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
-    metrics = compare(split, ranks[0], ranks[1])
-    return comparison_page(names, split, scores, ranks, metrics, labels=labels, count=count)
+    settings = [read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None for folder in folders]
+    if not all(isinstance(one, dict) for one in settings):
+        hint = "use the folder that the sweep wrote"
+        fail("--gallery", f"the runs of {summary.folder}", f"no settings in {folders[0]} or {folders[1]}", hint)
+    first: Any = settings[0]
+    return folders, TrainConfig(**first)

@@ -21,48 +21,15 @@ if TYPE_CHECKING:
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
 
 # What is read from `sweep.json`, from the result of a run, and from a line of `results.jsonl` in addition.
-_METADATA: Shape = {
-    "name": str,
-    "about": str,
-    "dataset": str,
-    "captions": int,
-    "rows": [str],
-    "seeds": [int],
-    "file": str,
-    "columns?": str | None,
-    "claims?": bool,
-    "spread?": float,
-    "search?": {
-        "measure": str,
-        "method": str,
-        "spaces": {str: {str: list}},
-        "sizes": {str: int},
-        "tried": {str: int},
-        "chosen": {str: dict},
-        "keys?": {str: list},
-    },
-}
-_RESULT: Shape = {
-    "validation": {"rsum": float, str: float},
-    "test?": {str: float},
-    "trial?": {str: float},
-    "history?": [{"epoch": int, str: float}],
-    "seconds?": float,
-}
-_LINE: Shape = {
-    "row": str,
-    "name": str,
-    "phase": str,
-    "seed": int,
-    "point": {str: object},
-    "noise": float,
-    "ensemble": [str],
-    "key": str,
-    "dataset": str,
-    "settings": {"model": {"name": str}, "loss": {"name": str, "alpha?": float}},
-    "paper?": {str: str},
-    "revision?": str | None,
-}
+_SEARCH: dict[Any, Any] = {"measure": str, "method": str, "spaces": {str: {str: list}}, "chosen": {str: dict}}
+_SEARCH |= {"sizes": {str: int}, "tried": {str: int}, "keys?": {str: list}}
+_METADATA: dict[Any, Any] = {"name": str, "about": str, "file": str, "dataset": str, "captions": int, "rows": [str]}
+_METADATA |= {"seeds": [int], "columns?": str | None, "claims?": bool, "spread?": float, "search?": _SEARCH}
+_RESULT: dict[Any, Any] = {"validation": {"rsum": float, str: float}, "test?": {str: float}, "trial?": {str: float}}
+_RESULT |= {"history?": [{"epoch": int, str: float}], "seconds?": float}
+_LINE: dict[Any, Any] = {"row": str, "name": str, "phase": str, "seed": int, "point": {str: object}, "noise": float}
+_LINE |= {"ensemble": [str], "key": str, "dataset": str, "paper?": {str: str}, "revision?": str | None}
+_LINE |= {"settings": {"model": {"name": str}, "loss": {"name": str, "alpha?": float}}}
 _RUN_SWEEP = "run the sweep again: finished runs are kept"
 _REMOVE = "remove it: the run is then done again"
 
@@ -140,7 +107,9 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
         ValueError: If the file is damaged; the message names it.
     """
     path = run_folder(out, run) / RESULT
-    return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE))
 
 
 def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
@@ -150,15 +119,15 @@ def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
 
 def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
     """Write ``results.jsonl`` from the finished runs of a plan, trials included."""
+    lines = []
     with FileLock(out / ".results.lock"):
-        lines = []
         for run in runs:
             result = read_result(out, run)
             if result is not None:
                 columns = {key: getattr(run, key) for key in ("name", "phase", "seed", "point", "noise", "paper")}
-                ensemble = [member.configuration for member in run.members]
-                line = {"row": run.configuration, **columns, "ensemble": ensemble, "key": run.key, **result}
-                lines.append(json.dumps({**line, "settings": run.settings}) + "\n")
+                about = {"ensemble": [member.configuration for member in run.members], "key": run.key}
+                line = {"row": run.configuration, **columns, **about, **result, "settings": run.settings}
+                lines.append(json.dumps(line) + "\n")
         write_whole(out / RESULTS, "".join(lines))
 
 
@@ -190,12 +159,11 @@ def write_metadata(
             "chosen": chosen,
         }
     path = out / SWEEP
-    if path.is_file():
-        before = read_metadata(out)
-        for key in ("dataset", "captions"):
-            if before[key] != metadata[key]:
-                expected = f"the data of the sweep in {out}, {key} {before[key]}"
-                fail("--data", expected, metadata[key], "use another --out")
+    before = read_metadata(out) if path.is_file() else metadata
+    for key in ("dataset", "captions"):
+        if before[key] != metadata[key]:
+            expected = f"the data of the sweep in {out}, {key} {before[key]}"
+            fail("--data", expected, metadata[key], "use another --out")
     write_whole(path, json.dumps(metadata, indent=1) + "\n")
 
 
@@ -215,14 +183,13 @@ def previous_choices(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
     before = read_metadata(out).get("search", {})
     if before.get("measure") != sweep.search.measure:
         return {}
-    keys = _trial_keys(sweep)
-    found: dict[str, dict[str, Any]] = before.get("chosen", {})
+    keys, known = _trial_keys(sweep), before.get("keys", {})
     return {
-        one.name: found[one.name]
+        one.name: before["chosen"][one.name]
         for one in sweep.configurations
-        if one.name in found
+        if one.name in before["chosen"]
         and before["spaces"].get(one.name) == search_space(sweep, one)
-        and before.get("keys", {}).get(one.name) == keys[one.name]
+        and known.get(one.name) == keys[one.name]
     }
 
 

@@ -5,9 +5,8 @@ import io
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -128,22 +127,20 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
         KeyboardInterrupt: If it was interrupted; a checkpoint was written.
         ValueError: If settings, data and model do not match.
     """
-    config = _config(context, run)
-    model, dataset = context.shared.model(config), context.shared.dataset
-    labels = _noisy_labels(config, dataset, run.noise) if run.noise else None
-    stop = Event()
+    config, shared, stop = _config(context, run), context.shared, Event()
+    labels = _noisy_labels(config, shared, run.noise) if run.noise else None
     options: dict[str, Any] = {"report": False, "save_seconds": SAVE_SECONDS, "stop": stop}
-    train(config, model=model, dataset=dataset, labels=labels, **options)
+    train(config, model=shared.model(config), dataset=shared.dataset, labels=labels, **options)
     if stop.is_set():  # during the last validation, after which training does not check it
         raise KeyboardInterrupt
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU
 
 
-def _noisy_labels(config: TrainConfig, dataset: Dataset, noise: float) -> NoisyLabels:
+def _noisy_labels(config: TrainConfig, shared: "SharedData", noise: float) -> NoisyLabels:
     if not config.label_encoder:
         fail("noise", "a run with labels", f"labels: {config.labels}", "name a text encoder, such as minilm")
-    split = (dataset.without_quarantined() if config.skip_quarantined else dataset).split(config.train_split)
+    split = shared.split(config.train_split, config)
     vectors, owner = np.asarray(cached_embeddings(split, config.label_encoder)), split.image_of_caption
     return NoisyLabels(vectors, owner, config.aggregate, start_accelerator(config).device, noise=noise)
 
@@ -157,26 +154,19 @@ class SharedData:
     Args:
         data: Folder of the dataset.
         cache: Folder for the outputs of frozen encoders.
+
+    Attributes:
+        dataset: The whole dataset.
     """
 
     def __init__(self, data: str | Path, cache: Path) -> None:
-        self._folder, self._cache = Path(data), cache
+        self.dataset, self._cache = open_dataset(data), cache
         self._features: dict[str, Padded] = {}
         self._captions: dict[tuple[str, str], CaptionVectors] = {}
-        self._splits: dict[tuple[str, bool], Dataset] = {}
-
-    @cached_property
-    def dataset(self) -> Dataset:
-        """The whole dataset."""
-        return open_dataset(self._folder)
 
     def split(self, name: str, config: TrainConfig) -> Dataset:
         """One split, without quarantined items if the settings exclude them."""
-        key = name, config.skip_quarantined
-        if key not in self._splits:
-            whole = self.dataset.without_quarantined() if config.skip_quarantined else self.dataset
-            self._splits[key] = whole.split(name)
-        return self._splits[key]
+        return (self.dataset.without_quarantined() if config.skip_quarantined else self.dataset).split(name)
 
     def model(self, config: TrainConfig) -> "RetrievalModel":
         """A new model with the initial weights that ``bcls train`` would draw from the same seed."""
@@ -262,9 +252,9 @@ def _hash(strings: Iterable[str]) -> str:
 
 
 def _config(context: SweepContext, run: PlannedRun) -> TrainConfig:
-    folder = run_folder(context.out, run)
+    folder, settings = run_folder(context.out, run), context.settings
     location = {"data": str(context.shared.dataset.folder), "out": str(folder), "resume": (folder / CONFIG).is_file()}
-    machine = {"device": context.settings.device, "graph": context.settings.graph, "seed": run.seed}
+    machine = {"device": settings.device, "graph": settings.graph, "seed": run.seed}
     return TrainConfig(**{**run.settings, **location, **machine})
 
 
@@ -286,10 +276,9 @@ def _metrics(
         mean: NDArray[np.float32] = np.mean(matrices, axis=0, dtype=np.float32) if len(matrices) > 1 else matrices[0]
         return mean
 
-    def photo_scores(photos: Any, texts: Any) -> NDArray[np.float32]:
-        images = shared.dataset.of_images(photos)
-        rows = {image: row for row, image in enumerate(images.image_ids)}
-        return scores(images, list(texts))[[rows[photo] for photo in photos]]
+    def photo_scores(photos: Sequence[str], texts: Sequence[str]) -> NDArray[np.float32]:
+        images = shared.dataset.of_images(photos)  # in the order of the dataset
+        return scores(images, list(texts))[[images.image_ids.index(photo) for photo in photos]]
 
     split = shared.split(sweep.test_split if test else str(config.val_split), config)
     options: dict[str, Any] = {"folds": sweep.folds, "eccv": sweep.eccv} if test else {}

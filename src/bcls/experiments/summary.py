@@ -139,18 +139,18 @@ def summarize(folder: str | Path) -> Summary:
     if len(runs) < len(lines) and not metadata.get("search"):
         remedy = "run the sweep again: finished runs are kept"
         fail(str(Path(folder) / SWEEP), "`search`, since there are trials", "none", remedy)
-    names = dict.fromkeys(line["name"] for line in runs)
-    order = {name: place for place, name in enumerate(metadata["rows"])}
+    names, order = dict.fromkeys(line["name"] for line in runs), metadata["rows"]
     rows = [_row(metadata, name, [line for line in runs if line["name"] == name]) for name in names]
-    rows.sort(key=lambda row: order.get(row.row, len(order)))
+    rows.sort(key=lambda row: order.index(row.row) if row.row in order else len(order))
+    chosen = {run["key"] for run in runs}
     return Summary(
         Path(folder),
         metadata,
         rows,
-        len(lines) - len(runs),
-        sum("test" in line for line in lines if line["key"] not in {run["key"] for run in runs}),
-        sorted({line["revision"] for line in lines if line.get("revision")}),
-        sum(line.get("seconds", 0.0) for line in {line["key"]: line for line in lines}.values()),
+        trials=len(lines) - len(runs),
+        tested_trials=sum("test" in line for line in lines if line["key"] not in chosen),
+        commits=sorted({line["revision"] for line in lines if line.get("revision")}),
+        seconds=sum({line["key"]: line.get("seconds", 0.0) for line in lines}.values()),
     )
 
 
@@ -174,23 +174,20 @@ def metric_cells(columns: Sequence[MetricColumn], rows: Sequence[Mapping[str, Sp
 
 def _row(metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
     first, good = lines[0], [line for line in lines if "failed" not in line]
+    settings = first["settings"]
     return SummaryRow(
         sweep=metadata["name"],
-        row=first["row"],
-        name=name if first["ensemble"] else _with_sampling(name, first["settings"]["loss"]),
-        dataset=first["dataset"],
-        model=first["settings"]["model"]["name"],
-        loss=first["settings"]["loss"],
-        point=first["point"],
-        noise=first["noise"],
+        name=name if first["ensemble"] else _with_sampling(name, settings["loss"]),
+        model=settings["model"]["name"],
+        loss=settings["loss"],
         paper=first.get("paper") or {},
         validation=_spreads(line["validation"] for line in good),
         # A mean over the tested seeds alone would not be comparable with the validation mean over all seeds.
         test=_spreads(line["test"] for line in good) if good and all("test" in line for line in good) else {},
         histories=[line["history"] for line in good if "history" in line],
         keys={line["seed"]: line["key"] for line in good},
-        ensemble=first["ensemble"],
         failed=len(lines) - len(good),
+        **{key: first[key] for key in ("row", "dataset", "point", "noise", "ensemble")},
     )
 
 

@@ -102,12 +102,11 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     tried = plan_trials(sweep)
     chosen = _chosen(out, sweep, tried)
     runs = [] if chosen is None else plan_runs(sweep, chosen)
-    shown = [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]
-    columns = ("key", "name", "phase", "seed")
-    return [
-        {**{key: getattr(run, key) for key in columns}, "finished": results.read_result(out, run) is not None}
-        for run in shown
-    ]
+    found = []
+    for run in [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]:
+        columns = {key: getattr(run, key) for key in ("key", "name", "phase", "seed")}
+        found.append({**columns, "finished": results.read_result(out, run) is not None})
+    return found
 
 
 def _chosen(out: Path, sweep: Sweep, tried: Sequence[PlannedRun]) -> dict[str, dict[str, Any]] | None:
@@ -127,9 +126,14 @@ def _do(
     if settings.processes > 1 and len(mine) > 1 and _do_in_processes(sweep, settings, mine, plan, until):
         return True
     # After several processes, this one does the ensembles whose members another process finished last.
-    with time_budget(until) as spent, torch_threads(settings.threads):
+    return _work_until(until, settings.threads, sweep, settings, mine, plan)
+
+
+def _work_until(until: float | None, threads: int | None, *arguments: Any) -> bool:
+    """Call :func:`work`; returns whether the time ran out."""
+    with time_budget(until) as spent, torch_threads(threads):
         try:
-            work(sweep, settings, mine, plan)
+            work(*arguments)
         except KeyboardInterrupt:
             if not spent.is_set():
                 raise
@@ -186,8 +190,9 @@ def _do_in_processes(
         KeyboardInterrupt: If it was interrupted; all processes wrote checkpoints.
     """
     context = multiprocessing.get_context("spawn")
-    messages: Any = context.SimpleQueue()
-    arguments = (sweep, settings, runs, plan, until, messages)
+    ends: Any = context.SimpleQueue()
+    threads = settings.threads or max(1, cores() // settings.processes)
+    arguments = (ends, until, threads, sweep, settings, runs, plan)
     workers = [context.Process(target=_worker, args=arguments) for _ in range(min(settings.processes, len(runs)))]
     with time_budget(None), ExitStack() as stack:  # SIGTERM interrupts this process as Ctrl-C does
         for worker in workers:
@@ -200,39 +205,29 @@ def _do_in_processes(
             if any(worker.exitcode for worker in workers):
                 break
             wait(alive)
-    reports: dict[str, str] = {}
-    while not messages.empty():
-        reports.update([messages.get()])
-    if "error" in reports:
-        raise ValueError(reports["error"])
-    if "interrupted" in reports:
-        raise KeyboardInterrupt
+    found = []
+    while not ends.empty():
+        found.append(ends.get())
+    # The error of a process comes before the interrupts of the others.
+    for kind in (ValueError, KeyboardInterrupt):
+        for end in found:
+            if isinstance(end, kind):
+                raise end
     crashed = [worker.exitcode for worker in workers if worker.exitcode]
     if crashed:
         fail("--processes", "processes that end by themselves", f"one with exit code {crashed[0]}", "use fewer")
-    return "spent" in reports
+    return any(found)
 
 
-def _worker(
-    sweep: Sweep,
-    settings: SweepSettings,
-    runs: Sequence[PlannedRun],
-    plan: Sequence[PlannedRun],
-    until: float | None,
-    messages: Any,
-) -> None:
-    """The work of each process; reports to the parent process how it ended."""
-    import torch
-
-    torch.set_num_threads(settings.threads or max(1, cores() // settings.processes))
-    with time_budget(until) as spent:
-        try:
-            work(sweep, settings, runs, plan)
-        except KeyboardInterrupt:
-            messages.put(("spent" if spent.is_set() else "interrupted", ""))
-        except (ValueError, OSError, MissingExtraError) as error:
-            messages.put(("error", str(error)))
-            raise SystemExit(2) from None
+def _worker(ends: Any, *arguments: Any) -> None:
+    """The work of each process; sends to the parent process whether the time ran out, or the error."""
+    try:
+        ends.put(_work_until(*arguments))
+    except KeyboardInterrupt as error:
+        ends.put(error)
+    except (ValueError, OSError, MissingExtraError) as error:
+        ends.put(ValueError(str(error)))
+        raise SystemExit(2) from None
 
 
 @contextmanager
@@ -261,7 +256,8 @@ def time_budget(until: float | None) -> Iterator[threading.Event]:
         _thread.interrupt_main(signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, interrupt)
-    timer = threading.Timer(0.0 if until is None else max(0.001, until - time.monotonic()), ring)
+    # Without a limit the timer is only made, not started.
+    timer = threading.Timer(max(0.001, (until or 0.0) - time.monotonic()), ring)
     timer.daemon = True
     try:
         if until is not None:

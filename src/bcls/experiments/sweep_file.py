@@ -227,16 +227,15 @@ def _parse(path: Path, plain: dict[str, Any]) -> Sweep:
     for key in plain:
         check_choice("key", key, sorted(known))
     common = merge(_base(path, plain.get("base", {})), _mapping(path, plain.get("settings", {}), "settings"))
-    search = _search(path, plain["search"]) if plain.get("search") is not None else None
-    listed = plain.get("paper", [])
+    search = None if plain.get("search") is None else _search(path, plain["search"])
+    paper = plain.get("paper", [])
     tables = tuple(
-        check_choice("paper", table, PAPER_TABLES) for table in (listed if isinstance(listed, list) else [listed])
+        check_choice("paper", table, PAPER_TABLES) for table in (paper if isinstance(paper, list) else [paper])
     )
     runs = _mapping(path, plain.get("runs", {path.stem: {}}), "runs")
     configurations = tuple(_configuration(path, common, name, change or {}, tables) for name, change in runs.items())
     grid = _lists("grid", plain.get("grid", {}))
     _check_configurations(configurations, grid, search)
-    choice = plain.get("judged_choice")
     given = ("about", "columns", "test_split", "folds", "eccv", "claims", "scenes")
     simple: dict[str, Any] = {key: plain[key] for key in given if key in plain}
     check_field_types(simple, Sweep)
@@ -249,7 +248,7 @@ def _parse(path: Path, plain: dict[str, Any]) -> Sweep:
         grid=grid,
         search=search,
         paper=tables,
-        judged_choice=None if choice is None else path.parent / str(choice),
+        judged_choice=path.parent / str(plain["judged_choice"]) if plain.get("judged_choice") else None,
         **simple,
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bcls._core.config import check_shape
 from bcls._core.errors import check_choice, check_whole, fail
 from bcls._core.extras import check_device, sha256_of
 from bcls._core.files import write_whole
@@ -166,19 +167,14 @@ def finished_splits(folder: Path, settings: Mapping[str, Any]) -> dict[str, dict
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         fail(str(path), f'a JSON object with "format": "{_FORMAT}"', "another file", "use another --name")
-    made, splits = content.get("settings"), content.get("splits")
-    records = list(splits.values()) if isinstance(splits, dict) else [None]
-    if not isinstance(made, dict) or not isinstance(splits, dict) or not all(map(_is_record, records)):
-        fail(str(path), "settings and splits of features", "a damaged file", f"delete {folder} and extract again")
-    changed = first_difference(made, settings)
+    shape = {"settings": dict, "splits": {str: {"images": str, "zero_rows": [str]}}}
+    check_shape(str(path), content, shape, f"delete {folder} and extract again")
+    changed = first_difference(content["settings"], settings)
     if changed is not None:
         expected = f"{changed.before}, as in the finished features {folder.name!r}"
         fail(changed.name, expected, changed.now, f"use another --name, or delete {folder}")
+    splits: dict[str, dict[str, Any]] = content["splits"]
     return splits
-
-
-def _is_record(record: Any) -> bool:
-    return isinstance(record, dict) and "images" in record and isinstance(record.get("zero_rows"), list)
 
 
 @dataclass(frozen=True)
@@ -332,7 +328,7 @@ class _SplitWork:
     """
 
     def __init__(self, part: Dataset, split: str, folder: Path, plan: _Plan) -> None:
-        self._part, self._split, self._plan, self._size = part, split, plan, BLOCK
+        self._part, self._split, self._plan = part, split, plan
         self._images = {"images": _images_hash(part)}
         self._quarantined = read_quarantine(part.folder).images
         settings = {**plan.settings, **plan.made_with, **self._images, "block": BLOCK}
@@ -342,7 +338,7 @@ class _SplitWork:
 
     def block(self, number: int) -> tuple[str, ...]:
         """Return the ids of the images in a block."""
-        return self._part.image_ids[number * self._size : (number + 1) * self._size]
+        return self._part.image_ids[number * BLOCK : (number + 1) * BLOCK]
 
     @property
     def zero_rows(self) -> list[str]:

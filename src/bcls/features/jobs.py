@@ -217,10 +217,9 @@ def _run_on_ray(
 @contextmanager
 def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
     """Connect to a cluster or start one on this machine; disconnect or stop it at the end."""
-    own: dict[str, Any] = {}
-    if address is None:
-        own = {"num_cpus": max(workers, os.cpu_count() or 1), "include_dashboard": False}
-    else:
+    own: dict[str, Any] = {"num_cpus": max(workers, os.cpu_count() or 1), "include_dashboard": False}
+    if address is not None:
+        own = {}
         _check_reachable(address)
     try:
         with _silent_stderr():

@@ -1,12 +1,11 @@
 """Caption metrics as labels: CIDEr-D, METEOR and SPICE scores of image-caption pairs."""
 
-import math
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,38 +78,29 @@ class PairScorer:
         """
         words = ptb_tokens(self.name, texts)
         if self.name == "cider":
-            return cider_d([text.split() for text in words], image_of_caption, images, captions, progress)
-        library = require(f"pycocoevalcap.{self.name}.{self.name}", "caption-metrics", f"the metric {self.name!r}")
-        program = getattr(library, self.name.capitalize())()
-        references = _references(image_of_caption)
+            score = CiderD([text.split() for text in words], image_of_caption).pairs
+        else:
+            library = require(f"pycocoevalcap.{self.name}.{self.name}", "caption-metrics", f"the metric {self.name!r}")
+            score = partial(self._run, getattr(library, self.name.capitalize())(), words, image_of_caption)
         scores = np.empty(len(images))
         # The score of a pair does not depend on the other pairs of a call.
         for start in range(0, len(images), 500):
-            pairs = zip(images[start : start + 500].tolist(), captions[start : start + 500].tolist(), strict=True)
-            part = list(enumerate(pairs))
-            gold = {number: [words[row] for row in references[image]] for number, (image, _) in part}
-            candidates = {number: [words[caption]] for number, (_, caption) in part}
-            _, found = program.compute_score(gold, candidates)
-            if self.name == "spice":  # NaN means that there is nothing in common
-                found = np.nan_to_num([one["All"]["f"] for one in found])
-            scores[start : start + len(part)] = found
+            part = slice(start, start + 500)
+            scores[part] = score(images[part], captions[part])
             if progress is not None:
-                progress(start + len(part), len(images))
+                progress(start + len(images[part]), len(images))
         return scores
 
+    def _run(self, program: Any, words: Sequence[str], image_of_caption: Ids, images: Ids, captions: Ids) -> Any:
+        own = [np.flatnonzero(image_of_caption == image).tolist() for image in images]
+        gold = {pair: [words[row] for row in rows] for pair, rows in enumerate(own)}
+        _, found = program.compute_score(gold, {pair: [words[caption]] for pair, caption in enumerate(captions)})
+        # NaN means that there is nothing in common.
+        return found if self.name == "meteor" else np.nan_to_num([one["All"]["f"] for one in found])
 
-def _references(image_of_caption: Ids) -> dict[Any, list[int]]:
-    """Row numbers of the captions of each image."""
-    references: dict[Any, list[int]] = {}
-    for row, image in enumerate(image_of_caption.tolist()):
-        references.setdefault(image, []).append(row)
-    return references
 
-
-def cider_d(
-    words: Sequence[Sequence[str]], image_of_caption: Ids, images: Ids, captions: Ids, progress: Progress | None = None
-) -> NDArray[np.float64]:
-    r"""Compute CIDEr-D of pairs (image, caption) of tokenized captions.
+class CiderD:
+    r"""CIDEr-D of pairs (image, caption) of tokenized captions.
 
     .. math::
         \frac{10}{4 K} \sum_{k=1}^{K} \sum_{n=1}^{4} e^{-(l(c) - l(s_k))^2 / 2 \sigma^2}
@@ -119,45 +109,15 @@ def cider_d(
     where :math:`g^n` are the counts of n-grams times :math:`\log(N / \text{images with the n-gram})`, over the N images
     that have captions, and :math:`l` is the number of bigrams, as in the original code.
 
+    The smaller of two counts is the number of levels t = 1, 2, ... that both reach. With a column for each n-gram and
+    level the clipped products are products of sparse matrices.
+
     Args:
         words: Tokens of each caption.
         image_of_caption: ``(C,)`` integers, the image of each caption.
-        images: ``(P,)`` the image of each pair.
-        captions: ``(P,)`` the caption of each pair, an index of ``words``.
-        progress: Called from time to time with the number of pairs scored so far and in all.
-
-    Returns:
-        ``(P,)`` scores, 0 to 10.
 
     Reference:
         Vedantam et al., CIDEr: Consensus-based Image Description Evaluation, CVPR 2015.
-    """
-    references = _references(image_of_caption)
-    counts = [_count_ngrams(sentence) for sentence in words]
-    images_with: Counter[tuple[str, ...]] = Counter()
-    for rows in references.values():
-        images_with.update({ngram for row in rows for ngrams in counts[row] for ngram in ngrams})
-    corpus = math.log(len(references)) if references else 0.0
-    rarity = {ngram: corpus - math.log(number) for ngram, number in images_with.items()}
-    vectors = [_weigh(ngrams, rarity) for ngrams in counts]
-    scores = np.empty(len(images))
-    for number, (image, caption) in enumerate(zip(images.tolist(), captions.tolist(), strict=True)):
-        rows = references[image]
-        scores[number] = sum(_similarity(vectors[caption], vectors[row]) for row in rows) / len(rows)
-        if progress is not None and (number % 1000 == 999 or number == len(scores) - 1):
-            progress(number + 1, len(scores))
-    return scores
-
-
-class CiderD:
-    r"""CIDEr-D of all pairs of some images and captions, equal to :func:`cider_d` and much faster.
-
-    The smaller of two counts is the number of levels t = 1, 2, ... that both reach. With a column for each n-gram and
-    level the clipped products of :func:`cider_d` are one product of sparse matrices.
-
-    Args:
-        words: Tokens of each caption.
-        image_of_caption: ``(C,)`` integers, the image of each caption.
 
     Example:
         >>> cider = CiderD([["a", "dog", "runs"], ["a", "dog"], ["two", "red", "cars"]], np.array([0, 0, 1]))
@@ -211,7 +171,7 @@ class CiderD:
         return entries, number * highest
 
     def __call__(self, images: Ids, captions: Ids) -> NDArray[np.float32]:
-        """Score captions against images.
+        """Score all captions against all images.
 
         Args:
             images: ``(I,)`` images that have captions.
@@ -220,54 +180,36 @@ class CiderD:
         Returns:
             ``(I, P)`` scores, 0 to 10.
         """
-        place = np.searchsorted(self._images, images)
-        counts, starts = self._counts[place], self._starts[place]
-        ends = np.cumsum(counts)
-        references = self._order[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)]
+        references, counts = self._captions_of(images)
         right = self._candidates[captions]
         used = np.unique(right.indices)  # few of all columns, and a product takes time for each
-        shared = self._references[references][:, used] @ right[:, used].T
-        gap = (self._bigrams[references][:, None] - self._bigrams[captions]).astype(np.float64)
-        scores = 10.0 / _LONGEST * np.exp(-(gap**2) / (2 * _SIGMA**2)) * shared.toarray()
-        means: NDArray[np.float32] = (np.add.reduceat(scores, ends - counts) / counts[:, None]).astype(np.float32)
-        return means
+        shared = (self._references[references][:, used] @ right[:, used].T).toarray()
+        scores = self._penalty(references[:, None], captions) * shared
+        means: NDArray[np.float64] = np.add.reduceat(scores, np.cumsum(counts) - counts) / counts[:, None]
+        return means.astype(np.float32)
+
+    def pairs(self, images: Ids, captions: Ids) -> NDArray[np.float64]:
+        """Score each caption against the image at the same index: ``(P,)`` scores, 0 to 10."""
+        references, counts = self._captions_of(images)
+        pair = np.repeat(np.arange(len(images)), counts)
+        shared = self._references[references].multiply(self._candidates[captions[pair]]).sum(axis=1)
+        scores = self._penalty(references, captions[pair]) * np.asarray(shared).ravel()
+        return np.bincount(pair, scores, len(images)) / counts
+
+    def _captions_of(self, images: Ids) -> tuple[Ids, Ids]:
+        """Row numbers of the captions of the images, one image after another, and the number for each image."""
+        place = np.searchsorted(self._images, images)
+        counts = self._counts[place]
+        ends = np.cumsum(counts)
+        return self._order[np.arange(counts.sum()) + np.repeat(self._starts[place] - ends + counts, counts)], counts
+
+    def _penalty(self, references: Ids, captions: Ids) -> NDArray[np.float64]:
+        gap = self._bigrams[references] - self._bigrams[captions]
+        return 10.0 / _LONGEST * np.exp(-(gap.astype(np.float64) ** 2) / (2 * _SIGMA**2))
 
 
 # Longest n-grams, and standard deviation of the length penalty in words.
 _LONGEST, _SIGMA = 4, 6.0
-
-
-class _TfIdf(NamedTuple):
-    """Weighted n-grams of a caption for each n, their norms, and the number of bigrams."""
-
-    weights: list[dict[tuple[str, ...], float]]
-    norms: list[float]
-    length: int
-
-
-def _count_ngrams(words: Sequence[str]) -> list[Counter[tuple[str, ...]]]:
-    return [
-        Counter(tuple(words[first : first + size]) for first in range(len(words) - size + 1))
-        for size in range(1, _LONGEST + 1)
-    ]
-
-
-def _weigh(counts: list[Counter[tuple[str, ...]]], rarity: dict[tuple[str, ...], float]) -> _TfIdf:
-    weights = [{ngram: count * rarity[ngram] for ngram, count in ngrams.items()} for ngrams in counts]
-    norms = [math.sqrt(sum(weight * weight for weight in ngrams.values())) for ngrams in weights]
-    return _TfIdf(weights, norms, sum(counts[1].values()))
-
-
-def _similarity(candidate: _TfIdf, reference: _TfIdf) -> float:
-    total = 0.0
-    for size in range(_LONGEST):
-        scale = candidate.norms[size] * reference.norms[size]
-        if scale:
-            other = reference.weights[size]
-            mine = candidate.weights[size].items()
-            total += sum(min(weight, other[ngram]) * other[ngram] for ngram, weight in mine if ngram in other) / scale
-    penalty = math.exp(-((candidate.length - reference.length) ** 2) / (2 * _SIGMA**2))
-    return 10.0 / _LONGEST * penalty * total
 
 
 # The list of pycocoevalcap, so that scores are comparable with those of papers.

@@ -1,9 +1,10 @@
 """Quality of labels: their correlation with human judgements of image-caption pairs."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,8 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
     image_ids = [image.image_id for image in content.images]
     own = np.array([caption.image_id for caption in content.captions])
     image_of_caption = _positions("dataset_flickr8k.json", "images of all captions", image_ids, own)
-    written: Counter[str] = Counter()
-    names = []
-    for image in own.tolist():
-        names.append(f"{image}#{written[image]}")
-        written[image] += 1
+    numbers: defaultdict[str, count[int]] = defaultdict(count)
+    names = [f"{image}#{next(numbers[image])}" for image in own.tolist()]
     texts = [caption.text for caption in content.captions]
     reader = ImageReader(content.sources, content.images)
     photo = None if photos is None else partial(_read_photo, reader, content.images)
@@ -263,9 +261,9 @@ def _interval(labels: Labels, ratings: NDArray[np.float64], groups: Ids, resampl
     columns = (np.ones_like(labels), labels, ratings, labels**2, ratings**2, labels * ratings)
     sums = np.stack([np.bincount(group, weights=column) for column in columns], axis=1)  # (groups, 6)
     draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
-    count, x, y, xx, yy, xy = (draws @ sums).T
+    n, x, y, xx, yy, xy = (draws @ sums).T
     with np.errstate(invalid="ignore", divide="ignore"):
-        drawn = (xy - x * y / count) / np.sqrt((xx - x**2 / count) * (yy - y**2 / count))
+        drawn = (xy - x * y / n) / np.sqrt((xx - x**2 / n) * (yy - y**2 / n))
     # A resample in which all labels or ratings are equal has no correlation.
     low, high = np.percentile(kept, (2.5, 97.5)) if len(kept := drawn[np.isfinite(drawn)]) else (np.nan, np.nan)
     return float(low), float(high)

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from bcls.losses.validation import at_least_float32, check_tensor, check_values,
 from bcls.losses.windows import SAME
 
 Reduction = Literal["mean", "sum"]
+#: A fixed number, or a parameter to learn it.
+Temperature: TypeAlias = float | nn.Parameter
 
 
 class Batch(NamedTuple):
@@ -21,7 +23,6 @@ class Batch(NamedTuple):
     similarity: Tensor
     relevance: Tensor | None
     image_ids: Tensor | None
-    lowest: float  #: a lower bound of the labels; -1 if values are not read
     raw: bool = False  #: whether values still have to be checked and labels to be clamped
 
     @property
@@ -95,8 +96,8 @@ class RetrievalLoss(nn.Module):
         raise NotImplementedError
 
     def check_learnable(
-        self, argument: str, value: float | nn.Parameter, hint: str, *, learn: bool, above: float = 0.0
-    ) -> float | nn.Parameter:
+        self, argument: str, value: Temperature, learn: bool, hint: str, *, above: float = 0.0
+    ) -> Temperature:
         """Check an argument in :attr:`learnable`, and turn a number into a parameter if ``learn`` is true."""
         if isinstance(value, nn.Parameter):
             if value.numel() != 1:
@@ -272,9 +273,9 @@ def check_batch(
         relevance = _check_relevance(relevance, similarity)
     if defers_checks(similarity):
         raise_reported(similarity.device)
-        return Batch(at_least_float32(similarity), relevance, ids, -1.0, raw=True)
-    lowest = check_values(similarity, relevance, bounded=bounded)
-    return Batch(at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids, lowest)
+        return Batch(at_least_float32(similarity), relevance, ids, raw=True)
+    check_values(similarity, relevance, bounded=bounded)
+    return Batch(at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids)
 
 
 def check_later(batch: Batch, *, bounded: bool) -> Batch:

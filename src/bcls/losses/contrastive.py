@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, Temperature, as_function, reduce
 
 
 class InfoNCELoss(RetrievalLoss):
@@ -45,16 +45,10 @@ class InfoNCELoss(RetrievalLoss):
     learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.01, math.inf)}
 
     def __init__(
-        self,
-        temperature: float | nn.Parameter = 0.05,
-        reduction: Reduction = "mean",
-        *,
-        learn_temperature: bool = False,
+        self, temperature: Temperature = 0.05, reduction: Reduction = "mean", *, learn_temperature: bool = False
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable(
-            "temperature", temperature, "0.05 suits cosines", learn=learn_temperature
-        )
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "0.05 suits cosines")
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
@@ -104,15 +98,15 @@ class SigmoidLoss(RetrievalLoss):
 
     def __init__(
         self,
-        scale: float | nn.Parameter = 10.0,
-        bias: float | nn.Parameter = -10.0,
+        scale: Temperature = 10.0,
+        bias: Temperature = -10.0,
         reduction: Reduction = "mean",
         *,
         learn_temperature: bool = False,
     ) -> None:
         super().__init__(reduction)
-        self.scale = self.check_learnable("scale", scale, "SigLIP starts at 10", learn=learn_temperature)
-        self.bias = self.check_learnable("bias", bias, "SigLIP starts at -10", learn=learn_temperature, above=-math.inf)
+        self.scale = self.check_learnable("scale", scale, learn_temperature, "SigLIP starts at 10")
+        self.bias = self.check_learnable("bias", bias, learn_temperature, "SigLIP starts at -10", above=-math.inf)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bcls._core.errors import fail
-from bcls.losses.backends import PRECISIONS, engine_for
+from bcls.losses.backends import engine_for
 from bcls.losses.passes import AnchorResults, Tile, forbid_double_backward, gather_sums, new_keys, on_other_gpu
-from bcls.losses.validation import check_tensor
 from bcls.losses.windows import LossSettings, SoftNegatives, Windows
 
 
@@ -40,13 +38,13 @@ def matrix_loss(
 
     Args:
         similarity: ``(B, B)`` float32, bfloat16 or float16, any strides.
-        relevance: ``(B, B)`` labels in [-1, 1]; optional without ``windows``.
+        relevance: ``(B, B)`` labels in [-1, 1], float32 or float64; optional without ``windows``.
         image_ids: ``(B,)`` integers; pairs with equal ids are never negatives of the binary term.
         soft: Settings of the binary term, or None to omit it.
         windows: Settings of the continuous term, or None to omit it.
 
     Raises:
-        ValueError: If shapes, types, devices or values are wrong, or an earlier call had bad values.
+        ValueError: If values are not finite or labels out of range, here or in an earlier call.
 
     Example:
         >>> from bcls.losses.windows import sliding_windows
@@ -55,26 +53,6 @@ def matrix_loss(
         >>> matrix_loss(scores, labels, windows=sliding_windows()).continuous
         tensor(0.0333)
     """
-    check_tensor("similarity", similarity)
-    square = similarity.ndim == 2 and similarity.shape[0] == similarity.shape[1] > 0
-    if not square or similarity.dtype not in PRECISIONS:
-        got = f"shape {tuple(similarity.shape)} of {similarity.dtype}"
-        hint = "the classes of bcls.losses accept float64"
-        fail("similarity", "a (B, B) matrix of float32, bfloat16 or float16", got, hint)
-    if windows is not None and relevance is None:
-        fail("relevance", "a (B, B) matrix of labels", None, "the windows are defined over the labels")
-    for argument, tensor, shape in (
-        ("relevance", relevance, similarity.shape),
-        ("image_ids", image_ids, similarity.shape[:1]),
-    ):
-        if tensor is None:
-            continue
-        check_tensor(argument, tensor)
-        if tensor.shape != shape or tensor.device != similarity.device:
-            got = f"shape {tuple(tensor.shape)} on {tensor.device}"
-            fail(argument, f"shape {tuple(shape)} on {similarity.device}", got, "pass the labels of this batch")
-    if relevance is not None and relevance.dtype != torch.float64:
-        relevance = relevance.float()  # half precision is too coarse to separate windows
     if on_other_gpu(similarity):
         with torch.cuda.device_of(similarity):  # type: ignore[no-untyped-call]
             return matrix_loss(similarity, relevance, image_ids=image_ids, soft=soft, windows=windows)
@@ -93,15 +71,18 @@ class _MatrixLoss(torch.autograd.Function):
         ctx: Any, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
         engine, size = engine_for(similarity.device), similarity.shape[0]
-        keys = new_keys(size, size, settings.windows, similarity.device)
+        soft, windows = settings
+        keys = None if windows is None else new_keys(size, size, windows, similarity.device)
         step = min(engine.step(size, made=False), size)
         sums = []
         for first in range(0, size, step):
             tile = _tile(similarity, relevance, image_ids, first, step)
-            part = keys if keys is None or step == size else keys._replace(rows=keys.rows[:, first : first + step])
-            sums.append(engine.mine(tile, part, settings))
+            if keys is not None and windows is not None:
+                engine.mine(tile, keys.of_rows(first, step), windows)
+            if soft is not None:
+                sums.append(engine.sums(tile, soft))
         own = similarity.diagonal()
-        results = engine.finish(keys, gather_sums(sums), (own, own), settings)
+        results = engine.finish(keys, gather_sums(sums) if sums else None, (own, own), settings)
         ctx.save_for_backward(similarity, relevance, image_ids, *results)
         ctx.settings = engine, settings, step
         ctx.set_materialize_grads(False)
@@ -127,15 +108,10 @@ def _gradient(
         gradient = torch.zeros(size, size, device=similarity.device)
     else:
         rows, columns = results.levels[:size], results.levels[size:]
-        slopes = [
-            engine.slope(
-                _tile(similarity, relevance, image_ids, first, step),
-                (rows[first : first + step], columns),
-                binary,
-                soft,
-            )
-            for first in range(0, size, step)
-        ]
+        slopes = []
+        for first in range(0, size, step):
+            tile = _tile(similarity, relevance, image_ids, first, step)
+            slopes.append(engine.slope(tile, (rows[first : first + step], columns), binary, soft))
         gradient = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
     if windows is not None and continuous is not None:
         engine.scatter(gradient, results, continuous, windows)
@@ -143,7 +119,5 @@ def _gradient(
 
 
 def _tile(similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, first: int, step: int) -> Tile:
-    if step == similarity.shape[0]:
-        return Tile(similarity, relevance, image_ids, 0)
     rows = slice(first, first + step)
     return Tile(similarity[rows], None if relevance is None else relevance[rows], image_ids, first)

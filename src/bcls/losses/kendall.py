@@ -13,7 +13,6 @@ from bcls.losses._torch.mining import (
     add_up,
     cell_keys,
     cell_ranks,
-    empty_windows,
     hinge_terms,
     limit_pairs,
     mine,
@@ -106,7 +105,8 @@ class KendallWindowLoss(RetrievalLoss):
           + \frac{1}{M} \sum_m \sum_i [\max_{V_k \in Neg_m} s(V_k, T_i) - \min_{V_j \in Pos_m} s(V_j, T_i)]_+
 
     and without mining (L_K-SW) the sum over all pairs of the two sets, not divided by M. A window without positives or
-    without negatives contributes 0. There is no loop over windows: the time is O(B^2 + B M) for every stride.
+    without negatives contributes 0. With mining
+    there is no loop over windows: the time is O(B^2 + B M) for every stride. Without mining it is O(B^2 min(M, B)).
 
     Args:
         alpha: :math:`\alpha`, the width of a window.
@@ -188,10 +188,9 @@ kendall_window_loss = as_function(KendallWindowLoss, "kendall_window_loss")
 
 def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Tensor:
     labels, windows = batch.labels, window_count(alpha, beta)
-    skipped = min(empty_windows(batch.lowest, beta), windows - 1)
 
     def bins_of(rows: slice, columns: slice) -> tuple[WindowBins, WindowBins]:
-        bins = sliding_bins(labels[rows, columns], alpha, beta, skipped)
+        bins = sliding_bins(labels[rows, columns], alpha, beta)
         return bins, bins
 
     def weight_of(pairs: HardPairs) -> Tensor:
@@ -199,7 +198,7 @@ def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Te
         return torch.ones_like(batch.similarity[:1, :1]) / count
 
     with torch.no_grad():
-        mined = mine(batch.similarity.detach(), bins_of, windows - skipped)
+        mined = mine(batch.similarity.detach(), bins_of, windows)
         terms = [hinge_terms(pairs, weight_of(pairs)) for pairs in mined]
     return add_up(batch.similarity, terms)
 
@@ -217,9 +216,10 @@ def _every_position(batch: Batch, alpha: float, norm: WindowNorm) -> Tensor:
 
 def _all_pairs(batch: Batch, alpha: float, beta: float) -> Tensor:
     bins = sliding_bins(batch.labels, alpha, beta)
-    positive = window_count(alpha, beta) - bins.beyond
-    scores = batch.similarity.detach()
+    windows = window_count(alpha, beta)
+    positive = windows - bins.beyond
+    scores = batch.similarity.detach().contiguous()
     # j is positive and k is negative in `positive_j - negative_k` windows.
-    rows = count_weighted(scores, positive, bins.negative)
-    columns = count_weighted(scores.T.contiguous(), positive.T.contiguous(), bins.negative.T.contiguous())
+    rows = count_weighted(scores, positive, bins.negative, windows)
+    columns = count_weighted(scores.T.contiguous(), positive.T.contiguous(), bins.negative.T.contiguous(), windows)
     return hinge_sum(batch.similarity, rows, columns)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
 from bcls._core.errors import check_choice, check_number, check_numbers
-from bcls.losses.base import AnchorLoss, Reduction, as_function
+from bcls.losses.base import AnchorLoss, Reduction, Temperature, as_function
 from bcls.losses.windows import SAME
 
 #: Elements of the (anchors, B, B) comparisons that are held at once, on a CPU (its cache) and on other devices.
@@ -97,16 +97,10 @@ class SmoothNDCGLoss(AnchorLoss):
     learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.001, 1.0)}
 
     def __init__(
-        self,
-        temperature: float | nn.Parameter = 0.01,
-        reduction: Reduction = "mean",
-        *,
-        learn_temperature: bool = False,
+        self, temperature: Temperature = 0.01, reduction: Reduction = "mean", *, learn_temperature: bool = False
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable(
-            "temperature", temperature, "0.01 suits cosines", learn=learn_temperature
-        )
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "0.01 suits cosines")
 
     def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
         """See :meth:`AnchorLoss.anchors`."""
@@ -164,14 +158,10 @@ class ListMLELoss(AnchorLoss):
     learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.01, 1.0)}
 
     def __init__(
-        self,
-        temperature: float | nn.Parameter = 1.0,
-        reduction: Reduction = "mean",
-        *,
-        learn_temperature: bool = False,
+        self, temperature: Temperature = 1.0, reduction: Reduction = "mean", *, learn_temperature: bool = False
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable("temperature", temperature, "RankCLIP uses 1", learn=learn_temperature)
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "RankCLIP uses 1")
 
     def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
         """See :meth:`AnchorLoss.anchors`."""
@@ -216,16 +206,10 @@ class RankNContrastLoss(AnchorLoss):
     learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.01, 1.0)}
 
     def __init__(
-        self,
-        temperature: float | nn.Parameter = 0.1,
-        reduction: Reduction = "mean",
-        *,
-        learn_temperature: bool = False,
+        self, temperature: Temperature = 0.1, reduction: Reduction = "mean", *, learn_temperature: bool = False
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable(
-            "temperature", temperature, "0.1 suits cosines", learn=learn_temperature
-        )
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "0.1 suits cosines")
 
     def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
         """See :meth:`AnchorLoss.anchors`."""
@@ -321,12 +305,10 @@ class _PositiveRankLoss(AnchorLoss):
     learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.001, 1.0)}
 
     def __init__(
-        self, temperature: float | nn.Parameter, threshold: float, reduction: Reduction, learn_temperature: bool
+        self, temperature: Temperature, threshold: float, reduction: Reduction, learn_temperature: bool
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable(
-            "temperature", temperature, "0.01 suits cosines", learn=learn_temperature
-        )
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "0.01 suits cosines")
         self.threshold = check_number("threshold", threshold, "1 means the match alone")
 
     def gain(self, rank: Tensor, rank_in_positives: Tensor, count: Tensor) -> Tensor:
@@ -391,7 +373,7 @@ class SmoothAPLoss(_PositiveRankLoss):
 
     def __init__(
         self,
-        temperature: float | nn.Parameter = 0.01,
+        temperature: Temperature = 0.01,
         threshold: float = 1.0,
         reduction: Reduction = "mean",
         *,
@@ -441,7 +423,7 @@ class RecallSurrogateLoss(_PositiveRankLoss):
 
     def __init__(
         self,
-        temperature: float | nn.Parameter = 0.01,
+        temperature: Temperature = 0.01,
         threshold: float = 1.0,
         ks: Sequence[float] = (1, 5, 10),
         k_temperature: float = 1.0,

@@ -35,6 +35,10 @@ class Keys(NamedTuple):
     rows: Tensor  #: (2, A, W) int64, negatives and positives of the row anchors
     columns: Tensor  #: (2, W, B) int64, of the column anchors
 
+    def of_rows(self, first: int, step: int) -> "Keys":
+        """The keys of some row anchors, and of all column anchors."""
+        return self._replace(rows=self.rows[:, first : first + step])
+
 
 class SoftSums(NamedTuple):
     """Sums over negatives, in parts that still have to be merged."""
@@ -52,10 +56,8 @@ class AnchorResults(NamedTuple):
     shares: Tensor  #: (A + B,) factor of the windows of each anchor
 
 
-def new_keys(rows: int, columns: int, windows: Windows | None, device: torch.device) -> Keys | None:
+def new_keys(rows: int, columns: int, windows: Windows, device: torch.device) -> Keys:
     """Empty keys, in one block of memory."""
-    if windows is None:
-        return None
     split = 2 * windows.count * rows
     flat = torch.full((split + 2 * windows.count * columns,), LEAST, dtype=torch.int64, device=device)
     return Keys(flat[:split].view(2, rows, windows.count), flat[split:].view(2, windows.count, columns))
@@ -68,13 +70,12 @@ def merge(parts: Tensor) -> Tensor:
     return torch.stack((top, (parts[1] * (parts[0] - base).exp2()).sum(0), parts[2].sum(0)))[:, None]
 
 
-def gather_sums(sums: list[SoftSums | None]) -> SoftSums | None:
+def gather_sums(sums: list[SoftSums]) -> SoftSums:
     """The soft sums of all tiles: rows are concatenated, columns are parts."""
-    given = [part for part in sums if part is not None]
-    if len(given) <= 1:
-        return given[0] if given else None
+    if len(sums) == 1:
+        return sums[0]
     return SoftSums(
-        torch.cat([merge(part.rows) for part in given], 2), torch.cat([merge(part.columns) for part in given], 1)
+        torch.cat([merge(part.rows) for part in sums], 2), torch.cat([merge(part.columns) for part in sums], 1)
     )
 
 
@@ -92,7 +93,7 @@ def gradient_entries(
     Returns:
         Rows within the block, columns, coefficients, each ``(E,)``.
     """
-    _, _, weights = window_tensors(windows, results.shares.device)
+    _, weights = window_tensors(windows, results.shares.device)
     sign, anchor, window = (results.picks >= 0).nonzero(as_tuple=True)
     place = results.picks[sign, anchor, window].long()
     coefficients = results.shares[anchor] * weights[window] * (1 - 2 * sign)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bcls._core.errors import check_number
-from bcls.losses.base import AnchorLoss, Reduction, as_function
+from bcls.losses.base import AnchorLoss, Reduction, Temperature, as_function
 
 
 def soft_label_kl(
@@ -75,16 +75,14 @@ class SoftLabelKLLoss(AnchorLoss):
 
     def __init__(
         self,
-        temperature: float | nn.Parameter = 0.45,
+        temperature: Temperature = 0.45,
         label_temperature: float = 1.0,
         reduction: Reduction = "mean",
         *,
         learn_temperature: bool = False,
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable(
-            "temperature", temperature, "CUSA starts at 0.45", learn=learn_temperature
-        )
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "CUSA starts at 0.45")
         self.label_temperature = check_number("label_temperature", label_temperature, "CUSA uses 1", above=0)
 
     def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
@@ -132,14 +130,14 @@ class XCLRLoss(AnchorLoss):
 
     def __init__(
         self,
-        temperature: float | nn.Parameter = 0.1,
+        temperature: Temperature = 0.1,
         label_temperature: float = 0.1,
         reduction: Reduction = "mean",
         *,
         learn_temperature: bool = False,
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable("temperature", temperature, "X-CLR uses 0.1", learn=learn_temperature)
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "X-CLR uses 0.1")
         self.label_temperature = check_number("label_temperature", label_temperature, "X-CLR uses 0.1", above=0)
 
     def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
@@ -188,16 +186,10 @@ class CWCLLoss(AnchorLoss):
     learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.01, 1.0)}
 
     def __init__(
-        self,
-        temperature: float | nn.Parameter = 0.05,
-        reduction: Reduction = "mean",
-        *,
-        learn_temperature: bool = False,
+        self, temperature: Temperature = 0.05, reduction: Reduction = "mean", *, learn_temperature: bool = False
     ) -> None:
         super().__init__(reduction)
-        self.temperature = self.check_learnable(
-            "temperature", temperature, "0.05 suits cosines", learn=learn_temperature
-        )
+        self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "0.05 suits cosines")
 
     def anchors(self, scores: Tensor, labels: Tensor, same_image: Tensor) -> Tensor:
         """See :meth:`AnchorLoss.anchors`."""

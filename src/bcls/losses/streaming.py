@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from bcls._core.errors import check_number, check_whole, fail
 from bcls.losses.backends import engine_for
 from bcls.losses.base import Reduction, reduce, total
-from bcls.losses.fused import Terms
 from bcls.losses.passes import (
     AnchorResults,
     Keys,
@@ -48,7 +47,10 @@ class StreamingBCLSLoss(nn.Module):
         weight: :math:`\lambda`, the weight of the continuous term.
         lse: ``"sum"`` as in the paper or ``"mean"``, see :class:`bcls.losses.TripletSoftLoss`.
         reduction: ``"sum"`` as in the equations of the paper, ``"mean"`` divides by the size of the whole batch.
-        group: Processes that share the batch, see :func:`streaming_loss`; None if this process has the whole batch.
+        group: Processes that share the batch, each of which passes its own rows (their number may differ); None if
+            this process has the whole batch. Every process gets the value of the whole batch and the gradient of that
+            value for its own rows. DistributedDataParallel divides gradients by the number of processes: multiply the
+            loss by it. All processes must call backward.
         step: Rows of a tile; chosen for the device by default.
 
     Inputs:
@@ -66,8 +68,11 @@ class StreamingBCLSLoss(nn.Module):
         | ``image_ids``       | ``(b,)``   | optional integers; pairs with equal ids are of the same image      |
         +---------------------+------------+--------------------------------------------------------------------+
 
+    With a group, ``image_ids`` are given on all processes or on none.
+
     Raises:
-        ValueError: If an argument or an input is wrong.
+        ValueError: If an argument or an input is wrong, an image has no reference, or, except on CUDA, a row of
+            ``captions`` or ``references`` does not have length 1; on CUDA, checking the values would wait.
 
     Example:
         >>> from bcls.losses import BCLSLoss
@@ -113,81 +118,41 @@ class StreamingBCLSLoss(nn.Module):
             f"margin={self.soft.margin}, weight={self.weight}, lse={lse!r}, reduction={self.reduction!r}"
         )
 
-    def terms(self, images: Tensor, texts: Tensor, captions: Tensor, **inputs: Any) -> dict[str, Tensor]:
-        """``binary`` and ``continuous``, already weighted; they sum to the loss. ``inputs`` are the optional ones."""
-        settings: dict[str, Any] = {"soft": self.soft, "windows": self.windows, "reduction": self.reduction}
-        terms = streaming_loss(images, texts, captions, **inputs, **settings, group=self.group, step=self.step)
-        return terms._asdict()
+    def terms(
+        self,
+        images: Tensor,
+        texts: Tensor,
+        captions: Tensor,
+        *,
+        references: Tensor | None = None,
+        reference_image: Tensor | None = None,
+        image_ids: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """``binary`` and ``continuous``, already weighted; they sum to the loss."""
+        _check(images, texts, captions, references=references, reference_image=reference_image, image_ids=image_ids)
+        if (references is None) != (reference_image is None):
+            fail("reference_image", "both `references` and `reference_image`", "one of them", "pass both or none")
+        if references is None or reference_image is None:
+            references, places = captions, torch.arange(len(images), device=images.device)[None]
+        else:
+            places = reference_places(reference_image, len(images))
+            if references.shape != (len(reference_image), captions.shape[1]):
+                expected, hint = f"shape {(len(reference_image), captions.shape[1])}", "encode them like `captions`"
+                fail("references", expected, tuple(references.shape), f"{hint}, one row per reference")
+        check_unit_rows("captions", captions)
+        check_unit_rows("references", references)
+        share = share_of(images, self.group)
+        ids = None if image_ids is None else share.gather(image_ids)
+        everyone = share.gather(captions.detach().float())
+        labels = LabelMaker(references.detach().float(), places, everyone, ids, share.first)
+        settings = labels, share, self.soft, self.windows, self.step
+        terms = _StreamingLoss.apply(images, texts, *settings)  # type: ignore[no-untyped-call]
+        binary, continuous = (reduce(term, sum(share.sizes), self.reduction) for term in terms)
+        return {"binary": binary, "continuous": continuous}
 
-    def forward(self, images: Tensor, texts: Tensor, captions: Tensor, **inputs: Any) -> Tensor:
+    def forward(self, images: Tensor, texts: Tensor, captions: Tensor, **inputs: Tensor | None) -> Tensor:
         """The loss, a differentiable scalar."""
         return total(self.terms(images, texts, captions, **inputs))
-
-
-def streaming_loss(
-    images: Tensor,
-    texts: Tensor,
-    captions: Tensor,
-    *,
-    references: Tensor | None = None,
-    reference_image: Tensor | None = None,
-    image_ids: Tensor | None = None,
-    soft: SoftNegatives | None = None,
-    windows: Windows | None = None,
-    reduction: Reduction = "sum",
-    group: "dist.ProcessGroup | None" = None,
-    step: int | None = None,
-) -> Terms:
-    """Soft negatives and hard pairs of windows for ``s_ij = <images_i, texts_j>``, without the matrix.
-
-    Labels are cosines of caption embeddings, ``r_ij = max over references k of image i of <k, captions_j>``, and
-    exactly 1 for matching pairs and pairs of the same image.
-
-    With a ``group`` each process passes its own rows (their number may differ), and the loss is that of the whole
-    batch: every process gets the same value and the gradient of that value for its own rows. DistributedDataParallel
-    divides gradients by the number of processes: multiply the loss by it. All processes must call backward.
-
-    Args:
-        images: ``(b, d)`` embeddings, unit rows for cosines.
-        texts: ``(b, d)`` embeddings of the matching captions.
-        captions: ``(b, D)`` label embeddings of these captions, unit rows.
-        references: ``(K, D)`` label embeddings of the captions of the images, unit rows; ``captions`` by default.
-        reference_image: ``(K,)`` row of ``images`` that each reference belongs to.
-        image_ids: ``(b,)`` integers; pairs with equal ids are of the same image. On all processes or on none.
-        soft: Settings of the binary term, or None to omit it; ``scale`` applies to the whole batch.
-        windows: Settings of the continuous term, or None to omit it.
-        reduction: ``"mean"`` divides both terms by the size of the whole batch.
-        group: Processes that share the batch; None if this process has the whole batch.
-        step: Rows of a tile; chosen for the device by default.
-
-    Raises:
-        ValueError: If shapes, types or devices are wrong, an image has no reference, or, except on CUDA, a row of
-            ``captions`` or ``references`` does not have length 1; on CUDA, checking the values would wait.
-
-    Example:
-        >>> eye = torch.eye(3)
-        >>> streaming_loss(eye, eye, eye, soft=SoftNegatives(margin=1.0, gamma=1e4)).binary  # at the margin
-        tensor(0.0004)
-    """
-    _check(images, texts, captions, references=references, reference_image=reference_image, image_ids=image_ids)
-    if (references is None) != (reference_image is None):
-        fail("reference_image", "both `references` and `reference_image`", "one of them", "pass both or none")
-    if references is None or reference_image is None:
-        references, places = captions, torch.arange(len(images), device=images.device)[None]
-    else:
-        places = reference_places(reference_image, len(images))
-        if references.shape != (len(reference_image), captions.shape[1]):
-            expected = f"shape {(len(reference_image), captions.shape[1])}"
-            fail("references", expected, tuple(references.shape), "encode them like `captions`, one row per reference")
-    chosen = None if step is None else check_whole("step", step, least=1)
-    check_unit_rows("captions", captions)
-    check_unit_rows("references", references)
-    share = share_of(images, group)
-    ids = None if image_ids is None else share.gather(image_ids)
-    labels = LabelMaker(references.detach().float(), places, share.gather(captions.detach().float()), ids, share.first)
-    settings = LossSettings(soft, windows)
-    terms = _StreamingLoss.apply(images, texts, labels, share, settings, chosen)  # type: ignore[no-untyped-call]
-    return Terms(*(reduce(term, sum(share.sizes), reduction) for term in terms))
 
 
 def _check(images: Tensor, texts: Tensor, captions: Tensor, **optional: Tensor | None) -> None:
@@ -218,7 +183,8 @@ class _StreamingLoss(torch.autograd.Function):
         texts: Tensor,
         labels: "LabelMaker",
         share: "BatchShare",
-        settings: LossSettings,
+        soft: SoftNegatives,
+        windows: Windows,
         step: int | None,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(images.device.type, enabled=False):
@@ -226,20 +192,19 @@ class _StreamingLoss(torch.autograd.Function):
             candidates, engine = share.gather(mine), engine_for(images.device)
             size, whole = len(queries), len(candidates)
             step = step or engine.step(whole, made=True)
-            keys = new_keys(size, whole, settings.windows, images.device)
-            sums: list[SoftSums | None] = []
+            keys = new_keys(size, whole, windows, images.device)
+            sums = []
             for first in range(0, size, step):
                 tile = _tile(queries, candidates, labels, first, step)
-                part = None if keys is None else keys._replace(rows=keys.rows[:, first : first + step])
-                found = engine.mine(tile, part, settings)
-                sums.append(None if found is None else SoftSums(merge(found.rows), merge(found.columns)))
+                engine.mine(tile, keys.of_rows(first, step), windows)
+                sums.append(SoftSums(*map(merge, engine.sums(tile, soft))))
             share.merge_keys(keys)
-            own = (queries * mine).sum(1)
-            results = engine.finish(keys, share.merge_sums(gather_sums(sums)), (own, share.gather(own)), settings)
+            own, both = (queries * mine).sum(1), LossSettings(soft, windows)
+            results = engine.finish(keys, share.merge_sums(gather_sums(sums)), (own, share.gather(own)), both)
             by_row, by_column = results.values[:, :size], results.values[:, size:]
             binary, continuous = (share.add(by_row.sum(1)) + by_column.sum(1)).unbind()
         ctx.save_for_backward(images, texts, *results)
-        ctx.settings = engine, labels, share, settings, step
+        ctx.settings = engine, labels, share, soft, windows, step
         return binary, continuous
 
     @staticmethod
@@ -247,32 +212,30 @@ class _StreamingLoss(torch.autograd.Function):
         images, texts, *_ = ctx.saved_tensors
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             gradients = _gradients(ctx.saved_tensors, ctx.settings, binary, continuous)
-        return *(forbid_double_backward(part, images, texts, binary, continuous) for part in gradients), *(None,) * 4
+        return *(forbid_double_backward(part, images, texts, binary, continuous) for part in gradients), *(None,) * 5
 
 
 def _gradients(
     saved: tuple[Tensor, ...], settings: tuple[Any, ...], binary: Tensor, continuous: Tensor
 ) -> tuple[Tensor, Tensor]:
     images, texts, *parts = saved
-    engine, labels, share, (soft, windows), step = settings
+    engine, labels, share, soft, windows, step = settings
     results, size = AnchorResults(*parts), len(images)
     queries, candidates = images.float(), share.gather(texts.float())
     by_image, by_text = torch.zeros_like(queries), torch.zeros_like(candidates)
-    if windows is not None:
-        rows, columns, coefficients = gradient_entries(results, windows, size, share.first)
-        # Some versions of torch warn if it is not stated whether cells are checked, even for a product.
-        with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
-            cells, values = torch.stack((rows, columns)), coefficients * continuous.float()
-            pairs = torch.sparse_coo_tensor(cells, values, (size, len(candidates))).coalesce()
-            by_image += torch.sparse.mm(pairs, candidates)
-            by_text += torch.sparse.mm(pairs.t(), queries)
-    if soft is not None:
-        by_row, by_column = results.levels[:size], results.levels[size:]
-        for first in range(0, size, step):
-            tile = _tile(queries, candidates, labels, first, step)
-            slope = engine.slope(tile, (by_row[first : first + step], by_column), binary, soft)
-            by_image[first : first + step].addmm_(slope, candidates)
-            by_text.addmm_(slope.T, queries[first : first + step])
+    rows, columns, coefficients = gradient_entries(results, windows, size, share.first)
+    # Some versions of torch warn if it is not stated whether cells are checked, even for a product.
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
+        cells, values = torch.stack((rows, columns)), coefficients * continuous.float()
+        pairs = torch.sparse_coo_tensor(cells, values, (size, len(candidates))).coalesce()
+        by_image += torch.sparse.mm(pairs, candidates)
+        by_text += torch.sparse.mm(pairs.t(), queries)
+    by_row, by_column = results.levels[:size], results.levels[size:]
+    for first in range(0, size, step):
+        tile = _tile(queries, candidates, labels, first, step)
+        slope = engine.slope(tile, (by_row[first : first + step], by_column), binary, soft)
+        by_image[first : first + step].addmm_(slope, candidates)
+        by_text.addmm_(slope.T, queries[first : first + step])
     mine = share.add(by_text)[share.first : share.first + size]
     return by_image.to(images.dtype), mine.to(texts.dtype)
 
@@ -388,14 +351,14 @@ class BatchShare(NamedTuple):
             dist.all_reduce(tensor, dist.ReduceOp.SUM, group=self.group)
         return tensor
 
-    def merge_keys(self, keys: Keys | None) -> None:
+    def merge_keys(self, keys: Keys) -> None:
         """Greatest keys of the columns over processes, in place; rows are complete on their process."""
-        if self.group is not None and keys is not None:
+        if self.group is not None:
             dist.all_reduce(keys.columns, dist.ReduceOp.MAX, group=self.group)
 
-    def merge_sums(self, sums: SoftSums | None) -> SoftSums | None:
+    def merge_sums(self, sums: SoftSums) -> SoftSums:
         """Soft sums of the columns over processes."""
-        if self.group is None or sums is None:
+        if self.group is None:
             return sums
         top, total, count = merge(sums.columns).unbind()
         highest = top.clone()

@@ -103,16 +103,15 @@ def is_integer(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
-def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> float:
+def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
     """Check that all values are finite and labels are in range, now: on a GPU this waits.
+
+    Inside ``torch.compile`` and ``torch.func.vmap`` values cannot be read and are not checked.
 
     Args:
         similarity: ``(B, B)`` floating point.
         relevance: ``(B, B)`` floating point, or None.
         bounded: Whether the labels must lie in [-1, 1].
-
-    Returns:
-        The lowest label, or -1 without labels or if values cannot be read, as inside ``torch.compile``.
 
     Raises:
         ValueError: If a number is not finite or a label is out of range.
@@ -120,18 +119,12 @@ def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool 
     given = {"similarity": similarity, "relevance": relevance}
     matrices = {argument: matrix for argument, matrix in given.items() if matrix is not None}
     extremes = _read_extremes(*matrices.values())
-    if extremes is None:
-        return -1.0
-    for (argument, matrix), (low, high) in zip(matrices.items(), extremes, strict=True):
+    for (argument, matrix), (low, high) in zip(matrices.items(), extremes, strict=False):
         if not math.isfinite(low) or not math.isfinite(high):
             row, column = (~torch.isfinite(matrix)).nonzero()[0].tolist()
             fail_not_finite(argument, str(matrix[row, column].item()), row, column)
-    if relevance is None:
-        return -1.0
-    low, high = extremes[1]
-    if bounded and (low < -1 - ROUNDING or high > 1 + ROUNDING):
-        fail_range(low, high)
-    return max(low, -1.0)
+        if bounded and argument == "relevance" and (low < -1 - ROUNDING or high > 1 + ROUNDING):
+            fail_range(low, high)
 
 
 def at_least_float32(matrix: Tensor) -> Tensor:
@@ -149,10 +142,10 @@ def is_captured(matrix: Tensor) -> bool:
     return matrix.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:
-    """Minimum and maximum of each matrix, read together; None if values cannot be read."""
+def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]]:
+    """Minimum and maximum of each matrix, read together; empty if values cannot be read."""
     if is_traced(matrices[0]):
-        return None
+        return []
     extremes = [bound for matrix in matrices for bound in torch.aminmax(at_least_float32(matrix.detach()))]
     # In the widest type: rounded to a narrower one, a label could cross an edge or become infinite.
     widest = reduce(torch.promote_types, (bound.dtype for bound in extremes))
@@ -160,5 +153,5 @@ def _read_extremes(*matrices: Tensor) -> list[tuple[float, float]] | None:
     try:
         bounds = [bound.item() for bound in together]
     except RuntimeError:  # inside torch.func.vmap
-        return None
+        return []
     return list(zip(bounds[::2], bounds[1::2], strict=True))

@@ -1,7 +1,6 @@
 """Definitions that all backends share: tolerances, windows over the labels, settings of the fused losses."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bcls._core.errors import check_number, check_numbers, check_whole, fail
+from bcls._core.errors import check_number, fail
 
 #: Tolerance at the edges of windows, so that a label of 0.3 in float32 lies on the edge 0.3.
 EDGE = 1e-6
@@ -50,26 +49,13 @@ def window_count(alpha: float, beta: float) -> int:
     return math.floor((2 - alpha) / beta + 1e-9)
 
 
-@dataclass(frozen=True)
-class SoftNegatives:
-    """Settings of the binary term, ``scale * sum of [soft maximum - own + margin]_+`` over both directions (L_T-SN).
+class SoftNegatives(NamedTuple):
+    """Settings of the binary term, ``scale * sum of [soft maximum - own + margin]_+`` over both directions (L_T-SN)."""
 
-    Attributes:
-        margin: Margin between the score of the matching pair and the soft maximum of the negatives.
-        gamma: Hardness of the log-sum-exp.
-        average: Whether ``log(number of negatives) / gamma`` is subtracted.
-        scale: Factor of the sum: 1 for the equation of the paper, 1 / B for the mean.
-    """
-
-    margin: float = 0.2
-    gamma: float = 50.0
-    average: bool = False
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("margin", self.margin, "every baseline uses 0.2", low=0)
-        check_number("gamma", self.gamma, "the paper uses 50", above=0)
-        check_number("scale", self.scale, "use 1 for the sum, 1 / B for the mean")
+    margin: float = 0.2  #: between the score of the matching pair and the soft maximum of the negatives
+    gamma: float = 50.0  #: hardness of the log-sum-exp
+    average: bool = False  #: whether ``log(number of negatives) / gamma`` is subtracted
+    scale: float = 1.0  #: factor of the sum: 1 for the equation of the paper, 1 / B for the mean
 
     @property
     def sharpness(self) -> float:
@@ -79,45 +65,19 @@ class SoftNegatives:
 
 @dataclass(frozen=True)
 class Windows:
-    """Settings of the continuous term, ``scale * sum of w_m [hardest negative - hardest positive + margin_m]_+``.
+    """Settings of the continuous term, ``scale * sum of [hardest negative - hardest positive]_+`` over W windows."""
 
-    Attributes:
-        count: Number of windows, W.
-        margins: Margin of each window.
-        weights: Weight of each window.
-        alpha: Width of sliding windows; ignored if ``thresholds`` are given.
-        beta: Stride of sliding windows; ignored if ``thresholds`` are given.
-        thresholds: Ascending. Windows of width 0, one at each threshold, instead of sliding ones.
-        exclude_same: Whether pairs of the same image are never negatives; otherwise only the labels decide.
-        valid_only: Whether the sum of an anchor is divided by the number of its windows that have positives and
-            negatives.
-        scale: Factor of the sum: 1 for the equation of the paper, 1 / B for the mean, times the weight of the term.
-    """
+    alpha: float  #: width of a window
+    beta: float  #: stride
+    valid_only: bool  #: whether to divide by the number of non-empty windows of the anchor instead of W
+    scale: (
+        float  #: factor of the sum: 1 for the equation of the paper, 1 / B for the mean, times the weight of the term
+    )
 
-    count: int
-    margins: tuple[float, ...]
-    weights: tuple[float, ...]
-    alpha: float = 0.0
-    beta: float = 0.0
-    thresholds: tuple[float, ...] = ()
-    exclude_same: bool = False
-    valid_only: bool = False
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_whole("count", self.count, least=1)
-        for argument in ("margins", "weights"):
-            numbers = check_numbers(argument, getattr(self, argument), "give one for each window", count=self.count)
-            object.__setattr__(self, argument, tuple(numbers))  # hashable, for `window_tensors`
-        check_number("scale", self.scale, "use 1 for the sum, 1 / B for the mean")
-        if not self.thresholds:
-            check_alpha(self.alpha)
-            check_number("beta", self.beta, "give the stride of sliding windows, or thresholds", above=0)
-            return
-        levels = check_numbers("thresholds", self.thresholds, "labels lie in [-1, 1]", count=self.count)
-        if sorted(levels) != levels:
-            fail("thresholds", "ascending numbers", self.thresholds, "sort them together with margins and weights")
-        object.__setattr__(self, "thresholds", tuple(levels))
+    @property
+    def count(self) -> int:
+        """Number of windows, W."""
+        return window_count(self.alpha, self.beta)
 
 
 class LossSettings(NamedTuple):
@@ -146,45 +106,16 @@ def sliding_windows(alpha: float = 0.2, beta: float = 0.1, *, valid_only: bool =
     alpha = check_alpha(alpha)
     beta = check_number("beta", beta, "the paper uses 0.1", above=0)
     check_stride(alpha, beta)
-    return _sliding(alpha, beta, valid_only, scale)
-
-
-@lru_cache(maxsize=64)  # every training step uses the same settings
-def _sliding(alpha: float, beta: float, valid_only: bool, scale: float) -> Windows:
-    count = window_count(alpha, beta)
-    weight = 1.0 if valid_only else 1 / count
-    return Windows(count, (0.0,) * count, (weight,) * count, alpha, beta, valid_only=valid_only, scale=scale)
-
-
-def rungs(
-    thresholds: Sequence[float], margins: Sequence[float], weights: Sequence[float], *, scale: float = 1.0
-) -> Windows:
-    """The thresholds of the ladder loss as windows of width 0, without its triplet term.
-
-    Args:
-        thresholds: Ascending.
-        margins: One for each threshold.
-        weights: One for each threshold.
-        scale: Factor of the sum.
-
-    Raises:
-        ValueError: If the lists differ in length or are empty, or the thresholds are not ascending.
-    """
-    levels = tuple(check_numbers("thresholds", thresholds, "labels lie in [-1, 1]"))
-    if not levels:
-        fail("thresholds", "at least one threshold", thresholds, "labels lie in [-1, 1]")
-    return Windows(len(levels), tuple(margins), tuple(weights), thresholds=levels, exclude_same=True, scale=scale)
+    return Windows(alpha, beta, valid_only, check_number("scale", scale, "use 1 for the sum, 1 / B for the mean"))
 
 
 @lru_cache(maxsize=64)
-def window_tensors(windows: Windows, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Edges, margins and weights on a device. Cached: the copy takes longer than the whole loss of a small batch.
+def window_tensors(windows: Windows, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Edges and weights on a device. Cached: the copy takes longer than the whole loss of a small batch.
 
     Returns:
-        float64 ``(1 + tolerance, 1 / beta, alpha / beta)`` or the thresholds in float32; margins and weights ``(W,)``.
+        float64 ``(1 + tolerance, 1 / beta, alpha / beta)``, and the weight of each window, ``(W,)``.
     """
-    if windows.thresholds:
-        edges = torch.tensor(windows.thresholds, dtype=torch.float32)
-    else:
-        edges = torch.tensor([1 + EDGE, 1 / windows.beta, windows.alpha / windows.beta], dtype=torch.float64)
-    return edges.to(device), torch.tensor(windows.margins).to(device), torch.tensor(windows.weights).to(device)
+    edges = torch.tensor([1 + EDGE, 1 / windows.beta, windows.alpha / windows.beta], dtype=torch.float64)
+    weights = torch.full((windows.count,), 1.0 if windows.valid_only else 1 / windows.count)
+    return edges.to(device), weights.to(device)

@@ -340,9 +340,9 @@ def check_feature_shape(
     """
     limit = DETECTOR_REGIONS if regions == DETECTOR_REGIONS else None
     vectors, sets = f"(N, {width})", f"(N, {limit or 'R'}, {width})"
-    expected = f"vectors {vectors}" if axes == (2,) else f"features {vectors} or {sets}"
-    if axes == (3,):
-        expected = f"regions {sets}"
+    expected = f"features {vectors} or {sets}"
+    if len(axes) == 1:
+        expected = f"vectors {vectors}" if axes == (2,) else f"regions {sets}"
     if axes == (3,) and len(shape) == 2:
         hint = "extract regions with `bcls data features --regions`, or train a model for global vectors such as vsepp"
         fail(argument, expected, f"{tuple(shape)}, global vectors", hint)
@@ -414,7 +414,7 @@ def model_config(config: Mapping[str, Any] | object, where: str = "config") -> A
         fail("config", "a dict with `name`, or a model configuration", repr(config), "such as {'name': 'vsepp'}")
     if "name" not in config:
         fail("config", f"`name`, one of {', '.join(MODELS)}", f"only {sorted(map(str, config))}", "add it")
-    config_class = _import_class(MODELS[check_choice("name", config["name"], MODELS)][0])
+    config_class = import_class(MODELS[check_choice("name", config["name"], MODELS)][0])
     fields = {field.name for field in dataclasses.fields(config_class)}
     return from_plain(config_class, {key: config[key] for key in config if key != "name" or "name" in fields}, where)
 
@@ -442,16 +442,12 @@ def is_registered(config: object) -> bool:
     return any(_class_path(config_class) == _class_path(type(config)) for config_class, _ in MODELS.values())
 
 
-def model_class(name: str) -> Any:
-    """The class of a registered model, imported if necessary."""
-    return _import_class(MODELS[name][1])
-
-
 def _class_path(class_or_path: type | str) -> str:
     if isinstance(class_or_path, str):
         return class_or_path
     return f"{class_or_path.__module__}:{class_or_path.__qualname__}"
 
 
-def _import_class(class_or_path: type | str) -> Any:
+def import_class(class_or_path: type | str) -> Any:
+    """A registered class, imported if necessary."""
     return pkgutil.resolve_name(class_or_path) if isinstance(class_or_path, str) else class_or_path

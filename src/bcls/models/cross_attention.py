@@ -86,16 +86,12 @@ def image_side(regions: Padded, vectors: Tensor) -> ImageSide:
         mask = regions.mask
         values = values * mask[..., None]
     kind = values.device.type
+    # Matrix products have the dtype of autocast, or of the values without autocast.
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
     with torch.autocast(kind, enabled=False):
         exact = values.to(at_least_float32(values.dtype))
         gram = exact @ exact.mT
-    return ImageSide(values.to(compute_dtype(values)), gram, mask, vectors)
-
-
-def compute_dtype(values: Tensor) -> torch.dtype:
-    """The dtype of matrix products: that of autocast, or of the values without autocast."""
-    kind = values.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
+    return ImageSide(values.to(dtype), gram, mask, vectors)
 
 
 class SimilarityHead(nn.Module):
@@ -349,9 +345,8 @@ def all_pairs(
     # Parts of equal size, since the last of unequal ones would be small.
     rows = math.ceil(count / max(1, math.ceil(count / rows))) if count else 1
     blocks = caption_blocks(lengths, max(1, budget.block // rows), alignment)
-    recompute = (
-        torch.is_grad_enabled() and count * sum(len(block.captions) * block.nodes for block in blocks) > budget.kept
-    )
+    nodes = count * sum(len(block.captions) * block.nodes for block in blocks)
+    recompute = torch.is_grad_enabled() and nodes > budget.kept
     if not blocks:
         return (captions.values.new_zeros(count, 0),)
     columns: list[tuple[Tensor, ...]] = []
@@ -434,9 +429,7 @@ def _image_rows(images: ImageSide, start: int, stop: int) -> ImageSide:
     return ImageSide(*(None if part is None else part[start:stop] for part in images))  # type: ignore[arg-type]
 
 
-def _gathered_blocks(
-    captions: Padded, vectors: Tensor, lengths: Sequence[int], blocks: list[Block]
-) -> list[CaptionSide]:
+def _gathered_blocks(captions: Padded, vectors: Tensor, lengths: list[int], blocks: list[Block]) -> list[CaptionSide]:
     """The captions of each block, with a few kernels for all blocks together."""
     longest, size = captions.values.shape[1:]
     rows, device = [], captions.values.device
@@ -449,21 +442,14 @@ def _gathered_blocks(
     source, word, real = torch.cat(rows, 1).to(device, non_blocking=True)
     words = captions.values.reshape(-1, size).index_select(0, source) * word[:, None]
     order = torch.tensor([caption for block in blocks for caption in block.captions]).to(device, non_blocking=True)
-    numbers, sizes = [len(block.captions) for block in blocks], [one.shape[1] for one in rows]
-    parts = (
-        torch.split(words, sizes),
-        torch.split(real.bool(), sizes),
-        torch.split(vectors.index_select(0, order), numbers),
-    )
-    return [
-        CaptionSide(of_words.view(number, -1, size), mask.view(number, -1), of_captions)
-        for number, of_words, mask, of_captions in zip(numbers, *parts, strict=True)
-    ]
+    sides, sizes = [], [one.shape[1] for one in rows]
+    of_captions = torch.split(vectors.index_select(0, order), [len(block.captions) for block in blocks])
+    for part, mask, whole in zip(torch.split(words, sizes), torch.split(real.bool(), sizes), of_captions, strict=True):
+        sides.append(CaptionSide(part.view(len(whole), -1, size), mask.view(len(whole), -1), whole))
+    return sides
 
 
-def _captured_blocks(
-    captions: Padded, vectors: Tensor, lengths: Sequence[int], blocks: list[Block]
-) -> list[CaptionSide]:
+def _captured_blocks(captions: Padded, vectors: Tensor, lengths: list[int], blocks: list[Block]) -> list[CaptionSide]:
     """Adjacent captions, masked by lengths that only the device knows."""
     nodes = blocks[0].nodes
     position = torch.arange(nodes, device=captions.values.device)

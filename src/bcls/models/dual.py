@@ -59,12 +59,8 @@ class DualModel(RetrievalModel):
             enable_checkpointing([branch.encoder for branch in sides.values() if branch.tuned])
         width, other = (side.encoder.width if side.head.linear is None else config.width for side in sides.values())
         if width != other:
-            fail(
-                "image_head",
-                f"heads with one output width, such as {config.width}",
-                f"{width} and {other}",
-                "add a head",
-            )
+            expected = f"heads with one output width, such as {config.width}"
+            fail("image_head", expected, f"{width} and {other}", "add a head")
         self.config = replace(config, width=width, base_sha256=sha256)
         # Frozen encoders that are rebuilt from their source when the model is loaded.
         self.frozen = tuple(

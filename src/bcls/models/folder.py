@@ -14,7 +14,7 @@ from bcls._core.errors import fail
 from bcls._core.files import beside, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, model_class, model_config, name_of
+from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, import_class, model_config, name_of
 
 #: Names of the files.
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
@@ -48,11 +48,7 @@ def save_folder(model: Any, folder: str | Path) -> None:
 
 def write_files(model: Any, folder: Path) -> None:
     """Write the files of a model into an existing folder; other files in it stay."""
-    from safetensors.torch import save
-
-    # Copies: tied weights share memory, which the format does not allow.
-    state = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in model.trained_state().items()}
-    write_whole(folder / WEIGHTS, save(state))
+    write_tensors(folder / WEIGHTS, model.trained_state())
     write_whole(folder / CONFIG, json.dumps(plain_config(model), indent=2) + "\n")
     write_whole(folder / CARD, model_card(model))
     if model.vocabulary is not None:
@@ -72,11 +68,8 @@ def plain_config(model: Any) -> dict[str, Any]:
 def model_card(model: Any) -> str:
     """The model card, with the header that the Hugging Face Hub reads."""
     plain = plain_config(model)
-    header = {
-        "library_name": "bcls",
-        "pipeline_tag": "feature-extraction",
-        "tags": ["image-text-retrieval", plain["name"]],
-    }
+    tags = ["image-text-retrieval", plain["name"]]
+    header = {"library_name": "bcls", "pipeline_tag": "feature-extraction", "tags": tags}
     ids_only = model.vocabulary is None and plain.get("words") is not None
     template = (Path(__file__).parent / "templates" / "model_card.md").read_text(encoding="utf-8")
     return template.format(
@@ -110,7 +103,7 @@ def load_folder(folder: str | Path, kind: Any = object) -> Any:
         config = model_config(plain)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
-    weights = _read_weights(folder / WEIGHTS)
+    weights = read_tensors(folder / WEIGHTS)
     _check_sizes(folder, config, weights, None if vocabulary is None else len(vocabulary))
     has_encoder = name_of(config) == "dual" and (folder / ENCODER).is_dir()
     model = build_any(config, vocabulary, folder if has_encoder else None)
@@ -128,7 +121,7 @@ def build_any(config: Mapping[str, Any] | object, vocabulary: Vocabulary | None,
     settings = model_config(config)
     options = {"vocabulary": vocabulary, "folder": folder}
     given = {key: value for key, value in options.items() if value is not None}
-    return model_class(name_of(settings))(settings, **given)
+    return import_class(MODELS[name_of(settings)][1])(settings, **given)
 
 
 def is_model_folder(folder: Path) -> bool:
@@ -174,17 +167,31 @@ def is_replaceable(
     return isinstance(config, dict) and ours(config)
 
 
-def _read_weights(path: Path) -> dict[str, Any]:
+def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Write a safetensors file."""
+    from safetensors.torch import save
+
+    # Copies: tied weights share memory, which the format does not allow.
+    copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    write_whole(path, save(copies))
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read a safetensors file, onto the CPU.
+
+    Raises:
+        ValueError: It is missing or truncated.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     if not path.is_file():
-        fail(str(path), "the model's weights", "no such file", "copy the whole folder again")
+        fail(str(path), "a safetensors file", "no such file", "copy the whole folder again")
     try:
         return load(path.read_bytes())
     except SafetensorError as error:
-        size = path.stat().st_size
-        fail(str(path), "a complete safetensors file", f"{size} bytes that are not ({error})", "copy the file again")
+        got = f"{path.stat().st_size} bytes that are not ({error})"
+        fail(str(path), "a complete safetensors file", got, "copy the file again, or use another checkpoint")
 
 
 def _check_sizes(folder: Path, config: Any, weights: dict[str, Any], words: int | None) -> None:

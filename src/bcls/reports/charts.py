@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,26 +17,8 @@ from bcls.reports.html import data_uri
 #: Line colors, distinguishable with color blindness. On dark pages the style sheet inverts their lightness.
 COLORS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c", "#b0343c", "#5f6b7a", "#0f8b8d", "#8c6a1f")
 _MARKERS = "osv^D<>PX"
-_INK = "#1c1f26"
 # Differences of larger values overflow.
 _LARGEST = 1e300
-_STYLE = {
-    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), _INK),
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "font.size": 10,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "bcls",  # the same input gives the same bytes
-    "text.parse_math": False,  # a name may contain a dollar sign
-}
 # rcParams are global, and the web app draws in several threads.
 _LOCK = threading.Lock()
 
@@ -74,9 +57,11 @@ class ChartLine:
     dashed: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("points", "band"):
-            kept = [one for one in getattr(self, name) if all(abs(value) < _LARGEST for value in one)]
-            object.__setattr__(self, name, kept)
+        def kept(values: list[Any]) -> list[Any]:
+            return [one for one in values if all(abs(value) < _LARGEST for value in one)]
+
+        object.__setattr__(self, "points", kept(self.points))
+        object.__setattr__(self, "band", kept(self.band))
         if self.level is not None and not abs(self.level) < _LARGEST:
             object.__setattr__(self, "level", None)
 
@@ -109,15 +94,13 @@ def line_chart(title: str, x_label: str, lines: Sequence[ChartLine]) -> ChartIma
         axes.patch.set_alpha(0.0)
         marker = "o" if max(len(line.points) for line in drawn) <= 30 else ""
         handles = [_draw(axes, line, number, marker) for number, line in enumerate(drawn)]
-        axes.set_title(_clean(title))
-        axes.set_xlabel(_clean(x_label))
+        axes.set(title=_clean(title), xlabel=_clean(x_label))
         if all(float(x).is_integer() for line in drawn for x, _ in line.points):
             axes.xaxis.get_major_locator().set_params(integer=True)
         if len(drawn) > 1:
             _legend(figure, handles, [line.name for line in drawn])
-        svg = _save(figure)
-    values = " ".join(f"{line.name}: {_values(line)}." for line in drawn)
-    return ChartImage(title, data_uri("image/svg+xml", svg.encode()), f"{title} by {x_label}. {values}")
+        values = " ".join(f"{line.name}: {_values(line)}." for line in drawn)
+        return ChartImage(title, data_uri("image/svg+xml", _save(figure).encode()), f"{title} by {x_label}. {values}")
 
 
 def bar_chart(title: str, labels: Sequence[str], series: Mapping[str, Sequence[int]]) -> ChartImage:
@@ -138,37 +121,28 @@ def bar_chart(title: str, labels: Sequence[str], series: Mapping[str, Sequence[i
         >>> bar_chart("Ranks", ["1", "2–5"], {"": [3, 1]}).alt
         'Ranks. 1: 3 (75.0%), 2–5: 1 (25.0%).'
     """
-    texts = {
-        name: [f"{count:,} ({count / max(1, sum(counts)):.1%})" for count in counts] for name, counts in series.items()
-    }
     thick = 0.8 / len(series)
+    values = []
     with _figure((4.6, 0.6 + 0.3 * len(labels) * (1 + len(series)) / 2 + 0.3 * (len(series) > 1))) as figure:
         axes = figure.add_subplot()
         handles = []
         for number, (name, counts) in enumerate(series.items()):
-            total = max(1, sum(counts))
+            shares = [count / max(1, sum(counts)) for count in counts]
+            texts = [f"{count:,} ({share:.1%})" for count, share in zip(counts, shares, strict=True)]
             places = [place + (number - (len(series) - 1) / 2) * thick for place in range(len(labels))]
-            bars = axes.barh(places, [count / total for count in counts], thick * 0.9, color=COLORS[number])
-            axes.bar_label(bars, texts[name], padding=3)
-            handles.append(bars)
-        axes.set_title(_clean(title))
-        axes.set_yticks(range(len(labels)), labels)
+            handles.append(axes.barh(places, shares, thick * 0.9, color=COLORS[number]))
+            axes.bar_label(handles[-1], texts, padding=3)
+            listed = ", ".join(f"{label}: {text}" for label, text in zip(labels, texts, strict=True))
+            values.append(f"{name}: {listed}." if name else f"{listed}.")
+        axes.set(title=_clean(title), xticks=[], yticks=range(len(labels)), yticklabels=labels)
         axes.invert_yaxis()
-        axes.set_xticks([])
         axes.set_xlim(0, 1.35 * max([1e-9, *(bar.get_width() for bars in handles for bar in bars)]))
         axes.spines["bottom"].set_visible(False)
         axes.tick_params(length=0)
         axes.grid(False)
         if len(series) > 1:
             _legend(figure, handles, list(series))
-        svg = _save(figure)
-    values = " ".join(
-        (f"{name}: " if name else "")
-        + ", ".join(f"{label}: {text}" for label, text in zip(labels, texts[name], strict=True))
-        + "."
-        for name in series
-    )
-    return ChartImage(title, data_uri("image/svg+xml", svg.encode()), f"{title}. {values}")
+        return ChartImage(title, data_uri("image/svg+xml", _save(figure).encode()), f"{title}. {' '.join(values)}")
 
 
 def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartLine]]) -> str:
@@ -195,9 +169,8 @@ def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartL
     handles: dict[str, Any] = {}
     with _figure((5 * len(panels), 5.2)) as figure:
         figure.patch.set_alpha(1.0)
-        for axes, (heading, lines) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-        ):
+        every = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (heading, lines) in zip(every, panels.items(), strict=True):
             xs = sorted({x for line in lines for x, _ in line.points})
             for line in lines:
                 positive = replace(line, points=[(x, y) for x, y in sorted(line.points) if y > 0])
@@ -240,8 +213,9 @@ def _figure(size: tuple[float, float]) -> Iterator[Any]:
         # Such as glyphs that matplotlib's own font lacks, which the browser draws.
         warnings.simplefilter("ignore")
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        figure = figure_class(figsize=size, layout="constrained")
+        with resources.as_file(resources.files("bcls.reports") / "templates" / "chart.mplstyle") as style:
+            matplotlib.rcParams.update(matplotlib.rc_params_from_file(style, use_default_template=False))
+        figure = figure_class(figsize=size)
         figure.patch.set_alpha(0.0)
         yield figure
 

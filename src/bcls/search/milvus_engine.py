@@ -2,6 +2,8 @@
 
 import json
 import logging
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,8 @@ from bcls.search.engine import (
 _REQUEST = 1000
 #: A server returns at most this many results.
 MAX_RESULTS = 16_384
+#: How long a new connection waits for a server that is still starting.
+WAIT_SECONDS = 30
 #: Reads see every earlier write.
 _STRONG = {"consistency_level": "Strong"}
 #: Greater than every character of a name.
@@ -63,14 +67,29 @@ class MilvusEngine:
                 hint = "restore it, or build the index again"
                 fail("uri", "the file that the index was built with", f"no {uri}", hint)
         with self._unavailable():
-            self._client = self._milvus.MilvusClient(uri)
-            if self._client.has_collection(collection):
+            if self._connect():
                 self._check_dimension()
                 self._client.load_collection(collection)
             elif read_only:
                 fail("uri", f"the collection {collection}", "none", "the server lost it: build the index again")
             else:
                 self._create()
+
+    def _connect(self) -> bool:
+        """Connect, and wait for a server that is still starting; returns whether the collection exists."""
+        end = time.monotonic() + (WAIT_SECONDS if "://" in self._uri else 0)
+        noted = False
+        while True:
+            try:
+                self._client = self._milvus.MilvusClient(self._uri)
+                return bool(self._client.has_collection(self._collection))
+            except self._milvus.MilvusException:
+                if time.monotonic() >= end:
+                    raise
+                if not noted:
+                    print(f"waiting up to {WAIT_SECONDS} s for Milvus at {self._uri}", file=sys.stderr, flush=True)
+                    noted = True
+                time.sleep(1)
 
     def add(self, rows: Sequence[VectorRow]) -> None:
         """Add rows, replacing rows with the same numbers."""
@@ -99,6 +118,7 @@ class MilvusEngine:
                 data=list(queries),
                 limit=k,
                 filter=expression(filters or SearchFilter()),
+                output_fields=["number"],  # a server calls the primary key "id", a file by its name
                 search_params={"metric_type": "IP"},
                 **_STRONG,
             )

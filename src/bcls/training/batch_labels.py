@@ -16,6 +16,8 @@ from bcls.training.memory import fits_in_memory
 
 #: Embeddings that are checked at once: they may be a mapped file that is larger than the memory.
 _BLOCK = 1 << 16
+#: Indices of captions.
+Captions = Sequence[int] | npt.NDArray[np.int64] | Tensor
 
 
 class BatchLabels:
@@ -53,25 +55,14 @@ class BatchLabels:
                 hint = "the caption is probably empty: run bcls data check, then embed again"
                 got = f"another one for caption {first + int(wrong[0])}"
                 fail("embeddings", "finite vectors that are not zero", got, hint)
-        self.aggregate = aggregate
-        self.device = device
+        self.aggregate, self.device = aggregate, device
         self._images = torch.from_numpy(image_of_caption).to(device)
-        table = _caption_table(image_of_caption)
-        self._table = torch.from_numpy(table).to(device)
-        real = np.ones(table.shape, dtype=bool)
-        real[:, 1:] = table[:, 1:] != table[:, :1]
-        self._real = torch.from_numpy(real).to(device)
-        self._embeddings = embeddings
-        self._device_embeddings: Tensor | None = None
-        if fits_in_memory(embeddings.shape[0] * embeddings.shape[1] * 4, device):
-            self._device_embeddings = _unit(embeddings, device)
+        self._table, self._real = (torch.from_numpy(one).to(device) for one in _caption_table(image_of_caption))
+        #: Whether all embeddings are on the device, so that labels need no data from the host.
+        self.on_device = fits_in_memory(embeddings.shape[0] * embeddings.shape[1] * 4, device)
+        self._embeddings = _unit(embeddings, device) if self.on_device else embeddings
 
-    @property
-    def on_device(self) -> bool:
-        """Whether all embeddings are on the device, so that labels need no data from the host."""
-        return self._device_embeddings is not None
-
-    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Tensor:
+    def __call__(self, captions: Captions) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
         chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device, non_blocking=True)
         images = self._images[chosen]
@@ -84,7 +75,7 @@ class BatchLabels:
                 cosines = _aggregate(self._references(images), columns, self.aggregate, self._real[images])
             return cosines.clamp(-1, 1).masked_fill(images[:, None] == images, 1.0)
 
-    def unimodal(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
+    def unimodal(self, captions: Captions) -> tuple[Tensor, Tensor]:
         r"""Similarities between the images of a batch and between its captions, two times ``(B, B)`` float32.
 
         .. math::
@@ -115,7 +106,7 @@ class BatchLabels:
         own = self._table[images]
         return self._rows(own.reshape(-1)).view(*own.shape, -1)
 
-    def streaming_inputs(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> dict[str, Tensor]:
+    def streaming_inputs(self, captions: Captions) -> dict[str, Tensor]:
         """Inputs of :class:`bcls.losses.StreamingBCLSLoss` that give the labels of a batch, except for ``"mean"``."""
         chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device)
         images = self._images[chosen]
@@ -126,8 +117,8 @@ class BatchLabels:
         return inputs
 
     def _rows(self, captions: Tensor) -> Tensor:
-        if self._device_embeddings is not None:
-            return self._device_embeddings[captions]
+        if isinstance(self._embeddings, Tensor):
+            return self._embeddings[captions]
         return _unit(self._embeddings[captions.cpu().numpy()], self.device)
 
 
@@ -140,30 +131,18 @@ class NoisyLabels(BatchLabels):
     Labels of pairs of the same image stay exactly 1. :meth:`unimodal` has no noise.
 
     Args:
-        embeddings: ``(C, d)``, as for :class:`BatchLabels`.
-        image_of_caption: ``(C,)``.
-        aggregate: As for :class:`BatchLabels`.
-        device: Device of the labels.
+        *arguments: Those of :class:`BatchLabels`.
         noise: Standard deviation :math:`\sigma`.
         seed: Seed of the noise; the same for all runs that are compared.
     """
 
-    def __init__(
-        self,
-        embeddings: npt.NDArray[Any],
-        image_of_caption: npt.NDArray[np.int64],
-        aggregate: Any,
-        device: torch.device,
-        *,
-        noise: float,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(embeddings, image_of_caption, aggregate, device)
-        shape = int(image_of_caption.max()) + 1, len(image_of_caption)
+    def __init__(self, *arguments: Any, noise: float, seed: int = 0) -> None:
+        super().__init__(*arguments)
+        shape = len(self._table), len(self._images)
         drawn = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-        self._noise = torch.from_numpy(drawn * np.float32(noise)).to(device)
+        self._noise = torch.from_numpy(drawn * np.float32(noise)).to(self.device)
 
-    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Tensor:
+    def __call__(self, captions: Captions) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
         labels = super().__call__(captions)
         chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device)
@@ -195,7 +174,7 @@ class CiderLabels:
         self._images = image_of_caption
         self._scores = CiderD([text.split() for text in ptb_tokens(CIDER, texts)], image_of_caption)
 
-    def __call__(self, captions: Sequence[int] | npt.NDArray[np.int64] | Tensor) -> Tensor:
+    def __call__(self, captions: Captions) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
         chosen = torch.as_tensor(captions, dtype=torch.int64).cpu().numpy()
         return torch.from_numpy(self._scores(self._images[chosen], chosen)).to(self.device)
@@ -221,11 +200,11 @@ def _mean(references: Tensor, real: Tensor) -> Tensor:
     return torch.einsum("bkd,bk->bd", references, weights)
 
 
-def _caption_table(image_of_caption: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """``(N, K)`` captions of each image; images with fewer than K repeat their first one.
+def _caption_table(image_of_caption: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """``(N, K)`` captions of each image, and which of them count: images with fewer than K repeat their first one.
 
     Example:
-        >>> _caption_table(np.array([0, 1, 0]))
+        >>> _caption_table(np.array([0, 1, 0]))[0]
         array([[0, 2],
                [1, 1]])
     """
@@ -233,9 +212,9 @@ def _caption_table(image_of_caption: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     counts = np.bincount(image_of_caption)
     starts = np.cumsum(counts) - counts
     offsets = np.arange(int(counts.max(initial=1)))
-    place = np.where(offsets < counts[:, None], starts[:, None] + offsets, starts[:, None])
-    table: npt.NDArray[np.int64] = order[np.minimum(place, len(order) - 1)]
-    return table
+    real = offsets < counts[:, None]
+    place = np.where(real, starts[:, None] + offsets, starts[:, None])
+    return order[np.minimum(place, len(order) - 1)], real
 
 
 def _unit(rows: npt.NDArray[Any], device: torch.device) -> Tensor:

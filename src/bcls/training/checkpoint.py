@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
 from bcls.models.base import RetrievalModel
 from bcls.models.config import is_registered
-from bcls.models.folder import WEIGHTS, write_files
+from bcls.models.folder import WEIGHTS, read_tensors, write_files, write_tensors
 
 TENSORS, STATE = "training.safetensors", "training.json"
 _VERSION = 1
@@ -96,9 +94,8 @@ class MovingAverage:
         """Add the weights after a step."""
         now = model.trained_state()
         names = [name for name, value in self.state.items() if value.is_floating_point()]
-        torch._foreach_lerp_(
-            [self.state[name] for name in names], [now[name].detach() for name in names], 1 - self.decay
-        )
+        kept, added = [self.state[name] for name in names], [now[name].detach() for name in names]
+        torch._foreach_lerp_(kept, added, 1 - self.decay)
         for name in self.state.keys() - set(names):
             self.state[name].copy_(now[name])
 
@@ -149,7 +146,7 @@ def write_checkpoint(
     tensors |= {f"loss/{name}": value for name, value in learner.loss.state_dict().items()}
     if learner.average is not None:
         tensors |= {f"weights/{name}": value for name, value in learner.model.trained_state().items()}
-    write_whole(folder / TENSORS, save(_plain(tensors)))
+    write_tensors(folder / TENSORS, tensors)
     with learner.evaluated_weights() as model:
         write_model(model, folder)
     state = {
@@ -167,7 +164,7 @@ def write_model(model: RetrievalModel, folder: Path) -> None:
     if is_registered(model.config):
         write_files(model, folder)
         return
-    write_whole(folder / WEIGHTS, save(_plain(model.trained_state())))
+    write_tensors(folder / WEIGHTS, model.trained_state())
     write_whole(folder / "config.json", json.dumps({"class": type(model).__qualname__, **model.as_dict()}) + "\n")
 
 
@@ -179,7 +176,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     """
     path = folder / STATE
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         version = state["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
         fail(str(path), "a readable training state", f"an error ({str(error)[:200]})", "start a new run")
@@ -188,8 +185,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     for key in ("progress", "settings", "data"):
         if not isinstance(state.get(key), dict):
             fail(str(path), f"a mapping `{key}`", repr(state.get(key)), _DAMAGED)
-    checked: dict[str, Any] = state
-    return checked
+    return state
 
 
 def restore(folder: Path, learner: Learner, state: dict[str, Any]) -> Progress:
@@ -206,8 +202,7 @@ def restore(folder: Path, learner: Learner, state: dict[str, Any]) -> Progress:
     Raises:
         ValueError: A file is incomplete, or the checkpoint is of another model; the message names the difference.
     """
-    tensors = _read(folder / TENSORS)
-    weights = _read(folder / WEIGHTS)
+    tensors, weights = read_tensors(folder / TENSORS), read_tensors(folder / WEIGHTS)
     if learner.average is None:
         learner.model.load_trained_state(weights)
     else:
@@ -218,9 +213,8 @@ def restore(folder: Path, learner: Learner, state: dict[str, Any]) -> Progress:
     if learner.scaler is not None and state["scaler"]:
         learner.scaler.load_state_dict(state["scaler"])
     try:
-        values = dict(state["progress"])
-        values["pending"] = [(step, row) for step, row in values["pending"]]
-        return Progress(**values)
+        pending = [(step, row) for step, row in state["progress"]["pending"]]
+        return Progress(**{**state["progress"], "pending": pending})
     except (KeyError, TypeError, ValueError) as error:
         fail(str(folder / STATE), "the epoch and step of the run", f"an error ({str(error)[:200]})", _DAMAGED)
 
@@ -233,10 +227,10 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tens
         if not number.isdecimal() or len(number) > 9 or int(number) >= len(parameters):
             fail(str(path), f"{len(parameters)} parameters", f"number {number}", "the checkpoint is of another model")
         parameter = parameters[int(number)]
-        if value.ndim and value.shape != parameter.shape:
-            got = f"{tuple(value.shape)} for number {number}"
-            fail(str(path), f"shape {tuple(parameter.shape)}", got, "the checkpoint is of another model")
         if value.ndim:
+            if value.shape != parameter.shape:
+                got = f"{tuple(value.shape)} for number {number}"
+                fail(str(path), f"shape {tuple(parameter.shape)}", got, "the checkpoint is of another model")
             # In the parameter's own memory format: filters of convolutions are channels last, and a fused step needs
             # one format for everything that it reads.
             optimizer.state[parameter][key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
@@ -251,20 +245,5 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
         yield from group["params"]
 
 
-def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    # Copies: tied weights share memory, which the format does not allow.
-    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-
-
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        fail(str(path), "a file of the checkpoint", "none", "copy the whole checkpoint again")
-    try:
-        return load(path.read_bytes())
-    except SafetensorError as error:
-        got = f"{path.stat().st_size} bytes that are not ({error})"
-        fail(str(path), "a whole safetensors file", got, "it is incomplete: use another checkpoint")

@@ -40,7 +40,7 @@ def graph_obstacle(config: TrainConfig, device: torch.device, processes: int) ->
     if config.micro_batch or config.streaming:
         return f"it cannot be combined with {'--micro-batch' if config.micro_batch else '--streaming'}"
     if config.precision == "fp16":
-        return "it cannot be combined with --precision fp16"
+        return "it cannot be combined with --precision fp16, whose scaler decides on the host"
     return None
 
 

@@ -33,13 +33,13 @@ def start_accelerator(config: TrainConfig) -> Accelerator:
     """
     if config.device == "cuda" and not torch.cuda.is_available():
         fail("device", "a machine with a CUDA device", "none", "use --device cpu or auto")
+    # Several processes without a GPU communicate only if accelerate knows that they train on the CPU.
+    cpu = config.device == "cpu" or not torch.accelerator.is_available()
     # An earlier run of this process may have had another precision or device.
     shared = AcceleratorState._shared_state
-    if shared and shared["_cpu"] != (config.device == "cpu"):
-        AcceleratorState._reset_state(reset_partial_state=True)
-    elif shared and shared["_mixed_precision"] != config.precision:
-        AcceleratorState._reset_state()
-    return Accelerator(mixed_precision=config.precision, cpu=config.device == "cpu")
+    if shared and (shared["_cpu"] != cpu or shared["_mixed_precision"] != config.precision):
+        AcceleratorState._reset_state(reset_partial_state=shared["_cpu"] != cpu)
+    return Accelerator(mixed_precision=config.precision, cpu=cpu)
 
 
 def shutdown_distributed() -> None:

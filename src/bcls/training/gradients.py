@@ -22,9 +22,11 @@ from bcls.training.setup import TrainState
 
 #: The codes of images and of captions.
 Codes = tuple[Padded, Padded]
+#: Values by name.
+Terms = dict[str, Tensor]
 
 
-def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[Batch]) -> dict[str, Tensor]:
+def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[Batch]) -> Terms:
     """Add the gradients of one batch, or the mean of those of several, to the gradients of the parameters.
 
     Returns:
@@ -37,7 +39,7 @@ def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[B
     accelerator, micro = state.accelerator, state.config.micro_batch
     # Every process computes the whole streaming loss, but only the gradient of its own codes.
     scale = accelerator.num_processes if isinstance(loss, StreamingBCLSLoss) else 1
-    values: dict[str, Tensor] = {}
+    values: Terms = {}
     try:
         for number, batch in enumerate(batches):
             waits = number + 1 < len(batches)  # gradients are exchanged once, with the last batch
@@ -91,10 +93,11 @@ def score_pairs(state: TrainState, codes: Codes) -> Tensor:
     return scores.float()
 
 
-def terms_and_spread(
-    state: TrainState, loss: nn.Module, codes: Codes, batch: Batch
-) -> tuple[dict[str, Tensor], Tensor]:
-    """The terms of the loss by name, and the standard deviation of the scores."""
+def terms_and_spread(state: TrainState, loss: nn.Module, codes: Codes, batch: Batch) -> tuple[Terms, Tensor]:
+    """The terms of the loss by name, and the standard deviation of the scores.
+
+    A loss that is no :class:`bcls.losses.RetrievalLoss` has one term, ``loss``.
+    """
     if isinstance(loss, StreamingBCLSLoss):
         units = [unit(side.values.float()) for side in codes]  # as `cosine` does
         terms = loss.terms(*units, **(batch.label_inputs or {}))
@@ -102,23 +105,19 @@ def terms_and_spread(
         return terms, spread_of_products(*(side.values for side in every))
     images, texts = codes = gather(state, codes, batch.pairs)
     similarity = score_pairs(state, codes)
-    terms = loss_terms(loss, similarity, batch)
-    if batch.unimodal is not None:
-        value = state.model.get_submodule("unimodal")(images.values, texts.values, *batch.unimodal)
-        terms = {**terms, "unimodal": state.config.unimodal_weight * value}
-    return terms, similarity.float().std()
-
-
-def loss_terms(loss: nn.Module, similarity: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """The terms of the loss by name; one term for a loss that is no :class:`bcls.losses.RetrievalLoss`."""
     try:
         if isinstance(loss, RetrievalLoss):
-            return loss.terms(similarity, batch.relevance, image_ids=batch.image_ids)
-        return {"loss": loss(similarity, batch.relevance, image_ids=batch.image_ids)}
+            terms = loss.terms(similarity, batch.relevance, image_ids=batch.image_ids)
+        else:
+            terms = {"loss": loss(similarity, batch.relevance, image_ids=batch.image_ids)}
     except ValueError as error:  # losses check their input, too
         if not similarity.isfinite().all():
             raise FloatingPointError("similarity") from error
         raise
+    if batch.unimodal is not None:
+        value = state.model.get_submodule("unimodal")(images.values, texts.values, *batch.unimodal)
+        terms = {**terms, "unimodal": state.config.unimodal_weight * value}
+    return terms, similarity.float().std()
 
 
 def spread_of_products(images: Tensor, texts: Tensor) -> Tensor:

@@ -9,20 +9,24 @@ indices of its captions, and those of a whole epoch are sent at once.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
 from bcls.data.features import Features
 from bcls.data.images import random_view
 from bcls.evaluation.scores import LazyImages, lazy_images
+from bcls.models.base import RetrievalModel
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels, LabelSource
+from bcls.training.config import TrainConfig
 from bcls.training.memory import fits_in_memory
 from bcls.training.sampler import Indices, share_of_rank
 
@@ -57,21 +61,6 @@ class Batch:
     label_inputs: dict[str, Tensor] | None = None
 
 
-class ImageSource(Protocol):
-    """Provides the inputs of a model's image side."""
-
-    #: Whether batches need no reading, so that making them ahead is of no use.
-    in_memory: bool
-
-    def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
-        """Inputs of some images in training; ``captions`` and ``epoch`` select the crop or view, if there is one."""
-        ...
-
-    def everything(self) -> Any:
-        """All images, in order and uncropped, for :meth:`bcls.models.base.RetrievalModel.similarity`."""
-        ...
-
-
 @dataclass(frozen=True)
 class ViewSampler:
     """Which view of its image a caption is shown with, drawn from seed, epoch and caption alone.
@@ -101,7 +90,7 @@ class ViewSampler:
         return drawn
 
 
-def feature_source(features: Features, device: torch.device, seed: int | None = None) -> ImageSource:
+def feature_source(features: Features, device: torch.device, seed: int | None = None) -> "ImageSource":
     """Features of a dataset, vectors ``(N, d)`` or regions ``(N, R, d)``: on the device if they fit, else mapped.
 
     Args:
@@ -129,13 +118,14 @@ class DeviceFeatures:
         views: Draws one of an image's V views for each caption; ``None`` for one row an image.
     """
 
+    #: Whether batches need no reading, so that making them ahead is of no use.
     in_memory = True
 
     def __init__(self, features: Padded, device: torch.device, views: ViewSampler | None = None) -> None:
         self._features, self._device, self.views = features.to(device), device, views
 
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
-        """See :class:`ImageSource`."""
+        """Inputs of some images in training; ``captions`` and ``epoch`` select the crop or view, if there is one."""
         rows = images if self.views is None else images * self.views.number + self.views(captions, epoch)
         return _float(self._features.take(torch.from_numpy(rows).to(self._device, non_blocking=True)))
 
@@ -146,7 +136,7 @@ class DeviceFeatures:
         return _float(self._features.take(images))
 
     def everything(self) -> Padded:
-        """See :class:`ImageSource`."""
+        """All images, in order and uncropped, for :meth:`bcls.models.base.RetrievalModel.similarity`."""
         return _float(self._features.take(slice(None, None, 1 if self.views is None else self.views.number)))
 
 
@@ -166,11 +156,11 @@ class MappedFeatures:
         self._counts = _region_counts(features, self._number)
 
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
-        """See :class:`ImageSource`."""
+        """See :meth:`DeviceFeatures.take`."""
         return self._read(images, 0 if self._views is None else self._views(captions, epoch))
 
     def everything(self) -> Padded:
-        """See :class:`ImageSource`."""
+        """See :meth:`DeviceFeatures.everything`."""
         return self._read(np.arange(len(self._features)), 0)
 
     def _read(self, images: Indices, views: Indices | int) -> Padded:
@@ -178,10 +168,11 @@ class MappedFeatures:
         return _float(Padded(torch.from_numpy(self._features.take(images, views)), counts))
 
 
+@dataclass(frozen=True)
 class ImageReader:
     """Images of a dataset, read and cropped by threads.
 
-    Args:
+    Attributes:
         dataset: The dataset.
         prepare: The model's ``prepare_images``.
         pool: Threads that read.
@@ -189,33 +180,31 @@ class ImageReader:
         smallest_crop: Share of the area of the smallest crop; ``None`` for whole images.
     """
 
-    in_memory = False
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        prepare: Callable[[Any], Padded],
-        pool: ThreadPoolExecutor,
-        seed: int,
-        smallest_crop: float | None,
-    ) -> None:
-        self._dataset, self._prepare, self._pool = dataset, prepare, pool
-        self._seed, self._smallest = seed, smallest_crop
+    dataset: Dataset
+    prepare: Callable[[Any], Padded]
+    pool: ThreadPoolExecutor
+    seed: int
+    smallest_crop: float | None
+    in_memory: ClassVar = False
 
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
-        """See :class:`ImageSource`."""
+        """See :meth:`DeviceFeatures.take`."""
 
         def read(image: int, caption: int) -> Tensor:
-            loaded = self._dataset.read_image(self._dataset.image_ids[image])
-            if self._smallest is not None:
-                loaded = random_view(loaded, (self._seed, epoch, caption), self._smallest)
-            return self._prepare([loaded]).values
+            loaded = self.dataset.read_image(self.dataset.image_ids[image])
+            if self.smallest_crop is not None:
+                loaded = random_view(loaded, (self.seed, epoch, caption), self.smallest_crop)
+            return self.prepare([loaded]).values
 
-        return Padded(torch.cat(list(self._pool.map(read, images.tolist(), captions.tolist()))))
+        return Padded(torch.cat(list(self.pool.map(read, images.tolist(), captions.tolist()))))
 
     def everything(self) -> LazyImages:
-        """See :class:`ImageSource`."""
-        return lazy_images(self._dataset, self._pool)
+        """See :meth:`DeviceFeatures.everything`."""
+        return lazy_images(self.dataset, self.pool)
+
+
+#: Provides the inputs of a model's image side.
+ImageSource = DeviceFeatures | MappedFeatures | ImageReader
 
 
 class CaptionInputs:
@@ -247,6 +236,37 @@ class CaptionInputs:
             return taken
         values = taken.values[:, :width]
         return Padded(functional.pad(values, (0, width - values.shape[1])), taken.lengths)
+
+
+def image_source(
+    config: TrainConfig,
+    dataset: Dataset,
+    model: RetrievalModel,
+    pool: ThreadPoolExecutor,
+    *,
+    training: bool,
+    show_progress: bool,
+) -> ImageSource:
+    """The images of a split as the model takes them; a frozen encoder encodes them here, once."""
+    augment = training and config.augment
+    if config.features is not None:
+        # Views are drawn like crops of images.
+        return feature_source(dataset.features(config.features), model.device, config.seed if augment else None)
+    if getattr(model, "frozen_images", False):
+        encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
+        with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
+            return DeviceFeatures(encode(lazy_images(dataset, pool, report)), model.device)
+    smallest_crop = config.smallest_crop if augment else None
+    return ImageReader(dataset, model.prepare_images, pool, config.seed, smallest_crop)
+
+
+def caption_inputs(dataset: Dataset, model: RetrievalModel, *, show_progress: bool) -> Padded:
+    """The captions of a split as the model takes them; a frozen encoder encodes them here, once."""
+    if not getattr(model, "frozen_text", False):
+        return model.prepare_texts(dataset.texts)
+    encode: Callable[[Any], Padded] = model.text_vectors_of  # type: ignore[assignment]
+    with _encoding("captions", "text", len(dataset.texts), show=show_progress) as report:
+        return encode(_ReportedList(dataset.texts, report))
 
 
 @dataclass(frozen=True)
@@ -393,6 +413,24 @@ def _region_counts(features: Features, views: int) -> Tensor | None:
     """Regions of each row without padding, the first ``views`` rows of each image one after another."""
     if len(features.shape) < 3 or all(counts is None for counts in features.counts):
         return None
-    every = features.shape[1]
     counts = [features.regions(image, view) for image in range(len(features)) for view in range(views)]
-    return torch.tensor([every if count is None else count for count in counts], dtype=torch.int64)
+    return torch.tensor([features.shape[1] if count is None else count for count in counts], dtype=torch.int64)
+
+
+def _encoding(items: str, encoder: str, count: int, *, show: bool) -> AbstractContextManager[Callable[[int], None]]:
+    if not show:
+        return nullcontext(lambda done: None)
+    return progress(f"encoding {count:,} {items} once with the frozen {encoder} encoder", count)
+
+
+class _ReportedList(list[str]):
+    """A list that reports the end of each slice that is read."""
+
+    def __init__(self, items: list[str], report: Callable[[int], None]) -> None:
+        super().__init__(items)
+        self._report = report
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            self._report(place.indices(len(self))[1])
+        return super().__getitem__(place)

@@ -36,7 +36,7 @@ def make_optimizer(
         ValueError: ``rates`` names an unknown group; the message lists the groups.
     """
     for name, factor in config.rates.items():
-        check_choice("rates", name, groups)
+        check_choice(f"rates.{name}", name, groups)
         check_number(f"rates.{name}", factor, "1 does not change the learning rate; freeze a part in `model`", above=0)
     parts: list[dict[str, Any]] = []
     for name, parameters in groups.items():

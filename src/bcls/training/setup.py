@@ -4,9 +4,7 @@ Checks come first, encoders last: a frozen encoder may take minutes, and no sett
 """
 
 import hashlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -19,31 +17,20 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bcls._core.errors import check_choice, fail, prefix_errors
-from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
-from bcls.evaluation.scores import lazy_images
 from bcls.labels.cache import cached_embeddings, fingerprint
 from bcls.labels.caption_metrics import ptb_tokens
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
 from bcls.models import build, check_features
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DETECTOR_REGIONS, model_config
-from bcls.models.padded import Padded
 from bcls.training.batch_labels import BatchLabels, CiderLabels, LabelSource
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
 from bcls.training.config import CIDER, TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.distributed import start_accelerator
-from bcls.training.loader import (
-    CaptionInputs,
-    DeviceFeatures,
-    DeviceLoader,
-    ImageReader,
-    ImageSource,
-    Loader,
-    feature_source,
-)
+from bcls.training.loader import CaptionInputs, DeviceLoader, Loader, caption_inputs, image_source
 from bcls.training.metrics_log import log_line
 from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, make_streaming_loss
 from bcls.training.sampler import Indices, plan_epoch
@@ -153,8 +140,8 @@ def set_up(
     loss.to(device)
     groups, learned = model.parameter_groups(), list(loss.parameters())
     optimizer = make_optimizer({**groups, LOSS_GROUP: learned} if learned else groups, config, device)
-    if config.label_encoder and (labels is None or val_split is not None):
-        fingerprint(config.label_encoder)  # raises if the text encoder is not available
+    if labels is None or val_split is not None:
+        check_label_encoder(config)
     if config.labels == CIDER and labels is None:
         ptb_tokens(CIDER, ["a"])  # raises if a program is not available
 
@@ -257,15 +244,28 @@ def check_loss_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
     Raises:
         ValueError: It needs labels, and ``labels`` is none; or it needs them in [-1, 1], and they are CIDEr-D.
     """
+    name = config.loss["name"]
     if config.labels == CIDER and loss.bounded:
-        name = config.loss["name"]
         fail("labels", f"a text encoder: the loss {name!r} takes labels in [-1, 1]", CIDER, "use minilm, or loss sam")
     if config.labels == "none":
         try:
             loss.terms(torch.eye(2))
         except ValueError:
-            name = config.loss["name"]
             fail("labels", f"a text encoder: the loss {name!r} learns from continuous labels", "none", "use minilm")
+
+
+def check_label_encoder(config: TrainConfig) -> None:
+    """Check that the text encoder of the labels is available, if they have one.
+
+    Raises:
+        ValueError: It does not exist.
+        MissingExtraError: Its package is not installed.
+    """
+    try:
+        if config.label_encoder:
+            fingerprint(config.label_encoder)
+    except ValueError as error:
+        raise ValueError(str(error).replace("`encoder`", "`labels`", 1)) from error
 
 
 def check_unimodal(config: TrainConfig, model: RetrievalModel) -> None:
@@ -274,13 +274,12 @@ def check_unimodal(config: TrainConfig, model: RetrievalModel) -> None:
     Raises:
         ValueError: Only one of the two is there.
     """
-    if hasattr(model, "unimodal") == (config.unimodal_weight > 0):
-        return
-    if config.unimodal_weight:
+    if config.unimodal_weight and not hasattr(model, "unimodal"):
         hint = "use the model dual with --model.unimodal 512, or leave the weight out"
         fail("unimodal_weight", "a model with second heads", f"{type(model).__name__} without them", hint)
-    hint = "set --unimodal-weight, such as 0.5, or leave the heads out"
-    fail("model.unimodal", "a weight of the loss that trains the second heads", "unimodal_weight: 0", hint)
+    if hasattr(model, "unimodal") and not config.unimodal_weight:
+        hint = "set --unimodal-weight, such as 0.5, or leave the heads out"
+        fail("model.unimodal", "a weight of the loss that trains the second heads", "unimodal_weight: 0", hint)
 
 
 def check_encoders(config: TrainConfig, model: RetrievalModel) -> None:
@@ -294,45 +293,12 @@ def check_encoders(config: TrainConfig, model: RetrievalModel) -> None:
             got = f"{type(model).__name__}, whose scores need the regions and words of both sides together"
             fail(key, "a model with one vector an item, such as vsepp or dual", got, "leave it out")
     if config.micro_batch:
-        mode = model.training
-        norms = [
-            name for name, module in model.train().named_modules() if isinstance(module, _BatchNorm) and module.training
-        ]
-        model.train(mode)
+        # Those of frozen encoders stay in eval mode.
+        parts = model.train().named_modules()
+        norms = [name for name, part in parts if isinstance(part, _BatchNorm) and part.training]
         if norms:
             got = f"{len(norms)} batch norms such as {norms[0]}, whose statistics would be those of a micro batch"
             fail("micro_batch", "encoders without batch norm in training", got, "freeze the encoder, or leave it out")
-
-
-def image_source(
-    config: TrainConfig,
-    dataset: Dataset,
-    model: RetrievalModel,
-    pool: ThreadPoolExecutor,
-    *,
-    training: bool,
-    show_progress: bool,
-) -> ImageSource:
-    """The images of a split as the model takes them; a frozen encoder encodes them here, once."""
-    augment = training and config.augment
-    if config.features is not None:
-        # Views are drawn like crops of images.
-        return feature_source(dataset.features(config.features), model.device, config.seed if augment else None)
-    if getattr(model, "frozen_images", False):
-        encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
-        with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
-            return DeviceFeatures(encode(lazy_images(dataset, pool, report)), model.device)
-    smallest_crop = config.smallest_crop if augment else None
-    return ImageReader(dataset, model.prepare_images, pool, config.seed, smallest_crop)
-
-
-def caption_inputs(dataset: Dataset, model: RetrievalModel, *, show_progress: bool) -> Padded:
-    """The captions of a split as the model takes them; a frozen encoder encodes them here, once."""
-    if not getattr(model, "frozen_text", False):
-        return model.prepare_texts(dataset.texts)
-    encode: Callable[[Any], Padded] = model.text_vectors_of  # type: ignore[assignment]
-    with _encoding("captions", "text", len(dataset.texts), show=show_progress) as report:
-        return encode(_ReportedList(dataset.texts, report))
 
 
 def make_validation(
@@ -360,28 +326,5 @@ def data_identity(dataset: Dataset) -> dict[str, Any]:
     digest = hashlib.sha256()
     for caption in dataset.captions:
         digest.update(f"{caption.caption_id}\t{caption.image_id}\t{caption.text}\n".encode())
-    return {
-        "name": dataset.name,
-        "images": len(dataset.images),
-        "captions": len(dataset.captions),
-        "sha256": digest.hexdigest(),
-    }
-
-
-def _encoding(items: str, encoder: str, count: int, *, show: bool) -> AbstractContextManager[Callable[[int], None]]:
-    if not show:
-        return nullcontext(lambda done: None)
-    return progress(f"encoding {count:,} {items} once with the frozen {encoder} encoder", count)
-
-
-class _ReportedList(list[str]):
-    """A list that reports the end of each slice that is read."""
-
-    def __init__(self, items: list[str], report: Callable[[int], None]) -> None:
-        super().__init__(items)
-        self._report = report
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            self._report(place.indices(len(self))[1])
-        return super().__getitem__(place)
+    counts = {"images": len(dataset.images), "captions": len(dataset.captions)}
+    return {"name": dataset.name, **counts, "sha256": digest.hexdigest()}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bcls._core.config import check_shape
 from bcls._core.errors import fail, reason_of
 from bcls._core.extras import require
 from bcls.data.image_files import TarStore, check_member, is_image_file, open_store
@@ -133,10 +134,8 @@ def _arrow_files(source: Path) -> dict[str, list[Path]]:
     folders = {"train": source}
     if (source / "dataset_dict.json").exists():
         content = read_json(source / "dataset_dict.json")
-        names = content.get("splits") if isinstance(content, dict) else None
-        if not isinstance(names, list) or not all(isinstance(split, str) and split for split in names):
-            fail(str(source / "dataset_dict.json"), '"splits" with names', "something else", "save the dataset again")
-        folders = {check_member(str(source), split): source / split for split in names}
+        check_shape(str(source / "dataset_dict.json"), content, {"splits": [str]}, "save the dataset again")
+        folders = {check_member(str(source), split): source / split for split in content["splits"]}
     files = {split: _data_files(folder) for split, folder in folders.items()}
     empty = [split for split, found in files.items() if not found]
     if empty or not files:

@@ -137,11 +137,7 @@ def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE) -> npt.NDArray
 
 
 def save(
-    dataset: SceneDataset,
-    folder: str | Path,
-    *,
-    splits: Sequence[str] | None = None,
-    size: int = DEFAULT_SIZE,
+    dataset: SceneDataset, folder: str | Path, *, splits: Sequence[str] | None = None, size: int = DEFAULT_SIZE
 ) -> None:
     """Draw a dataset and write it to a folder.
 

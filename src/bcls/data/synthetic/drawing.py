@@ -1,7 +1,7 @@
 """Drawing of backgrounds and objects with Pillow."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +15,17 @@ Draw = ImageDraw.ImageDraw
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
 
-PAINT: dict[str, Colour] = {
-    "red": (212, 32, 38),
-    "orange": (247, 138, 22),
-    "yellow": (250, 217, 48),
-    "green": (48, 150, 62),
-    "blue": (40, 96, 214),
-    "purple": (138, 58, 178),
-    "brown": (122, 74, 42),
-    "white": (248, 248, 248),
-    "black": (38, 38, 42),
-}
 DARK: Colour = (30, 28, 32)
 LIGHT: Colour = (255, 255, 255)
-#: Colours of parts, which do not depend on the colour of the object.
-_PARTS: dict[str, Colour] = {
-    "black": DARK,
-    "white": LIGHT,
-    "wood": (112, 76, 48),
-    "cream": (244, 232, 205),
-    "glass": (190, 222, 240),
-    "stem": (52, 120, 52),
-    "metal": (128, 130, 138),
-    "beak": (240, 160, 40),
-    "nose": (225, 120, 130),
-    "headlight": (255, 240, 150),
-    "bulb": (255, 236, 140),
-}
+#: Colours: of the objects by name; of parts, which do not depend on the colour of the object; and of the backgrounds,
+#: from top to bottom.
+_PALETTE: dict[str, Any] = json.loads((Path(__file__).parent / "palette.json").read_text(encoding="utf-8"))
+PAINT: dict[str, Colour] = {name: tuple(colour) for name, colour in _PALETTE["paint"].items()}
+_PARTS: dict[str, Colour] = {name: tuple(colour) for name, colour in _PALETTE["parts"].items()}
 #: The objects by category. Coordinates are relative to the box of the object, (0, 0) at its top left, facing right.
 #: Parts of the body get a common outline; marks (eyes, windows) are drawn on top without one. A part has a kind, the
 #: name of its colour, points, and the width of a stroke as a fraction of the shorter side of the box.
 SHAPES: dict[str, Any] = json.loads((Path(__file__).parent / "shapes.json").read_text(encoding="utf-8"))
-_SKY = ((150, 200, 245), (222, 238, 250))
 
 
 def draw_background(name: str, side: int, rng: Rng) -> Image.Image:
@@ -60,13 +39,13 @@ def draw_background(name: str, side: int, rng: Rng) -> Image.Image:
     Returns:
         A square RGB image.
     """
-    (sky_top, sky_low), (land_top, land_low), draw_details = _BACKGROUNDS[name]
+    (sky_top, sky_low), (land_top, land_low) = _PALETTE["backgrounds"][name].values()
     horizon = round(side * float(rng.uniform(0.46, 0.54)))
-    rows = np.concatenate([_gradient(sky_top, sky_low, horizon), _gradient(land_top, land_low, side - horizon)])
+    rows = np.concatenate([np.linspace(sky_top, sky_low, horizon), np.linspace(land_top, land_low, side - horizon)])
     rows += rng.uniform(-6.0, 6.0, size=3)
     column = Image.fromarray(np.clip(rows, 0, 255).astype(np.uint8)[:, None, :])
     image = column.resize((side, side), Image.Resampling.NEAREST)
-    draw_details(ImageDraw.Draw(image), side, horizon, rng)
+    _DETAILS[name](ImageDraw.Draw(image), side, horizon, rng)
     return image
 
 
@@ -126,11 +105,6 @@ _DRAW = {"ellipse": _ellipse, "polygon": _polygon, "stroke": _stroke}
 _ON_BLACK: tuple[Colour, Colour] = (78, 78, 84), (150, 150, 156)
 
 
-def _gradient(top: Colour, low: Colour, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    share = np.linspace(0.0, 1.0, count)[:, None]
-    return np.asarray(top) * (1 - share) + np.asarray(low) * share
-
-
 def _meadow(draw: Draw, side: int, horizon: int, rng: Rng) -> None:
     _clouds(draw, side, rng)
     _hill(draw, side, horizon, float(rng.uniform(0.1, 0.9)), (150, 205, 130))
@@ -180,11 +154,10 @@ def _room(draw: Draw, side: int, horizon: int, rng: Rng) -> None:
         draw.line((x, 0, x, horizon), fill=(236, 216, 196), width=max(2, side // 60))
     draw.rectangle((0, horizon - side * 0.02, side, horizon), fill=(250, 246, 238))
     left, top, wide = float(rng.uniform(0.06, 0.66)) * side, side * 0.08, side * 0.26
-    draw.rectangle(
-        (left, top, left + wide, top + wide), fill=(198, 226, 244), outline=(250, 250, 250), width=side // 40
-    )
-    draw.line((left + wide / 2, top, left + wide / 2, top + wide), fill=(250, 250, 250), width=side // 60)
-    draw.line((left, top + wide / 2, left + wide, top + wide / 2), fill=(250, 250, 250), width=side // 60)
+    middle, right, low, frame = left + wide / 2, left + wide, top + wide, (250, 250, 250)
+    draw.rectangle((left, top, right, low), fill=(198, 226, 244), outline=frame, width=side // 40)
+    draw.line((middle, top, middle, low), fill=frame, width=side // 60)
+    draw.line((left, top + wide / 2, right, top + wide / 2), fill=frame, width=side // 60)
     for y in np.arange(horizon + side * 0.07, side, side * 0.08):
         draw.line((0, y, side, y), fill=(176, 132, 90), width=2)
         for x in rng.uniform(0.0, side, size=3):
@@ -195,17 +168,13 @@ def _road(draw: Draw, side: int, horizon: int, rng: Rng) -> None:
     _clouds(draw, side, rng)
     _hill(draw, side, horizon, float(rng.uniform(0.1, 0.9)), (165, 200, 140))
     middle = side * float(rng.uniform(0.42, 0.58))
-    draw.polygon(
-        [(middle - side * 0.06, horizon), (middle + side * 0.06, horizon), (side * 1.1, side), (-side * 0.1, side)],
-        fill=(150, 152, 158),
-    )
+    left, right = middle - side * 0.06, middle + side * 0.06
+    draw.polygon([(left, horizon), (right, horizon), (side * 1.1, side), (-side * 0.1, side)], fill=(150, 152, 158))
     for start in (0.08, 0.3, 0.62):
         top, low = (horizon + (side - horizon) * share for share in (start, start + 0.16 + start * 0.2))
         thin = side * (0.006 + 0.02 * start)
-        draw.polygon(
-            [(middle - thin, top), (middle + thin, top), (middle + thin * 1.3, low), (middle - thin * 1.3, low)],
-            fill=(245, 240, 225),
-        )
+        mark = [(-thin, top), (thin, top), (thin * 1.3, low), (-thin * 1.3, low)]
+        draw.polygon([(middle + x, y) for x, y in mark], fill=(245, 240, 225))
 
 
 def _sea(draw: Draw, side: int, horizon: int, rng: Rng) -> None:
@@ -218,24 +187,16 @@ def _sea(draw: Draw, side: int, horizon: int, rng: Rng) -> None:
 def _desert(draw: Draw, side: int, horizon: int, rng: Rng) -> None:
     sun = float(rng.uniform(0.1, 0.8)) * side
     draw.ellipse((sun, side * 0.08, sun + side * 0.12, side * 0.2), fill=(255, 244, 205))
-    for centre, tone in zip(
-        rng.uniform(0.0, 1.0, size=3), ((226, 178, 112), (236, 190, 124), (230, 184, 118)), strict=True
-    ):
+    tones = ((226, 178, 112), (236, 190, 124), (230, 184, 118))
+    for centre, tone in zip(rng.uniform(0.0, 1.0, size=3), tones, strict=True):
         _hill(draw, side, horizon, float(centre), tone)
     _specks(draw, side, horizon, rng, (206, 160, 100), 70)
     x, low, tall = float(rng.uniform(0.05, 0.95)) * side, horizon + side * 0.03, side * 0.13
-    arm = tall * 0.35
     draw.line((x, low, x, low - tall), fill=(122, 158, 104), width=side // 40)
-    draw.line(
-        [
-            (x - arm, low - tall * 0.8),
-            (x - arm, low - tall * 0.45),
-            (x + arm, low - tall * 0.45),
-            (x + arm, low - tall * 0.9),
-        ],
-        fill=(122, 158, 104),
-        width=side // 60,
-    )
+    arms = [
+        (x + tall * across, low - tall * up) for across, up in ((-0.35, 0.8), (-0.35, 0.45), (0.35, 0.45), (0.35, 0.9))
+    ]
+    draw.line(arms, fill=(122, 158, 104), width=side // 60)
 
 
 def _clouds(draw: Draw, side: int, rng: Rng) -> None:
@@ -266,14 +227,5 @@ def mix(one: Colour, other: Colour, share: float) -> Colour:
     return red, green, blue
 
 
-_Details = Callable[[Draw, int, int, Rng], None]
-_BACKGROUNDS: dict[str, tuple[tuple[Colour, Colour], tuple[Colour, Colour], _Details]] = {
-    "meadow": (_SKY, ((166, 214, 130), (128, 190, 100)), _meadow),
-    "beach": (_SKY, ((240, 218, 168), (232, 206, 150)), _beach),
-    "snow": (((186, 200, 216), (224, 232, 240)), ((232, 238, 246), LIGHT), _snow),
-    "city": (((14, 18, 48), (44, 48, 92)), ((74, 76, 92), (56, 58, 74)), _city),
-    "room": (((244, 226, 206), (240, 220, 198)), ((206, 160, 114), (190, 144, 100)), _room),
-    "road": (_SKY, ((184, 214, 150), (160, 196, 128)), _road),
-    "sea": (_SKY, ((104, 174, 214), (54, 122, 176)), _sea),
-    "desert": (((250, 206, 140), (253, 230, 186)), ((238, 196, 130), (226, 176, 106)), _desert),
-}
+#: The functions above by the names of the backgrounds.
+_DETAILS = {one.__name__[1:]: one for one in (_meadow, _beach, _snow, _city, _room, _road, _sea, _desert)}

@@ -1,7 +1,7 @@
 """Scenes: their vocabulary, the scene graph, spatial relations, and random sampling.
 
-``vocabulary.json`` contains the categories, colours, sizes, backgrounds and relations with their words, and
-``shapes.json`` the coordinates of the drawn objects.
+``vocabulary.json`` contains the categories, colours, sizes, backgrounds and relations with their words,
+``shapes.json`` the coordinates of the drawn objects, and ``palette.json`` their colours.
 
 Relations are computed from the centres of the drawn boxes. With ``dx = x_second − x_first`` and
 ``dy = y_second − y_first`` (y grows downwards), both as fractions of the side of the image, "first R second" earns

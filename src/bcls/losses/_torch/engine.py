@@ -37,11 +37,34 @@ class TorchEngine:
         """Rows of a tile with this many columns; ``made``: computed one by one, not cut from a matrix."""
         return max(1, self.cells // columns)
 
-    def mine(self, tile: Tile, keys: Keys | None, settings: LossSettings) -> SoftSums | None:
-        """Raise the keys to those of a tile (``keys.rows`` are the rows of the tile) and return its soft sums."""
-        if keys is not None and settings.windows is not None:
-            _raise_keys(tile, keys, settings.windows)
-        return None if settings.soft is None else _sums(tile, settings.soft)
+    def mine(self, tile: Tile, keys: Keys, windows: Windows) -> None:
+        """Raise the keys to those of a tile; ``keys.rows`` are the rows of the tile."""
+        assert tile.relevance is not None  # noqa: S101 - windows are given together with labels
+        rows, columns = tile.similarity.shape
+        negative, positive = _bins(tile.relevance, windows)
+        number = torch.arange(columns, device=negative.device)
+        by_row, by_column = LATEST - number, LATEST - number[tile.first : tile.first + rows, None]
+        codes = tile.similarity.float().contiguous().view(torch.int32)
+        codes = torch.where(codes < 0, codes ^ LATEST, codes)
+        last = windows.count - 1
+        for sign, (where, bins, code) in enumerate(
+            ((negative <= last, negative.clamp(max=last), codes), (positive > 0, positive - 1, ~codes))
+        ):
+            bins, high = bins.clamp(min=0), code.long() << 32
+            keys.rows[sign].scatter_reduce_(1, bins, torch.where(where, high | by_row, LEAST), "amax")
+            keys.columns[sign].scatter_reduce_(0, bins, torch.where(where, high | by_column, LEAST), "amax")
+
+    def sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
+        """Sums over the negatives of a tile."""
+        allowed = _negatives(tile)
+        exponents = (tile.similarity.float() * soft.sharpness).masked_fill_(~allowed, -torch.inf)
+        sides = []
+        for dim in (1, 0):
+            top = exponents.amax(dim, keepdim=True)
+            base = top.masked_fill(top == -torch.inf, 0)
+            total = (exponents - base).exp2_().sum(dim)
+            sides.append(torch.stack((top.squeeze(dim), total, allowed.sum(dim).float()))[:, None])
+        return SoftSums(*sides)
 
     def finish(
         self, keys: Keys | None, sums: SoftSums | None, own: tuple[Tensor, Tensor], settings: LossSettings
@@ -87,60 +110,21 @@ class TorchEngine:
         return dense_kendall(similarity, relevance, alpha, margin, per_triple=per_triple)
 
 
-def _same_image(tile: Tile) -> Tensor:
+def _negatives(tile: Tile) -> Tensor:
     rows, columns = tile.similarity.shape
     number = torch.arange(columns, device=tile.similarity.device)
     same = number[tile.first : tile.first + rows, None] == number
     if tile.image_ids is not None:
         same |= tile.image_ids[tile.first : tile.first + rows, None] == tile.image_ids
-    return same
-
-
-def _negatives(tile: Tile) -> Tensor:
-    different = ~_same_image(tile)
-    return different if tile.relevance is None else different & (tile.relevance < 1 - SAME)
+    return ~same if tile.relevance is None else ~same & (tile.relevance < 1 - SAME)
 
 
 def _bins(labels: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
     """From which window on a pair is negative, and in how many windows it is positive; int64."""
-    edges, _, _ = window_tensors(windows, labels.device)
-    if windows.thresholds:
-        bins = torch.searchsorted(edges, labels.float().contiguous(), right=True)
-        return bins, bins
+    edges, _ = window_tensors(windows, labels.device)
     steps = labels.to(torch.float64, copy=True).add_(edges[0]).mul_(edges[1])
     positive = (steps - edges[2]).clamp_(0, windows.count).long()
     return steps.clamp_(0, windows.count).long(), positive
-
-
-def _raise_keys(tile: Tile, keys: Keys, windows: Windows) -> None:
-    assert tile.relevance is not None  # noqa: S101 - windows are given together with labels
-    rows, columns = tile.similarity.shape
-    negative, positive = _bins(tile.relevance, windows)
-    counted = negative < windows.count
-    if windows.exclude_same:
-        counted &= ~_same_image(tile)
-    number = torch.arange(columns, device=negative.device)
-    by_row, by_column = LATEST - number, LATEST - number[tile.first : tile.first + rows, None]
-    codes = tile.similarity.float().contiguous().view(torch.int32)
-    codes = torch.where(codes < 0, codes ^ LATEST, codes)
-    for sign, (where, bins, code) in enumerate(
-        ((counted, negative.clamp(max=windows.count - 1), codes), (positive > 0, positive - 1, ~codes))
-    ):
-        bins, high = bins.clamp(min=0), code.long() << 32
-        keys.rows[sign].scatter_reduce_(1, bins, torch.where(where, high | by_row, LEAST), "amax")
-        keys.columns[sign].scatter_reduce_(0, bins, torch.where(where, high | by_column, LEAST), "amax")
-
-
-def _sums(tile: Tile, soft: SoftNegatives) -> SoftSums:
-    allowed = _negatives(tile)
-    exponents = (tile.similarity.float() * soft.sharpness).masked_fill_(~allowed, -torch.inf)
-    sides = []
-    for dim in (1, 0):
-        top = exponents.amax(dim, keepdim=True)
-        base = top.masked_fill(top == -torch.inf, 0)
-        total = (exponents - base).exp2_().sum(dim)
-        sides.append(torch.stack((top.squeeze(dim), total, allowed.sum(dim).float()))[:, None])
-    return SoftSums(*sides)
 
 
 def _soft_hinges(parts: Tensor, own: Tensor, soft: SoftNegatives) -> tuple[Tensor, Tensor]:
@@ -162,10 +146,10 @@ def _score(codes: Tensor) -> Tensor:
 
 def _window_hinges(keys: Tensor, windows: Windows) -> tuple[Tensor, Tensor, Tensor]:
     """Values, positions and factors of the anchors of one direction; keys ``(2, A, W)``."""
-    _, margins, weights = window_tensors(windows, keys.device)
+    _, weights = window_tensors(windows, keys.device)
     negative, positive = keys[0].cummax(1).values, keys[1].flip(1).cummax(1).values.flip(1)
     valid = (negative != LEAST) & (positive != LEAST)
-    gaps = _score(negative >> 32) - _score(~(positive >> 32)) + margins
+    gaps = _score(negative >> 32) - _score(~(positive >> 32))
     active = valid & ~(gaps <= 0)
     share = torch.full_like(gaps[:, 0], windows.scale)
     if windows.valid_only:

@@ -16,9 +16,8 @@ from torch.nn import functional
 from bcls.losses._torch.mining import blocks, wide
 from bcls.losses._torch.ranks import count_by_ranks
 
-#: Batch size from which the sub-cubic counts are faster, as `make bench` shows: by ranks, and of weighted pairs.
+#: Batch size from which counting by ranks is faster, as `make bench` shows.
 RANKS_FROM = {"cpu": 64, "cuda": 1024}
-PREFIX_FROM = {"cpu": 512, "cuda": 1024}
 #: Cells of the (block, B, B) cube held at once: what fits into the cache of a CPU. An accelerator can use more.
 _CELLS = 1 << 20
 _MORE = 64
@@ -95,20 +94,22 @@ def count_pairs(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> 
 
 def _mapped(*matrices: Tensor) -> bool:
     """Whether ``torch.func.vmap`` maps over one of the matrices: it has no search in sorted rows."""
-    if torch.compiler.is_compiling():
-        return False
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(matrix) for matrix in matrices)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return not torch.compiler.is_compiling() and any(wrapped(matrix) for matrix in matrices)
 
 
 def _slices(size: int, step: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, size, step))
 
 
-def count_weighted(scores: Tensor, reach: Tensor, floor: Tensor) -> Active:
-    """Count pairs (j, k) with ``reach_j > floor_k`` and ``s_j < s_k``, weighted by ``reach_j - floor_k``; integers."""
-    if scores.shape[1] >= PREFIX_FROM.get(scores.device.type, PREFIX_FROM["cuda"]):
-        return count_by_prefix(scores.detach(), reach, floor)
-    return count_in_blocks(scores.detach(), reach, floor, 0.0, graded=True)
+def count_weighted(scores: Tensor, reach: Tensor, floor: Tensor, windows: int) -> Active:
+    """Count pairs (j, k) with ``s_j < s_k``, weighted by the number of windows in ``floor_k .. reach_j - 1``.
+
+    ``reach`` and ``floor`` are integers from 0 to ``windows``. With more windows than candidates it compares all pairs.
+    """
+    if windows > scores.shape[1] or _mapped(scores, reach):
+        return count_in_blocks(scores, reach, floor, 0.0, graded=True)
+    return count_by_windows(scores, reach, floor, windows)
 
 
 def count_in_blocks(scores: Tensor, reach: Tensor, floor: Tensor, margin: float, *, graded: bool) -> Active:
@@ -135,77 +136,24 @@ def count_in_blocks(scores: Tensor, reach: Tensor, floor: Tensor, margin: float,
     return Active(net, _hinges(scores, net, pairs.sum(), margin))
 
 
-def count_by_prefix(scores: Tensor, reach: Tensor, floor: Tensor) -> Active:
-    """See :func:`count_weighted`; O(B^2 log B) time and O(B^2) memory, by a sort and a wavelet tree."""
-    net = torch.cat(
-        [_net(scores[rows], reach[rows], floor[rows]) for rows in blocks(len(scores), scores.shape[1], scores)]
-    )
+def count_by_windows(scores: Tensor, reach: Tensor, floor: Tensor, windows: int) -> Active:
+    """See :func:`count_weighted`; O(B^2 W) time and O(B^2) memory, by one sort and two running counts per window."""
+    nets = [
+        _net(scores[rows], reach[rows], floor[rows], windows) for rows in blocks(len(scores), scores.shape[1], scores)
+    ]
+    net = torch.cat(nets)
     return Active(net, _hinges(scores, net, net.new_zeros(()), 0.0))
 
 
-def _net(scores: Tensor, reach: Tensor, floor: Tensor) -> Tensor:
-    """The counts of a block of anchors.
-
-    Ordered by reach, the partners of k are a prefix; among these, the scores below ``s_k`` are counted.
-    """
-    order = reach.argsort(1, descending=True)
-    partners = _below(-reach.gather(1, order), -floor)
-    count, weight = dominated(scores.gather(1, order), partners, scores, reach.gather(1, order), inclusive=False)
-    higher = weight - floor * count
-
-    order = floor.argsort(1)
-    payload = floor.gather(1, order)
-    partners = _below(payload, reach)
-    count, weight = dominated(scores.gather(1, order), partners, scores, payload, inclusive=True)
-    before = functional.pad(payload.cumsum(1), (1, 0))
-    # The others: s_j < s_k.
-    lower = reach * (partners - count) - (before.gather(1, partners) - weight)
-    return higher - lower
-
-
-def _below(ascending: Tensor, values: Tensor) -> Tensor:
-    """How many numbers of each sorted row are strictly below each value."""
-    return torch.searchsorted(ascending.contiguous(), values.contiguous(), right=False)
-
-
-def dominated(
-    values: Tensor, prefix: Tensor, limit: Tensor, payload: Tensor, *, inclusive: bool
-) -> tuple[Tensor, Tensor]:
-    """Among the first ``prefix`` values of a row, count those below ``limit`` (or equal to it, if inclusive).
-
-    A wavelet tree over the ranks 0 .. B - 1 of the values: they are split bit by bit from the highest, each node
-    moving its zeros to the front in their order; a query follows the bits of its limit and counts the zeros it passes.
-    All ranks occur, so the node of the ranks from ``n`` on starts at position ``n``, with ``n / 2`` zeros before it.
-
-    Args:
-        values: ``(A, B)``, in the order that ``prefix`` refers to.
-        prefix: ``(A, Q)`` lengths.
-        limit: ``(A, Q)``.
-        payload: ``(A, B)`` integers to sum over the counted values.
-        inclusive: Whether a value equal to the limit counts.
-
-    Returns:
-        Counts and payload sums, ``(A, Q)`` int64.
-    """
-    size = values.shape[1]
-    ascending, order = values.sort(1)
-    places = torch.arange(size, device=values.device)
-    ranks = torch.empty_like(order).scatter_(1, order, places.expand_as(order))
-    bound = torch.searchsorted(ascending, limit.contiguous(), right=inclusive)
-    count, weight, here = torch.zeros_like(prefix), torch.zeros_like(prefix), prefix
-    # A bound may be equal to the size, which may need one bit more than the ranks.
-    for bit in reversed(range(size.bit_length())):
-        one = (ranks >> bit) & 1
-        zeros = functional.pad((1 - one).cumsum(1), (1, 0))
-        node = bound >> (bit + 1) << (bit + 1)
-        before, right = zeros.gather(1, here), (bound >> bit) & 1
-        count = count + right * (before - node // 2)
-        sums = functional.pad((payload * (1 - one)).cumsum(1), (1, 0))
-        weight = weight + right * (sums.gather(1, here) - sums.gather(1, node))
-        here = torch.where(right.bool(), (1 << bit) + here - before + node // 2, node // 2 + before)
-        if bit > 0:
-            node = ranks >> (bit + 1) << (bit + 1)
-            target = torch.where(one.bool(), (1 << bit) + places - zeros[:, :-1] + node // 2, node // 2 + zeros[:, :-1])
-            ranks = torch.empty_like(ranks).scatter_(1, target, ranks)
-            payload = torch.empty_like(payload).scatter_(1, target, payload)
-    return count, weight
+def _net(scores: Tensor, reach: Tensor, floor: Tensor, windows: int) -> Tensor:
+    """The counts of a block of anchors."""
+    ascending, order = scores.sort(1)
+    reach, floor = reach.gather(1, order), floor.gather(1, order)
+    below = torch.searchsorted(ascending, ascending)  # candidates with a lower score
+    up_to = torch.searchsorted(ascending, ascending, right=True)  # and with at most the same score
+    net = torch.zeros_like(order)
+    for window in range(windows):
+        positive, negative = reach > window, floor <= window
+        positives, negatives = (functional.pad(side.cumsum(1), (1, 0)) for side in (positive, negative))
+        net += negative * positives.gather(1, below) - positive * (negatives[:, -1:] - negatives.gather(1, up_to))
+    return torch.empty_like(net).scatter_(1, order, net)

@@ -9,7 +9,7 @@ The layout of the shared memory is described in :mod:`bcls.losses._triton.small`
 import triton
 import triton.language as tl
 
-from bcls.losses._triton.kernels import BEFORE, NEVER, SAME_FROM, bin_of, larger, rungs_below, score_of
+from bcls.losses._triton.kernels import BEFORE, NEVER, SAME_FROM, bin_of, larger, score_of
 from bcls.losses._triton.values import bad_cells, sum_up
 
 
@@ -83,11 +83,10 @@ def total_of(VALUES, number, BLOCK: tl.constexpr):
 
 @triton.jit
 def anchor_hinges(  # noqa: C901
-    S, R, IDS, EDGES, MARGINS, WEIGHTS, KEYS, WORK, BINARY, CONTINUOUS, ARRIVED, REPORT, OUT, UP_BINARY, UP_CONTINUOUS,
+    S, R, IDS, EDGES, WEIGHTS, KEYS, WORK, BINARY, CONTINUOUS, ARRIVED, REPORT, OUT, UP_BINARY, UP_CONTINUOUS,
     size, s_row, s_column, r_row, r_column, windows, sharpness, margin, soft_scale, window_scale,
     LABELLED: tl.constexpr, HAS_IDS: tl.constexpr, SOFT: tl.constexpr, AVERAGE: tl.constexpr,
-    SLIDING: tl.constexpr, THRESHOLDS: tl.constexpr, EXCLUDE_SAME: tl.constexpr, VALID_ONLY: tl.constexpr,
-    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WINDOWS: tl.constexpr,
+    WINDOWED: tl.constexpr, VALID_ONLY: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WINDOWS: tl.constexpr,
 ):  # fmt: skip
     """Hinges of one anchor, rows first, then columns; the last program sums what all have written.
 
@@ -141,25 +140,15 @@ def anchor_hinges(  # noqa: C901
                 places = OUT + out_start + wide * out_step
                 tl.atomic_add(places, slopes, mask=allowed | (x == anchor), sem="relaxed")
 
-    if SLIDING or THRESHOLDS:
-        if SLIDING:
-            steps = (labels.to(tl.float64) + tl.load(EDGES)) * tl.load(EDGES + 1)
-            negative = bin_of(steps, windows)
-            positive = bin_of(steps - tl.load(EDGES + 2), windows)
-        else:
-            negative = rungs_below(labels.to(tl.float32), EDGES, windows)
-            positive = negative
-        as_negative = inside
-        if EXCLUDE_SAME:
-            as_negative = other
-        negative = tl.where(as_negative, negative, windows)
-        positive = tl.where(inside, positive, 0)
+    if WINDOWED:
+        steps = (labels.to(tl.float64) + tl.load(EDGES)) * tl.load(EDGES + 1)
+        negative = tl.where(inside, bin_of(steps, windows), windows)
+        positive = tl.where(inside, bin_of(steps - tl.load(EDGES + 2), windows), 0)
         own_keys = KEYS + program.to(tl.int64) * 2 * windows
         below, above = hardest_pairs(own_keys, scores, negative, positive, x, windows, AT_ONCE, BLOCK, WINDOWS)
         window = tl.arange(0, WINDOWS)
         valid = (below != NEVER) & (above != NEVER)
         gaps = score_of(below >> 32) - score_of(~(above >> 32))
-        gaps += tl.load(MARGINS + window, mask=window < windows, other=0.0)
         active = valid & ((gaps > 0) | (gaps != gaps))
         share = tl.cast(window_scale, tl.float32)
         if VALID_ONLY:
@@ -185,7 +174,7 @@ def anchor_hinges(  # noqa: C901
             tl.store(BINARY, total_of(WORK, both, BLOCK) + spoilt)
         else:
             tl.store(BINARY, spoilt)
-        if SLIDING or THRESHOLDS:
+        if WINDOWED:
             tl.store(CONTINUOUS, total_of(WORK + both, both, BLOCK) + spoilt)
         else:
             tl.store(CONTINUOUS, spoilt)

@@ -74,24 +74,23 @@ class TritonEngine:
         """A given matrix is one tile."""
         return max(_HEIGHT, _CELLS // columns // _HEIGHT * _HEIGHT) if made else columns
 
-    def mine(self, tile: Tile, keys: Keys | None, settings: LossSettings) -> SoftSums | None:
-        """One pass over the tile for each term: together they would need more registers than they save in reading."""
-        (scores, labels, ids, first), (soft, windows) = tile, settings
-        if keys is not None and windows is not None and labels is not None:
-            (rows, columns), (row_keys, column_keys) = scores.shape, keys
-            if windows.count * max(rows, columns) >= 1 << 31:  # too many positions for the kernel, and 64 GB of keys
-                TorchEngine(scores.device).mine(tile, keys, LossSettings(None, windows))
-                return None if soft is None else self._sums(tile, soft)
-            blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
-            mine_tiles[blocks, _ceil(columns, span)](
-                scores, labels, ids, window_tensors(windows, scores.device)[0], row_keys, column_keys,
-                rows, columns, first, *scores.stride(), *labels.stride(), row_keys.stride(0), column_keys.stride(0),
-                windows.count, span, ids is not None, not windows.thresholds, windows.exclude_same,
-                _HEIGHT, _WIDTH, num_warps=_MINING_WARPS,
-            )  # fmt: skip
-        return None if soft is None else self._sums(tile, soft)
+    def mine(self, tile: Tile, keys: Keys, windows: Windows) -> None:
+        """One pass over the tile; together with the sums it would need more registers than it saves in reading."""
+        (scores, labels, _, first), (row_keys, column_keys) = tile, keys
+        rows, columns = scores.shape
+        if windows.count * max(rows, columns) >= 1 << 31:  # too many positions for the kernel, and 64 GB of keys
+            return TorchEngine(scores.device).mine(tile, keys, windows)
+        assert labels is not None  # noqa: S101 - windows are given together with labels
+        blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
+        mine_tiles[blocks, _ceil(columns, span)](
+            scores, labels, window_tensors(windows, scores.device)[0], row_keys, column_keys,
+            rows, columns, first, *scores.stride(), *labels.stride(), row_keys.stride(0), column_keys.stride(0),
+            windows.count, span, _HEIGHT, _WIDTH, num_warps=_MINING_WARPS,
+        )  # fmt: skip
+        return None
 
-    def _sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
+    def sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
+        """One pass over the tile."""
         scores, labels, ids, first = tile
         rows, columns = scores.shape
         blocks, span = _ceil(rows, _SUM_HEIGHT), _span(rows, columns, _SUM_HEIGHT, _SUM_WIDTH)
@@ -119,12 +118,12 @@ class TritonEngine:
         flat = torch.empty(4 * both, device=device)
         values, levels, shares = flat[: 2 * both].view(2, both), flat[2 * both : 3 * both], flat[3 * both :]
         picks = torch.empty((2, both, count), dtype=torch.int32, device=device)
-        _, margins, weights = (None, None, None) if windows is None else window_tensors(windows, device)
+        weights = None if windows is None else window_tensors(windows, device)[1]
         row_keys, column_keys = (None, None) if keys is None else keys
         row_sums, column_sums = (None, None) if sums is None else sums
         row_programs = _ceil(rows, anchors)
         finish_anchors[row_programs + _ceil(columns, anchors),](
-            row_keys, column_keys, margins, weights, row_sums, column_sums, *own, values, levels, picks, shares,
+            row_keys, column_keys, weights, row_sums, column_sums, *own, values, levels, picks, shares,
             rows, columns, row_programs,
             0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
             both * count, 0 if row_sums is None else row_sums.shape[1],
@@ -150,7 +149,7 @@ class TritonEngine:
 
     def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
         """Two atomic additions for each hard pair."""
-        _, _, weights = window_tensors(windows, gradient.device)
+        _, weights = window_tensors(windows, gradient.device)
         number = results.picks[0].numel()
         scatter_pairs[_ceil(number, 256),](
             results.picks, results.shares, weights, upstream, gradient, gradient.shape[0], windows.count, number, 256

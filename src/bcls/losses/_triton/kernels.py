@@ -24,15 +24,6 @@ def bin_of(place, windows):
 
 
 @triton.jit
-def rungs_below(labels, EDGES, windows):
-    """Number of thresholds at or below a label."""
-    reached = tl.zeros_like(labels).to(tl.int32)
-    for window in range(windows):
-        reached += (labels >= tl.load(EDGES + window)).to(tl.int32)
-    return reached
-
-
-@triton.jit
 def is_other(tile, number, j, row_ids, IDS, columns, HAS_IDS: tl.constexpr):
     """Cells of a tile whose image and caption belong to different images."""
     other = tile & (number[:, None] != j[None, :])
@@ -44,15 +35,14 @@ def is_other(tile, number, j, row_ids, IDS, columns, HAS_IDS: tl.constexpr):
 
 @triton.jit
 def raise_keys(
-    scores, negative, positive, as_negative, tile, i, number, j, ROW_KEYS, COLUMN_KEYS, row_plane, column_plane,
-    columns, windows,
+    scores, negative, positive, tile, i, number, j, ROW_KEYS, COLUMN_KEYS, row_plane, column_plane, columns, windows,
 ):  # fmt: skip
     """Raise the keys of a tile: negatives at the first window they count in, positives at the last one.
 
     The current keys are loaded first, so that only the few greater ones need an atomic; a stale value is harmless. All
     four loads come before the first atomic, since loads are not moved across atomics.
     """
-    as_negative = as_negative & (negative < windows)
+    as_negative = tile & (negative < windows)
     as_positive = tile & (positive > 0)
     negative = tl.where(as_negative, negative, 0)
     positive = tl.where(as_positive, positive - 1, 0)
@@ -83,9 +73,8 @@ def raise_keys(
 # Strides that are not known to be 1 keep cells in the layout of the gathers: moving keys costs more than wide loads.
 @triton.jit(do_not_specialize=["s_column", "r_column"])
 def mine_tiles(
-    S, R, IDS, EDGES, ROW_KEYS, COLUMN_KEYS,
+    S, R, EDGES, ROW_KEYS, COLUMN_KEYS,
     rows, columns, first, s_row, s_column, r_row, r_column, row_plane, column_plane, windows, span,
-    HAS_IDS: tl.constexpr, SLIDING: tl.constexpr, EXCLUDE_SAME: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Keys of a block of rows and a span of columns; each tile is used for both directions."""
@@ -93,9 +82,6 @@ def mine_tiles(
     i = block * HEIGHT + tl.arange(0, HEIGHT)
     in_rows = i < rows
     number = first + i
-    row_ids = i
-    if HAS_IDS:
-        row_ids = tl.load(IDS + number, mask=in_rows, other=0)
     s_rows = S + i.to(tl.int64)[:, None] * s_row
     r_rows = R + i.to(tl.int64)[:, None] * r_row
     steps = span // WIDTH
@@ -111,19 +97,12 @@ def mine_tiles(
         next_tile = in_rows[:, None] & (next_j < columns * (step + 1 < steps))[None, :]
         next_scores = tl.load(s_rows + next_j.to(tl.int64)[None, :] * s_column, mask=next_tile, other=0.0)
         next_labels = tl.load(r_rows + next_j.to(tl.int64)[None, :] * r_column, mask=next_tile, other=0.0)
-        as_negative = tile
-        if EXCLUDE_SAME:
-            as_negative = is_other(tile, number, j, row_ids, IDS, columns, HAS_IDS)
-        if SLIDING:
-            place = (labels.to(tl.float64) + tl.load(EDGES)) * tl.load(EDGES + 1)
-            negative = bin_of(place, windows)
-            positive = bin_of(place - tl.load(EDGES + 2), windows)
-        else:
-            negative = rungs_below(labels.to(tl.float32), EDGES, windows)
-            positive = negative
+        place = (labels.to(tl.float64) + tl.load(EDGES)) * tl.load(EDGES + 1)
+        negative = bin_of(place, windows)
+        positive = bin_of(place - tl.load(EDGES + 2), windows)
         raise_keys(
-            scores.to(tl.float32), negative, positive, as_negative, tile, i, number, j, ROW_KEYS, COLUMN_KEYS,
-            row_plane, column_plane, columns, windows,
+            scores.to(tl.float32), negative, positive, tile, i, number, j, ROW_KEYS, COLUMN_KEYS, row_plane,
+            column_plane, columns, windows,
         )  # fmt: skip
         j = next_j
         tile = next_tile
@@ -307,7 +286,7 @@ def soft_hinges(
 
 @triton.jit
 def window_hinges(
-    KEYS, plane, anchor_stride, window_stride, MARGINS, WEIGHTS, VALUES, PICKS, picks_plane, SHARES,
+    KEYS, plane, anchor_stride, window_stride, WEIGHTS, VALUES, PICKS, picks_plane, SHARES,
     a, anchors, windows, scale, VALID_ONLY: tl.constexpr, WINDOWS: tl.constexpr,
 ):  # fmt: skip
     """Running extrema over the bins of a block of anchors; writes their hinges and hard pairs."""
@@ -318,9 +297,8 @@ def window_hinges(
     negative = tl.associative_scan(tl.load(places, mask=inside, other=NEVER), 1, larger)
     positive = tl.associative_scan(tl.load(places + plane, mask=inside, other=NEVER), 1, larger, reverse=True)
     valid = inside & (negative != NEVER) & (positive != NEVER)
-    margins = tl.load(MARGINS + window, mask=window < windows, other=0.0)
     weights = tl.load(WEIGHTS + window, mask=window < windows, other=0.0)
-    gaps = score_of(negative >> 32) - score_of(~(positive >> 32)) + margins[None, :]
+    gaps = score_of(negative >> 32) - score_of(~(positive >> 32))
     active = valid & ((gaps > 0) | (gaps != gaps))
     share = tl.zeros_like(a).to(tl.float32) + scale
     if VALID_ONLY:
@@ -335,7 +313,7 @@ def window_hinges(
 
 @triton.jit
 def finish_anchors(
-    ROW_KEYS, COLUMN_KEYS, MARGINS, WEIGHTS, ROW_SUMS, COLUMN_SUMS, ROW_OWN, COLUMN_OWN,
+    ROW_KEYS, COLUMN_KEYS, WEIGHTS, ROW_SUMS, COLUMN_SUMS, ROW_OWN, COLUMN_OWN,
     VALUES, LEVELS, PICKS, SHARES,
     rows, columns, row_programs, row_plane, column_plane, picks_plane, row_parts, column_parts,
     row_own, column_own, windows, sharpness, margin, soft_scale, window_scale,
@@ -356,7 +334,7 @@ def finish_anchors(
             tl.store(VALUES + a, tl.zeros_like(a).to(tl.float32), mask=a < rows)
         if WINDOWED:
             window_hinges(
-                ROW_KEYS, row_plane, windows, 1, MARGINS, WEIGHTS, VALUES + both, PICKS, picks_plane, SHARES,
+                ROW_KEYS, row_plane, windows, 1, WEIGHTS, VALUES + both, PICKS, picks_plane, SHARES,
                 a, rows, windows, window_scale, VALID_ONLY, WINDOWS,
             )  # fmt: skip
         else:
@@ -372,7 +350,7 @@ def finish_anchors(
             tl.store(VALUES + rows + a, tl.zeros_like(a).to(tl.float32), mask=a < columns)
         if WINDOWED:
             window_hinges(
-                COLUMN_KEYS, column_plane, 1, columns, MARGINS, WEIGHTS, VALUES + both + rows,
+                COLUMN_KEYS, column_plane, 1, columns, WEIGHTS, VALUES + both + rows,
                 PICKS + tl.cast(rows, tl.int64) * windows, picks_plane, SHARES + rows,
                 a, columns, windows, window_scale, VALID_ONLY, WINDOWS,
             )  # fmt: skip

@@ -82,21 +82,20 @@ def _launch(
     keys = torch.empty(4 * size * count + 2 * size, dtype=torch.int64, device=device)
     # Two tensors instead of two views of one, so that a caller may change them in place.
     binary, continuous = torch.empty((), device=device), torch.empty((), device=device)
-    edges, margins, weights = (None, None, None) if windows is None else window_tensors(windows, device)
+    edges, weights = (None, None) if windows is None else window_tensors(windows, device)
     block = max(16, 1 << (size - 1).bit_length())
     report = report_on(device)
     tensors = (
-        similarity, relevance, image_ids, edges, margins, weights, keys, work, binary, continuous, arrivals(device),
-        report, slopes, *upstream,
+        similarity, relevance, image_ids, edges, weights, keys, work, binary, continuous, arrivals(device), report,
+        slopes, *upstream,
     )  # fmt: skip
     whole = (size, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()), count)
     # Floats even for integers: Triton compiles other code for integers, which the key does not distinguish.
     scales = (1.0, 0.0, 1.0) if soft is None else (soft.sharpness, float(soft.margin), float(soft.scale))
     constants = (
         relevance is not None, image_ids is not None, soft is not None, soft is not None and soft.average,
-        windows is not None and not windows.thresholds, windows is not None and bool(windows.thresholds),
-        windows is not None and windows.exclude_same, windows is not None and windows.valid_only,
-        _AT_ONCE, block, 1 << max(0, count - 1).bit_length(),
+        windows is not None, windows is not None and windows.valid_only, _AT_ONCE, block,
+        1 << max(0, count - 1).bit_length(),
     )  # fmt: skip
     given = (similarity, relevance, image_ids, *upstream)  # the other tensors are always allocated here
     key = ("anchors", device, *map(signature, given), report is None, slopes is None, whole, constants)
