@@ -39,9 +39,9 @@ def test_another_model_version_engine_or_folder_is_rejected(source, out, tiny, t
     opened.close()
     content = json.loads((out / "index.json").read_text())
     (out / "index.json").write_text(json.dumps({**content, "version": 99}))
-    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
+    with pytest.raises(ValueError, match="expected an index of version 2, got version 99"):
         index(source, out, tiny)
-    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
+    with pytest.raises(ValueError, match="expected an index of version 2, got version 99"):
         open_index(out)
     (out / "index.json").write_text(json.dumps({**content, "calibration": {"text": 3}}))
     with pytest.raises(ValueError, match="expected fields as bcls writes them"):
@@ -90,10 +90,10 @@ def test_model_that_cannot_read_images(source, out, monkeypatch, tmp_path):
 
 def test_invalid_options(source, out, tiny):
     for settings, match in (
+        ({"workers": -1}, "`workers`: expected a whole number not below 0"),
         ({"device": "cuda:99"}, "`device`: expected one that torch can use here: cpu"),
         ({"device": "nonsense"}, "`device`: expected one that torch can use here: cpu"),
         ({"device": "meta"}, "`device`: expected one that torch can use here: cpu"),
-        ({"workers": -1}, "`workers`: expected a whole number not below 0"),
         ({"engine": "milvus"}, "`uri`: expected a file or address with --engine milvus"),
         ({"uri": "x.db"}, "`uri`: expected a file or address with --engine milvus"),
         ({"engine": "fais"}, "did you mean 'faiss'"),
@@ -101,7 +101,7 @@ def test_invalid_options(source, out, tiny):
     ):
         with pytest.raises(ValueError, match=match):
             index(source, out, tiny, **settings)
-        assert out.exists() == bool(settings.keys() & {"engine", "uri"}) or "features" in settings
+        assert out.exists() == bool(settings.keys() & {"device", "engine", "uri"}) or "features" in settings
 
 
 def test_a_read_only_folder(source, tmp_path, tiny):

@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"{settings.out}: {report.photos} photos and {report.captions} captions ({changes}) in {report.seconds:.0f} s"
     )
+    if report.runtime == "torch":
+        print("the model ran on torch; a dual or vsepp model that `bcls export` wrote runs faster")
     if report.skipped:
         count = len(report.skipped)
         print(f"{count} unreadable file{'s' * (count != 1)} skipped")

@@ -12,25 +12,20 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 import bcls.search.embedding as embedding
 from bcls._core.errors import check_choice, check_whole, fail
-from bcls._core.extras import check_device
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
 from bcls.data.text_files import is_unicode
 from bcls.search.calibration import calibrate
 from bcls.search.catalog import IndexedCaption, Photo
-from bcls.search.embedding import LoadedPhoto, image_vectors, text_vectors
+from bcls.search.embedding import LoadedPhoto, SearchModel, image_vectors, text_vectors
 from bcls.search.engine import ENGINES, VectorRow, Vectors, words_of
 from bcls.search.index import FILE, Index, IndexManifest, open_parts, read_index_manifest, write_index_manifest
 from bcls.search.source import PhotoSource, SourceItem, open_source
-
-if TYPE_CHECKING:
-    from bcls.models.base import RetrievalModel
 
 #: Photos are written together after this many seconds or photos.
 _SECONDS, _TOGETHER = 5.0, 512
@@ -71,7 +66,7 @@ class IndexSettings:
 
 @dataclass(frozen=True)
 class IndexReport:
-    """Result of a run: numbers of photos and captions, and why files were skipped, by name."""
+    """Result of a run: numbers of photos and captions, why files were skipped, by name, and what ran the model."""
 
     photos: int
     added: int
@@ -81,9 +76,10 @@ class IndexReport:
     captions: int
     skipped: dict[str, str]
     seconds: float
+    runtime: str = ""
 
 
-def build_index(photos: str | Path, settings: IndexSettings, *, model: "RetrievalModel | None" = None) -> IndexReport:
+def build_index(photos: str | Path, settings: IndexSettings, *, model: "SearchModel | None" = None) -> IndexReport:
     """Build an index, or update it with photos that were added, changed and removed.
 
     A photo is read again when the size or time of its files changed, and embedded again when its contents changed.
@@ -107,7 +103,6 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
     check_whole("workers", settings.workers, least=0)
     check_whole("max_pixels", settings.max_pixels, least=1)
     check_choice("precision", settings.precision, embedding.PRECISIONS)
-    check_device(settings.device)
     source = open_source(Path(photos), settings.features, captions=settings.captions)
     found = source.items()
     items = [item for item in found if is_unicode(item.name)]
@@ -124,11 +119,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
             temporary.unlink()
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
         name = settings.model or (old.model if old else "photo")
-        if model is None:
-            from bcls.models import load
-
-            model = load(name)
-        model.to(settings.device).eval()
+        model = embedding.ready_model(name if model is None else model, settings.device, settings.precision)
         if old is None:
             manifest = _new_manifest(settings, source, items, name, model)
             write_index_manifest(folder, manifest)
@@ -150,8 +141,8 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
                 manifest = replace(manifest, calibration=calibration)
             write_index_manifest(folder, manifest)
             photo_counts = index.catalog.count(), run.added, run.updated, run.removed, unchanged
-            seconds = time.monotonic() - started
-            return IndexReport(*photo_counts, index.catalog.count("captions"), run.skipped, seconds)
+            seconds, runtime = time.monotonic() - started, embedding.runtime_of(model)
+            return IndexReport(*photo_counts, index.catalog.count("captions"), run.skipped, seconds, runtime)
 
 
 def _create_folder(folder: Path) -> None:
@@ -167,7 +158,7 @@ def _create_folder(folder: Path) -> None:
 
 
 def _new_manifest(
-    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: "RetrievalModel"
+    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel
 ) -> IndexManifest:
     engine = check_choice("engine", settings.engine or "faiss", ENGINES)
     uri = _absolute_uri(settings.uri or "")
@@ -191,7 +182,7 @@ def _new_manifest(
 
 
 def _check_unchanged(
-    old: IndexManifest, settings: IndexSettings, source: PhotoSource, name: str, model: "RetrievalModel"
+    old: IndexManifest, settings: IndexSettings, source: PhotoSource, name: str, model: SearchModel
 ) -> None:
     """Raise an error if this run does not match an existing index."""
     hint = "choose another --out, or delete the folder and build the index again"
@@ -240,7 +231,7 @@ class IndexRun:
         self._touched: list[Photo] = []
         self._last_write = time.monotonic()
 
-    def update(self, items: Sequence[SourceItem], model: "RetrievalModel") -> int:
+    def update(self, items: Sequence[SourceItem], model: SearchModel) -> int:
         """Bring the index up to date; returns the number of photos that did not change."""
         self._missing = self.writer.repair()
         self._stamps = self._index.catalog.stamps()
@@ -263,7 +254,7 @@ class IndexRun:
         self.removed = len(gone)
         return unchanged
 
-    def _embed(self, items: list[SourceItem], model: "RetrievalModel", step: Step) -> int:
+    def _embed(self, items: list[SourceItem], model: SearchModel, step: Step) -> int:
         """Read and embed photos, and write them from time to time; returns how many had not changed."""
         started = time.monotonic()
         batch: list[LoadedPhoto] = []
@@ -337,7 +328,7 @@ class IndexWriter:
         model: Embeds captions.
     """
 
-    def __init__(self, index: Index, model: "RetrievalModel") -> None:
+    def __init__(self, index: Index, model: SearchModel) -> None:
         self.index, self._model = index, model
 
     def repair(self) -> set[int]:

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from bcls._core.config import from_plain
 from bcls._core.errors import check_choice, check_whole, fail, reason_of
@@ -13,20 +13,18 @@ from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import read_json
 from bcls.search.calibration import Calibration
 from bcls.search.catalog import Catalog
-from bcls.search.embedding import model_hash
+from bcls.search.embedding import SearchModel, load_search_model, model_hash
 from bcls.search.engine import ENGINES, Engine
 from bcls.search.faiss_engine import FaissEngine
 from bcls.search.milvus_engine import MilvusEngine
 from bcls.search.source import PhotoSource, open_source
 
-if TYPE_CHECKING:
-    from bcls.models.base import RetrievalModel
-
 FILE = "index.json"
 FORMAT = "bcls-index"
-VERSION = 1
+#: Version 2: the model runs on ONNX Runtime if it is exported, and the shipped one is.
+VERSION = 2
 #: A model, or its name or folder; by default the model of the index.
-ModelInput: TypeAlias = "str | Path | RetrievalModel | None"
+ModelInput: TypeAlias = "str | Path | SearchModel | None"
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class IndexManifest:
     calibration: dict[str, Calibration]
     max_pixels: int = MAX_PIXELS  # older indexes have none
 
-    def check_model(self, folder: Path, model: "RetrievalModel", name: str) -> None:
+    def check_model(self, folder: Path, model: SearchModel, name: str) -> None:
         """Raise an error if the index in ``folder`` was built with another model."""
         weights = model_hash(model)
         if weights != self.weights:
@@ -85,7 +83,8 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", "build the index again")
     if content.get("version") != VERSION:
-        hint = "build the index again, or use the release of bcls that wrote it"
+        photos = content.get("photos", "PHOTOS")
+        hint = f"delete the folder and build the index again with `bcls index {photos} --out {folder}`"
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", hint)
     try:
         fields = {key: content[key] for key in IndexManifest.__dataclass_fields__ if key in content}
@@ -131,20 +130,18 @@ class Index:
         except (OSError, ValueError):
             return None
 
-    def load_model(self, model: ModelInput = None) -> "RetrievalModel":
+    def load_model(self, model: ModelInput = None) -> SearchModel:
         """The model of the index: by its recorded name, from another location, or already in memory.
 
         Raises:
             ValueError: There is no such model, or its weights are not those of the index.
         """
-        from bcls.models import load
-
         name = type(model).__name__
         if model is None or isinstance(model, str | Path):
             name = str(model or self.manifest.model)
-            model = load(name)
+            model = load_search_model(name)
         self.manifest.check_model(self.folder, model, name)
-        return model.eval()
+        return model
 
     def close(self) -> None:
         """Close all files."""
