@@ -123,7 +123,7 @@ def test_an_index_of_another_version_or_model(run, made, tmp_path, monkeypatch):
     manifest = made / "index.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "version": 99}))
-    assert "expected an index of version 2, got version 99; build the index again" in run(made, "--port", 0)[2]
+    assert "expected an index of version 2, got version 99; delete the folder and build the index again" in run(made, "--port", 0)[2]
     manifest.write_text(json.dumps(content))
     another = tiny_model(monkeypatch, tmp_path / "another", seed=4)
     code, _, error = run(made, "--port", 0, "--model", another)
