@@ -1,5 +1,6 @@
 """Index, search and serve with an exported model: ONNX Runtime and numpy, without torch."""
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from bcls.cli import main as cli
+from bcls.data.images import decode
 from bcls.models import build
 from bcls.models.export import export_onnx
 from bcls.models.light import LightModel
@@ -179,3 +181,15 @@ def test_index_of_the_previous_version(built, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"build the index again with `bcls index {content['photos']} --out {built}`" in error
+
+
+def test_large_jpeg_files_are_decoded_at_a_reduced_size():
+    buffer = io.BytesIO()
+    models.image(800, 600, seed=1).save(buffer, format="JPEG", quality=95)
+    whole, small = (decode(buffer.getvalue(), "a.jpg", side=side) for side in (0, 64))
+    assert (whole.size, small.size) == ((800, 600), (200, 150))
+    pair = [np.asarray(one.resize((64, 64), 3), dtype=float) for one in (whole, small)]
+    assert np.abs(pair[0] - pair[1]).mean() < 4
+    assert decode(buffer.getvalue(), "a.jpg", side=400).size == (800, 600)
+    with pytest.raises(ValueError, match="at most 1000 pixels"):
+        decode(buffer.getvalue(), "a.jpg", side=64, max_pixels=1000)
