@@ -2,19 +2,31 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 from PIL import ExifTags, Image
+from safetensors.numpy import load_file, save_file
 
 from bcls.data.vocabulary import Vocabulary
-from bcls.models import build
+from bcls.models import build, load
 from bcls.models.config import VseppConfig
-from bcls.models.export import TOLERANCE, export_onnx, trained_features
+from bcls.models.export import (
+    HALF_TOLERANCE,
+    TOLERANCE,
+    _move_weights,
+    _run_tower,
+    _write_tower,
+    export_onnx,
+    trained_features,
+)
+from bcls.models.light import LightModel
 from bcls.models.padded import Padded
 from tests.models import factories
 
@@ -40,13 +52,14 @@ def test_vsepp_with_vectors(tmp_path):
     assert {path.name for path in out.iterdir()} == {
         "image.onnx",
         "text.onnx",
+        "model.safetensors",
         "config.json",
         "vocab.json",
         "README.md",
     }
     assert Vocabulary.read(out / "vocab.json") == VOCABULARY
     content = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    assert content["config"]["word_width"] == 4
+    assert content["word_width"] == 4
     assert content["onnx"]["image_shape"] == ["N", 5]
     words = readme(out)
     assert "Use the features with which the model was trained" in words
@@ -60,7 +73,9 @@ def test_vsepp_with_vectors(tmp_path):
 
 def test_regions_with_gpo(tmp_path):
     model = gru(image_pooling="gpo", text_pooling="gpo")
-    exported = export_onnx(model, tmp_path / "towers", regions=True, features="crops of the dataset flickr8k")
+    exported = export_onnx(
+        model, tmp_path / "towers", regions=True, precision="float32", features="crops of the dataset flickr8k"
+    )
     words = readme(tmp_path / "towers")
     assert "trained with the features crops of the dataset flickr8k" in words
     assert "`lengths` has the number of real regions" in words
@@ -110,7 +125,7 @@ def test_a_folder_beside_and_the_name_of_the_registry(tmp_path):
     model = build(VseppConfig(name="mine", words=20, **FEATURES))
     export_onnx(model, tmp_path / "towers")
     assert (tmp_path / "towers.new").is_dir()
-    assert json.loads((tmp_path / "towers" / "config.json").read_text(encoding="utf-8"))["config"]["name"] == "vsepp"
+    assert json.loads((tmp_path / "towers" / "config.json").read_text(encoding="utf-8"))["name"] == "vsepp"
 
 
 def test_tower_that_differs_from_torch_is_not_written(tmp_path, monkeypatch):
@@ -171,7 +186,7 @@ def test_two_towers_of_one_checkpoint(tmp_path, kind):
     folder = getattr(factories, kind)(tmp_path / "checkpoint")
     model = build({"name": "dual", "image": "clip", "model": str(folder)})
     out = tmp_path / "towers"
-    exported = export_onnx(model, out)
+    exported = export_onnx(model, out, precision="float32")
     pictures = [factories.image(50, 40, seed=3), factories.image(33, 80, seed=4)]
     check(model, out, exported, [pictures * 2, pictures[:1]])
     words = readme(out)
@@ -198,7 +213,7 @@ def test_two_towers_of_one_checkpoint(tmp_path, kind):
 def test_backbone_with_one_or_several_crops(tmp_path, view):
     sides = {"image": str(factories.vit(tmp_path / "vit")), "text": str(factories.bert(tmp_path / "bert"))}
     model = build({"name": "dual", **sides, "width": 6, "image_view": view})
-    exported = export_onnx(model, tmp_path / "towers")
+    exported = export_onnx(model, tmp_path / "towers", precision="float32")
     pictures = [factories.image(50, 40, seed=3), factories.image(33, 80, seed=4)]
     check(model, tmp_path / "towers", exported, [pictures * 2, pictures[:1]])
 
@@ -213,7 +228,7 @@ def test_regions_of_an_image_model_raise(tmp_path):
 def test_packaged_encoders(tmp_path):
     model = build({"name": "dual", "image": "efficientnet-lite0", "width": 16})
     out = tmp_path / "towers"
-    exported = export_onnx(model, out)
+    exported = export_onnx(model, out, precision="float32")
     pictures = [factories.image(300, 200, seed=3), factories.image(120, 180, seed=4)]
     check(model, out, exported, [pictures, pictures[:1]])
     for name, picture in zip(("a.jpg", "b.jpg"), pictures, strict=True):
@@ -228,3 +243,43 @@ def test_features_of_a_run_are_read_from_its_config(tmp_path):
     assert trained_features(tmp_path) == "lite2 of the dataset flickr8k"
     (tmp_path / "config.yaml").write_text("features: null\n", encoding="utf-8")
     assert trained_features(tmp_path) is None
+
+
+def test_float16_weights_are_stored_once_and_shared_with_torch(tmp_path):
+    sides = {"image": str(factories.vit(tmp_path / "vit")), "text": str(factories.bert(tmp_path / "bert"))}
+    model = build({"name": "dual", **sides, "width": 64, "text_head": "mlp", "tune_text": True})
+    out = tmp_path / "towers"
+    exported = export_onnx(model, out)
+    assert exported.precision == "float16"
+    again = load(out)
+    pictures = [factories.image(50, 40, seed=3)]
+    light = LightModel(out)
+    for texts in (["a dog runs"], factories.TEXTS):
+        for other in (model, again):
+            assert (light.encode_texts(texts) * other.encode_texts(texts).numpy()).sum(1).min() > 1 - HALF_TOLERANCE
+    assert (light.encode_images(pictures) * model.encode_images(pictures).numpy()).sum(1).min() > 1 - HALF_TOLERANCE
+    graph = onnx.load(str(out / "text.onnx"), load_external_data=False).graph
+    places = [{one.key: one.value for one in tensor.external_data} for tensor in graph.initializer]
+    assert {place["location"] for place in places if place} == {"model.safetensors"}
+    assert not (out / "text.safetensors").exists()
+
+
+def test_large_tables_of_embeddings_are_int8(tmp_path):
+    torch.manual_seed(0)
+    model = build({"name": "vsepp", "words": 9000, **FEATURES}).eval()
+    out = tmp_path / "towers"
+    export_onnx(model, out)
+    # The table belongs to the trained model, so it is shared in half precision.
+    assert not (out / "text.safetensors").exists()
+    (out / "model.safetensors").unlink()
+    np_file = {"other": np.zeros((1, 1), np.float16)}
+    save_file(np_file, out / "model.safetensors")
+    path = tmp_path / "text.onnx"
+    shutil.copy(out / "model.safetensors", tmp_path / "model.safetensors")
+    _write_tower(path, model, "text", model.prepare_texts((torch.tensor([[8999, 5]]), torch.tensor([2]))), "numbers")
+    _move_weights(path, tmp_path / "text.safetensors", half=True)
+    stored = load_file(tmp_path / "text.safetensors")
+    assert {str(values.dtype) for name, values in stored.items() if name.endswith(".int8")} == {"int8"}
+    given = Padded(torch.tensor([[8999, 5, 17]]), torch.tensor([3]))
+    vectors = _run_tower(path, given, "numbers")
+    assert float((vectors * model.encode_texts(given)).sum()) > 1 - HALF_TOLERANCE

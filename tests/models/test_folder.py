@@ -51,7 +51,9 @@ def test_model_card_has_the_hub_header(tmp_path):
     assert yaml.safe_load(header)["library_name"] == "bcls"
     assert yaml.safe_load(header)["tags"] == ["image-text-retrieval", "sgr"]
     plain = json.loads(page.split("```json\n")[1].split("```")[0])
-    assert plain == json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
+    stored = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
+    assert stored.pop("sha256").keys() == {"model.safetensors", "vocab.json"}
+    assert plain == stored
 
 
 def test_saving_again_replaces_the_whole_folder(tmp_path):
@@ -214,7 +216,24 @@ def test_weights_of_another_model_raise(saved, tmp_path):
         load(tmp_path / "other")
 
 
+def forget_hashes(folder):
+    """Remove the checksums, as in folders of earlier versions."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del config["sha256"]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.json"])
+def test_a_flipped_bit_raises(saved, name):
+    content = bytearray((saved / name).read_bytes())
+    content[-9] ^= 1
+    (saved / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}`: expected a file with sha256 .*copy the whole folder again"):
+        load(saved)
+
+
 def test_another_vocabulary_raises(saved):
+    forget_hashes(saved)
     Vocabulary.build(["one two"], threshold=1).write(saved / "vocab.json")
     with pytest.raises(ValueError, match=f"expected 6, the size of `vocabulary`, got {len(factories.VOCABULARY)}"):
         load(saved)
@@ -222,6 +241,7 @@ def test_another_vocabulary_raises(saved):
 
 @pytest.mark.parametrize("left", [0, 4, 60, -1])
 def test_truncated_weights_raise(saved, left):
+    forget_hashes(saved)
     whole = (saved / "model.safetensors").read_bytes()
     (saved / "model.safetensors").write_bytes(whole[:left])
     with pytest.raises(ValueError, match="a complete safetensors file"):

@@ -21,6 +21,7 @@ class ExportSettings:
         model: Run folder (its best checkpoint is exported), model folder, or name of a model.
         out: Folder to write. An earlier export in it is replaced.
         format: onnx for image.onnx and text.onnx, folder for configuration and weights.
+        precision: With onnx, how large weights are stored: float16, or float32 for twice the size.
         regions: With onnx and a model that reads features: images are regions, not vectors.
         json: Print the result as JSON.
     """
@@ -28,6 +29,7 @@ class ExportSettings:
     model: str
     out: str
     format: str = "onnx"
+    precision: str = "float16"
     regions: bool = False
     json: bool = False
 
@@ -48,7 +50,13 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
     features = trained_features(settings.model)
-    exported = export_onnx(load(settings.model), settings.out, regions=settings.regions, features=features)
+    exported = export_onnx(
+        load(settings.model),
+        settings.out,
+        regions=settings.regions,
+        features=features,
+        precision=settings.precision,
+    )
     if settings.json:
         print(json.dumps({"out": settings.out, "format": "onnx", **asdict(exported)}))
         return 0
@@ -56,5 +64,5 @@ def main(arguments: Sequence[str]) -> int:
     print(f"image.onnx takes {exported.images} ({shape}), text.onnx takes token ids; width {exported.width}")
     largest = max(exported.image_difference, exported.text_difference)
     print(f"maximum difference to torch {largest:.1e}, tolerance {exported.tolerance:g}")
-    print(f"written to {settings.out}; its README.md describes how to use it")
+    print(f"written to {settings.out}: index photos with `bcls index PHOTOS --out INDEX --model {settings.out}`")
     return 0

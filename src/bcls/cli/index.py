@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"{settings.out}: {report.photos} photos and {report.captions} captions ({changes}) in {report.seconds:.0f} s"
     )
+    if report.runtime == "torch":
+        print("the model ran on torch; a dual or vsepp model that `bcls export` wrote runs faster")
     if report.reasons:
         print("skipped: " + ", ".join(f"{count} {reason}" for reason, count in report.reasons.items()))
     print(f'next: bcls search {settings.out} "a dog on the beach"')

@@ -42,7 +42,7 @@ class UnsupportedImageError(ValueError):
     """An image that cannot be decoded here: HEIC without pillow-heif, or RAW without a preview."""
 
 
-def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS, side: int = 0) -> Image.Image:
     """Decode an image file completely.
 
     The result is always RGB: larger values and floats are scaled to 8 bits, transparent pixels become white, CMYK is
@@ -53,6 +53,8 @@ def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> Image
         content: The file's bytes.
         where: Name of the file, for error messages.
         max_pixels: Images with more pixels are refused before they are unpacked.
+        side: If the image will be resized to at most this many pixels a side: JPEG files are decoded at a half, a
+            quarter or an eighth of their size, as long as both sides keep twice as many pixels. 0 for the full size.
 
     Returns:
         The image, in mode RGB.
@@ -66,10 +68,12 @@ def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> Image
         ...
         ValueError: `a.jpg`: expected an image, got an empty file; copy it again or leave it out
     """
-    return decode_with_format(content, where, max_pixels=max_pixels)[0]
+    return decode_with_format(content, where, max_pixels=max_pixels, side=side)[0]
 
 
-def decode_with_format(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, str, int]:
+def decode_with_format(
+    content: bytes, where: str, *, max_pixels: int = MAX_PIXELS, side: int = 0
+) -> tuple[Image.Image, str, int]:
     """Return the RGB image, the name of its file format such as ``"JPEG"``, and its number of frames."""
     if not content:
         fail(where, "an image", "an empty file", _COPY_AGAIN)
@@ -90,6 +94,8 @@ def decode_with_format(content: bytes, where: str, *, max_pixels: int = MAX_PIXE
         _too_large(where, f"{image.width} x {image.height}", max_pixels)
     try:
         frames = int(getattr(image, "n_frames", 1))
+        if side:
+            image.draft(None, (2 * side, 2 * side))  # only JPEG has it; others stay as they are
     except _DAMAGE as error:
         _damaged(where, error)
     return upright_rgb(image, where), image.format or "", frames

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from bcls._core.errors import check_number, check_numbers, fail
@@ -28,6 +30,38 @@ class Colours(NamedTuple):
     factor: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+
+def resized_pixels(
+    image: Image.Image, height: int, width: int, crop: Sequence[int] | None, resample: Image.Resampling
+) -> npt.NDArray[np.uint8]:
+    """Resize an image and cut out its centre.
+
+    Args:
+        image: An image of any mode.
+        height: Height of the resized image; with ``width`` 0, length of its shorter side.
+        width: Width of the resized image; 0 to keep the aspect ratio.
+        crop: Height and width of the centre crop, if there is one.
+        resample: Resampling filter.
+
+    Returns:
+        ``(3, H, W)``, contiguous.
+
+    Example:
+        >>> resized_pixels(Image.new("RGB", (40, 20)), 10, 0, (8, 8), Image.Resampling.BICUBIC).shape
+        (3, 8, 8)
+    """
+    image = image if image.mode == "RGB" else image.convert("RGB")
+    if not width:
+        short, long = sorted(image.size)
+        other = int(height * long / short)
+        height, width = (height, other) if image.height <= image.width else (other, height)
+    if image.size != (width, height):
+        image = image.resize((width, height), resample=resample)
+    if crop is not None:
+        top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
+        image = image.crop((left, top, left + crop[1], top + crop[0]))
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
 def read_processing(path: Path | None, image_size: object) -> Processing:

@@ -30,7 +30,7 @@ from bcls._core.progress import no_bars
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.image_processing import read_colours, read_filter, read_size
+from bcls.features.image_processing import read_colours, read_filter, read_size, resized_pixels
 from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
@@ -108,9 +108,11 @@ class PixelImages(nn.Module):
         if self.view == "whole":
             grid = self.backbone(images.values)
         else:
-            # One crop at a time: the exported network stays free in the number of images, and memory that of one crop.
-            crops = zoomed(images.values, self.view).unbind(1)
-            grid = torch.stack([self.backbone(crop) for crop in crops]).mean(0)
+            crops = zoomed(images.values, self.view)
+            if torch.compiler.is_compiling():  # all crops together: the exported graph has the network once
+                grid = self.backbone(crops.flatten(0, 1)).unflatten(0, (-1, crops.shape[1])).mean(1)
+            else:  # one crop at a time: the memory of one crop
+                grid = torch.stack([self.backbone(crop) for crop in crops.unbind(1)]).mean(0)
         return Padded(grid.flatten(2).transpose(1, 2))
 
 
@@ -396,17 +398,7 @@ class Preprocessing:
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
-        image = image.convert("RGB")
-        height, width = self.height, self.width
-        if not width:
-            short, long = sorted(image.size)
-            other = int(self.height * long / short)
-            height, width = (self.height, other) if image.height <= image.width else (other, self.height)
-        image = image.resize((width, height), resample=self.resample)
-        if self.crop is not None:
-            top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
-            image = image.crop((left, top, left + self.crop[1], top + self.crop[0]))
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        return torch.from_numpy(resized_pixels(image, self.height, self.width, self.crop, self.resample))
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Normalise pixels from 0 to 255 for the first layer, ``(N, 3, H, W)`` float32."""

@@ -1,39 +1,62 @@
-"""ONNX export: both towers of a model as ONNX files, checked against torch, with a README for other programs."""
+"""ONNX export: a folder with both towers of a model for ONNX Runtime, checked against torch, with a README.
 
+The folder is also a saved model that :func:`bcls.models.load` reads: the graphs refer to the weights in its
+safetensors files, so every weight is stored once.
+"""
+
+import hashlib
 import json
 import logging
 import os
 import shutil
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from bcls._core.errors import fail
+from bcls._core.errors import check_choice, fail
 from bcls._core.extras import require
 from bcls._core.files import beside, replace_folder, user_path, write_whole
+from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
-from bcls.models.folder import CARD, CONFIG, VOCABULARY, is_replaceable, plain_config
+from bcls.models.folder import (
+    CARD,
+    CONFIG,
+    ENCODER,
+    ONNX,
+    VOCABULARY,
+    WEIGHTS,
+    is_replaceable,
+    plain_config,
+    write_config,
+    write_files,
+)
+from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported, Resize
 from bcls.models.loading import run_settings
 from bcls.models.padded import Padded, trimmed
 
 #: Largest allowed difference between onnxruntime and torch in an entry of a unit vector, both in float32 on the CPU.
 TOLERANCE = 1e-4
-TOKENIZER = "tokenizer.json"
-_IMAGES, _TEXTS = "image.onnx", "text.onnx"
-#: Files of an export, and files that may be there as well: large towers store their weights in a separate file.
-_REQUIRED = {_IMAGES, _TEXTS, CONFIG}
-_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, f"{_IMAGES}.data", f"{_TEXTS}.data"}
-#: ONNX files are limited to 2 GB; the weights of a larger model are stored in a separate file.
+#: Largest allowed cosine distance if weights are stored in half precision.
+HALF_TOLERANCE = 1e-3
+PRECISIONS = ("float16", "float32")
+#: Files of an export, and files that may be there as well.
+_REQUIRED = {IMAGES, TEXTS, CONFIG}
+_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, WEIGHTS, IMAGE_WEIGHTS, TEXT_WEIGHTS, ENCODER, "calibration.json"}
+#: Tensors with more values are stored outside of the graph. Word embeddings with more rows are stored as int8.
+_LARGE, _MANY_ROWS = 2048, 8192
+#: ONNX files are limited to 2 GB; the weights of a larger model are written to a separate file first.
 _MAX_BYTES = 1_800_000_000
 #: Captions for the check if none are given.
 _EXAMPLE_TEXTS = (
@@ -44,31 +67,6 @@ _EXAMPLE_TEXTS = (
 )
 
 
-@dataclass(frozen=True)
-class Exported:
-    """Description of an export, and its agreement with torch.
-
-    Attributes:
-        model: Registered name of the model.
-        width: Width of the vectors, D.
-        images: Input of ``image.onnx``: ``pixels``, ``vectors`` or ``regions``.
-        image_shape: Shape of that input; letters are free.
-        text_files: Files that turn captions into token ids; none if the model accepts token ids only.
-        image_difference: Largest difference between onnxruntime and torch in an entry of an image vector.
-        text_difference: The same for captions.
-        tolerance: Allowed difference.
-    """
-
-    model: str
-    width: int
-    images: str
-    image_shape: tuple[str | int, ...]
-    text_files: tuple[str, ...]
-    image_difference: float
-    text_difference: float
-    tolerance: float = TOLERANCE
-
-
 def export_onnx(
     model: RetrievalModel,
     out: str | Path,
@@ -77,11 +75,13 @@ def export_onnx(
     texts: Any = None,
     regions: bool = False,
     features: str | None = None,
+    precision: str = "float16",
 ) -> Exported:
-    """Write ``image.onnx``, ``text.onnx``, ``config.json``, the tokenizer or vocabulary, and a ``README.md``.
+    """Write ``image.onnx``, ``text.onnx``, weights, ``config.json``, the tokenizer or vocabulary, and a ``README.md``.
 
     Both towers are run by onnxruntime and by torch, on all check inputs together and on the first alone; the folder
-    is written only if they agree to :data:`TOLERANCE`.
+    is written only if they agree to :data:`TOLERANCE` with the model's own weights and, with float16, if the cosine
+    distance to torch is at most :data:`HALF_TOLERANCE`.
 
     Args:
         model: A model with one vector an item, ``vsepp`` or ``dual``.
@@ -90,19 +90,23 @@ def export_onnx(
         texts: Captions for the check; a few English ones if not given.
         regions: The image tower takes regions ``(N, R, d)`` with lengths, not vectors; for models without a backbone.
         features: Name of the features with which the model was trained, for the README; see :func:`trained_features`.
+        precision: ``"float16"`` stores large weights in half precision (and large tables of word embeddings as int8
+            with a scale for each word); ``"float32"`` stores them unchanged. Both compute in float32.
 
     Raises:
         ValueError: The model does not have two towers, ``out`` holds something else, or the results differ.
         MissingExtraError: The packages of the extra ``onnx`` are not installed.
     """
+    check_choice("precision", precision, PRECISIONS)
     image_inputs, text_inputs = _check_inputs(model, images, texts, regions)
     folder = Path(out).absolute()
-    if not is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: "onnx" in content):
+    if not is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: ONNX in content):
         expected = "a new or empty folder, or an earlier export and nothing else"
         fail("out", expected, str(out), "choose another name: nothing is overwritten")
     written: list[Exported] = []
     try:
-        replace_folder(folder, lambda new: written.append(_write(new, model, image_inputs, text_inputs, features)))
+        inputs = image_inputs, text_inputs
+        replace_folder(folder, lambda new: written.append(_write(new, model, *inputs, features, precision)))
     finally:
         shutil.rmtree(beside(folder)[0], ignore_errors=True)
     return written[0]
@@ -120,19 +124,32 @@ def trained_features(model: str | Path) -> str | None:
     return f"{settings['features']} of the dataset {Path(str(settings.get('data'))).name}"
 
 
-def _write(folder: Path, model: RetrievalModel, images: Padded, texts: Padded, features: str | None) -> Exported:
+def _write(
+    folder: Path, model: RetrievalModel, images: Padded, texts: Padded, features: str | None, precision: str
+) -> Exported:
+    half = precision == "float16"
+    write_files(model, folder, lambda tensor: torch.from_numpy(_stored(tensor.numpy(), half)))
     differences = []
-    for file, side, given, name, encode in (
-        (_IMAGES, "image", images, "images", model.encode_images),
-        (_TEXTS, "text", texts, "numbers", model.encode_texts),
+    for file, weights, side, given, name, encode in (
+        (IMAGES, IMAGE_WEIGHTS, "image", images, "images", model.encode_images),
+        (TEXTS, TEXT_WEIGHTS, "text", texts, "numbers", model.encode_texts),
     ):
         _write_tower(folder / file, model, side, given, name)
         checks = [trimmed(given.take(rows)) for rows in (slice(None), slice(0, 1))]
-        gaps = [(_run_tower(folder / file, check, name) - encode(check)).abs().max() for check in checks]
-        differences.append(float(max(gaps)))
+        expected = [encode(check) for check in checks]
+        found = [_run_tower(folder / file, check, name) for check in checks]
+        differences.append(max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True)))
         if not differences[-1] <= TOLERANCE:
             got = f"{differences[-1]:.2g} in {file}"
             fail("model", f"vectors that differ from torch by at most {TOLERANCE:g}", got, "report it as a bug")
+        _move_weights(folder / file, folder / weights, half=half)
+        stored = [_run_tower(folder / file, check, name) for check in checks]
+        differences[-1] = max(float((a - b).abs().max()) for a, b in zip(stored, expected, strict=True))
+        distance = max(float((1 - (a * b).sum(1)).max()) for a, b in zip(stored, expected, strict=True))
+        if not distance <= HALF_TOLERANCE:
+            got = f"{distance:.2g} in {file}"
+            hint = "export it with precision float32"
+            fail("precision", f"vectors with a cosine distance to torch of at most {HALF_TOLERANCE:g}", got, hint)
     text_files = _write_tokenizer(folder, model)
     shape = images.values.shape
     kind = "pixels" if len(shape) == 4 else "vectors" if len(shape) == 2 else "regions"
@@ -143,37 +160,48 @@ def _write(folder: Path, model: RetrievalModel, images: Padded, texts: Padded, f
         width=config.width,
         images=kind,
         image_shape=(*free, *shape[len(free) :]),
+        resize=_resize(model) if kind == "pixels" else None,
+        crops=VIEWS[getattr(config, "image_view", "whole")],
         text_files=text_files,
+        max_tokens=getattr(getattr(getattr(model, "text", None), "encoder", None), "longest", None),
+        precision=precision,
         image_difference=differences[0],
         text_difference=differences[1],
+        tolerance=HALF_TOLERANCE if half else TOLERANCE,
     )
-    description = {"onnx": asdict(exported), "config": plain_config(model)}
-    write_whole(folder / CONFIG, json.dumps(description, indent=2) + "\n")
-    write_whole(folder / CARD, _readme(model, exported, features))
-    for path in folder.iterdir():  # torch wrote the towers without waiting for the disk
-        with path.open("rb") as file_on_disk:
-            os.fsync(file_on_disk.fileno())
+    write_whole(folder / CARD, _readme(exported, features))
+    for path in folder.rglob("*"):  # torch wrote the towers without waiting for the disk
+        if path.is_file():
+            with path.open("rb") as file_on_disk:
+                os.fsync(file_on_disk.fileno())
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    hashed = [name for name in names if name not in {CONFIG, CARD}]
+    write_config(folder, {**plain_config(model), ONNX: asdict(exported)}, hashed)
     return exported
 
 
-def _readme(model: RetrievalModel, exported: Exported, features: str | None) -> str:
+def _resize(model: RetrievalModel) -> Resize:
+    image: Any = getattr(getattr(model, "image", None), "encoder", None)
+    steps = getattr(image, "preprocessing", None)
+    if steps is not None:
+        return Resize(steps.height, steps.width, steps.crop or (), steps.resample.name.lower())
+    backbone: Any = getattr(image, "backbone", None) or model.backbone
+    return Resize(backbone.side, backbone.side, (), backbone.resample.name.lower())
+
+
+def _readme(exported: Exported, features: str | None) -> str:
     """How to prepare the inputs: in words, and as Python code that needs neither bcls nor torch."""
     jinja2 = require("jinja2", "onnx", "the README of an exported model")
     template = (Path(__file__).parent / "templates" / "onnx_readme.md").read_text(encoding="utf-8")
-    image: Any = getattr(getattr(model, "image", None), "encoder", None)
-    steps = getattr(image, "preprocessing", None)
     resize: dict[str, Any] = {}
-    if steps is not None:
-        resize = {name: getattr(steps, name) for name in ("width", "height", "crop", "resample")}
-    elif exported.images == "pixels":
-        backbone: Any = getattr(image, "backbone", None) or model.backbone
-        resize = {"width": backbone.side, "height": backbone.side, "resample": backbone.resample}
+    if exported.resize is not None:
+        resize = {**asdict(exported.resize), "resample": Image.Resampling[exported.resize.resample.upper()]}
     page: str = jinja2.Template(template, keep_trailing_newline=True).render(
         onnx=exported,
         features=features,
         keep_ratio=resize.get("width") == 0,
         tokenizer=TOKENIZER in exported.text_files,
-        max_tokens=getattr(getattr(getattr(model, "text", None), "encoder", None), "longest", None),
+        max_tokens=exported.max_tokens,
         **resize,
     )
     return page
@@ -316,6 +344,120 @@ def _write_tower(path: Path, model: RetrievalModel, side: str, inputs: Padded, n
             verbose=False,
             external_data=size > _MAX_BYTES,
         )
+
+
+def _stored(values: npt.NDArray[Any], half: bool) -> npt.NDArray[Any]:
+    """A tensor as it is stored: matrices in half precision, unless their values are too large for it."""
+    fits = half and values.dtype == np.float32 and values.ndim > 1 and np.abs(values).max(initial=0) < 65_000
+    return values.astype(np.float16) if fits else values
+
+
+def _move_weights(path: Path, file: Path, *, half: bool) -> None:
+    """Replace the large weights of a graph by references to safetensors files: ONNX's external data.
+
+    A weight of ``model.safetensors`` is referred to there, also if the graph has it transposed. Others are written to
+    a file of the tower. ONNX Runtime converts half precision to float32 when it loads the graph.
+
+    Args:
+        path: The graph.
+        file: File for the weights that are not in ``model.safetensors``.
+        half: Store weights in half precision.
+    """
+    onnx: Any = require("onnx", "onnx", "exporting a model to ONNX")
+    node = onnx.helper.make_node
+    graph_model = onnx.load(str(path))
+    graph = graph_model.graph
+    known = _tensor_places(path.parent / WEIGHTS)
+    #: Name, values, and file name and position if the tensor is in a file already.
+    moved: list[tuple[str, npt.NDArray[Any], tuple[str, int] | None]] = []
+    after: dict[str, list[Any]] = {}
+    kept, before = [], []
+    for initial in graph.initializer:
+        values, name = onnx.numpy_helper.to_array(initial), initial.name
+        if values.dtype != np.float32 or values.ndim < 2 or values.size < _LARGE:
+            kept.append(initial)
+            continue
+        stored = _stored(values, half)
+        place, turned = known.get(_key(stored)), known.get(_key(stored.T)) if stored.ndim == 2 else None
+        readers = [one for one in graph.node if name in one.input]
+        if place is None and turned is None and half and _is_table(values, readers):
+            scale = np.maximum(np.abs(values).max(1, keepdims=True), 1e-12) / 127
+            moved.append((f"{name}.int8", np.round(values / scale).astype(np.int8), None))
+            moved.append((f"{name}.scale", scale.astype(np.float32), None))
+            after |= {one.output[0]: _read_int8(onnx, one, name) for one in readers}
+            continue
+        if place is None and turned is not None:
+            moved.append((f"{name}.stored", stored.T, turned))
+            before.append(node("Transpose", [f"{name}.stored"], [f"{name}.turned"], perm=[1, 0]))
+            before.append(node("Cast", [f"{name}.turned"], [name], to=onnx.TensorProto.FLOAT))
+        else:
+            moved.append((f"{name}.stored", stored, place))
+            before.append(node("Cast", [f"{name}.stored"], [name], to=onnx.TensorProto.FLOAT))
+    kept += _external_tensors(onnx, moved, file)
+    nodes = deepcopy([*before, *(part for one in graph.node for part in after.get(one.output[0], [one]))])
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(kept)
+    graph.node.extend(nodes)
+    path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+    write_whole(path, graph_model.SerializeToString())
+
+
+def _read_int8(onnx: Any, gather: Any, name: str) -> list[Any]:
+    """Nodes that read rows of a table that is stored as int8 with a scale for each row."""
+    node, (output,), ids = onnx.helper.make_node, gather.output, gather.input[1]
+    return [
+        node("Gather", [f"{name}.int8", ids], [f"{output}.int8"], axis=0),
+        node("Gather", [f"{name}.scale", ids], [f"{output}.scale"], axis=0),
+        node("Cast", [f"{output}.int8"], [f"{output}.float"], to=onnx.TensorProto.FLOAT),
+        node("Mul", [f"{output}.float", f"{output}.scale"], [output]),
+    ]
+
+
+def _external_tensors(onnx: Any, moved: list[tuple[str, npt.NDArray[Any], Any]], file: Path) -> list[Any]:
+    """Tensors that refer to files; those without a place are written to ``file``."""
+    from safetensors.numpy import save
+
+    own = {name: np.ascontiguousarray(values) for name, values, place in moved if place is None}
+    if own:
+        write_whole(file, save(own))
+    offsets = _tensor_offsets(file) if own else {}
+    tensors = []
+    for name, values, place in moved:
+        holder, start = place or (file.name, offsets[name])
+        kind = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor = onnx.TensorProto(name=name, data_type=kind, dims=values.shape, data_location=1)  # 1: external
+        for key, value in (("location", holder), ("offset", start), ("length", values.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        tensors.append(tensor)
+    return tensors
+
+
+def _is_table(values: npt.NDArray[Any], nodes: list[Any]) -> bool:
+    """Whether a weight is a large table of embeddings, of which the graph reads rows only."""
+    rows = all(
+        node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute) for node in nodes
+    )
+    return bool(nodes) and rows and values.ndim == 2 and len(values) > _MANY_ROWS
+
+
+def _key(values: npt.NDArray[Any]) -> tuple[Any, ...]:
+    return values.dtype.str, values.shape, hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+
+
+def _tensor_offsets(path: Path) -> dict[str, int]:
+    """Positions of the tensors of a safetensors file: the length of the header, the header as JSON, the data."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+    return {name: 8 + size + one["data_offsets"][0] for name, one in header.items() if name != "__metadata__"}
+
+
+def _tensor_places(path: Path) -> dict[tuple[Any, ...], tuple[str, int]]:
+    """File name and position of the tensors of a safetensors file, by their contents."""
+    from safetensors.numpy import load_file
+
+    offsets = _tensor_offsets(path)
+    return {_key(values): (path.name, offsets[name]) for name, values in load_file(path).items()}
 
 
 def _run_tower(path: Path, inputs: Padded, name: str) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from bcls._core.errors import fail
+from bcls._core.extras import sha256_of
 from bcls._core.files import beside, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
@@ -20,6 +21,8 @@ from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, impor
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 #: Subfolder in which a dual encoder keeps config and tokenizer of an encoder that is not an installed package's.
 ENCODER = "encoder"
+#: Entries of the config beside the model's own settings: SHA-256 of the files, and the description of an ONNX export.
+SHA256, ONNX = "sha256", "onnx"
 
 #: Shape of a tensor; ``None`` for a size that the configuration does not determine.
 Shape = tuple[int | None, ...]
@@ -46,16 +49,54 @@ def save_folder(model: Any, folder: str | Path) -> None:
     replace_folder(folder, lambda new: write_files(model, new))
 
 
-def write_files(model: Any, folder: Path) -> None:
-    """Write the files of a model into an existing folder; other files in it stay."""
-    write_tensors(folder / WEIGHTS, model.trained_state())
-    write_whole(folder / CONFIG, json.dumps(plain_config(model), indent=2) + "\n")
+def write_files(model: Any, folder: Path, convert: Callable[[Any], Any] = lambda tensor: tensor) -> None:
+    """Write the files of a model into an existing folder; other files in it stay.
+
+    Args:
+        model: The model.
+        folder: The folder.
+        convert: Applied to every tensor before it is written, such as a conversion to float16.
+    """
+    write_tensors(folder / WEIGHTS, {name: convert(value) for name, value in model.trained_state().items()})
     write_whole(folder / CARD, model_card(model))
+    names = [WEIGHTS]
     if model.vocabulary is not None:
         model.vocabulary.write(folder / VOCABULARY)
+        names.append(VOCABULARY)
     for name, content in model.files().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, content)
+        names.append(name)
+    write_config(folder, plain_config(model), names)
+
+
+def write_config(folder: Path, config: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Write ``config.json`` with the SHA-256 of the named files of the folder."""
+    hashes = {name: sha256_of(folder / name) for name in names}
+    write_whole(folder / CONFIG, json.dumps({**config, SHA256: hashes}, indent=2) + "\n")
+
+
+def check_hashes(folder: Path, hashes: Any, names: Iterable[str]) -> None:
+    """Check that files are unchanged since they were written.
+
+    Args:
+        folder: The folder.
+        hashes: SHA-256 by file name, from the config; files that it does not name are not checked.
+        names: The files.
+
+    Raises:
+        ValueError: A file is missing, or has other contents.
+    """
+    for name in names:
+        path, expected = folder / name, hashes.get(name) if isinstance(hashes, Mapping) else None
+        if expected is None:
+            continue
+        if not path.is_file():
+            fail(str(path), "a file of the model", "no such file", "copy the whole folder again")
+        found = sha256_of(path)
+        if found != expected:
+            hint = "the file is damaged or of another model: copy the whole folder again"
+            fail(str(path), f"a file with sha256 {expected}", found, hint)
 
 
 def plain_config(model: Any) -> dict[str, Any]:
@@ -97,6 +138,8 @@ def load_folder(folder: str | Path, kind: Any = object) -> Any:
     if not isinstance(plain, dict):
         got = type(plain).__name__
         fail(str(folder / CONFIG), "a JSON object with the model's config", got, "save the model again")
+    plain.pop(ONNX, None)
+    check_hashes(folder, plain.pop(SHA256, None), (WEIGHTS, VOCABULARY))
     path = folder / VOCABULARY
     vocabulary = Vocabulary.read(path) if path.exists() else None
     try:

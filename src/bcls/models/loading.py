@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: The model that ships with the package.
 _PHOTO_MODEL = Path(__file__).parent / "photo"
 #: Files of a saved model that are downloaded from the hub.
-_FILES = ["*.json", "*.safetensors", "README.md", "encoder/*"]
+_FILES = ["*.json", "*.onnx", "*.safetensors", "README.md", "encoder/*"]
 
 
 def build(
@@ -57,7 +57,7 @@ def load(path_or_name: str | Path) -> "RetrievalModel":
         ValueError: There is no such model, or its files are damaged or do not fit together.
         MissingExtraError: A hub name is given and the extra ``hub`` is not installed.
     """
-    model: RetrievalModel = load_folder(_find_folder(path_or_name))
+    model: RetrievalModel = load_folder(find_folder(path_or_name))
     return model
 
 
@@ -72,7 +72,8 @@ def run_settings(folder: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _find_folder(path_or_name: str | Path) -> Path:
+def find_folder(path_or_name: str | Path) -> Path:
+    """Folder of the model that :func:`load` reads; models on the hub are downloaded."""
     path = _PHOTO_MODEL if path_or_name == "photo" else user_path(path_or_name)
     if path.is_file():
         fail(str(path), "a folder", "a file", "read authors' *.pth.tar files with `bcls.models.import_checkpoint`")

@@ -13,25 +13,20 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 import bcls.search.embedding as embedding
 from bcls._core.errors import check_choice, check_whole, fail
-from bcls._core.extras import check_device
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
 from bcls.data.text_files import is_unicode
 from bcls.search.calibration import calibrate
 from bcls.search.catalog import IndexedCaption, Photo
-from bcls.search.embedding import LoadedPhoto, image_vectors, text_vectors
+from bcls.search.embedding import LoadedPhoto, SearchModel, image_vectors, text_vectors
 from bcls.search.engine import ENGINES, VectorRow, Vectors, words_of
 from bcls.search.index import FILE, Index, IndexManifest, open_parts, read_index_manifest, write_index_manifest
 from bcls.search.source import PhotoSource, SourceItem, open_source
-
-if TYPE_CHECKING:
-    from bcls.models.base import RetrievalModel
 
 #: Photos are written together after this many seconds or photos.
 _SECONDS, _TOGETHER = 5.0, 512
@@ -90,6 +85,7 @@ class IndexReport:
         skipped: Why photos and folders were skipped, by name.
         reasons: Number of skipped files by reason, with those that are not listed, such as videos.
         seconds: Duration.
+        runtime: What ran the model, ``"ONNX Runtime"`` or ``"torch"``.
     """
 
     photos: int
@@ -101,10 +97,11 @@ class IndexReport:
     skipped: dict[str, str]
     reasons: dict[str, int]
     seconds: float
+    runtime: str = ""
 
 
 def build_index(
-    photos: str | Path | Sequence[str | Path], settings: IndexSettings, *, model: "RetrievalModel | None" = None
+    photos: str | Path | Sequence[str | Path], settings: IndexSettings, *, model: "SearchModel | None" = None
 ) -> IndexReport:
     """Build an index, or update it with photos that were added, changed and removed.
 
@@ -129,7 +126,6 @@ def build_index(
     check_whole("workers", settings.workers, least=0)
     check_whole("max_pixels", settings.max_pixels, least=1)
     check_choice("precision", settings.precision, embedding.PRECISIONS)
-    check_device(settings.device)
     paths = [Path(photos)] if isinstance(photos, str | Path) else [Path(path) for path in photos]
     if not paths:
         fail("photos", "a folder, zip, tar or dataset", "none", "name at least one")
@@ -157,11 +153,7 @@ def build_index(
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
         roots = [str(path.absolute()) for path in paths]
         name = settings.model or (old.model if old else "photo")
-        if model is None:
-            from bcls.models import load
-
-            model = load(name)
-        model.to(settings.device).eval()
+        model = embedding.ready_model(name if model is None else model, settings.device, settings.precision)
         if old is None:
             manifest = _new_manifest(settings, source, items, name, model)
         else:
@@ -185,9 +177,10 @@ def build_index(
                 manifest = replace(manifest, calibration=calibration)
             write_index_manifest(folder, manifest)
             photo_counts = index.catalog.count(), run.added, run.updated, run.removed, unchanged
-            seconds = time.monotonic() - started
+            seconds, runtime = time.monotonic() - started, embedding.runtime_of(model)
             reasons = count_reasons(run.skipped, scan.others)
-            return IndexReport(*photo_counts, index.catalog.count("captions"), run.skipped, reasons, seconds)
+            captions = index.catalog.count("captions")
+            return IndexReport(*photo_counts, captions, run.skipped, reasons, seconds, runtime)
 
 
 #: Reasons for skipping a file, by a phrase of the message.
@@ -237,7 +230,7 @@ def _create_folder(folder: Path) -> None:
 
 
 def _new_manifest(
-    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: "RetrievalModel"
+    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel
 ) -> IndexManifest:
     engine = check_choice("engine", settings.engine or "faiss", ENGINES)
     uri = _absolute_uri(settings.uri or "")
@@ -261,7 +254,7 @@ def _new_manifest(
 
 
 def _check_unchanged(
-    old: IndexManifest, settings: IndexSettings, roots: list[str], name: str, model: "RetrievalModel"
+    old: IndexManifest, settings: IndexSettings, roots: list[str], name: str, model: SearchModel
 ) -> None:
     """Raise an error if this run does not match an existing index."""
     hint = "choose another --out, or delete the folder and build the index again"
@@ -310,7 +303,7 @@ class IndexRun:
         self._touched: list[Photo] = []
         self._last_write, self._written = time.monotonic(), False
 
-    def update(self, items: Sequence[SourceItem], model: "RetrievalModel", unreadable: tuple[str, ...] = ()) -> int:
+    def update(self, items: Sequence[SourceItem], model: SearchModel, unreadable: tuple[str, ...] = ()) -> int:
         """Bring the index up to date; returns the number of photos that did not change.
 
         Args:
@@ -340,7 +333,7 @@ class IndexRun:
         self.removed = len(gone)
         return unchanged
 
-    def _embed(self, items: list[SourceItem], model: "RetrievalModel", step: Step) -> int:
+    def _embed(self, items: list[SourceItem], model: SearchModel, step: Step) -> int:
         """Read and embed photos, and write them from time to time; returns how many had not changed."""
         started = time.monotonic()
         batch: list[LoadedPhoto] = []
@@ -417,7 +410,7 @@ class IndexWriter:
         model: Embeds captions.
     """
 
-    def __init__(self, index: Index, model: "RetrievalModel") -> None:
+    def __init__(self, index: Index, model: SearchModel) -> None:
         self.index, self._model = index, model
 
     def repair(self) -> set[int]:

@@ -4,18 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import fail
 from bcls.search.catalog import Catalog
-from bcls.search.embedding import text_vectors
+from bcls.search.embedding import SearchModel, text_vectors
 from bcls.search.engine import Engine
-
-if TYPE_CHECKING:
-    from bcls.models.base import RetrievalModel
 
 #: Results with at least this score count as relevant.
 FITS = 0.5
@@ -108,7 +104,7 @@ def calibrate(
     catalog: Catalog,
     photos: Engine,
     captions: Engine,
-    model: "RetrievalModel",
+    model: SearchModel,
     pair_scores: PairScores | None = None,
 ) -> dict[str, Calibration]:
     """Fit the scores of an index; see :class:`Calibration`.
@@ -156,7 +152,7 @@ def _best_photos(
     texts: Sequence[str],
     catalog: Catalog,
     photos: Engine,
-    model: "RetrievalModel",
+    model: SearchModel,
     pair_scores: PairScores | None,
 ) -> npt.NDArray[np.float64]:
     """Similarity of the best photo for each text."""

@@ -8,13 +8,17 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import fail, visible
+from bcls._core.extras import check_device, require
 from bcls.data.images import decode
+from bcls.models.light import ImageBatch, LightModel, is_light_folder
+from bcls.models.loading import find_folder, load
 from bcls.search.catalog import Photo
 from bcls.search.engine import Vectors
 from bcls.search.source import ExifInfo, FeatureRows, PhotoSource, SourceItem, read_exif
@@ -28,10 +32,54 @@ if TYPE_CHECKING:
 #: Images per forward pass.
 BATCH = 64
 PRECISIONS = ("float32", "bfloat16")
+#: A model for torch, or an exported one for ONNX Runtime.
+SearchModel: TypeAlias = "RetrievalModel | LightModel"
+#: Images that were prepared by a model.
+Prepared: TypeAlias = "Padded | ImageBatch"
 
 
-def model_hash(model: "RetrievalModel") -> str:
+def load_search_model(name: str | Path, device: str = "cpu") -> SearchModel:
+    """Load a model for searches: an exported one for ONNX Runtime, which does not import torch, else one for torch.
+
+    Args:
+        name: As for :func:`bcls.models.load`, or the folder of an export.
+        device: Device of the model.
+
+    Raises:
+        ValueError: There is no such model or device, or its files are damaged.
+        MissingExtraError: A package that the model needs is not installed.
+    """
+    folder = find_folder(name)
+    if is_light_folder(folder):
+        return LightModel(folder, device)
+    require("torch", "train", f"the model {str(name)!r}, which is not exported to ONNX,")
+    return load(folder).to(check_device(device)).eval()
+
+
+def ready_model(model: "str | SearchModel", device: str, precision: str) -> SearchModel:
+    """A model for indexing: loaded if it is a name, on the device, in eval mode.
+
+    Raises:
+        ValueError: ONNX Runtime or torch cannot use the device or the precision.
+    """
+    if isinstance(model, str):
+        model = load_search_model(model, device)
+    if isinstance(model, LightModel):
+        if precision != "float32":
+            fail("precision", "float32 with a model on ONNX Runtime", repr(precision), "leave it out")
+        return model if model.device == device else LightModel(model.folder, device)
+    return model.to(check_device(device)).eval()
+
+
+def runtime_of(model: SearchModel) -> str:
+    """``"ONNX Runtime"`` or ``"torch"``."""
+    return "ONNX Runtime" if isinstance(model, LightModel) else "torch"
+
+
+def model_hash(model: SearchModel) -> str:
     """Hash of a model's class, configuration and all weights, frozen ones included."""
+    if isinstance(model, LightModel):
+        return model.weights
     import torch
 
     digest = hashlib.sha256(f"{type(model).__qualname__} {model.as_dict()!r}".encode())
@@ -42,10 +90,12 @@ def model_hash(model: "RetrievalModel") -> str:
     return digest.hexdigest()
 
 
-def model_inputs(inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
-    """Images unchanged, features as the tensors that models take."""
+def model_inputs(model: SearchModel, inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
+    """Images unchanged, features as the arrays or tensors that the model takes."""
     if not isinstance(inputs, FeatureRows):
         return inputs
+    if isinstance(model, LightModel):
+        return ImageBatch(*inputs)
     import torch
 
     from bcls.models.padded import Padded
@@ -54,7 +104,7 @@ def model_inputs(inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
     return values if inputs.counts is None else Padded(values, torch.from_numpy(inputs.counts))
 
 
-def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precision: str = "float32") -> Vectors:
+def image_vectors(model: SearchModel, prepared: Sequence[Any], precision: str = "float32") -> Vectors:
     """``(N, D)`` unit vectors of images.
 
     Args:
@@ -62,6 +112,8 @@ def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precisi
         prepared: Outputs of ``model.prepare_images``.
         precision: One of :data:`PRECISIONS`, in which the layers compute.
     """
+    if isinstance(model, LightModel):
+        return model.image_vectors(prepared)
     import torch
 
     from bcls.models.base import eval_mode
@@ -76,18 +128,18 @@ def image_vectors(model: "RetrievalModel", prepared: "Sequence[Padded]", precisi
     return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
 
 
-def text_vectors(model: "RetrievalModel", texts: Sequence[str]) -> Vectors:
+def text_vectors(model: SearchModel, texts: Sequence[str]) -> Vectors:
     """``(C, D)`` unit vectors of texts, encoded sorted by length to reduce padding."""
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     if not order:
         return np.empty((0, 0), np.float32)
-    rows = model.encode_texts([texts[index] for index in order]).numpy()
+    rows = np.asarray(model.encode_texts([texts[index] for index in order]))
     vectors = np.empty_like(rows, dtype=np.float32)
     vectors[order] = rows
     return vectors
 
 
-def probe(model: "RetrievalModel", features: FeatureRows | None) -> tuple[int, bool]:
+def probe(model: SearchModel, features: FeatureRows | None) -> tuple[int, bool]:
     """Length of a model's vectors, and whether it scores pairs by more than a dot product (cross attention).
 
     Args:
@@ -99,13 +151,16 @@ def probe(model: "RetrievalModel", features: FeatureRows | None) -> tuple[int, b
     """
     from PIL import Image
 
-    from bcls.models.base import eval_mode
-
     kind = "images" if features is None else f"features of shape {features.values.shape[1:]}"
     hint = "choose another --model" + (", or --features of a dataset" if features is None else " or --features")
+    inputs = [Image.new("RGB", (32, 32))] if features is None else features
+    if isinstance(model, LightModel):  # its errors name the file
+        model.encode_texts(["a photo"])
+        return model.image_vectors([model.prepare_images(model_inputs(model, inputs))]).shape[1], False
+    from bcls.models.base import eval_mode
+
     try:
-        inputs = [Image.new("RGB", (32, 32))] if features is None else features
-        prepared = model.prepare_images(model_inputs(inputs))
+        prepared = model.prepare_images(model_inputs(model, inputs))
         with eval_mode(model):
             codes = model.image_codes(prepared.to(model.device))
             dimension = model.image_vectors(codes).shape[1]
@@ -119,7 +174,7 @@ def probe(model: "RetrievalModel", features: FeatureRows | None) -> tuple[int, b
 
 
 def pair_scores(
-    model: "RetrievalModel", source: PhotoSource, names: Sequence[str], text: str, *, max_pixels: int
+    model: SearchModel, source: PhotoSource, names: Sequence[str], text: str, *, max_pixels: int
 ) -> npt.NDArray[np.float64]:
     """Score photos against a text with ``model.similarity``.
 
@@ -134,19 +189,21 @@ def pair_scores(
         ``(N,)`` scores; minus infinity for a photo that can no longer be read.
     """
     scores = np.full(len(names), -math.inf)
-    inputs, readable = read_inputs(source, names, max_pixels)
+    inputs, readable = read_inputs(model, source, names, max_pixels)
     if readable:
-        scores[readable] = model.similarity(inputs, [text])[:, 0].numpy()
+        scores[readable] = np.asarray(model.similarity(inputs, [text]))[:, 0]
     return scores
 
 
-def read_inputs(source: PhotoSource, names: Sequence[str], max_pixels: int) -> tuple[Any, list[int]]:
+def read_inputs(
+    model: SearchModel, source: PhotoSource, names: Sequence[str], max_pixels: int
+) -> tuple[Any, list[int]]:
     """Inputs of ``model.similarity`` for some photos, and the positions of those that could be read."""
     if not names:
         return [], []
     features = source.features(names)
     if features is not None:
-        return model_inputs(features), list(range(len(names)))
+        return model_inputs(model, features), list(range(len(names)))
     images: list[Any] = []
     readable = []
     for position, name in enumerate(names):
@@ -175,7 +232,7 @@ class LoadedPhoto:
     captions: tuple[str, ...] = ()
     same: int | None = None
     vector: Vectors | None = None
-    prepared: "Padded | None" = None
+    prepared: "Prepared | None" = None
     error: str = ""
 
 
@@ -212,7 +269,7 @@ KnownVector = Callable[[str, str], tuple[int, Vectors] | None]
 
 
 def load_photo(
-    item: SourceItem, source: PhotoSource, model: "RetrievalModel", known: KnownVector, max_pixels: int
+    item: SourceItem, source: PhotoSource, model: SearchModel, known: KnownVector, max_pixels: int
 ) -> LoadedPhoto:
     """Read a photo; an error is part of the result.
 
@@ -233,8 +290,9 @@ def load_photo(
         captions = source.captions(item.name)
         if (same := known(item.name, sha256)) is not None:
             return LoadedPhoto(item, photo, captions, *same)
-        inputs = [decode(content, item.name, max_pixels=max_pixels)] if features is None else features
-        return LoadedPhoto(item, photo, captions, prepared=model.prepare_images(model_inputs(inputs)))
+        side = model.side if isinstance(model, LightModel) else 0
+        inputs = [decode(content, item.name, max_pixels=max_pixels, side=side)] if features is None else features
+        return LoadedPhoto(item, photo, captions, prepared=model.prepare_images(model_inputs(model, inputs)))
     except (ValueError, MemoryError) as error:
         return LoadedPhoto(item, error=" ".join(str(error).split()) or "too large for the memory")
     except OSError as error:

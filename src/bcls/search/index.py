@@ -5,7 +5,7 @@ import shlex
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from bcls._core.config import from_plain
 from bcls._core.errors import check_choice, check_whole, fail, reason_of
@@ -14,20 +14,17 @@ from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import read_json
 from bcls.search.calibration import Calibration
 from bcls.search.catalog import Catalog
-from bcls.search.embedding import model_hash
+from bcls.search.embedding import SearchModel, load_search_model, model_hash
 from bcls.search.engine import ENGINES, Engine
 from bcls.search.faiss_engine import FaissEngine
 from bcls.search.milvus_engine import MilvusEngine
 from bcls.search.source import PhotoSource, open_source
 
-if TYPE_CHECKING:
-    from bcls.models.base import RetrievalModel
-
 FILE = "index.json"
 FORMAT = "bcls-index"
 VERSION = 2
 #: A model, or its name or folder; by default the model of the index.
-ModelInput: TypeAlias = "str | Path | RetrievalModel | None"
+ModelInput: TypeAlias = "str | Path | SearchModel | None"
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class IndexManifest:
         """The command that updates the index in ``folder``."""
         return f"bcls index {shlex.join(self.photos)} --out {shlex.quote(str(folder))}"
 
-    def check_model(self, folder: Path, model: "RetrievalModel", name: str) -> None:
+    def check_model(self, folder: Path, model: SearchModel, name: str) -> None:
         """Raise an error if the index in ``folder`` was built with another model."""
         weights = model_hash(model)
         if weights != self.weights:
@@ -146,20 +143,18 @@ class Index:
         except (OSError, ValueError):
             return None
 
-    def load_model(self, model: ModelInput = None) -> "RetrievalModel":
+    def load_model(self, model: ModelInput = None) -> SearchModel:
         """The model of the index: by its recorded name, from another location, or already in memory.
 
         Raises:
             ValueError: There is no such model, or its weights are not those of the index.
         """
-        from bcls.models import load
-
         name = type(model).__name__
         if model is None or isinstance(model, str | Path):
             name = str(model or self.manifest.model)
-            model = load(name)
+            model = load_search_model(name)
         self.manifest.check_model(self.folder, model, name)
-        return model.eval()
+        return model
 
     def close(self) -> None:
         """Close all files."""

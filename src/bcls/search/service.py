@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.data.images import decode
+from bcls.models.light import LightModel
 from bcls.search.batcher import Batcher, limit_work
 from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
@@ -190,7 +191,7 @@ class Service:
         self.model = self._index.load_model(model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         self._groups: tuple[object, list[list[int]]] | None = None
-        encoder = self.model.for_queries()
+        encoder = self.model if isinstance(self.model, LightModel) else self.model.for_queries()
         self._batcher = Batcher(
             lambda texts: text_vectors(encoder, texts),
             batch=_TOGETHER,
@@ -335,7 +336,7 @@ class Service:
         photo = _photo(index, number)
         inputs: Any = []
         if index.manifest.cross and index.source is not None:
-            inputs, _ = read_inputs(index.source, [photo.name], index.manifest.max_pixels)
+            inputs, _ = read_inputs(self.model, index.source, [photo.name], index.manifest.max_pixels)
         return self._search_captions(index, index.photos.vectors([photo.number]), k, filters, inputs)
 
     def photo(self, number: int) -> Photo:
@@ -394,7 +395,7 @@ class Service:
         if not rerank:
             return SearchResult(hits)
         with self._heavy_work():
-            scores = self.model.similarity(inputs, [hit.text for hit in hits])[0].numpy()
+            scores = np.asarray(self.model.similarity(inputs, [hit.text for hit in hits]))[0]
         return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
 
     def _encode_image(self, index: Index, image: ImageInput) -> "tuple[Vectors, Image.Image]":
