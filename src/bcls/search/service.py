@@ -327,6 +327,19 @@ class Service:
             raise FileNotFoundError(2, "the photos of the index are missing", index.manifest.photos)
         return index.source.read_image(photo.name)
 
+    def photo_stamp(self, number: int) -> str:
+        """Text that changes when a photo's file, or the archive with it, changes; errors as :meth:`read_photo`."""
+        index = self.index
+        name = _photo(index, number).name
+        if index.source is None:
+            raise FileNotFoundError(2, "the photos of the index are missing", index.manifest.photos)
+        path = Path(index.source.path_of(name))
+        file = next((one for one in (path, *path.parents) if one.is_file()), None)
+        if file is None:
+            return str(index.source.date(name))
+        found = file.stat()
+        return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
+
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo whose longer side is at most ``side`` pixels; errors as :meth:`read_photo`."""
         limit = self.index.manifest.max_pixels

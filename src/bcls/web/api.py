@@ -1,9 +1,13 @@
 """The JSON API: its routes, parameters and response models."""
 
+import hashlib
 import io
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
 from PIL import Image, UnidentifiedImageError
@@ -12,10 +16,9 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from bcls.data.images import FORMATS, decode
-from bcls.search.catalog import Photo
 from bcls.search.engine import SearchFilter, parse_filter
 from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
-from bcls.web.responses import ProblemError, missing_file
+from bcls.web.responses import ProblemError, missing_file, problem_response
 from bcls.web.site import Site
 
 routes = APIRouter()
@@ -23,7 +26,9 @@ routes = APIRouter()
 _SIDES = {"small": 320, "large": 1280}
 #: Bytes of a file that are sent at a time, at most what the server buffers for a client that does not read.
 _CHUNK = 2**16
-_MEDIA_TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
+#: Formats that browsers display; others are downloaded. MPO is JPEG with more images after the first.
+_MEDIA_TYPES = {name: f"image/{name.lower()}" for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")}
+_MEDIA_TYPES["MPO"] = "image/jpeg"
 #: Maximum length of the text of a filter.
 _FILTER_TEXT = 200
 
@@ -123,16 +128,20 @@ Number = Annotated[int, Path(ge=1, le=2**63 - 1, description="Number of a photo,
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Error responses of a route; every route may return 401, 403, 421 and 503."""
+    """Error responses of a route; every route may return 401, 403, 421, 429 and 503."""
     content = {"application/problem+json": {"schema": Problem.model_json_schema()}}
-    return {status: {"content": content} for status in sorted({*statuses, 401, 403, 421, 503})}
+    return {status: {"content": content} for status in sorted({*statuses, 401, 403, 421, 429, 503})}
 
 
 _UPLOAD = _problems(400, 408, 413, 415, 422)
 _PHOTO = _problems(404, 422)
 _METRICS = {**_problems(), 200: {"content": {"text/plain": {}}}}
 _THUMBNAIL = {**_PHOTO, 200: {"content": {"image/jpeg": {}}, "description": "The thumbnail."}}
-_FILE = {**_PHOTO, 200: {"content": {"image/*": {}}, "description": "The file."}}
+_FILE = {
+    **_problems(404, 416, 422),
+    206: {"description": "Part of the file."},
+    200: {"content": {"image/*": {}}, "description": "The file."},
+}
 
 
 @routes.get("/healthz", tags=["server"], responses=_problems())
@@ -193,24 +202,25 @@ def thumbnail(
     size: Annotated[str, Query(pattern="^(small|large)$", description="small: 320 pixels, large: 1280.")] = "small",
 ) -> Response:
     """A small version of a photo, as a JPEG file."""
-
-    def read() -> Response:
-        return Response(site.thumbnails.jpeg(number, _SIDES[size]), media_type="image/jpeg")
-
-    return _cached(request, site.service.photo(number), size, read)
+    with missing_file(site.service.photo(number).name):
+        content = site.thumbnails.jpeg(number, _SIDES[size])
+    return _image(request, content, {"Content-Type": "image/jpeg"})
 
 
 @routes.get("/api/photos/{number}/file", tags=["photos"], response_class=Response, responses=_FILE)
 def file(request: Request, site: SiteOf, number: Number) -> Response:
-    """The unchanged file of a photo."""
-
-    def read() -> Response:
+    """The unchanged file of a photo, or the part of it that a Range header names."""
+    name = site.service.photo(number).name
+    with missing_file(name):
         content = site.service.read_photo(number)
-        media_type = _media_type(content)
-        headers = {} if media_type else {"Content-Disposition": "attachment"}
-        return _ChunkedResponse(content, media_type=media_type or "image/tiff", headers=headers)
-
-    return _cached(request, site.service.photo(number), "file", read)
+        found = _format(content)
+    media_type = _MEDIA_TYPES.get(found)
+    disposition = "inline" if media_type else "attachment"
+    headers = {
+        "Content-Type": media_type or Image.MIME.get(found, "application/octet-stream"),
+        "Content-Disposition": f"{disposition}; filename*=utf-8''{quote(PurePosixPath(name).name, safe='')}",
+    }
+    return _image(request, content, headers)
 
 
 @contextmanager
@@ -249,25 +259,44 @@ class _ChunkedResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _cached(request: Request, photo: Photo, version: str, read: Callable[[], Response]) -> Response:
-    """An image that browsers cache and revalidate.
-
-    A number identifies a photo in one index only, and another index may be served at the same address later.
-    """
-    headers = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.sha256}-{version}"'}
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
+def _image(request: Request, content: bytes, headers: dict[str, str]) -> Response:
+    """An image that browsers cache, and revalidate with the hash of its bytes before each use."""
+    tag = f'"{hashlib.sha256(content).hexdigest()}"'
+    headers |= {"Cache-Control": "private, no-cache", "ETag": tag, "Accept-Ranges": "bytes"}
+    if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    with missing_file(photo.name):
-        response = read()
-    response.headers.update(headers)
-    return response
+    part = _range(request.headers.get("range", ""), len(content))
+    if part is None or request.headers.get("if-range", tag) != tag:
+        return _ChunkedResponse(content, headers=headers)
+    if not part:
+        problem = ProblemError(416, f"`Range`: expected bytes below {len(content)}: request an earlier part")
+        return problem_response(request, problem, {"Content-Range": f"bytes */{len(content)}"})
+    headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(content)}"
+    return _ChunkedResponse(content[part.start : part.stop], 206, headers)
 
 
-def _media_type(content: bytes) -> str | None:
-    """Media type of an image that browsers can display, from its contents; ``None`` for others."""
+def _range(header: str, size: int) -> range | None:
+    """The bytes that a Range header requests; empty if there are none, ``None`` for the whole file.
+
+    Several ranges in one header are not supported; then the whole file is sent, as RFC 9110 allows.
+
+    Example:
+        >>> _range("bytes=0-9", 100), _range("bytes=95-", 100), _range("bytes=-5", 100), _range("lines=1-2", 100)
+        (range(0, 10), range(95, 100), range(95, 100), None)
+    """
+    found = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", header)
+    if found is None or header == "bytes=-" or (all(found.groups()) and int(found[1]) > int(found[2])):
+        return None
+    if not found[1]:
+        return range(max(0, size - int(found[2])), size)
+    return range(int(found[1]), min(size, int(found[2] or size) + 1))
+
+
+def _format(content: bytes) -> str:
+    """Format of an image file, from its contents."""
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            return _MEDIA_TYPES.get(opened.format or "")
+            return opened.format or ""
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ValueError("it is no longer an image") from error
 

@@ -1,6 +1,5 @@
 """The pages: search, one photo, comparison of two models, login, and the description of the API."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
@@ -13,8 +12,8 @@ from bcls.search.service import Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
 from bcls.web.api import Filters, Number, Results, SiteOf, Upload, uploaded
 from bcls.web.responses import ProblemError, is_fragment, render, static_files
-from bcls.web.security import COOKIE, LOGIN_SECONDS, create_login, is_token
-from bcls.web.site import WRONG, Site
+from bcls.web.security import COOKIE, check_token
+from bcls.web.site import LOGIN_SECONDS, WRONG, Site
 
 routes = APIRouter(include_in_schema=False)
 #: Photos on the first page, and photos that each click on "More" adds.
@@ -85,21 +84,21 @@ async def login_page(request: Request) -> Response:
 @routes.post("/login")
 async def login(request: Request, site: SiteOf, token: Annotated[str, Form(max_length=1000)] = "") -> Response:
     """Set the login cookie if the token is correct."""
-    expected = site.settings.token
-    if expected is None:
+    if site.settings.token is None:
         raise ProblemError(404, "this server has no token: open / instead")
-    if not is_token(expected, token.strip()):
+    if not check_token(request, site, token.strip()):
         return render(request, "login.html", {"wrong": True}, status=401)
     response = RedirectResponse("/", 303)
     secure = request.scope["scheme"] == "https"
-    value = create_login(expected, time.time())
+    value = site.logins.start()
     response.set_cookie(COOKIE, value, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
     return response
 
 
 @routes.post("/logout")
-async def logout() -> Response:
-    """Delete the login cookie."""
+async def logout(request: Request, site: SiteOf) -> Response:
+    """End the login."""
+    site.logins.end(request.cookies.get(COOKIE, ""))
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response
