@@ -289,6 +289,25 @@ class Service:
             inputs, _ = read_inputs(index.source, [photo.name], index.manifest.max_pixels)
         return self._search_captions(index, index.photos.vectors([photo.number]), k, filters, inputs)
 
+    def by_date(
+        self, k: int = 60, start: int = 0, filters: SearchFilter | None = None
+    ) -> tuple[list[PhotoInfo], int]:
+        """Photos without a query, newest first.
+
+        Args:
+            k: Number of photos.
+            start: Position of the first one.
+            filters: Conditions on the photos.
+
+        Returns:
+            The photos, and how many pass the filters in all.
+        """
+        k, start = _check_k(k), check_whole("start", start, least=0)
+        index = self.index
+        numbers, total = index.catalog.by_date(filters or SearchFilter(), start, k)
+        known = index.catalog.photos(numbers)
+        return _describe(index, [known[number] for number in numbers if number in known]), total
+
     def photo(self, number: int) -> Photo:
         """Catalog entry of a photo.
 
