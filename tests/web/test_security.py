@@ -33,7 +33,7 @@ def test_every_route_needs_the_token(locked):
     assert locked.get("/static/app.css").status_code == 200
     page = locked.get("/", headers=PAGE)
     assert [page.status_code, page.headers["location"]] == [303, "/login"]
-    part = locked.get("/results?q=red", headers={"hx-request": "true"})
+    part = locked.get("/results?q=red", headers={"x-fragment": "1"})
     assert part.status_code == 401
     assert "<html" not in part.text
 

@@ -289,9 +289,7 @@ class Service:
             inputs, _ = read_inputs(index.source, [photo.name], index.manifest.max_pixels)
         return self._search_captions(index, index.photos.vectors([photo.number]), k, filters, inputs)
 
-    def by_date(
-        self, k: int = 60, start: int = 0, filters: SearchFilter | None = None
-    ) -> tuple[list[PhotoInfo], int]:
+    def by_date(self, k: int = 60, start: int = 0, filters: SearchFilter | None = None) -> tuple[list[PhotoInfo], int]:
         """Photos without a query, newest first.
 
         Args:

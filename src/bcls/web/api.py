@@ -25,7 +25,7 @@ routes = APIRouter()
 #: Longer sides of thumbnails: in grids, and of a single photo.
 _SIDES = {"small": 320, "large": 1280}
 #: Bytes of a file that are sent at a time, at most what the server buffers for a client that does not read.
-_CHUNK = 2**16
+CHUNK = 2**16
 #: Formats that browsers display; others are downloaded. MPO is JPEG with more images after the first.
 _MEDIA_TYPES = {name: f"image/{name.lower()}" for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")}
 _MEDIA_TYPES["MPO"] = "image/jpeg"
@@ -254,8 +254,8 @@ class _ChunkedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for start in range(0, len(self.body), _CHUNK):
-            await send({"type": "http.response.body", "body": self.body[start : start + _CHUNK], "more_body": True})
+        for start in range(0, len(self.body), CHUNK):
+            await send({"type": "http.response.body", "body": self.body[start : start + CHUNK], "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
