@@ -82,7 +82,7 @@ def results(request: Request, site: SiteOf, query: Parameters) -> Response:
 def results_for_image(request: Request, site: SiteOf, image: Upload, query: Parameters) -> Response:
     """Results for an image, and a text if there is one, as a page fragment."""
     with uploaded(site, image) as decoded:
-        found = site.service.search_image(decoded, query.k, query.filters)
+        found = site.service.search_image(decoded, _depth_of(site, query), query.filters)
     return render(request, "_results.html", {**_found(request, found, query), "more": None})
 
 
@@ -160,33 +160,39 @@ async def static_file(request: Request, name: str) -> Response:
 
 def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     """Variables of the template for the results of a query, or for photos by date."""
+    service, k = site.service, _depth_of(site, query)
     if query.like is not None:
-        return _found(request, site.service.more_like(query.like, query.k, query.filters), query)
+        return _found(request, service.more_like(query.like, k, query.filters), query)
     if query.q.strip():
-        return _found(request, site.service.search(query.q, query.k, query.filters), query)
-    photos, total = site.service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
+        return _found(request, service.search(query.q, k, query.filters), query)
+    photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
     months = [(month, list(group)) for month, group in groupby(photos, lambda one: _month(one.date))]
     pages = _pages(query.page, total, BROWSED, lambda page: _address(request, query, page=page))
     return {"searched": False, "groups": months, "total": total, **pages}
 
 
+def _depth_of(site: Site, query: PageQuery) -> int:
+    """Number of results to search: one more than shown, or all, since the newest that fits may have a low score."""
+    every = query.sort == "date" and not site.service.index.manifest.cross
+    return MAX_RESULTS if every else min(query.k + 1, MAX_RESULTS)
+
+
 def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict[str, Any]:
     """Variables of the template for results."""
-    hits = [hit for hit in found.hits if hit.score >= query.fits]
+    fitting = [hit for hit in found.hits if hit.score >= query.fits]
     if query.sort == "date":
-        hits.sort(key=lambda hit: -hit.date)
-    # If all of them are shown, there may be more.
-    has_more = len(hits) == query.k < MAX_RESULTS
+        fitting.sort(key=lambda hit: -hit.date)
+    longer = _address(request, query, k=min(query.k + SHOWN, MAX_RESULTS))
     return {
         "searched": True,
-        "hits": hits,
+        "hits": fitting[: query.k],
         "fitting": found.fits,
         "best": max((hit.score for hit in found.hits), default=None),
         "fits": query.fits,
         "sort": query.sort,
         "reranked": found.reranked,
-        "more": _address(request, query, k=min(query.k + SHOWN, MAX_RESULTS)) if has_more else None,
-        "nearest": _address(request, query, fits=0) if len(hits) < len(found.hits) else None,
+        "more": longer if len(fitting) > query.k else None,
+        "nearest": _address(request, query, fits=0) if len(fitting) < len(found.hits) else None,
     }
 
 

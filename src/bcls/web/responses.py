@@ -174,9 +174,20 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["day"] = lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+    environment.filters["percent"] = _percent
     environment.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name].version}"
     environment.globals["version"] = bcls.__version__
     return environment
+
+
+def _percent(score: float) -> str:
+    """A score as pages show it; no photo is certain.
+
+    Example:
+        >>> _percent(0.42), _percent(0.9999)
+        ('42%', '>99%')
+    """
+    return ">99%" if 0.995 <= score < 1 else f"{100 * score:.0f}%"
 
 
 class StaticFile(NamedTuple):
