@@ -31,23 +31,36 @@ def tiny(monkeypatch, tmp_path):
 def test_index_and_update(run, tiny, tmp_path):
     source, out = photos(tmp_path / "photos"), tmp_path / "index"
     (source / "0/bad.jpg").write_bytes(b"not a photo")
+    for name in ("a.mp4", "b.MOV"):
+        (source / name).touch()
     code, printed, notes = run(source, "--out", out, "--model", tiny)
     assert code == 0
     assert "12 photos and 0 captions (12 added, 0 updated, 0 removed, 0 unchanged)" in printed
-    assert "1 unreadable file skipped" in printed
+    assert "skipped: 2 video, 1 not an image\n" in printed
     assert "skipped: `0/bad.jpg`: expected an image, got 11 bytes of something else" in notes
     assert "indexing: 13 of 13" in notes
     code, printed, _ = run(source, "--out", out, "--json")
     assert code == 0
     report = json.loads(printed)
     assert (report["photos"], report["unchanged"], list(report["skipped"])) == (12, 12, ["0/bad.jpg"])
+    assert report["reasons"] == {"video": 2, "not an image": 1}
+
+
+def test_several_folders_and_patterns(run, tiny, tmp_path):
+    sources = [photos(tmp_path / name, 6) for name in ("a", "b")]
+    code, printed, _ = run(
+        *sources, "--out", tmp_path / "index", "--model", tiny, "--exclude", "2", "*-blue-*", "--json"
+    )
+    assert code == 0
+    assert json.loads(printed)["photos"] == 8
 
 
 def test_bad_input_is_one_line(run, tiny, tmp_path):
     source, out = photos(tmp_path / "photos", 2), tmp_path / "index"
     (tmp_path / "empty").mkdir()
     for words, message in (
-        ((), "arguments are required: --out, PHOTOS"),
+        ((), "arguments are required: --out"),
+        (("--out", out), "`photos`: expected a folder, zip, tar or dataset, got none"),
         ((source,), "arguments are required: --out"),
         ((tmp_path / "none", "--out", out), "no such folder, zip, tar or dataset of photos"),
         ((tmp_path / "empty", "--out", out), "expected at least one image, got none"),

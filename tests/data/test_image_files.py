@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcls.data.image_files import ZipStore, check_member, match_names, open_store
+from bcls.data.image_files import FolderStore, ZipStore, check_member, match_names, open_store
 from tests.data.factories import add_to_tar, image_bytes, make_images
 
 NAMES = ["a/1.png", "b/2.png", "3.PNG"]
@@ -210,3 +210,11 @@ def test_folder_that_cannot_be_listed_raises(tmp_path, monkeypatch):
     with pytest.raises(PermissionError) as output:
         open_store(tmp_path).names()
     assert output.value.filename == str(tmp_path / "b")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.timeout(20)
+def test_named_pipe_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "a.jpg")
+    with pytest.raises(ValueError, match="expected a regular file, got a pipe, device or folder"):
+        FolderStore(tmp_path).read("a.jpg")

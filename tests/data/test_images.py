@@ -1,4 +1,6 @@
 import io
+import struct
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,24 @@ from tests.data.factories import image_bytes
 def one_line(caught):
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def raw_file(kind, *previews):
+    """A RAW file: a TIFF structure with an orientation of 6, sensor data, a thumbnail and previews."""
+    tags = {0x112: 6, 0xFE: 1, 0x14A: 0}
+    if kind == "dng":
+        tags = {0x112: 6, 0xC612: 1}
+    if kind in {"cr2", "orf", "cr3"}:
+        tags = {0x112: 6}
+    start = 16 if kind == "cr2" else 8
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, tags[tag]) for tag in sorted(tags))
+    head = {"orf": b"IIRO", "raf": b"FUJIFILMCCD-RAW "}.get(kind, b"II*\0")
+    structure = head + struct.pack("<I", start) + b"CR\2\0\0\0\0\0" * (kind == "cr2")
+    structure += struct.pack("<H", len(tags)) + entries + b"\0\0\0\0"
+    if kind == "cr3":
+        structure = b"\0\0\0\x18ftypcrx moov\0\0\0\0CMT1" + structure
+    thumbnail = image_bytes(1, (8, 6), "JPEG") if previews else b""
+    return structure + bytes(500) + thumbnail + bytes(50) + b"".join(previews) + bytes(range(256))
 
 
 class TestDecode:
@@ -32,6 +52,70 @@ class TestDecode:
         Image.fromarray(values).save(written, "PNG")
         got = np.asarray(decode(written.getvalue(), "a"))[..., 0]
         np.testing.assert_allclose(got, values / 257, atol=1)
+
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            (np.array([[0, 0.5, 1]], np.float32), [0, 127, 255]),
+            (np.array([[0, 100, 255]], np.float32), [0, 100, 255]),
+            (np.array([[0, np.nan, 65535]], np.float32), [0, 0, 255]),
+            (np.array([[-2, 0, 2]], np.float32), [0, 127, 255]),
+            (np.array([[0, 2**20, 2**21]], np.int32), [0, 127, 255]),
+            (np.array([[-100, 0, 155]], np.int32), [0, 100, 255]),
+            (np.array([[0, 2**31, 2**32 - 1]], np.uint32), [0, 127, 255]),
+        ],
+    )
+    @pytest.mark.parametrize("orientation", [1, 3])
+    def test_floats_and_32_bits_are_scaled(self, values, expected, orientation):
+        image = Image.fromarray(values.view(np.int32) if values.dtype == np.uint32 else values)
+        written = io.BytesIO()
+        image.save(written, "TIFF", tiffinfo={274: orientation})
+        content = written.getvalue()
+        if values.dtype == np.uint32:  # Pillow cannot write these
+            signed, unsigned = (struct.pack("<HHIH", 339, 3, 1, one) for one in (2, 1))
+            assert content.count(signed) == 1
+            content = content.replace(signed, unsigned)
+        got = np.asarray(decode(content, "a"))[0, :, 0]
+        np.testing.assert_allclose(got[::-1] if orientation == 3 else got, expected, atol=1)
+
+    @pytest.mark.parametrize("file_format", ["PPM", "JPEG2000", "AVIF", "TGA", "PCX", "QOI", "SGI", "DDS", "MPO"])
+    def test_other_formats_of_pillow(self, file_format):
+        if file_format == "AVIF":
+            pytest.importorskip("PIL.AvifImagePlugin")
+        content = image_bytes(1, file_format=file_format)
+        image, found, _ = decode_with_format(content, "a")
+        assert (image.mode, image.size) == ("RGB", (32, 24))
+        assert found in {file_format, "JPEG"}  # an MPO file of one image is a JPEG file
+
+    def test_heic(self):
+        pillow_heif = pytest.importorskip("pillow_heif")
+        written = io.BytesIO()
+        pillow_heif.from_pillow(Image.new("RGB", (32, 24), "red")).save(written)
+        image, file_format, _ = decode_with_format(written.getvalue(), "a")
+        assert (image.size, file_format) == ((32, 24), "HEIF")
+        assert image.getpixel((4, 4))[0] > 200
+
+    def test_heic_without_its_package(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pillow_heif", None)
+        for brands in (b"heic", b"mif1\0\0\0\0mif1heic"):
+            with pytest.raises(
+                ValueError,
+                match=r'^`a.heic`: expected the package pillow-heif, for HEIC, got none; pip install "bcls\[heif\]"',
+            ):
+                decode(b"\0\0\0\x18ftyp" + brands, "a.heic")
+
+    @pytest.mark.parametrize("kind", ["dng", "nef", "cr2", "orf", "raf", "cr3"])
+    def test_preview_of_a_raw_file(self, kind):
+        image = decode(raw_file(kind, image_bytes(2, (40, 30), "JPEG")), "a")
+        assert image.size == ((40, 30) if kind == "raf" else (30, 40))  # turned by the EXIF data of the RAW file
+
+    def test_raw_file_without_preview(self):
+        with pytest.raises(ValueError, match=r"^`a`: expected a RAW file with a JPEG preview, got none"):
+            decode(raw_file("nef"), "a")
+        wide = bytearray(image_bytes(2, (400, 300), "JPEG"))
+        wide[wide.index(b"\xff\xc0") + 4] = 14  # bits of a sensor
+        image = decode(raw_file("nef", bytes(wide), image_bytes(2, (40, 30), "JPEG")), "a")
+        assert image.size == (30, 40)
 
     def test_transparent_parts_are_white(self):
         written = io.BytesIO()
@@ -81,7 +165,7 @@ class TestDecode:
             decode(image_bytes(), "a", max_pixels=15)
 
     @settings(max_examples=150)
-    @given(st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "TIFF"]), st.data())
+    @given(st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA", "QOI", "PCX"]), st.data())
     def test_damage_never_raises_anything_else(self, file_format, data):
         content = bytearray(image_bytes(3, file_format=file_format))
         for _ in range(data.draw(st.integers(1, 4))):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import tarfile
 import threading
 import warnings
@@ -138,6 +139,111 @@ def test_unreadable_files_are_reported_and_retried(source, out, tiny):
     assert list(report.skipped) == ["0/empty.png"]
 
 
+def test_folder_that_cannot_be_listed_keeps_its_entries(source, out, tiny, monkeypatch):
+    index(source, out, tiny)
+    photo(source / "1/new.png", ["white"])
+    (source / "2/002-blue-red.png").unlink()
+    real = os.scandir
+
+    def denied(path):
+        if os.path.basename(os.path.normpath(path)) == "0":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    report = index(source, out, tiny)
+    assert (report.photos, *counts(report)) == (12, 1, 0, 1, 7)
+    assert report.skipped == {"0/": "`0/`: Permission denied; its photos in the index are kept"}
+    assert report.reasons == {"unreadable folder": 1}
+    monkeypatch.undo()
+    assert sum(name.startswith("0/") for name in names(out)) == 4
+
+
+def test_skipped_files_are_counted_by_reason(source, out, tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (source / "a.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    (source / "b.jpg").write_bytes((source / "0/000-red-red.png").read_bytes()[:300])
+    (source / "c.nef").write_bytes(b"IIU\0")
+    (source / "d.jpg").touch()
+    (source / "e.mov").touch()
+    photo(source / "f.png", ["red"], side=64)
+    (source / "g.png").symlink_to("/etc/hostname")
+    (source / "h.ppm").write_bytes(b"P6 1 1 255\n123")
+    report = index(source, out, tiny, max_pixels=2000)
+    assert report.photos == 13
+    assert report.reasons == dict.fromkeys(
+        [
+            "video",
+            "link that leaves the folder",
+            'HEIC (pip install "bcls[heif]")',
+            "damaged",
+            "RAW without preview",
+            "empty",
+            "too large",
+        ],
+        1,
+    )
+    assert len(report.skipped) == 6
+
+
+def test_a_run_that_is_killed_early_keeps_the_first_photos(source, out, tiny, monkeypatch):
+    from bcls.search import build as run
+
+    real, calls = run.image_vectors, []
+
+    def killed(*given):
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("killed")
+        return real(*given)
+
+    monkeypatch.setattr(run, "image_vectors", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        index(source, out, tiny)
+    monkeypatch.setattr(run, "image_vectors", real)
+    assert counts(index(source, out, tiny)) == (4, 0, 0, 8)
+
+
+def test_file_names_beside_photos_are_not_captions(source, out, tiny):
+    """As Google Takeout writes them; with 20 and more captions, these are what scores are calibrated with."""
+    for number in range(12, 24):
+        photo(source / f"{number}.png", ["red"], seed=number)
+    for number, path in enumerate(sorted(source.rglob("*.png"))):
+        path.with_suffix(".json").write_text(json.dumps({"title": f"IMG_{number:04}.jpg", "description": ""}))
+    assert index(source, out, tiny).captions == 0
+    assert read_index_manifest(out).calibration["text"].origin != "captions"
+
+
+def test_several_folders(source, out, tiny, tmp_path):
+    index(source, out, tiny)
+    other = photo(tmp_path / "other/a.png", ["white"]).parent
+    report = index([source, other], out, tiny)
+    assert (report.photos, report.added, report.removed) == (13, 13, 12)  # the names now begin with the folder's
+    assert {name.partition("/")[0] for name in names(out)} == {"photos", "other"}
+    assert counts(index([source, other], out, tiny)) == (0, 0, 0, 13)
+    with pytest.raises(ValueError, match=r"`photos`: expected .*photos .*other, which .* is an index of, got .*other"):
+        index(other, out, tiny)
+    opened = open_index(out)
+    number = opened.catalog.number_of("other/a.png")
+    np.testing.assert_allclose(
+        opened.photos.vectors([number])[0], opened.load_model().encode_images([other / "a.png"])[0], atol=1e-6
+    )
+    assert opened.source.path_of("other/a.png") == str(other / "a.png")
+    opened.close()
+
+
+def test_patterns_and_links_are_remembered(source, out, tiny, tmp_path):
+    linked = photo(tmp_path / "elsewhere/a.png", ["white"])
+    (source / "link.png").symlink_to(linked)
+    assert index(source, out, tiny, exclude=["0", "*-green-*"], follow_links=True).photos == 7
+    assert counts(index(source, out, tiny)) == (0, 0, 0, 7)
+    opened = open_index(out)
+    assert opened.source.read("link.png") == linked.read_bytes()
+    opened.close()
+    assert index(source, out, tiny, exclude=["link*"]).photos == 12
+    assert index(source, out, tiny, exclude=[""]).photos == 13
+
+
 def test_names_that_are_not_unicode_are_reported(source, out, tiny):
     os.rename(source / "0/000-red-red.png", bytes(source) + b"/\xff.png")
     report = index(source, out, tiny)
@@ -243,6 +349,7 @@ def test_photos_with_non_finite_vectors_are_skipped(source, out, tiny, monkeypat
         return vectors
 
     monkeypatch.setattr(ColorModel, "image_vectors", broken)
+    monkeypatch.setattr("bcls.search.build._FIRST", 64)
     report = index(source, out, tiny)
     assert (report.photos, len(report.skipped)) == (11, 1)
     assert "no finite vector" in next(iter(report.skipped.values()))

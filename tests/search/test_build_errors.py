@@ -38,14 +38,19 @@ def test_another_model_version_engine_or_folder_is_rejected(source, out, tiny, t
         opened.load_model(str(other))
     opened.close()
     content = json.loads((out / "index.json").read_text())
-    (out / "index.json").write_text(json.dumps({**content, "version": 99}))
-    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
-        index(source, out, tiny)
-    with pytest.raises(ValueError, match="expected an index of version 1, got version 99"):
-        open_index(out)
-    (out / "index.json").write_text(json.dumps({**content, "calibration": {"text": 3}}))
-    with pytest.raises(ValueError, match="expected fields as bcls writes them"):
-        open_index(out)
+    for version, given in ((99, content["photos"]), (1, str(source))):  # version 1 had a single path
+        (out / "index.json").write_text(json.dumps({**content, "version": version, "photos": given}))
+        rebuild = (
+            rf"got version {version}; build it again: delete the folder, then run `bcls index {source} --out {out}`"
+        )
+        with pytest.raises(ValueError, match=rebuild):
+            index(source, out, tiny)
+        with pytest.raises(ValueError, match=rebuild):
+            open_index(out)
+    for change in ({"photos": []}, {"calibration": {"text": 3}}):
+        (out / "index.json").write_text(json.dumps({**content, **change}))
+        with pytest.raises(ValueError, match="expected fields as bcls writes them"):
+            open_index(out)
 
 
 def test_moved_photo_folder_keeps_its_entries(source, out, tiny, tmp_path):

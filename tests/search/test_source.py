@@ -1,21 +1,22 @@
+import os
 import zipfile
 
 import pytest
 
 from bcls.search.calibration import NEVER_SHOWN, SCENES
-from bcls.search.source import MAX_BYTES, ExifInfo, open_source, read_exif, read_sidecar
+from bcls.search.source import MAX_BYTES, ExifInfo, describes, open_source, read_exif, read_sidecar
 from tests.search.factories import photo, photos
 
 
 def test_a_folder(tmp_path):
     photos(tmp_path / "p", 3)
     source = open_source(tmp_path / "p")
-    items = source.items()
+    items = source.scan().items
     assert [item.name for item in items] == ["0/000-red-red.png", "1/001-green-red.png", "2/002-blue-red.png"]
     assert source.path_of("0/a.png") == str(tmp_path / "p/0/a.png")
     assert source.features(["0/000-red-red.png"]) is None
     (tmp_path / "p/0/000-red-red.txt").write_text("new")
-    assert [a.stamp != b.stamp for a, b in zip(items, source.items(), strict=True)] == [True, False, False]
+    assert [a.stamp != b.stamp for a, b in zip(items, source.scan().items, strict=True)] == [True, False, False]
     for name in ("../secret.png", "/etc/passwd", "a/../../b.png"):
         with pytest.raises(ValueError, match="do not trust this source"):
             source.read(name)
@@ -27,6 +28,122 @@ def test_large_files_beside_photos_are_not_read(tmp_path):
     (tmp_path / "p/a.json").write_text('"short"')
     assert open_source(tmp_path / "p").captions("a.png") == ("short",)
     assert open_source(tmp_path / "p", captions=False).captions("a.png") == ()
+
+
+def names(source):
+    return [item.name for item in source.scan().items]
+
+
+@pytest.mark.timeout(20)
+def test_only_regular_files_are_read(tmp_path):
+    photo(tmp_path / "p/a.png", ["red"])
+    os.mkfifo(tmp_path / "p/a.txt")
+    os.mkfifo(tmp_path / "p/b.jpg")
+    (tmp_path / "p/c.png").symlink_to("nothing")
+    source = open_source(tmp_path / "p")
+    assert names(source) == ["a.png"]
+    assert source.captions("a.png") == ()
+    assert source.scan().skipped == {name: f"`{name}`: not a regular file" for name in ("b.jpg", "c.png")}
+
+
+def test_links_that_leave_the_folder(tmp_path):
+    photo(tmp_path / "p/a.png", ["red"])
+    secret = photo(tmp_path / "secret/s.png", ["blue"])
+    (tmp_path / "secret/s.txt").write_text("a secret text")
+    (tmp_path / "p/inside.png").symlink_to("a.png")
+    (tmp_path / "p/out.png").symlink_to(secret)
+    (tmp_path / "p/folder").symlink_to(tmp_path / "secret")
+    (tmp_path / "p/loop").symlink_to(tmp_path / "p")
+    (tmp_path / "p/a.txt").symlink_to(tmp_path / "secret/s.txt")
+    source = open_source(tmp_path / "p")
+    assert names(source) == ["a.png", "inside.png"]
+    assert list(source.scan().skipped) == ["folder", "out.png"]
+    assert source.captions("a.png") == ()
+    for name in ("out.png", "folder/s.png"):
+        with pytest.raises(ValueError, match="expected files inside the folder, got the link"):
+            source.read(name)
+    source = open_source(tmp_path / "p", follow_links=True)
+    assert names(source) == ["a.png", "folder/s.png", "inside.png", "out.png"]
+    assert source.captions("a.png") == source.captions("folder/s.png") == ("a secret text",)
+    assert source.read("out.png") == secret.read_bytes()
+
+
+def test_files_of_other_kinds_are_counted(tmp_path):
+    photo(tmp_path / "p/a.png", ["red"])
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as pack:
+        pack.write(tmp_path / "p/a.png", "a.png")
+        for name in ("b.mp4", "c.MOV", "d.svg", "e.txt", "._f.mov", "raw/g.mp4"):
+            pack.writestr(name, "x")
+            (tmp_path / "p" / name).parent.mkdir(exist_ok=True)
+            (tmp_path / "p" / name).touch()
+    for path in ("p", "p.zip"):
+        source = open_source(tmp_path / path, exclude=["raw"])
+        assert source.scan().others == {"video": 2, "image format .svg": 1}
+        assert names(source) == ["a.png"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "left"),
+    [
+        (["*.png"], ["1/thumb/c.jpg", "b.jpg"]),
+        (["thumb"], ["1/a.png", "b.jpg"]),
+        (["1/*"], ["b.jpg"]),
+        (["thumb", "b.*"], ["1/a.png"]),
+        (["B.jpg"], ["1/a.png", "1/thumb/c.jpg", "b.jpg"]),
+    ],
+)
+def test_excluded_names(tmp_path, patterns, left):
+    for name in ("1/a.png", "b.jpg", "1/thumb/c.jpg"):
+        photo(tmp_path / "p" / name, ["red"])
+    assert names(open_source(tmp_path / "p", exclude=patterns)) == left
+
+
+def test_several_folders(tmp_path):
+    for name in ("x/photos/a.png", "y/photos/a.png", "z/b.png"):
+        photo(tmp_path / name, ["red"])
+    (tmp_path / "y/photos/a.txt").write_text("a red wall")
+    paths = [tmp_path / "x/photos", tmp_path / "y/photos", tmp_path / "z"]
+    source = open_source(*paths)
+    assert names(source) == ["photos/a.png", "photos (2)/a.png", "z/b.png"]
+    assert source.path_of("photos (2)/a.png") == str(tmp_path / "y/photos/a.png")
+    assert source.captions("photos (2)/a.png") == ("a red wall",)
+    assert source.read("z/b.png") == (tmp_path / "z/b.png").read_bytes()
+    for name in ("w/a.png", "a.png"):
+        with pytest.raises(FileNotFoundError):
+            source.read(name)
+    with pytest.raises(ValueError, match="do not trust this source"):
+        source.read("photos/../../secret")
+    for same in (tmp_path, tmp_path / "z"):
+        with pytest.raises(ValueError, match="`photos`: expected folders that do not contain each other"):
+            open_source(*paths, same)
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("IMG_0001.jpg", False),
+        ("beach.HEIC", False),
+        ("IMG_E0042", False),
+        ("PXL_20230101_123456", False),
+        ("P1010101", False),
+        ("OLYMPUS DIGITAL CAMERA", False),
+        ("SONY DSC", False),
+        ("Untitled", False),
+        ("2019-07-04 18.30", False),
+        ("n/a", False),
+        ("-", False),
+        ("dog", True),
+        ("2 dogs", True),
+        ("a digital camera", True),
+        ("海", True),
+        ("Ein Foto von Anna", True),
+    ],
+)
+def test_captions_that_describe_nothing(tmp_path, caption, expected):
+    assert describes(caption) == expected
+    photo(tmp_path / "p/a.png", ["red"])
+    (tmp_path / "p/a.txt").write_text(f"{caption}\n")
+    assert open_source(tmp_path / "p").captions("a.png") == (caption,) * expected
 
 
 def test_source_that_is_not_a_folder_or_archive(tmp_path):

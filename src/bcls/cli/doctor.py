@@ -46,6 +46,7 @@ PURPOSES = {
     "arrow": "Parquet files and saved Hugging Face datasets",
     "caption-metrics": "CIDEr-D, METEOR and SPICE as labels",
     "eval": "the ground truth of ECCV Caption and CxC",
+    "heif": "HEIC and HEIF photos",
     "hub": "models from the Hugging Face Hub",
     "jobs": "feature extraction on a Ray cluster",
     "kernels": "fused losses on NVIDIA GPUs",

@@ -3,13 +3,13 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from bcls.cli.arguments import parse
 from bcls.search.build import IndexSettings
 
 ABOUT = (
-    "Index the photos of a folder, a zip or tar file, or a dataset. Run again to add, update and remove photos that "
+    "Index the photos of folders, zip or tar files, or datasets. Run again to add, update and remove photos that "
     "changed. Unreadable files are listed and skipped. An interrupted run keeps what it has indexed."
 )
 
@@ -19,10 +19,10 @@ class IndexArguments(IndexSettings):
     """Arguments of ``bcls index``.
 
     Attributes:
-        photos: Folder, zip or tar with photos, or folder of a dataset.
+        photos: Folders, zip or tar files with photos, or folders of datasets.
     """
 
-    photos: str = ""
+    photos: list[str] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"{settings.out}: {report.photos} photos and {report.captions} captions ({changes}) in {report.seconds:.0f} s"
     )
-    if report.skipped:
-        count = len(report.skipped)
-        print(f"{count} unreadable file{'s' * (count != 1)} skipped")
+    if report.reasons:
+        print("skipped: " + ", ".join(f"{count} {reason}" for reason, count in report.reasons.items()))
     print(f'next: bcls search {settings.out} "a dog on the beach"')
     return 0

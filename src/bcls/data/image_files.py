@@ -17,8 +17,13 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from bcls._core.errors import fail, reason_of
 from bcls._core.locks import ForkLock
 
-#: Extensions of image files.
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+_EXTENSIONS = (
+    "jpg jpeg jpe jfif mpo png apng webp gif bmp dib tif tiff ppm pgm pbm pnm pfm jp2 j2k j2c jpc jpf jpx avif avifs "
+    "heic heif hif blp dds fits fli flc icns ico msp pcx psd qoi sgi ras xbm xpm tga "
+    "3fr arw cr2 cr3 dng erf iiq kdc mef mos nef nrw orf pef raf rw2 rwl sr2 srf srw x3f"
+)
+#: Extensions of image files: formats that Pillow decodes, HEIC, and RAW files of cameras.
+SUFFIXES = frozenset(f".{one}" for one in _EXTENSIONS.split())
 #: Largest size of an image file in bytes; larger ones are refused without reading them.
 MAX_BYTES = 256 * 2**20
 #: Errors of the standard library for damaged archives, in addition to its own classes.
@@ -31,8 +36,8 @@ class ImageStore(Protocol):
 
     path: Path
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the image files, in the order of the archive, sorted for a folder."""
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the names of the image files, or of all files, in the order of the archive, sorted for a folder."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -76,8 +81,8 @@ class FolderStore:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def names(self) -> tuple[str, ...]:
-        """Return the sorted names of the image files; links to folders are not followed.
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the sorted names of the image files, or of all files; links to folders are not followed.
 
         Raises:
             OSError: A folder cannot be listed. Its images would otherwise look deleted.
@@ -86,14 +91,20 @@ class FolderStore:
         for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=False):
             folders[:] = [one for one in folders if not one.startswith(".")]
             base = Path(folder).relative_to(self.path)
-            found += [(base / file).as_posix() for file in files if is_image_file(file)]
+            found += [(base / file).as_posix() for file in files if is_image_file(file) or not images]
         return tuple(sorted(found))
 
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
         file = self.path / check_member(str(self.path), name)
-        check_size(str(self.path), name, file.stat().st_size)
-        return file.read_bytes()
+        # Without waiting for the other end of a named pipe.
+        opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(opened, "rb") as content:
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode):
+                fail(f"{self.path}: {name}", "a regular file", "a pipe, device or folder", "remove it")
+            check_size(str(self.path), name, found.st_size)
+            return content.read()
 
 
 class ZipStore:
@@ -111,10 +122,11 @@ class ZipStore:
         if self._open:
             self._open[1].close()
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the image files, in the order of the archive."""
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the names of the image files, or of all files, in the order of the archive."""
         with self._lock:
-            return tuple(info.filename for info in self._archive().infolist() if is_image_file(info.filename))
+            names = [info.filename for info in self._archive().infolist() if not info.is_dir()]
+        return tuple(name for name in names if is_image_file(name) or not images)
 
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
@@ -160,9 +172,9 @@ class TarStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return TarStore, (self.path,)
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the image files, in the order of the archive."""
-        return tuple(name for name in self.members() if is_image_file(name))
+    def names(self, *, images: bool = True) -> tuple[str, ...]:
+        """Return the names of the image files, or of all files, in the order of the archive."""
+        return tuple(name for name in self.members() if is_image_file(name) or not images)
 
     def read(self, name: str) -> bytes:
         """Return the contents of one member."""

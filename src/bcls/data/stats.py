@@ -1,6 +1,5 @@
 """Statistics of a dataset: captions per image, words per caption, image sizes; as JSON, table and plot."""
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from bcls.data.dataset import Dataset
-from bcls.data.images import FORMATS
+from bcls.data.images import open_image
 from bcls.data.records import Manifest
 from bcls.reports.charts import figure_file
 
@@ -127,7 +126,7 @@ def _print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str
 
 def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
     try:
-        with Image.open(io.BytesIO(dataset.read_bytes(image_id)), formats=FORMATS) as image:
+        with open_image(dataset.read_bytes(image_id), image_id) as image:
             return image.size
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError):
         return None

@@ -7,9 +7,10 @@ catalog entries, and inserted after them.
 import time
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Photos are written together after this many seconds or photos.
 _SECONDS, _TOGETHER = 5.0, 512
+#: Photos in the first batch of a run.
+_FIRST = 8
 #: Captions per batch when missing vectors are restored.
 _REPAIR_BATCH = 512
 
@@ -49,6 +52,8 @@ class IndexSettings:
         uri: With milvus: a file such as photos.db, or the address of a server.
         features: Name of features of the dataset, for a model that reads features instead of images.
         captions: Read captions: those of a dataset, and .txt and .json files beside the photos.
+        exclude: Patterns of names to leave out, such as *.png or 2023/raw/*; remembered, '' for none.
+        follow_links: Follow links that leave a folder; remembered.
         workers: Threads that read and decode images; 0 for one per core.
         max_pixels: Images with more pixels are skipped.
         device: Device of the model, such as cuda.
@@ -62,6 +67,8 @@ class IndexSettings:
     uri: str | None = None
     features: str | None = None
     captions: bool = True
+    exclude: list[str] = field(default_factory=list)
+    follow_links: bool = False
     workers: int = 0
     max_pixels: int = 80_000_000
     device: str = "cpu"
@@ -71,7 +78,19 @@ class IndexSettings:
 
 @dataclass(frozen=True)
 class IndexReport:
-    """Result of a run: numbers of photos and captions, and why files were skipped, by name."""
+    """Result of a run.
+
+    Attributes:
+        photos: Number of photos in the index.
+        added: Number of new photos.
+        updated: Number of changed photos.
+        removed: Number of deleted photos.
+        unchanged: Number of photos that did not change.
+        captions: Number of captions in the index.
+        skipped: Why photos and folders were skipped, by name.
+        reasons: Number of skipped files by reason, with those that are not listed, such as videos.
+        seconds: Duration.
+    """
 
     photos: int
     added: int
@@ -80,17 +99,20 @@ class IndexReport:
     unchanged: int
     captions: int
     skipped: dict[str, str]
+    reasons: dict[str, int]
     seconds: float
 
 
-def build_index(photos: str | Path, settings: IndexSettings, *, model: "RetrievalModel | None" = None) -> IndexReport:
+def build_index(
+    photos: str | Path | Sequence[str | Path], settings: IndexSettings, *, model: "RetrievalModel | None" = None
+) -> IndexReport:
     """Build an index, or update it with photos that were added, changed and removed.
 
     A photo is read again when the size or time of its files changed, and embedded again when its contents changed.
     Completed work is kept when the process is killed, and the next run continues from there.
 
     Args:
-        photos: A folder, zip, tar or dataset.
+        photos: A folder, zip, tar or dataset, or several of them.
         settings: See :class:`IndexSettings`.
         model: The model, if it is already in memory; ``settings.model`` is then its name.
 
@@ -108,11 +130,21 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
     check_whole("max_pixels", settings.max_pixels, least=1)
     check_choice("precision", settings.precision, embedding.PRECISIONS)
     check_device(settings.device)
-    source = open_source(Path(photos), settings.features, captions=settings.captions)
-    found = source.items()
-    items = [item for item in found if is_unicode(item.name)]
+    paths = [Path(photos)] if isinstance(photos, str | Path) else [Path(path) for path in photos]
+    if not paths:
+        fail("photos", "a folder, zip, tar or dataset", "none", "name at least one")
+    old = read_index_manifest(folder) if (folder / FILE).exists() else None
+    exclude = [one for one in settings.exclude or (old.exclude if old else []) if one]
+    follow = settings.follow_links or (old is not None and old.follow_links)
+    source = open_source(
+        *paths, features=settings.features, captions=settings.captions, exclude=exclude, follow_links=follow
+    )
+    scan = source.scan()
+    items = [item for item in scan.items if is_unicode(item.name)]
     if not items:
-        fail(str(photos), "at least one image", "none", "check the path; to remove an index, delete its folder")
+        got = ", ".join(f"{number} {reason}" for reason, number in count_reasons(scan.skipped, scan.others).items())
+        hint = "check the path; to remove an index, delete its folder"
+        fail(" ".join(map(str, paths)), "at least one image", got or "none", hint)
     _create_folder(folder)
     hint = "wait until it has finished, or choose another --out"
     lock = lock_folder(folder, "an index that no other process is writing", hint, name="lock")
@@ -123,6 +155,7 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
         for temporary in folder.glob(f".{FILE}.*.tmp"):
             temporary.unlink()
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
+        roots = [str(path.absolute()) for path in paths]
         name = settings.model or (old.model if old else "photo")
         if model is None:
             from bcls.models import load
@@ -131,16 +164,18 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
         model.to(settings.device).eval()
         if old is None:
             manifest = _new_manifest(settings, source, items, name, model)
-            write_index_manifest(folder, manifest)
         else:
-            _check_unchanged(old, settings, source, name, model)
-            most = max(old.max_pixels, settings.max_pixels)
-            manifest = replace(old, photos=str(source.path), model=_absolute(name), max_pixels=most)
+            _check_unchanged(old, settings, roots, name, model)
+            manifest = replace(old, model=_absolute(name), max_pixels=max(old.max_pixels, settings.max_pixels))
+        manifest = replace(manifest, photos=roots, exclude=exclude, follow_links=follow)
+        if old is None:
+            write_index_manifest(folder, manifest)
         with closing(open_parts(folder, manifest, read_only=False)) as index:
             run = IndexRun(IndexWriter(index, model), source, settings)
-            invalid = [ascii(item.name) for item in found if not is_unicode(item.name)]
+            invalid = [ascii(item.name) for item in scan.items if not is_unicode(item.name)]
             run.skipped = {one: f"`{one}`: the name is not valid text; rename the file" for one in invalid}
-            unchanged = run.update(items, model)
+            run.skipped |= {ascii(name) if not is_unicode(name) else name: text for name, text in scan.skipped.items()}
+            unchanged = run.update(items, model, scan.unreadable)
             index.photos.finish()
             index.captions.finish()
             if run.added or run.updated or run.removed or not manifest.calibration:
@@ -151,7 +186,42 @@ def build_index(photos: str | Path, settings: IndexSettings, *, model: "Retrieva
             write_index_manifest(folder, manifest)
             photo_counts = index.catalog.count(), run.added, run.updated, run.removed, unchanged
             seconds = time.monotonic() - started
-            return IndexReport(*photo_counts, index.catalog.count("captions"), run.skipped, seconds)
+            reasons = count_reasons(run.skipped, scan.others)
+            return IndexReport(*photo_counts, index.catalog.count("captions"), run.skipped, reasons, seconds)
+
+
+#: Reasons for skipping a file, by a phrase of the message.
+_REASONS = {
+    "pillow-heif": 'HEIC (pip install "bcls[heif]")',
+    "RAW file": "RAW without preview",
+    "an empty file": "empty",
+    "something else": "not an image",
+    "a damaged one": "damaged",
+    "pixels": "too large",
+    "an image of at most": "too large",
+    "leaves the folder": "link that leaves the folder",
+    "not a regular file": "not a regular file",
+    "photos in the index are kept": "unreadable folder",
+    "not valid text": "invalid name",
+}
+
+
+def count_reasons(skipped: Mapping[str, str], others: Mapping[str, int]) -> dict[str, int]:
+    """Number of skipped files by reason, most frequent first.
+
+    Args:
+        skipped: Messages by name.
+        others: Numbers of files of other kinds.
+
+    Example:
+        >>> count_reasons({"a.jpg": "`a.jpg`: expected an image, got an empty file; copy it again"}, {"video": 2})
+        {'video': 2, 'empty': 1}
+    """
+    found = Counter(others)
+    for text in skipped.values():
+        message = text.partition("`: ")[2]
+        found[next((reason for phrase, reason in _REASONS.items() if phrase in message), "unreadable")] += 1
+    return dict(found.most_common())
 
 
 def _create_folder(folder: Path) -> None:
@@ -177,7 +247,7 @@ def _new_manifest(
     dimension, cross = embedding.probe(model, source.features([items[0].name]))
     return IndexManifest(
         identity=uuid.uuid4().hex,
-        photos=str(source.path),
+        photos=[],
         model=_absolute(name),
         weights=embedding.model_hash(model),
         dimension=dimension,
@@ -191,7 +261,7 @@ def _new_manifest(
 
 
 def _check_unchanged(
-    old: IndexManifest, settings: IndexSettings, source: PhotoSource, name: str, model: "RetrievalModel"
+    old: IndexManifest, settings: IndexSettings, roots: list[str], name: str, model: "RetrievalModel"
 ) -> None:
     """Raise an error if this run does not match an existing index."""
     hint = "choose another --out, or delete the folder and build the index again"
@@ -205,9 +275,9 @@ def _check_unchanged(
     for key, built_with, changed in changes:
         if changed:
             fail(key, f"{built_with}, which {folder} was built with", repr(getattr(settings, key)), hint)
-    # If the whole folder was moved, names and entries stay the same.
-    if str(source.path) != old.photos and Path(old.photos).exists():
-        fail("photos", f"{old.photos}, which {folder} is an index of", str(source.path), hint)
+    # A folder may be added. If a whole folder was moved, names and entries stay the same.
+    if any(path not in roots and Path(path).exists() for path in old.photos):
+        fail("photos", f"{' '.join(old.photos)}, which {folder} is an index of", " ".join(roots), hint)
 
 
 def _absolute_uri(uri: str) -> str:
@@ -238,10 +308,16 @@ class IndexRun:
         self._missing: set[int] = set()
         self._waiting: list[tuple[LoadedPhoto, Vectors]] = []
         self._touched: list[Photo] = []
-        self._last_write = time.monotonic()
+        self._last_write, self._written = time.monotonic(), False
 
-    def update(self, items: Sequence[SourceItem], model: "RetrievalModel") -> int:
-        """Bring the index up to date; returns the number of photos that did not change."""
+    def update(self, items: Sequence[SourceItem], model: "RetrievalModel", unreadable: tuple[str, ...] = ()) -> int:
+        """Bring the index up to date; returns the number of photos that did not change.
+
+        Args:
+            items: The photos.
+            model: The model.
+            unreadable: Folders that cannot be listed now, whose photos are kept.
+        """
         self._missing = self.writer.repair()
         self._stamps = self._index.catalog.stamps()
         # Read again what is new, has files of another size or time, or was left without a vector by a killed run.
@@ -258,7 +334,8 @@ class IndexRun:
                 self._write()
         # Last, so that photos that were only moved could reuse their vectors.
         kept = {item.name for item in items}.difference(self.skipped)
-        gone = [number for name, (number, _) in self._stamps.items() if name not in kept]
+        old = {name: number for name, (number, _) in self._stamps.items() if not name.startswith(unreadable)}
+        gone = [number for name, number in old.items() if name not in kept]
         self.writer.remove(gone)
         self.removed = len(gone)
         return unchanged
@@ -281,11 +358,14 @@ class IndexRun:
                 else:
                     self._touched.append(one.photo._replace(number=one.same or 0))
                     unchanged += 1
-                if len(batch) == embedding.BATCH or (done == len(items) and batch):
+                # The first write is early, so that a run that is killed soon keeps something.
+                due = time.monotonic() - self._last_write > _SECONDS
+                full = min(embedding.BATCH, _FIRST) if not self._written else embedding.BATCH
+                if batch and (len(batch) >= full or due or done == len(items)):
                     prepared = [one.prepared for one in batch if one.prepared]
                     self._take(batch, image_vectors(model, prepared, self._settings.precision))
                     batch = []
-                if len(self._waiting) >= _TOGETHER or time.monotonic() - self._last_write > _SECONDS:
+                if due or len(self._waiting) >= (_TOGETHER if self._written else 1):
                     self._write()
                 step(done, f"{done / max(time.monotonic() - started, 1e-9):.0f} photos/s")
         return unchanged
@@ -324,7 +404,7 @@ class IndexRun:
         self.added += len(self._waiting) - updated
         self.updated += updated
         self._waiting, self._touched = [], []
-        self._last_write = time.monotonic()
+        self._last_write, self._written = time.monotonic(), True
 
 
 class IndexWriter:

@@ -1,7 +1,8 @@
 """The index folder: its manifest (``index.json``), and opening the index or one of its vector engines."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+import shlex
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "index.json"
 FORMAT = "bcls-index"
-VERSION = 1
+VERSION = 2
 #: A model, or its name or folder; by default the model of the index.
 ModelInput: TypeAlias = "str | Path | RetrievalModel | None"
 
@@ -35,7 +36,7 @@ class IndexManifest:
 
     Attributes:
         identity: Random name of this index, used for the names of its Milvus collections.
-        photos: Absolute path of the folder, archive or dataset.
+        photos: Absolute paths of the folders, archives or datasets.
         model: Name or folder of the model.
         weights: Hash of the model's weights.
         dimension: Length of the vectors.
@@ -45,10 +46,12 @@ class IndexManifest:
         features: Name of the features that the index was built from, instead of images.
         calibration: Calibration by the kind of query; empty until the first run is complete.
         max_pixels: Largest limit on the pixels of a photo in any run; also the limit when photos are displayed.
+        exclude: Patterns of names that are left out.
+        follow_links: Whether links that leave a folder are followed.
     """
 
     identity: str
-    photos: str
+    photos: list[str]
     model: str
     weights: str
     dimension: int
@@ -57,7 +60,13 @@ class IndexManifest:
     uri: str
     features: str | None
     calibration: dict[str, Calibration]
-    max_pixels: int = MAX_PIXELS  # older indexes have none
+    max_pixels: int = MAX_PIXELS
+    exclude: list[str] = field(default_factory=list)
+    follow_links: bool = False
+
+    def command(self, folder: Path) -> str:
+        """The command that updates the index in ``folder``."""
+        return f"bcls index {shlex.join(self.photos)} --out {shlex.quote(str(folder))}"
 
     def check_model(self, folder: Path, model: "RetrievalModel", name: str) -> None:
         """Raise an error if the index in ``folder`` was built with another model."""
@@ -85,11 +94,16 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         fail(str(path), f'a JSON object with "format": "{FORMAT}"', "something else", "build the index again")
     if content.get("version") != VERSION:
-        hint = "build the index again, or use the release of bcls that wrote it"
+        photos = content.get("photos")
+        known = [photos] if isinstance(photos, str) else photos if isinstance(photos, list) else ["PHOTOS"]
+        names = shlex.join([str(one) for one in known])
+        hint = f"build it again: delete the folder, then run `bcls index {names} --out {shlex.quote(str(folder))}`"
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", hint)
     try:
         fields = {key: content[key] for key in IndexManifest.__dataclass_fields__ if key in content}
         manifest: IndexManifest = from_plain(IndexManifest, fields, FILE)
+        if not manifest.photos:
+            fail("photos", "at least one path", "none", "build the index again")
         for key in ("dimension", "max_pixels"):
             check_whole(key, getattr(manifest, key), least=1)
         return manifest
@@ -127,7 +141,8 @@ class Index:
     def source(self) -> PhotoSource | None:
         """Source of the photos; ``None`` if it is missing or damaged, such as a truncated archive."""
         try:
-            return open_source(Path(self.manifest.photos), self.manifest.features)
+            paths, features = map(Path, self.manifest.photos), self.manifest.features
+            return open_source(*paths, features=features, follow_links=self.manifest.follow_links)
         except (OSError, ValueError):
             return None
 
@@ -166,7 +181,7 @@ def open_index(folder: str | Path) -> Index:
     stamp = manifest_stamp(folder) if (folder / FILE).exists() else (0, 0)
     manifest = read_index_manifest(folder)
     if not manifest.calibration:
-        hint = f"run `bcls index {manifest.photos} --out {folder}` again to complete it"
+        hint = f"run `{manifest.command(folder)}` again to complete it"
         fail(str(folder), "a complete index", "one whose first run was interrupted", hint)
     return replace(open_parts(folder, manifest, read_only=True), stamp=stamp)
 

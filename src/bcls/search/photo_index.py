@@ -1,6 +1,7 @@
 """``PhotoIndex``: build, update and search an index of photos from Python."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,13 @@ class PhotoIndex:
         self.service = Service(self.folder, model, settings)
 
     @classmethod
-    def build(cls, photos: str | Path, out: str | Path, model: ModelInput = None, **options: Any) -> "PhotoIndex":
+    def build(
+        cls, photos: str | Path | Sequence[str | Path], out: str | Path, model: ModelInput = None, **options: Any
+    ) -> "PhotoIndex":
         """Build an index of photos, or update the one in ``out``, and open it.
 
         Args:
-            photos: A folder, zip, tar or dataset.
+            photos: A folder, zip, tar or dataset, or several of them.
             out: Folder of the index.
             model: A model, or the name or folder of one; by default that of the index, or ``photo`` for a new index.
             **options: Other fields of :class:`bcls.search.IndexSettings`, such as ``device="cuda"``.

@@ -341,7 +341,7 @@ class Service:
         index = self.index
         photo = _photo(index, number)
         if index.source is None:
-            raise FileNotFoundError(2, "the photos of the index are missing", index.manifest.photos)
+            raise FileNotFoundError(2, "the photos of the index are missing", " ".join(index.manifest.photos))
         return index.source.read_image(photo.name)
 
     def photo_stamp(self, number: int) -> str:
@@ -413,7 +413,8 @@ def _path(index: Index, name: str) -> str:
     with suppress(FileNotFoundError):
         if index.source is not None:
             return index.source.path_of(name)
-    return str(Path(index.manifest.photos) / name)
+    roots = index.manifest.photos
+    return str(Path(roots[0]) / name) if len(roots) == 1 else name
 
 
 def _photo(index: Index, number: int) -> Photo:

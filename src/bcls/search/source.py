@@ -1,25 +1,28 @@
 """Photo sources of an index (folder, zip, tar or dataset), caption files beside photos, and EXIF data."""
 
+import fnmatch
 import hashlib
-import io
 import json
 import math
+import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image
+from PIL import ExifTags
 
-from bcls._core.errors import fail
+from bcls._core.errors import fail, visible
 from bcls.data.dataset import Dataset, open_dataset
-from bcls.data.image_files import ImageStore, open_store
-from bcls.data.images import FORMATS
+from bcls.data.image_files import ImageStore, check_member, is_image_file, open_store
+from bcls.data.images import open_image
 from bcls.data.records import FORMAT, MANIFEST_FILE
 from bcls.data.text_files import read_json
 
@@ -28,6 +31,18 @@ MAX_BYTES = 16_384
 #: Extensions of caption files, in the order in which they are read.
 EXTENSIONS = (".txt", ".json")
 _KEYS = ("captions", "caption", "text", "description", "title")
+_VIDEOS = frozenset({".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp", ".mts", ".m2ts", ".wmv", ".mpg", ".mpeg"})
+_OTHER_IMAGES = frozenset(
+    {".svg", ".eps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"}
+)
+_CAMERA_WORDS = (
+    "bild camera canon caption copy dcim default description digital dsc dscf dscn edited exif file foto fujifilm "
+    "image images imagen img jpeg jpg kodak minolta mg mvi na nikon no none null olympus panasonic photo photos pic "
+    "pict picture pictures png pxl samsung scan screenshot sony still title undefined unknown unnamed untitled "
+    "vid whatsapp"
+)
+#: Words of titles that cameras and programs write; a caption of these alone describes nothing.
+_EMPTY_WORDS = frozenset(_CAMERA_WORDS.split())
 _DATES = (ExifTags.Base.DateTimeOriginal, ExifTags.Base.DateTimeDigitized, ExifTags.Base.DateTime)
 
 
@@ -38,6 +53,22 @@ class SourceItem(NamedTuple):
     stamp: str
 
 
+class SourceScan(NamedTuple):
+    """Photos of a source, and what was skipped.
+
+    Attributes:
+        items: The photos, each once.
+        skipped: Why other files and folders were skipped, by name.
+        others: Number of files of other kinds, such as videos, by kind.
+        unreadable: Names of folders that could not be listed, each with a slash at its end.
+    """
+
+    items: list[SourceItem]
+    skipped: dict[str, str]
+    others: dict[str, int]
+    unreadable: tuple[str, ...]
+
+
 class FeatureRows(NamedTuple):
     """Features of images: ``(N, d)`` vectors or ``(N, R, d)`` regions, and the number of valid regions of each."""
 
@@ -45,56 +76,140 @@ class FeatureRows(NamedTuple):
     counts: npt.NDArray[np.int64] | None = None
 
 
-def open_source(path: Path, features: str | None = None, *, captions: bool = True) -> "PhotoSource":
-    """Open a folder, an archive or a dataset.
+def open_source(
+    *paths: Path,
+    features: str | None = None,
+    captions: bool = True,
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
+) -> "PhotoSource":
+    """Open folders, archives or datasets.
 
     Args:
-        path: A folder, a zip or tar file, or the folder of a dataset.
+        *paths: Folders, zip or tar files, or folders of datasets.
         features: Name of features of the dataset that are used instead of its images.
         captions: Whether to read captions.
+        exclude: Patterns of names that are left out, such as ``"*.png"`` or ``"2023/raw/*"``. A pattern without a slash
+            is compared with each folder and file name.
+        follow_links: Whether to follow links that leave a folder.
 
     Raises:
-        FileNotFoundError: ``path`` does not exist.
-        ValueError: It is something else, or has no such features.
+        FileNotFoundError: A path does not exist.
+        ValueError: It is something else, has no such features, or contains another path.
     """
-    path = path.absolute()
+    roots = [path.absolute() for path in paths]
+    for number, path in enumerate(roots):
+        if any(path.is_relative_to(one) for one in roots[:number] + roots[number + 1 :]):
+            fail("photos", "folders that do not contain each other", str(path), "leave it out")
+    if features is not None and len(roots) > 1:
+        fail("features", "one dataset", f"{len(roots)} paths", "index each dataset with features on its own")
+    sources = [_open_one(path, features, captions, exclude, follow_links) for path in roots]
+    return sources[0] if len(sources) == 1 else CombinedSource(sources)
+
+
+def _open_one(
+    path: Path, features: str | None, captions: bool, exclude: Sequence[str], follow_links: bool
+) -> "FileSource | DatasetSource":
     if not path.exists():
         raise FileNotFoundError(2, "no such folder, zip, tar or dataset of photos", str(path))
     if path.is_dir() and (path / MANIFEST_FILE).is_file():
         content = read_json(path / MANIFEST_FILE)
         if isinstance(content, dict) and content.get("format") == FORMAT:
-            return DatasetSource(open_dataset(path), features, captions=captions)
+            return DatasetSource(open_dataset(path), features, captions=captions, exclude=exclude)
     if features is not None:
         fail("features", "a dataset that has features", str(path), "create one with `bcls data import`, or omit it")
-    return FileSource(open_store(path), captions=captions)
+    return FileSource(open_store(path), captions=captions, exclude=exclude, follow_links=follow_links)
 
 
 class FileSource:
     """Photos in a folder, a zip or a tar, with captions in files beside them; threads may read at the same time.
 
+    Only regular files are read. Links to files inside the folder count as files.
+
     Args:
         store: The folder or archive.
         captions: Whether to read captions.
+        exclude: Patterns of names that are left out.
+        follow_links: Whether to follow links that leave the folder.
     """
 
-    def __init__(self, store: ImageStore, *, captions: bool = True) -> None:
+    def __init__(
+        self, store: ImageStore, *, captions: bool = True, exclude: Sequence[str] = (), follow_links: bool = False
+    ) -> None:
         self.path = store.path
-        self._store = store
+        self._store, self._exclude, self._follow = store, exclude, follow_links
         self._extensions = EXTENSIONS if captions else ()
         self._archive = None if store.path.is_dir() else store.path.stat()
 
-    def items(self) -> list[SourceItem]:
-        """All photos, each once."""
-        return [SourceItem(name, self._stamp(name)) for name in dict.fromkeys(self._store.names())]
+    def scan(self) -> SourceScan:
+        """All photos, and what is skipped; a folder that cannot be listed is skipped.
+
+        Raises:
+            OSError: The folder itself cannot be listed.
+        """
+        skipped: dict[str, str] = {}
+        others: Counter[str] = Counter()
+        files = self._store.names(images=False) if self._archive else self._walk(skipped)
+        photos = []
+        for name in dict.fromkeys(files):
+            suffix = PurePosixPath(name).suffix.lower()
+            if is_image_file(name):
+                photos.append(name)
+            elif not PurePosixPath(name).name.startswith(".") and not _is_excluded(name, self._exclude):
+                others["video"] += suffix in _VIDEOS
+                others[f"image format {suffix}"] += suffix in _OTHER_IMAGES
+        wanted = [name for name in photos if not _is_excluded(name, self._exclude)]
+        items = [SourceItem(name, self._stamp(name)) for name in (wanted if self._archive else sorted(wanted))]
+        return SourceScan(items, skipped, dict(+others), tuple(name for name in skipped if name.endswith("/")))
+
+    def _walk(self, skipped: dict[str, str]) -> Iterator[str]:
+        """Names of all regular files of the folder; explains in ``skipped`` why others are left out."""
+        pending, seen = [""], {os.path.realpath(self.path)}
+        while pending:
+            base = pending.pop()
+            try:
+                with os.scandir(self.path / base) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                if not base:
+                    raise
+                skipped[base] = visible(f"`{base}`: {error.strerror or error}; its photos in the index are kept")
+                continue
+            for entry in found:
+                name, is_folder = base + entry.name, _is(entry, "is_dir")
+                if _is_excluded(name, self._exclude) or (is_folder and entry.name.startswith(".")):
+                    continue
+                if reason := self._refusal(entry, name):
+                    if is_folder or is_image_file(name):
+                        skipped[name] = visible(f"`{name}`: {reason}")
+                elif not is_folder:
+                    yield name
+                elif (real := os.path.realpath(entry.path)) not in seen:
+                    seen.add(real)
+                    pending.append(f"{name}/")
+
+    def _refusal(self, entry: "os.DirEntry[str]", name: str) -> str:
+        """Why a file or folder is not read; empty if it is."""
+        if entry.is_symlink() and not self._is_allowed(name):
+            return "a link that leaves the folder; see --follow-links"
+        if not (_is(entry, "is_dir") or _is(entry, "is_file")):
+            return "not a regular file"
+        return ""
+
+    def _is_allowed(self, name: str) -> bool:
+        """Whether a file or folder may be read: if links are followed, or it does not leave the folder."""
+        return self._follow or Path(os.path.realpath(self.path / name)).is_relative_to(os.path.realpath(self.path))
 
     def read(self, name: str) -> bytes:
         """Contents of a photo's file, which the index hashes."""
+        if not self._archive and not self._is_allowed(check_member(str(self.path), name)):
+            fail(str(self.path), "files inside the folder", f"the link {name!r}", "see --follow-links")
         return self._store.read(name)
 
     read_image = read
 
     def captions(self, name: str) -> tuple[str, ...]:
-        """Captions in files beside the photo."""
+        """Captions in files beside the photo that describe something; see :func:`describes`."""
         found: list[str] = []
         for extension in self._extensions:
             beside = str(PurePosixPath(name).with_suffix(extension))
@@ -102,7 +217,7 @@ class FileSource:
             if self._archive is None and file.is_file() and file.stat().st_size > MAX_BYTES:
                 continue
             with suppress(OSError, ValueError):  # missing or damaged, which says nothing about the photo
-                found += read_sidecar(extension, self._store.read(beside))
+                found += filter(describes, read_sidecar(extension, self.read(beside)))
         return tuple(dict.fromkeys(found))
 
     def date(self, name: str) -> float:
@@ -131,15 +246,19 @@ class DatasetSource:
         dataset: The dataset.
         features: Name of features that are used instead of the images.
         captions: Whether to use captions.
+        exclude: Patterns of names that are left out.
     """
 
-    def __init__(self, dataset: Dataset, features: str | None = None, *, captions: bool = True) -> None:
+    def __init__(
+        self, dataset: Dataset, features: str | None = None, *, captions: bool = True, exclude: Sequence[str] = ()
+    ) -> None:
         self.path = dataset.folder
+        self._exclude = exclude
         self._dataset = dataset
         self._features = None if features is None else dataset.features(features)
         self._with_captions = captions
 
-    def items(self) -> list[SourceItem]:
+    def scan(self) -> SourceScan:
         """All images."""
         stamps = {number: _stamp(self._holder(number)) for number in range(max(1, len(self._dataset.manifest.images)))}
         found = []
@@ -149,8 +268,9 @@ class DatasetSource:
             if (holder := self._holder(image.source)).is_dir() and image.file is not None:
                 stamp = _stamp(holder / image.file)
             text_hash = hashlib.sha256("\n".join(self._texts.get(image.image_id, ())).encode()).hexdigest()[:16]
-            found.append(SourceItem(name, f"{stamp} {text_hash}"))
-        return found
+            if not _is_excluded(name, self._exclude):
+                found.append(SourceItem(name, f"{stamp} {text_hash}"))
+        return SourceScan(found, {}, {}, ())
 
     def read(self, name: str) -> bytes:
         """Contents of an image's file, or the bytes of its features, which the index hashes."""
@@ -222,7 +342,83 @@ class DatasetSource:
         return self.path / places[source].path if source < len(places) else self.path
 
 
-PhotoSource: TypeAlias = FileSource | DatasetSource
+class CombinedSource:
+    """Several sources; the names of each begin with the name of its folder. Same methods as :class:`FileSource`.
+
+    Args:
+        sources: The sources. Folders of the same name are numbered: ``photos``, ``photos (2)``.
+    """
+
+    def __init__(self, sources: Sequence[FileSource | DatasetSource]) -> None:
+        self._sources: dict[str, FileSource | DatasetSource] = {}
+        for source in sources:
+            names = (f"{source.path.name} ({number})" if number > 1 else source.path.name for number in count(1))
+            self._sources[next(name for name in names if name not in self._sources)] = source
+
+    def scan(self) -> SourceScan:
+        """All photos of all sources."""
+        items: list[SourceItem] = []
+        skipped: dict[str, str] = {}
+        others: Counter[str] = Counter()
+        unreadable: list[str] = []
+        for label, source in self._sources.items():
+            found = source.scan()
+            items += [SourceItem(f"{label}/{name}", stamp) for name, stamp in found.items]
+            skipped |= {f"{label}/{name}": reason for name, reason in found.skipped.items()}
+            others.update(found.others)
+            unreadable += [f"{label}/{name}" for name in found.unreadable]
+        return SourceScan(items, skipped, dict(others), tuple(unreadable))
+
+    def read(self, name: str) -> bytes:
+        """Contents of a photo's file."""
+        source, rest = self._split(name)
+        return source.read(rest)
+
+    read_image = read
+
+    def captions(self, name: str) -> tuple[str, ...]:
+        """Captions of a photo."""
+        source, rest = self._split(name)
+        return source.captions(rest)
+
+    def date(self, name: str) -> float:
+        """Modification time of a photo."""
+        source, rest = self._split(name)
+        return source.date(rest)
+
+    def path_of(self, name: str) -> str:
+        """Path of a photo for display."""
+        source, rest = self._split(name)
+        return source.path_of(rest)
+
+    def features(self, names: Sequence[str]) -> FeatureRows | None:
+        """``None``: the images are read."""
+        return None
+
+    def _split(self, name: str) -> tuple[FileSource | DatasetSource, str]:
+        label, _, rest = name.partition("/")
+        if label not in self._sources:
+            raise FileNotFoundError(2, "no such photo", name)
+        return self._sources[label], rest
+
+
+PhotoSource: TypeAlias = FileSource | DatasetSource | CombinedSource
+
+
+def _is_excluded(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern matches a name, or with no slash in it one of the name's parts."""
+    parts = name.split("/")
+    return any(
+        fnmatch.fnmatchcase(one, pattern) for pattern in patterns for one in ([name] if "/" in pattern else parts)
+    )
+
+
+def _is(entry: "os.DirEntry[str]", what: str) -> bool:
+    """Result of a method of an entry; false for a link that leads nowhere or to a folder that cannot be read."""
+    try:
+        return bool(getattr(entry, what)())
+    except OSError:
+        return False
 
 
 def _stamp(path: Path) -> str:
@@ -267,6 +463,19 @@ def read_sidecar(extension: str, content: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
+def describes(caption: str) -> bool:
+    """Whether a caption describes a photo: not if it is a file name, a number, or only what cameras and programs write.
+
+    Example:
+        >>> [describes(text) for text in ("IMG_0001.jpg", "DSC_0042", "OLYMPUS DIGITAL CAMERA", "...", "two dogs")]
+        [False, False, False, False, True]
+    """
+    if is_image_file(caption) or PurePosixPath(caption).suffix.lower() in _VIDEOS:
+        return False
+    words = [word for word in re.findall(r"[^\W_]+", caption.casefold()) if word.isalpha()]
+    return not _EMPTY_WORDS.issuperset(words) and caption.casefold() != "n/a"
+
+
 class ExifInfo(NamedTuple):
     """When (seconds since 1970) and where (degrees) a photo was taken, if the file contains it.
 
@@ -286,7 +495,7 @@ def read_exif(content: bytes) -> ExifInfo:
         ExifInfo(date=None, latitude=None, longitude=None)
     """
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with open_image(content, "a photo") as image:
             exif = image.getexif()
             if not exif:
                 return ExifInfo()
