@@ -162,7 +162,7 @@ def test_files_are_sent_in_chunks_and_slow_clients_are_disconnected(folders, mon
 def test_slow_client_of_a_real_server_is_disconnected(folders, monkeypatch, caplog):
     site = make_site(folders, compare=False, at_once=1, timeout=1)
     monkeypatch.setattr(site.service, "read_photo", lambda number: bytes(64 * 2**20))
-    monkeypatch.setattr("bcls.web.api._format", lambda content: "TIFF")
+    monkeypatch.setattr("bcls.web.api._media_type", lambda content, name: None)
     with listening(site) as address, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))

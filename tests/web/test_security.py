@@ -23,12 +23,13 @@ def locked(folders):
 def test_every_route_needs_the_token(locked):
     locked.cookies.clear()
     every = [path for path in locked.app.openapi()["paths"] if path != "/healthz"]
-    for path in [*every, "/api/openapi.json", "/runs", "/compare", "/results", "/photo/1", "/nowhere"]:
+    for path in [*every, "/api/openapi.json", "/runs", "/compare", "/results", "/photo/1", "/duplicates", "/nowhere"]:
         answer = locked.get(path.replace("{number}", "1"))
         assert answer.status_code == 401, path
         assert answer.headers["www-authenticate"] == "Bearer"
         assert "Authorization: Bearer TOKEN" in answer.json()["detail"]
     assert locked.post("/api/search", files={"image": b"x"}).status_code == 401
+    assert locked.post("/download", data={"number": "1"}).status_code == 401
     assert locked.get("/healthz").status_code == 200
     assert locked.get("/static/app.css").status_code == 200
     page = locked.get("/", headers=PAGE)
@@ -140,7 +141,7 @@ def test_wrong_tokens_are_slowed_down(folders, monkeypatch, way):
         assert site.wrong_tokens.wait("another address") == 0
 
 
-POSTS = ["/api/search", "/api/captions", "/results", "/logout", "/login"]
+POSTS = ["/api/search", "/api/captions", "/results", "/download", "/logout", "/login"]
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:9999", "null", "http://127.0.0.1.evil"])

@@ -42,7 +42,7 @@ class UnsupportedImageError(ValueError):
     """An image that cannot be decoded here: HEIC without pillow-heif, or RAW without a preview."""
 
 
-def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS, side: int | None = None) -> Image.Image:
     """Decode an image file completely.
 
     The result is always RGB: larger values and floats are scaled to 8 bits, transparent pixels become white, CMYK is
@@ -53,6 +53,7 @@ def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> Image
         content: The file's bytes.
         where: Name of the file, for error messages.
         max_pixels: Images with more pixels are refused before they are unpacked.
+        side: Sides that are enough. JPEG files are then decoded at 1/2, 1/4 or 1/8 of their size, which is faster.
 
     Returns:
         The image, in mode RGB.
@@ -66,10 +67,12 @@ def decode(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> Image
         ...
         ValueError: `a.jpg`: expected an image, got an empty file; copy it again or leave it out
     """
-    return decode_with_format(content, where, max_pixels=max_pixels)[0]
+    return decode_with_format(content, where, max_pixels=max_pixels, side=side)[0]
 
 
-def decode_with_format(content: bytes, where: str, *, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, str, int]:
+def decode_with_format(
+    content: bytes, where: str, *, max_pixels: int = MAX_PIXELS, side: int | None = None
+) -> tuple[Image.Image, str, int]:
     """Return the RGB image, the name of its file format such as ``"JPEG"``, and its number of frames."""
     if not content:
         fail(where, "an image", "an empty file", _COPY_AGAIN)
@@ -92,6 +95,8 @@ def decode_with_format(content: bytes, where: str, *, max_pixels: int = MAX_PIXE
         frames = int(getattr(image, "n_frames", 1))
     except _DAMAGE as error:
         _damaged(where, error)
+    if side is not None:
+        image.draft(None, (side, side))
     return upright_rgb(image, where), image.format or "", frames
 
 

@@ -360,7 +360,7 @@ class Service:
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo whose longer side is at most ``side`` pixels; errors as :meth:`read_photo`."""
         limit = self.index.manifest.max_pixels
-        image = decode(self.read_photo(number), self.photo(number).name, max_pixels=limit)
+        image = decode(self.read_photo(number), self.photo(number).name, max_pixels=limit, side=side)
         image.thumbnail((check_whole("side", side, least=1), side))
         return image
 

@@ -4,7 +4,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from bcls.data.images import FORMATS, decode
+from bcls.data.images import FORMATS, decode, open_image
 from bcls.search.engine import SearchFilter, parse_filter
 from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
 from bcls.web.responses import ProblemError, missing_file, problem_response
@@ -26,9 +26,8 @@ routes = APIRouter()
 _SIDES = {"small": 320, "large": 1280}
 #: Bytes of a file that are sent at a time, at most what the server buffers for a client that does not read.
 CHUNK = 2**16
-#: Formats that browsers display; others are downloaded. MPO is JPEG with more images after the first.
-_MEDIA_TYPES = {name: f"image/{name.lower()}" for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF")}
-_MEDIA_TYPES["MPO"] = "image/jpeg"
+#: Formats that browsers display; others are downloaded. JPEG includes MPO, which has more images after the first.
+_DISPLAYED = [name for name in FORMATS if name in {"JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF"}]
 #: Maximum length of the text of a filter.
 _FILTER_TEXT = 200
 
@@ -213,11 +212,10 @@ def file(request: Request, site: SiteOf, number: Number) -> Response:
     name = site.service.photo(number).name
     with missing_file(name):
         content = site.service.read_photo(number)
-        found = _format(content)
-    media_type = _MEDIA_TYPES.get(found)
+        media_type = _media_type(content, name)
     disposition = "inline" if media_type else "attachment"
     headers = {
-        "Content-Type": media_type or Image.MIME.get(found, "application/octet-stream"),
+        "Content-Type": media_type or "application/octet-stream",
         "Content-Disposition": f"{disposition}; filename*=utf-8''{quote(PurePosixPath(name).name, safe='')}",
     }
     return _image(request, content, headers)
@@ -292,13 +290,19 @@ def _range(header: str, size: int) -> range | None:
     return range(int(found[1]), min(size, int(found[2] or size) + 1))
 
 
-def _format(content: bytes) -> str:
-    """Format of an image file, from its contents."""
+def _media_type(content: bytes, name: str) -> str | None:
+    """Media type of a file that browsers display, ``None`` for other images.
+
+    Raises:
+        ValueError: It is not an image.
+    """
+    with suppress(UnidentifiedImageError), Image.open(io.BytesIO(content), formats=_DISPLAYED) as opened:
+        return "image/jpeg" if opened.format == "MPO" else Image.MIME[str(opened.format)]
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            return opened.format or ""
+        open_image(content, name).close()
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ValueError("it is no longer an image") from error
+    return None
 
 
 def _json(found: SearchResult[Any]) -> JSONResponse:
