@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -86,6 +87,55 @@ def test_search_by_image(run, made, tmp_path):
     assert "a <red> wall  (" in printed
 
 
+def test_text_with_operators_and_image(run, made, tmp_path):
+    image = tmp_path / "photos/1/004-black-red.png"
+    code, printed, _ = run(made, "yellow + red - blue", "-k", 1, "--json")
+    assert code == 0
+    assert json.loads(printed)[0]["name"] == "0/003-yellow-red.png"
+    both = json.loads(run(made, "yellow", "--image", image, "-k", 12, "--json")[1])
+    alone = json.loads(run(made, "--image", image, "-k", 12, "--json")[1])
+    assert both[0]["similarity"] < alone[0]["similarity"]
+    assert [row["name"] for row in both] != [row["name"] for row in alone]
+
+
+def test_paths_for_other_programs(run, made, tmp_path):
+    photo(tmp_path / "photos/x\x1b[2J.png", ["white"])
+    index(tmp_path / "photos", made, tmp_path / "tiny")
+    code, printed, notes = run(made, "white", "-k", 2, "--paths", "--sort", "date")
+    assert code == 0
+    assert printed.splitlines()[0] == str(tmp_path / "photos/x\x1b[2J.png")
+    assert all(Path(line).is_file() for line in printed.splitlines())
+    assert notes.endswith("ranked by vectors\n")
+    code, printed, notes = run(made, "green", "--words", "wall", "--fitting", "--paths")
+    assert (code, printed, notes) == (0, "", "nothing fits\n")
+
+
+def test_duplicates(run, made, tmp_path, capsys):
+    first = tmp_path / "photos/0/000-red-red.png"
+    (tmp_path / "photos/copy.png").write_bytes(first.read_bytes())
+    index(tmp_path / "photos", made, tmp_path / "tiny")
+    capsys.readouterr()
+    groups = json.loads(run(made, "--duplicates", "--json")[1])
+    assert [
+        {str(first), str(tmp_path / "photos/copy.png")} <= {row["path"] for row in group} for group in groups
+    ].count(True)
+    code, printed, notes = run(made, "--duplicates", "--paths")
+    assert code == 0
+    blocks = [block.splitlines() for block in printed.strip().split("\n\n")]
+    assert [sorted(block) for block in blocks] == [sorted(row["path"] for row in group) for group in groups]
+    assert notes.endswith(f"{len(groups)} groups of {sum(map(len, groups))} photos\n")
+
+
+def test_thumbnails_are_opened(run, made, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert run(made, "red", "--open", "-k", 2)[0] == 0
+    file = Path(opened[0].removeprefix("file://"))
+    with Image.open(file) as sheet:
+        assert sheet.size == (2 * 232 + 8, 252 + 8)
+    file.unlink()
+
+
 def test_contact_sheet_and_page(run, made, tmp_path):
     (tmp_path / "photos/0/003-yellow-red.png").unlink()
     sheet, page = tmp_path / "sheet.png", tmp_path / "page.html"
@@ -105,12 +155,16 @@ def test_bad_input_is_one_line(run, made, tmp_path):
     for words, message in (
         ((), "arguments are required: INDEX"),
         ((made,), "expected a text or --image FILE, got none"),
-        ((made, "red", "--image", tmp_path / "no.jpg"), "expected a text or --image FILE"),
+        ((made, "red", "--image", tmp_path / "no.jpg"), "expected an image, got 10 bytes of something else"),
+        ((made, "red", "--image", tmp_path / "no.jpg", "--captions"), "expected --image FILE beside it"),
+        ((made, "red", "--sort", "name"), "`sort`: expected one of 'score', 'date'"),
+        ((made, "+ -"), "`text`: expected words between the operators + and -"),
+        ((made, "red", "--duplicates", "-k", "3"), "only --paths, --json or --model beside it, got text, k"),
         ((made, ""), "`text`: expected some words"),
         ((made, "x" * 100_000), "`text`: expected at most 2000 characters, got 100000"),
         ((made, "red", "-k", "0"), "`k`: expected a whole number not below 1"),
         ((made, "red", "--captions"), "expected --image FILE beside it"),
-        ((made, "--image", tmp_path / "no.jpg", "--captions", "--html", "x"), "no --contact and no --html"),
+        ((made, "--image", tmp_path / "no.jpg", "--captions", "--html", "x"), "no --contact, --html or --open"),
         ((made, "--image", tmp_path / "no.jpg"), "expected an image, got 10 bytes of something else"),
         ((made, "--image", tmp_path / "none.jpg"), "No such file"),
         ((made, "red", "--after", "soon"), "`after`: expected a date"),

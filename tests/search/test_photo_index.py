@@ -28,6 +28,33 @@ def test_search_by_text_path_and_image(photo_index, source):
     assert {hit.name[0] for hit in photo_index.search("red", filters=parse_filter(under="1/"))} == {"1"}
 
 
+def test_combined_queries_similar_and_duplicates(photo_index, source):
+    image = source / "1/004-black-red.png"
+    service = photo_index.service
+    expected = list(service.search("white - red", image=image.read_bytes(), sort="date").hits)
+    assert photo_index.search("white - red", image=image, sort="date") == expected
+    number = service.number_of("1/004-black-red.png")
+    assert photo_index.similar("1/004-black-red.png", k=3) == list(service.more_like(number, 3).hits)
+    (source / "copy.png").write_bytes(image.read_bytes())
+    photo_index.update()
+    assert {"1/004-black-red.png", "copy.png"} in [
+        {one.name for one in group} for group in photo_index.duplicates(0.9999)
+    ]
+    with pytest.raises(ValueError, match="`photo`: expected the name of a photo in the index"):
+        photo_index.similar("no.png")
+    with pytest.raises(ValueError, match="`image`: expected a text beside it"):
+        photo_index.search(image, image=image)
+
+
+def test_several_folders(source, out, tiny, tmp_path):
+    other = photo(tmp_path / "other/new.png", ["white"]).parent
+    with PhotoIndex.build([source, other], out, model=str(tiny), exclude=["2"]) as index:
+        assert len(index) == 9
+        photo(other / "second.png", ["white"])
+        assert index.update().added == 1
+        assert index.search("white", k=1)[0].path.startswith(str(other))
+
+
 def test_update_is_seen_by_the_next_search(photo_index, source):
     photo(source / "0/new.png", ["white"])
     (source / "0/000-red-red.png").unlink()

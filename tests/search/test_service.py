@@ -11,7 +11,7 @@ from PIL import Image
 
 from bcls.data.images import decode
 from bcls.search.batcher import OverloadedError
-from bcls.search.engine import SearchFilter, parse_filter
+from bcls.search.engine import SearchFilter, parse_filter, parse_query
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 from tests.search.factories import index, photo, tiny_model
@@ -58,6 +58,110 @@ def test_invalid_texts(service, text):
 @pytest.mark.parametrize("text", ["красный", "🐕", "\ud800 red", "?", "x" * 2000])
 def test_unusual_texts_are_searched(service, text):
     assert len(service.search(text, k=2).hits) == 2
+
+
+@pytest.mark.parametrize("text", ["ｒｅｄ", "ＲＥＤ　", "ʳᵉᵈ"])
+def test_full_width_letters(service, text):
+    assert service.search(text, k=1).hits[0].name == "0/000-red-red.png"
+    assert parse_filter(words="ａｂｏｖｅ") == parse_filter(words="above")
+
+
+def test_query_arithmetic(service):
+    vectors = {color: service.model.encode_texts([color]).numpy()[0] for color in ("red", "green", "blue")}
+    photos = service.index.photos
+    everything = photos.vectors(photos.numbers().tolist())
+    for text, weights in (
+        ("red + green", {"red": 1, "green": 1}),
+        ("red - green", {"red": 1, "green": -1}),
+        ("- green", {"green": -1}),
+        ("＋ red － 0.25 green + 2.0 blue", {"red": 1, "green": -0.25, "blue": 2}),
+    ):
+        wanted = sum(weight * vectors[color] for color, weight in weights.items())
+        expected = np.sort(everything @ (wanted / np.linalg.norm(wanted)))[::-1]
+        similarities = [hit.similarity for hit in service.search(text, k=12).hits]
+        np.testing.assert_allclose(similarities, expected, atol=1e-5)
+    assert service.search("yellow + red - blue", k=1).hits[0].name == "0/003-yellow-red.png"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("+", "words between the operators"),
+        ("- + －", "words between the operators"),
+        ("dog +", "words between the operators"),
+        ("dog + 0.5", "words between the operators"),
+        ("dog - dog", "terms that do not cancel each other"),
+        ("a " + "+ b " * 8, "at most 8 terms, got 9"),
+    ],
+)
+def test_invalid_arithmetic(service, text, message):
+    with pytest.raises(ValueError, match=f"`text`: expected {message}"):
+        service.search(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("a black-and-white T-shirt", [(1, "a black-and-white T-shirt")]),
+        ("C++ -beach +sand", [(1, "C++ -beach +sand")]),
+        ("2 dogs + .5 sandy beach", [(1, "2 dogs"), (0.5, "sandy beach")]),
+        ("0.5 liters", [(1, "0.5 liters")]),
+        ("dog - 1.50 man-made lake", [(1, "dog"), (-1.5, "man-made lake")]),
+        ("- person + dog", [(-1, "person"), (1, "dog")]),
+    ],
+)
+def test_grammar_of_queries(text, terms):
+    assert parse_query(text) == terms
+
+
+def test_text_combined_with_an_image(service, tmp_path):
+    image = tmp_path / "photos/1/004-black-red.png"
+    text, picture = service.model.encode_texts(["white"]).numpy()[0], service.model.encode_images([image]).numpy()[0]
+    photos = service.index.photos
+    wanted = (text + picture) / np.linalg.norm(text + picture)
+    expected = np.sort(photos.vectors(photos.numbers().tolist()) @ wanted)[::-1]
+    for given in (image.read_bytes(), Image.open(image)):
+        hits = service.search("white", k=12, image=given).hits
+        np.testing.assert_allclose([hit.similarity for hit in hits], expected, atol=1e-5)
+
+
+def test_results_that_fit_sorted_by_date(service, built, tmp_path, tiny):
+    for number, path in enumerate(sorted((tmp_path / "photos").rglob("*.png"))):
+        os.utime(path, (1000 + number * 7 % 12, 1000 + number * 7 % 12))
+    index(tmp_path / "photos", built, tiny)
+    everything = service.search("red", k=12)
+    fitting = [hit for hit in everything.hits if hit.fits]
+    assert 1 < len(fitting) < 12
+    by_date = service.search("red", k=12, sort="date")
+    assert by_date.hits == tuple(sorted(fitting, key=lambda hit: -hit.date))
+    assert by_date.hits != tuple(fitting)
+    assert service.search("red", k=1, sort="date").hits == by_date.hits[:1]  # the newest of all that fit
+    none = service.search("green", 3, parse_filter(words="wall"), sort="date")
+    assert (len(none.hits), none.fits) == (1, False)
+    number = service.number_of("0/000-red-red.png")
+    for result in (service.more_like(number, sort="date"), service.search_image(Image.new("RGB", (8, 8)), sort="date")):
+        assert [hit.date for hit in result.hits] == sorted((hit.date for hit in result.hits), reverse=True)
+    with pytest.raises(ValueError, match="`sort`: expected one of 'score', 'date'"):
+        service.search("red", sort="name")
+
+
+def test_near_duplicates(service, built, tmp_path, tiny):
+    assert service.duplicates(0.999999) == []
+    source = tmp_path / "photos"
+    for name in ("copy.png", "2/copy.png"):
+        (source / name).write_bytes((source / "0/000-red-red.png").read_bytes())
+    Image.open(source / "1/004-black-red.png").resize((16, 16)).save(source / "small.jpg", quality=90)
+    for number, name in enumerate(("copy.png", "2/copy.png", "0/000-red-red.png", "small.jpg", "1/004-black-red.png")):
+        os.utime(source / name, (1000 + number, 1000 + number))
+    index(source, built, tiny)
+    groups = [[photo.name for photo in group] for group in service.duplicates(0.995)]
+    assert groups[0] == ["copy.png", "2/copy.png", "0/000-red-red.png"]
+    assert ["small.jpg", "1/004-black-red.png"] in groups
+    (everything,) = service.duplicates(1e-6)[:1]
+    assert len(everything) > 3
+    for threshold in (0, 1.5):
+        with pytest.raises(ValueError, match="`threshold`: expected"):
+            service.duplicates(threshold)
 
 
 def test_image_to_photos(service, tmp_path):
@@ -231,6 +335,10 @@ def test_cross_attention_reranks(tmp_path, built, monkeypatch):
         scores = service.model.similarity(paths, ["red green"])[:, 0].tolist()
         expected = sorted(scores, reverse=True)[:4]
         np.testing.assert_allclose([hit.similarity for hit in answer.hits], expected, atol=1e-5)
+        assert service.search("red + green", k=4).reranked == 0  # terms are combined as vectors
+        by_date = service.search("red green", k=4, sort="date")
+        assert by_date.reranked == 12
+        assert [hit.date for hit in by_date.hits] == sorted((hit.date for hit in by_date.hits), reverse=True)
         captions = service.captions_for(service.number_of("0/000-red-red.png"), k=2)
         assert captions.reranked == 3
         (tmp_path / "photos/0/000-red-red.png").unlink()

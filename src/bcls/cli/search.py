@@ -1,19 +1,23 @@
 """``bcls search``: search an index by text or by image."""
 
 import json
+import sys
+import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from bcls._core.errors import fail, visible
 from bcls.cli.arguments import parse
 
 if TYPE_CHECKING:
-    from bcls.search.service import SearchResult, Service
+    from bcls.search.service import PhotoInfo, SearchResult, Service
 
 ABOUT = (
-    'Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, or by --image. Scores are between 0 '
+    'Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both. A text may '
+    'have operators between spaces, and weights with a decimal point: "dog + 0.5 beach - person". Scores are between 0 '
     "and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed."
 )
 #: Seconds for a query. A single query may take as long as a slow machine needs.
@@ -28,13 +32,17 @@ class SearchSettings:
         index: Folder of the index.
         text: What to search for.
         k: Number of results.
-        image: Image file to search with, instead of a text.
+        image: Image file to search with, instead of a text or combined with it.
         captions: With --image: find captions of the index that describe the image.
         after: Only photos from this date on, such as 2024, 2024-05 or 2024-05-17 (UTC).
         before: Only photos before this date.
         under: Only photos whose path below the indexed folder starts with this.
         words: Only photos whose captions contain all these words.
         fitting: Show only results that fit.
+        sort: Order: score, or date for the newest of those that fit.
+        duplicates: List groups of nearly identical photos instead.
+        paths: Print paths only, one per line, for other programs.
+        open: Show thumbnails in the default image viewer.
         rerank: Number of results that a cross-attention model ranks again.
         contact: Write a sheet of thumbnails to this file, such as sheet.png.
         html: Write a page with thumbnails to this file.
@@ -52,6 +60,10 @@ class SearchSettings:
     under: str = ""
     words: str = ""
     fitting: bool = False
+    sort: str = "score"
+    duplicates: bool = False
+    paths: bool = False
+    open: bool = False
     rerank: int = 50
     contact: str | None = None
     html: str | None = None
@@ -71,31 +83,58 @@ def main(arguments: Sequence[str]) -> int:
     limits = parse_filter(settings.after, settings.before, settings.under, settings.words)
     service_settings = ServiceSettings(rerank=settings.rerank, timeout=_TIMEOUT)
     with Service(settings.index, settings.model, service_settings) as service:
+        if settings.duplicates:
+            _show_groups(service.duplicates(), settings)
+            return 0
         result: SearchResult[Any]
+        image = None if settings.image is None else _read(settings.image)
         if text is not None:
-            result = service.search(text, settings.k, limits)
+            result = service.search(text, settings.k, limits, image=image, sort=settings.sort)
         elif settings.captions:
-            result = service.captions_for_image(_read(settings.image), settings.k, limits)
+            result = service.captions_for_image(image or b"", settings.k, limits)
         else:
-            result = service.search_image(_read(settings.image), settings.k, limits)
-        _show(service, text or str(settings.image), settings, result)
+            result = service.search_image(image or b"", settings.k, limits, sort=settings.sort)
+        title = " ".join(one for one in (text, settings.image) if one is not None)
+        _show(service, title, settings, result)
     return 0
 
 
 def _check(text: str | None, settings: SearchSettings) -> None:
-    if (text is None) == (settings.image is None):
-        got = "none" if text is None else f"{text!r} and --image {settings.image}"
-        fail("bcls search", "a text or --image FILE", got, 'for example `bcls search index "a dog on the beach"`')
-    if settings.captions and settings.image is None:
+    if settings.duplicates:
+        known = {"index", "duplicates", "paths", "json", "model"}
+        other = [
+            one.name for one in fields(settings) if one.name not in known and getattr(settings, one.name) != one.default
+        ]
+        if other:
+            fail("--duplicates", "only --paths, --json or --model beside it", ", ".join(other), "leave them out")
+    elif text is None and settings.image is None:
+        hint = 'for example `bcls search index "a dog on the beach"`'
+        fail("bcls search", "a text or --image FILE", "none", hint)
+    if settings.captions and (settings.image is None or text is not None):
         fail("--captions", "--image FILE beside it", "a text", "captions are found for an image")
-    if settings.captions and (settings.contact or settings.html):
-        fail("--captions", "no --contact and no --html", "one of them", "captions are printed as text")
+    if settings.captions and (settings.contact or settings.html or settings.open):
+        fail("--captions", "no --contact, --html or --open", "one of them", "captions are printed as text")
 
 
-def _read(path: str | None) -> bytes:
+def _show_groups(groups: "Sequence[Sequence[PhotoInfo]]", settings: SearchSettings) -> None:
+    if settings.json:
+        print(json.dumps([[photo.as_json() for photo in group] for group in groups], ensure_ascii=False))
+        return
+    for group in groups:
+        print("".join(f"{_line(photo.path, settings)}\n" for photo in group))
+    count = sum(map(len, groups))
+    print(f"{len(groups)} groups of {count} photos", file=sys.stderr if settings.paths else sys.stdout)
+
+
+def _line(path: str, settings: SearchSettings) -> str:
+    """A path on one line; names may contain control characters of a terminal, which other programs get unchanged."""
+    return path if settings.paths and not sys.stdout.isatty() and "\n" not in path else visible(path)
+
+
+def _read(path: str) -> bytes:
     from bcls.data.image_files import check_size
 
-    file = Path(str(path))
+    file = Path(path)
     check_size("--image", file.name, file.stat().st_size)
     return file.read_bytes()
 
@@ -108,12 +147,21 @@ def _show(service: "Service", title: str, settings: SearchSettings, result: "Sea
     hits = [hit for hit in result.hits if hit.fits or not settings.fitting]
     note = _note(result, shown=len(hits))
     photos = [hit for hit in hits if isinstance(hit, Hit)]
+    if settings.open and photos:
+        # Kept: the viewer reads it after this process has ended.
+        with NamedTemporaryFile(prefix="bcls-", suffix=".png", delete=False) as file:
+            file.write(contact_sheet(service, photos))
+        webbrowser.open(Path(file.name).as_uri())
     if settings.contact is not None:
         write_whole(Path(settings.contact), contact_sheet(service, photos))
     if settings.html is not None:
         write_whole(Path(settings.html), page(service, title, photos, note))
     if settings.json:
         print(json.dumps([hit.as_json() for hit in hits], ensure_ascii=False))
+        return
+    if settings.paths:
+        print("".join(f"{_line(hit.path, settings)}\n" for hit in hits), end="")
+        print(note, file=sys.stderr)
         return
     for hit in hits:
         text = f"{hit.path}" if isinstance(hit, Hit) else f"{hit.text}  ({hit.path})"

@@ -12,6 +12,7 @@ from bcls.search.engine import (
     SearchFilter,
     VectorRow,
     parse_filter,
+    parse_query,
 )
 from bcls.search.index import Index, IndexManifest, open_engine, open_index, read_index_manifest
 from bcls.search.photo_index import PhotoIndex
@@ -45,5 +46,6 @@ __all__ = [
     "open_engine",
     "open_index",
     "parse_filter",
+    "parse_query",
     "read_index_manifest",
 ]

@@ -1,6 +1,7 @@
-"""Search filters and the interface of vector engines."""
+"""Search filters, query terms, and the interface of vector engines."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ Vectors = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 #: Names of the engines.
 ENGINES = ("faiss", "milvus")
+#: Terms of a query with operators.
+MAX_TERMS = 8
+#: Neighbors of a photo that are compared, and photos per search, to find near-duplicates.
+_NEIGHBORS, _BLOCK = 16, 256
 _DATE_FORMATS = ("%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 
 
@@ -73,14 +78,58 @@ def parse_filter(after: str = "", before: str = "", under: str = "", words: str 
     return SearchFilter(start, end, under, found)
 
 
+def parse_query(query: str) -> list[tuple[float, str]]:
+    """Terms of a query with their weights.
+
+    The operators ``+`` and ``-`` stand between spaces, or at the beginning; a hyphen inside a word is none. In a query
+    with an operator, a term may begin with a weight: a number with a decimal point. A query without operators is one
+    term.
+
+    Args:
+        query: The query on one line.
+
+    Returns:
+        Weights, negative after ``-``, and texts.
+
+    Raises:
+        ValueError: A term has no words, or there are more than 8 terms.
+
+    Example:
+        >>> parse_query("dog + 0.5 beach - person")
+        [(1.0, 'dog'), (0.5, 'beach'), (-1.0, 'person')]
+        >>> parse_query("a black-and-white photo of 2.5 people")
+        [(1.0, 'a black-and-white photo of 2.5 people')]
+    """
+    if not {"+", "-"}.intersection(query.split()):
+        return [(1.0, query)]
+    terms: list[tuple[str, list[str]]] = []
+    for word in query.split():
+        if word in {"+", "-"}:
+            terms.append((word, []))
+        elif terms:
+            terms[-1][1].append(word)
+        else:
+            terms.append(("+", [word]))
+    if len(terms) > MAX_TERMS:
+        fail("text", f"at most {MAX_TERMS} terms", len(terms), "use fewer operators")
+    found = []
+    for sign, words in terms:
+        weight = words.pop(0) if words and re.fullmatch(r"\d{0,3}\.\d{1,6}", words[0]) else "1"
+        if not words:
+            fail("text", "words between the operators + and -", repr(query[:50]), "for example: dog + beach - person")
+        found.append((float(sign + weight), " ".join(words)))
+    return found
+
+
 def words_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """Distinct words of some texts: runs of letters and digits, casefolded and sorted.
+    """Distinct words of some texts: runs of letters and digits, casefolded and sorted; full-width letters become plain.
 
     Example:
         >>> words_of(["A dog!", "the DOG's ball"])
         ('a', 'ball', 'dog', 's', 'the')
     """
-    return tuple(sorted({word[:200] for text in texts for word in re.findall(r"\w+", text.casefold())}))
+    plain = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
+    return tuple(sorted({word[:200] for text in plain for word in re.findall(r"\w+", text)}))
 
 
 def _seconds(argument: str, text: str) -> float | None:
@@ -147,6 +196,27 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Close files and connections."""
+
+
+def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
+    """Numbers of photos, in groups that similarities of at least ``threshold`` connect, the largest group first."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    numbers = photos.numbers()
+    pairs = []
+    for start in range(0, len(numbers), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(numbers)))
+        found = photos.search(photos.vectors(numbers[rows].tolist()), _NEIGHBORS)
+        row, column = np.nonzero((found.scores >= threshold) & (found.numbers >= 0))
+        pairs.append((rows[row], np.searchsorted(numbers, found.numbers[row, column])))
+    first, second = (np.concatenate(one) for one in zip(*pairs, strict=True)) if pairs else (numbers, numbers)
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(len(numbers), len(numbers)))
+    labels = connected_components(graph, directed=False)[1]
+    groups: dict[int, list[int]] = {}
+    for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
+        groups.setdefault(label, []).append(number)
+    return sorted((group for group in groups.values() if len(group) > 1), key=len, reverse=True)
 
 
 def check_queries(queries: Vectors, k: int, dimension: int) -> Vectors:

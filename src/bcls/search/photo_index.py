@@ -10,7 +10,7 @@ from bcls.data.image_files import check_size
 from bcls.search.build import IndexReport, IndexSettings, build_index
 from bcls.search.engine import SearchFilter
 from bcls.search.index import ModelInput
-from bcls.search.service import Hit, Service, ServiceSettings
+from bcls.search.service import DUPLICATE, Hit, PhotoInfo, Service, ServiceSettings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,7 +28,7 @@ class PhotoIndex:
 
     Attributes:
         folder: Folder of the index.
-        service: The query service, for captions, similar photos and thumbnails.
+        service: The query service, for captions and thumbnails.
 
     Raises:
         ValueError: The folder is not a complete index, or was built with another model.
@@ -37,7 +37,9 @@ class PhotoIndex:
         >>> index = PhotoIndex.build("photos", "index")  # doctest: +SKIP
         >>> for hit in index.search("a dog on the beach", k=5):  # doctest: +SKIP
         ...     print(hit.path, hit.score)
-        >>> index.search(Path("sketch.png"))  # doctest: +SKIP
+        >>> index.search("dog + beach - person", sort="date")  # doctest: +SKIP
+        >>> index.search("at night", image=Path("beach.jpg"))  # doctest: +SKIP
+        >>> index.similar("2023/a.jpg"), index.duplicates()  # doctest: +SKIP
         >>> index.update().added  # doctest: +SKIP
     """
 
@@ -83,27 +85,61 @@ class PhotoIndex:
         settings = _settings(self.folder, manifest.model, {"features": manifest.features, **options})
         return build_index(manifest.photos, settings, model=self.service.model)
 
-    def search(self, query: "str | Path | Image.Image", k: int = 10, filters: SearchFilter | None = None) -> list[Hit]:
+    def search(
+        self,
+        query: "str | Path | Image.Image",
+        k: int = 10,
+        filters: SearchFilter | None = None,
+        *,
+        image: "Path | Image.Image | None" = None,
+        sort: str = "score",
+    ) -> list[Hit]:
         """Find photos.
 
         Args:
-            query: A text, the path of an image file (a ``Path``), or a PIL image.
+            query: A text, the path of an image file (a ``Path``), or a PIL image. A text may have operators and
+                weights, such as ``"dog + 0.5 beach - person"``; see :func:`bcls.search.parse_query`.
             k: Number of results.
             filters: Conditions on the results; see :func:`bcls.search.parse_filter`.
+            image: An image that is combined with a text.
+            sort: ``"score"``, best first, or ``"date"``: the newest of those that fit.
 
         Returns:
-            The photos, best first. ``hit.fits`` states whether one is relevant.
+            The photos. ``hit.fits`` states whether one is relevant.
 
         Raises:
             ValueError: The query is empty, too long or not an image, or ``k`` is not between 1 and 1000.
             FileNotFoundError: The image file does not exist.
         """
         if isinstance(query, str):
-            return list(self.service.search(query, k, filters).hits)
-        if isinstance(query, Path):
-            check_size("query", query.name, query.stat().st_size)
-        image = query.read_bytes() if isinstance(query, Path) else query
-        return list(self.service.search_image(image, k, filters).hits)
+            added = None if image is None else _image(image)
+            return list(self.service.search(query, k, filters, image=added, sort=sort).hits)
+        if image is not None:
+            fail("image", "a text beside it", "two images", "search with one image")
+        return list(self.service.search_image(_image(query), k, filters, sort=sort).hits)
+
+    def similar(
+        self, photo: str, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
+    ) -> list[Hit]:
+        """Find photos that are similar to one of the index, without that one.
+
+        Args:
+            photo: Name of the photo below the indexed folder, as in ``hit.name``.
+            k: Number of results.
+            filters: Conditions on the results.
+            sort: As in :meth:`search`.
+
+        Raises:
+            ValueError: The index has no such photo.
+        """
+        number = self.service.number_of(photo)
+        if number is None:
+            fail("photo", "the name of a photo in the index", repr(photo), "names are relative to the indexed folder")
+        return list(self.service.more_like(number, k, filters, sort=sort).hits)
+
+    def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:
+        """Find groups of photos that are nearly the same; see :meth:`bcls.search.Service.duplicates`."""
+        return self.service.duplicates(threshold)
 
     def __len__(self) -> int:
         """Number of photos."""
@@ -118,6 +154,13 @@ class PhotoIndex:
     def close(self) -> None:
         """Stop the service and close the files."""
         self.service.close()
+
+
+def _image(image: "Path | Image.Image") -> "bytes | Image.Image":
+    if not isinstance(image, Path):
+        return image
+    check_size("query", image.name, image.stat().st_size)
+    return image.read_bytes()
 
 
 def _settings(out: str | Path, model: str | None, options: dict[str, Any]) -> IndexSettings:

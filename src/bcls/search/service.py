@@ -2,6 +2,7 @@
 
 import math
 import threading
+import unicodedata
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import check_whole, fail
+from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.data.images import decode
 from bcls.search.batcher import Batcher, limit_work
 from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
-from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors
+from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 ImageInput: TypeAlias = "bytes | Image.Image"
 #: Limits of a query: characters, and number of results.
 MAX_TEXT, MAX_RESULTS = 2000, 1000
+#: Orders of results.
+SORTS = ("score", "date")
+#: Photos with at least this similarity are near-duplicates.
+DUPLICATE = 0.95
+#: A shorter sum of unit vectors is rounding.
+_SHORTEST = 1e-4
 #: Texts per pass through the model, and image queries or rerankings that run at the same time.
 _TOGETHER, _HEAVY = 32, 2
 
@@ -182,6 +189,7 @@ class Service:
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
+        self._groups: tuple[object, list[list[int]]] | None = None
         encoder = self.model.for_queries()
         self._batcher = Batcher(
             lambda texts: text_vectors(encoder, texts),
@@ -226,51 +234,92 @@ class Service:
             self._index = fresh
             return fresh
 
-    def search(self, text: str, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
-        """Find photos that match a text.
+    def search(
+        self,
+        text: str,
+        k: int = 10,
+        filters: SearchFilter | None = None,
+        *,
+        image: "ImageInput | None" = None,
+        sort: str = "score",
+    ) -> SearchResult[Hit]:
+        """Find photos that match a text, several texts, or a text and an image.
 
         Args:
-            text: Description of the photos.
+            text: Description of the photos, or terms with operators; see :func:`parse_query`.
             k: Number of results.
             filters: Conditions on the results.
+            image: An image whose vector is added to that of the text.
+            sort: ``"score"``, best first, or ``"date"``: the newest of those that fit.
 
         Raises:
-            ValueError: The text is empty or too long, or ``k`` is not between 1 and 1000.
+            ValueError: The text is empty or too long or has operators only, or ``k`` is not between 1 and 1000.
             OverloadedError: There are too many queries.
         """
-        query, k = _check_text(text), _check_k(k)
+        terms, k = parse_query(_check_text(text)), _check_k(k)
         index = self.index
-        vector = self._text_vector(query)[None]
-        if not (index.manifest.cross and self.settings.rerank and index.source is not None):
-            return SearchResult(_nearest_photos(index, vector, k, filters, "text"))
-        hits = _nearest_photos(index, vector, max(k, self.settings.rerank), filters, "text")
+        vectors = [weight * self._text_vector(term) for weight, term in terms]
+        if image is not None:
+            vectors.append(self._encode_image(index, image)[0][0])
+        vector = _unit_sum(vectors)
+        rerank = self.settings.rerank if index.manifest.cross and terms == [(1.0, terms[0][1])] and image is None else 0
+        if not rerank or index.source is None:
+            return _nearest_sorted(index, vector, k, filters, "text" if image is None else "photo", sort)
+        hits = _nearest_photos(index, vector, max(k, rerank), filters, "text")
         names, limit = [hit.name for hit in hits], index.manifest.max_pixels
         with self._heavy_work():
-            scores = pair_scores(self.model, index.source, names, query, max_pixels=limit)
-        return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
+            scores = pair_scores(self.model, index.source, names, terms[0][1], max_pixels=limit)
+        return SearchResult(_sorted(_ranked(index, hits, scores, "text"), sort)[:k], reranked=len(hits))
 
-    def search_image(self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
+    def search_image(
+        self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
+    ) -> SearchResult[Hit]:
         """Find photos that are similar to an image.
 
         Args:
             image: An image, or the bytes of its file.
             k: Number of results.
             filters: Conditions on the results.
+            sort: As in :meth:`search`.
 
         Raises:
             ValueError: It is not an image or too large, or the index was built from features.
         """
         k = _check_k(k)
         index = self.index
-        return SearchResult(_nearest_photos(index, self._encode_image(index, image)[0], k, filters, "photo"))
+        return _nearest_sorted(index, self._encode_image(index, image)[0], k, filters, "photo", sort)
 
-    def more_like(self, number: int, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
+    def more_like(
+        self, number: int, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
+    ) -> SearchResult[Hit]:
         """Find photos that are similar to one of the index, without that one."""
         k = _check_k(k)
         index = self.index
         vector = index.photos.vectors([_photo(index, number).number])
-        hits = _nearest_photos(index, vector, k + 1, filters, "photo")
-        return SearchResult(tuple(hit for hit in hits if hit.number != number)[:k])
+        return _nearest_sorted(index, vector, k, filters, "photo", sort, without=number)
+
+    def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:
+        """Find groups of photos that are nearly the same, such as copies in other sizes or formats.
+
+        A photo belongs to a group if its similarity with another photo of the group is at least ``threshold``. The
+        groups are computed once for each state of the index.
+
+        Args:
+            threshold: Smallest similarity, above 0 and at most 1.
+
+        Returns:
+            Groups of two or more photos, the largest first; in a group the oldest photo first.
+        """
+        if check_number("threshold", threshold, f"{DUPLICATE} is usual", above=0) > 1:
+            fail("threshold", "at most 1", threshold, f"{DUPLICATE} is usual")
+        index = self.index
+        key = index.stamp, float(threshold)
+        if self._groups is None or self._groups[0] != key:
+            self._groups = key, near_duplicates(index.photos, float(threshold))
+        numbers = self._groups[1]
+        known = index.catalog.photos([number for group in numbers for number in group])
+        found = (sorted((known[one] for one in group if one in known), key=lambda one: one.date) for group in numbers)
+        return [tuple(_describe(index, photos)) for photos in found if len(photos) > 1]
 
     def captions_for_image(
         self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None
@@ -391,15 +440,25 @@ class Service:
 
 
 def _check_text(text: str) -> str:
-    """Check a query; returns it on one line."""
+    """Check a query; returns it on one line, with full-width letters as plain ones."""
     if not isinstance(text, str):
         fail("text", "a string", type(text).__name__, "describe the photo")
-    query = " ".join(text.replace("\0", " ").encode(errors="replace").decode().split())
+    plain = unicodedata.normalize("NFKC", text.replace("\0", " ").encode(errors="replace").decode())
+    query = " ".join(plain.split())
     if not query:
         fail("text", "some words", repr(text[:20]), "describe the photo")
     if len(query) > MAX_TEXT:
         fail("text", f"at most {MAX_TEXT} characters", f"{len(query)}", "describe one photo in a sentence or two")
     return query
+
+
+def _unit_sum(vectors: Sequence[Vectors]) -> Vectors:
+    """Sum of vectors as a ``(1, D)`` unit vector."""
+    total = np.sum(vectors, axis=0)
+    length = float(np.linalg.norm(total))
+    if length < _SHORTEST:
+        fail("text", "terms that do not cancel each other", "a sum of zero", "subtract something else")
+    return np.asarray(total[None] / length, dtype=np.float32)
 
 
 def _check_k(k: int) -> int:
@@ -445,6 +504,28 @@ def _nearest_photos(index: Index, vector: Vectors, k: int, filters: SearchFilter
     photos = _describe(index, [known[number] for number in similarities if number in known])
     hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
     return _ranked(index, hits, [hit.similarity for hit in hits], kind)
+
+
+def _nearest_sorted(
+    index: Index,
+    vector: Vectors,
+    k: int,
+    filters: SearchFilter | None,
+    kind: str,
+    sort: str,
+    without: int | None = None,
+) -> SearchResult[Hit]:
+    """The ``k`` best photos, or the newest ones that fit, for a kind of query."""
+    depth = MAX_RESULTS if check_choice("sort", sort, SORTS) == "date" else k
+    hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind)
+    return SearchResult(_sorted(tuple(hit for hit in hits if hit.number != without), sort)[:k])
+
+
+def _sorted(hits: tuple[Hit, ...], sort: str) -> tuple[Hit, ...]:
+    """With ``sort="date"``, the hits that fit, newest first; unchanged if none fits."""
+    if check_choice("sort", sort, SORTS) == "score" or not any(hit.fits for hit in hits):
+        return hits
+    return tuple(sorted((hit for hit in hits if hit.fits), key=lambda hit: -hit.date))
 
 
 def _nearest_captions(index: Index, vector: Vectors, k: int, filters: SearchFilter | None) -> tuple[CaptionHit, ...]:
