@@ -57,6 +57,26 @@ def test_image_search(client, folders):
     assert found[0]["text"] in {"a red wall", "all red <script>alert(1)</script>"}
 
 
+def test_image_and_text(client, folders):
+    content = (folders / "photos/1/004-black-red.png").read_bytes()
+
+    def names(q):
+        return [
+            row["name"]
+            for row in client.post("/api/search", params={"q": q}, files={"image": content}).json()["results"]
+        ]
+
+    assert names(" ") == names("")
+    assert names("white")[0] != names("")[0]
+    assert names("white") != [row["name"] for row in client.get("/api/search?q=white").json()["results"]]
+
+
+def test_query_arithmetic(client):
+    first = client.get("/api/search", params={"q": "red + green"}).json()["results"][0]["name"]
+    assert first == "0/003-yellow-red.png"  # the sum of the two colors
+    assert "operator" in problem(client.get("/api/search", params={"q": "+ -"}), 422)
+
+
 def test_photos(client, folders):
     number = client.get("/api/search?q=red&k=1").json()["results"][0]["number"]
     facts = client.get(f"/api/photos/{number}").json()

@@ -257,7 +257,30 @@ def test_copy_without_a_clipboard(page, folders):
     assert page.evaluate("window.copied") == str(folders / "photos" / names(page)[0])
 
 
-STATES = ["/", "/?q=red&fits=0", "/?q=green&words=wall", "/?like=1", "/photo/1", "/compare?q=a+red+wall", "/runs"]
+def test_duplicates(browser, folders, tmp_path):
+    source = photos(tmp_path / "photos", 3)
+    shutil.copy(source / "0/000-red-red.png", source / "copy.png")
+    index(source, tmp_path / "index", folders / "first")
+    with listening(Site(Service(tmp_path / "index"))) as address:
+        page = browser.new_page(base_url=address)
+        page.goto("/duplicates")
+        page.get_by_text("Select all but the first").click()
+        assert page.locator("#selection [role=status]").inner_text() == "1 selected"
+        checked = page.locator(".group li > input").evaluate_all("all => all.map(one => one.checked)")
+        assert checked == [False, True]
+        page.close()
+
+
+STATES = [
+    "/",
+    "/duplicates",
+    "/?q=red&fits=0",
+    "/?q=green&words=wall",
+    "/?like=1",
+    "/photo/1",
+    "/compare?q=a+red+wall",
+    "/runs",
+]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -329,6 +352,10 @@ def test_choose_an_image(page, folders):
     page.wait_for_function("() => document.querySelectorAll('#results a.tile').length === 4")
     assert {name[0] for name in names(page)} == {"0"}
     shot(page, "image-desktop")
+    # A text is combined with the image.
+    with page.expect_response(lambda answer: "q=white" in answer.url) as response:
+        page.locator("#q").fill("white")
+    assert response.value.request.method == "POST"
     with page.expect_response(lambda answer: "/results" in answer.url) as response:
         page.locator("#query-image button").click()
     assert response.value.request.method == "GET"

@@ -9,6 +9,7 @@ from html import escape
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from PIL import Image
 
 from bcls.search.service import Service
 from bcls.web import Site
@@ -165,6 +166,35 @@ def test_photos_like_one(client):
     assert shown(page) == [row["name"] for row in client.get("/api/photos/1/similar?k=30").json()["results"]]
     assert 'src="/api/photos/1/thumbnail"' in page
     assert client.get("/?like=999", headers=PAGE).status_code == 404
+
+
+def test_image_and_text(client, folders):
+    content = (folders / "photos/1/004-black-red.png").read_bytes()
+    both = shown(client.post("/results?q=white&fits=0", files={"image": content}, headers=PART).text)
+    assert both != shown(client.post("/results?fits=0", files={"image": content}, headers=PART).text)
+    assert both != shown(client.get("/results?q=white&fits=0", headers=PART).text)
+    number = client.get("/api/search?q=black&k=12&under=1/004").json()["results"][0]["number"]
+    assert shown(client.get(f"/?like={number}&q=white&fits=0", headers=PAGE).text) == both
+
+
+def test_duplicates(folders, tmp_path):
+    source = photos(tmp_path / "photos", 6)
+    for name in ("000-red-red", "003-yellow-red"):
+        with Image.open(source / f"0/{name}.png") as image:
+            image.resize((64, 64)).save(source / f"0/{name}-copy.png")
+        os.utime(source / f"0/{name}.png", (1e9, 1e9))
+    index(source, tmp_path / "index", folders / "first")
+    with client_of(Site(Service(tmp_path / "index"))) as client:
+        page = client.get("/duplicates", headers=PAGE).text
+        assert "2 groups" in page
+        groups = [shown(part) for part in page.split('<section class="group"')[1:]]
+        # In a group the oldest comes first.
+        names = ("0/000-red-red", "0/003-yellow-red")
+        assert sorted(groups) == [[f"{name}.png", f"{name}-copy.png"] for name in names]
+        assert "No duplicates" not in page
+        assert client.get("/duplicates?page=0", headers=PAGE).status_code == 422
+    with client_of(make_site(folders, compare=False)) as client:
+        assert "No duplicates" in client.get("/duplicates", headers=PAGE).text
 
 
 def test_download(client, folders, tmp_path):

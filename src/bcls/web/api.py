@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from bcls.data.images import FORMATS, decode, open_image
 from bcls.search.engine import SearchFilter, parse_filter
-from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
+from bcls.search.service import MAX_RESULTS, MAX_TEXT, Hit, ImageInput, SearchResult
 from bcls.web.responses import ProblemError, missing_file, problem_response
 from bcls.web.site import Site
 
@@ -162,10 +162,16 @@ def search(site: SiteOf, q: Text, filters: Filters, k: Results = 10) -> JSONResp
 
 
 @routes.post("/api/search", response_model=FoundPhotos, tags=["search"], responses=_UPLOAD)
-def search_image(site: SiteOf, image: Upload, filters: Filters, k: Results = 10) -> JSONResponse:
+def search_image(
+    site: SiteOf,
+    image: Upload,
+    filters: Filters,
+    q: Annotated[str, Query(description="A text that is combined with the image.")] = "",
+    k: Results = 10,
+) -> JSONResponse:
     """Find photos that are similar to an image, sent as the field "image" of a form (multipart/form-data)."""
     with uploaded(site, image) as decoded:
-        return _json(site.service.search_image(decoded, k, filters))
+        return _json(search_with_image(site, decoded, q, k, filters))
 
 
 @routes.post("/api/captions", response_model=FoundCaptions, tags=["search"], responses=_UPLOAD)
@@ -219,6 +225,13 @@ def file(request: Request, site: SiteOf, number: Number) -> Response:
         "Content-Disposition": f"{disposition}; filename*=utf-8''{quote(PurePosixPath(name).name, safe='')}",
     }
     return _image(request, content, headers)
+
+
+def search_with_image(site: Site, image: ImageInput, q: str, k: int, filters: SearchFilter) -> SearchResult[Hit]:
+    """Find photos for an image, or for an image and a text."""
+    if q.strip():
+        return site.service.search(q, k, filters, image=image)
+    return site.service.search_image(image, k, filters)
 
 
 @contextmanager

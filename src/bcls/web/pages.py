@@ -18,8 +18,8 @@ from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
-from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, uploaded
-from bcls.web.responses import ProblemError, compressed, is_fragment, render, static_files
+from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, search_with_image, uploaded
+from bcls.web.responses import ProblemError, compressed, is_fragment, missing_file, render, static_files
 from bcls.web.security import COOKIE, check_token
 from bcls.web.site import LOGIN_SECONDS, WRONG, Site
 
@@ -82,14 +82,14 @@ def results(request: Request, site: SiteOf, query: Parameters) -> Response:
 def results_for_image(request: Request, site: SiteOf, image: Upload, query: Parameters) -> Response:
     """Results for an image, and a text if there is one, as a page fragment."""
     with uploaded(site, image) as decoded:
-        found = site.service.search_image(decoded, _depth_of(site, query), query.filters)
+        found = search_with_image(site, decoded, query.q, _depth_of(site, query), query.filters)
     return render(request, "_results.html", {**_found(request, found, query), "more": None})
 
 
 @routes.get("/duplicates")
 def duplicates_page(request: Request, site: SiteOf, page: PageNumber = 1) -> Response:
     """Groups of photos that are nearly the same."""
-    groups = site.service.duplicates()  # type: ignore[attr-defined]
+    groups = site.service.duplicates()
     shown = groups[(page - 1) * _GROUPS : page * _GROUPS]
     values = {"groups": shown, "total": len(groups), **_pages(page, len(groups), _GROUPS, "/duplicates?page={}".format)}
     return render(request, "duplicates.html", values)
@@ -161,6 +161,10 @@ async def static_file(request: Request, name: str) -> Response:
 def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     """Variables of the template for the results of a query, or for photos by date."""
     service, k = site.service, _depth_of(site, query)
+    if query.like is not None and query.q.strip():
+        with missing_file(service.photo(query.like).name):
+            content = service.read_photo(query.like)
+        return _found(request, search_with_image(site, content, query.q, k, query.filters), query)
     if query.like is not None:
         return _found(request, service.more_like(query.like, k, query.filters), query)
     if query.q.strip():
