@@ -125,6 +125,9 @@ def test_an_index_of_another_version_or_model(run, made, tmp_path, monkeypatch):
     manifest.write_text(json.dumps({**content, "version": 99}))
     rebuild = "expected an index of version 2, got version 99; build it again: delete the folder, then run `bcls index"
     assert rebuild in run(made, "--port", 0)[2]
+    message = run(made, "--port", 0)[2]
+    assert "got version 99" in message
+    assert f"bcls index {tmp_path / 'photos'} --out {made}" in message
     manifest.write_text(json.dumps(content))
     another = tiny_model(monkeypatch, tmp_path / "another", seed=4)
     code, _, error = run(made, "--port", 0, "--model", another)

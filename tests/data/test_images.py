@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import ExifTags, Image
 
 from bcls.data.images import decode, decode_with_format, random_view
 from tests.data.factories import image_bytes
@@ -205,3 +205,16 @@ def test_the_seed_alone_decides():
     image = noise((50, 40))
     assert random_view(image, (2**64 - 1, 3), 0.5).tobytes() == random_view(image, (2**64 - 1, 3), 0.5).tobytes()
     assert len({random_view(image, (1, view), 0.5).tobytes() for view in range(10)}) == 10
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_reduced_jpeg(orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    buffer = io.BytesIO()
+    Image.linear_gradient("L").resize((1600, 1200)).convert("RGB").save(buffer, "JPEG", exif=exif)
+    whole = decode(buffer.getvalue(), "a.jpg")
+    small = decode(buffer.getvalue(), "a.jpg", side=300)
+    assert small.size == (whole.width // 4, whole.height // 4)
+    difference = np.asarray(small, float) - np.asarray(whole.resize(small.size, Image.Resampling.BOX), float)
+    assert np.abs(difference).max() < 4

@@ -7,7 +7,7 @@ import pytest
 
 from bcls.search.build import IndexSettings, build_index
 from bcls.training.train import train
-from bcls.web.security import LOGIN_SECONDS, create_login, is_login
+from bcls.web.site import LOGIN_SECONDS, Logins
 from tests.faults.records import tried
 from tests.search.factories import photo, photos, tiny_model
 from tests.training.factories import TinyModel, make_data, settings
@@ -68,8 +68,13 @@ def test_training_while_the_clock_goes_back(tmp_path, backwards):
     tried("clock jumps", "training", 1, "finished while the clock went back an hour at every reading")
 
 
-def test_logins_expire_by_date():
-    login = create_login("a secret", now=1e9)
-    assert is_login("a secret", login, now=0)
-    assert not is_login("a secret", login, now=1e9 + LOGIN_SECONDS)
+def test_logins_expire_by_date(monkeypatch):
+    now = [1e9]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    logins = Logins()
+    login = logins.start()
+    now[0] = 0
+    assert logins.is_valid(login)
+    now[0] = 1e9 + LOGIN_SECONDS
+    assert not logins.is_valid(login)
     tried("clock jumps", "logins of the web app", 2, "a login expires at its date, not when the clock goes back")

@@ -23,7 +23,7 @@ def run(python, *words, cwd):
 def test_what_is_in_it(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"bcls", f"bcls-{__version__}.dist-info"}
-    for name in ("py.typed", "__main__.py", "web/static/htmx.min.js", "web/templates/search.html", "demo/page.css"):
+    for name in ("py.typed", "__main__.py", "web/static/app.js", "web/templates/search.html", "demo/page.css"):
         assert f"bcls/{name}" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 

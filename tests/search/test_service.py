@@ -398,3 +398,31 @@ def test_photos_indexed_with_a_raised_limit_are_displayed_and_reranked(tmp_path,
         assert hit.similarity > 0.5
         assert service.thumbnail(hit.number, 8).size == (8, 8)
     assert set(read) == {2000}
+
+
+def test_photos_by_date(service):
+    found, total = service.by_date()
+    assert total == len(found) == 12
+    dates = [photo.date for photo in found]
+    assert dates == sorted(dates, reverse=True)
+    parts = [service.by_date(5, start)[0] for start in (0, 5, 10, 15)]
+    assert [photo for part in parts for photo in part] == found
+    assert [len(part) for part in parts] == [5, 5, 2, 0]
+    under, total = service.by_date(2, 0, parse_filter(under="1/"))
+    assert ({photo.name[0] for photo in under}, len(under), total) == ({"1"}, 2, 4)
+    both = service.by_date(9, 0, parse_filter(words="above green"))[0]
+    assert [photo.name for photo in both] == ["1/001-green-red.png"]
+    # All words count, whichever of a photo's captions has them.
+    assert service.by_date(9, 0, parse_filter(words="wall all"))[1] == 1
+    assert service.by_date(9, 0, parse_filter(words="wal"))[1] == 0
+    assert service.by_date(9, 0, parse_filter(before="1990")) == ([], 0)
+    assert service.by_date(9, 0, parse_filter(after="1990", under="%"))[1] == 0
+
+
+def test_newest_photos_come_first(tmp_path, tiny, out):
+    for day, name in enumerate(("b", "c", "a")):
+        photo(tmp_path / f"photos/{name}.png", ["red"], seed=day)
+        os.utime(tmp_path / f"photos/{name}.png", (86400 * day, 86400 * day))
+    index(tmp_path / "photos", out, tiny)
+    with Service(out) as service:
+        assert [found.name for found in service.by_date()[0]] == ["a.png", "c.png", "b.png"]

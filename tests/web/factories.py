@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from bcls.search.service import Service, ServiceSettings
 from bcls.web import Site, WebSettings, create_app
-from bcls.web.server import bind
+from bcls.web.server import bind, server_config
 from bcls.web.site import PairLabels
 
 HERE = "http://127.0.0.1"
@@ -47,10 +47,7 @@ def client_of(site, base_url=HERE, **options):
 def listening(site):
     """Run the app on a real port; yields its address."""
     with bind("127.0.0.1", 0) as socket:
-        config = uvicorn.Config(
-            create_app(site), http="h11", log_level="warning", h11_max_incomplete_event_size=256 * 1024
-        )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_config(create_app(site), timeout=site.settings.timeout))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
         thread.start()
         while not server.started:

@@ -57,6 +57,26 @@ def test_image_search(client, folders):
     assert found[0]["text"] in {"a red wall", "all red <script>alert(1)</script>"}
 
 
+def test_image_and_text(client, folders):
+    content = (folders / "photos/1/004-black-red.png").read_bytes()
+
+    def names(q):
+        return [
+            row["name"]
+            for row in client.post("/api/search", params={"q": q}, files={"image": content}).json()["results"]
+        ]
+
+    assert names(" ") == names("")
+    assert names("white")[0] != names("")[0]
+    assert names("white") != [row["name"] for row in client.get("/api/search?q=white").json()["results"]]
+
+
+def test_query_arithmetic(client):
+    first = client.get("/api/search", params={"q": "red + green"}).json()["results"][0]["name"]
+    assert first == "0/003-yellow-red.png"  # the sum of the two colors
+    assert "operator" in problem(client.get("/api/search", params={"q": "+ -"}), 422)
+
+
 def test_photos(client, folders):
     number = client.get("/api/search?q=red&k=1").json()["results"][0]["number"]
     facts = client.get(f"/api/photos/{number}").json()
@@ -98,9 +118,113 @@ def test_etags_differ_between_indexes(folders, tmp_path, what):
         assert other.content != first.content
 
 
-def test_etags_differ_between_thumbnail_sizes(client):
-    tags = [client.get(f"/api/photos/1/thumbnail?size={size}").headers["etag"] for size in ("small", "large")]
-    assert tags[0] != tags[1]
+def single(folder, model, save):
+    """A site with an index of one photo, which ``save`` writes to the given path."""
+    from bcls.search.service import Service
+    from bcls.web import Site
+    from tests.search.factories import index
+
+    (folder / "photos").mkdir()
+    save(folder / "photos/a.jpg")
+    index(folder / "photos", folder / "index", model)
+    return Site(Service(folder / "index"))
+
+
+def plain(color, size=(400, 300)):
+    return lambda path: Image.new("RGB", size, color).save(path)
+
+
+def test_etag_is_of_the_bytes_sent(folders, tmp_path):
+    import hashlib
+
+    with client_of(single(tmp_path, folders / "first", plain("red"))) as client:
+        for address in ("thumbnail", "thumbnail?size=large", "file"):
+            answer = client.get(f"/api/photos/1/{address}")
+            assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+        sizes = [client.get(f"/api/photos/1/thumbnail?size={size}").headers["etag"] for size in ("small", "large")]
+        assert sizes[0] != sizes[1]
+
+
+@pytest.mark.parametrize("what", ["thumbnail", "file"])
+def test_deleted_and_replaced_photos(folders, tmp_path, what):
+    """Neither the server nor a browser's cache shows the old photo."""
+    with client_of(single(tmp_path, folders / "first", plain("red"))) as client:
+        first = client.get(f"/api/photos/1/{what}")
+        known = {"if-none-match": first.headers["etag"]}
+        assert client.get(f"/api/photos/1/{what}", headers=known).status_code == 304
+        plain("blue")(tmp_path / "photos/a.jpg")
+        replaced = client.get(f"/api/photos/1/{what}", headers=known)
+        assert replaced.status_code == 200
+        assert Image.open(io.BytesIO(replaced.content)).getpixel((5, 5))[2] > 200
+        (tmp_path / "photos/a.jpg").write_bytes(b"no longer an image")
+        assert "cannot be read" in problem(client.get(f"/api/photos/1/{what}", headers=known), 404)
+        (tmp_path / "photos/a.jpg").unlink()
+        assert "its file is missing" in problem(client.get(f"/api/photos/1/{what}", headers=known), 404)
+
+
+def test_mpo_photos_are_displayed(folders, tmp_path):
+    def save(path):
+        more = Image.new("RGB", (64, 64), "blue")
+        Image.new("RGB", (64, 64), "red").save(path, "MPO", save_all=True, append_images=[more])
+
+    with client_of(single(tmp_path, folders / "first", save)) as client:
+        answer = client.get("/api/photos/1/file")
+        assert Image.open(io.BytesIO(answer.content)).format == "MPO"
+        assert answer.headers["content-type"] == "image/jpeg"
+        assert answer.headers["content-disposition"] == "inline; filename*=utf-8''a.jpg"
+
+
+def test_files_that_browsers_cannot_display_are_downloaded(folders, tmp_path):
+    def save(path):
+        Image.new("RGB", (64, 64), "red").save(path, "TIFF")
+
+    with client_of(single(tmp_path, folders / "first", save)) as client:
+        headers = client.get("/api/photos/1/file").headers
+        assert headers["content-type"] == "application/octet-stream"
+        assert headers["content-disposition"].startswith("attachment; ")
+
+
+@pytest.mark.parametrize(
+    "address", ["/api/photos/1/file", "/api/photos/1/thumbnail", "/", "/healthz", "/static/app.css"]
+)
+def test_head(client, address):
+    whole, head = client.get(address), client.head(address)
+    assert [head.status_code, head.content] == [200, b""]
+    for name in ("content-type", "content-length", "etag"):
+        assert head.headers.get(name) == whole.headers.get(name)
+    assert client.head("/nowhere").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "end"),
+    [("0-9", 0, 10), ("10-", 10, None), ("-5", -5, None), ("0-99999999", 0, None), ("-99999999", 0, None)],
+)
+def test_ranges(client, given, start, end):
+    whole = client.get("/api/photos/1/file")
+    assert whole.headers["accept-ranges"] == "bytes"
+    part = client.get("/api/photos/1/file", headers={"range": f"bytes={given}"})
+    expected = whole.content[start:end]
+    assert [part.status_code, part.content] == [206, expected]
+    first = whole.content.index(expected) if start else 0
+    assert part.headers["content-range"] == f"bytes {first}-{first + len(expected) - 1}/{len(whole.content)}"
+    assert part.headers["content-length"] == str(len(expected))
+    assert part.headers["etag"] == whole.headers["etag"]
+
+
+def test_ranges_that_are_not_served(client):
+    whole = client.get("/api/photos/1/file")
+    size = len(whole.content)
+    for given in (f"bytes={size}-", "bytes=-0"):
+        answer = client.get("/api/photos/1/file", headers={"range": given})
+        assert "request an earlier part" in problem(answer, 416)
+        assert answer.headers["content-range"] == f"bytes */{size}"
+    for given in ("bytes=5-2", "lines=1-2", "bytes=0-1,4-5", "bytes=-", "bytes=x", "bytes=٣-", ""):
+        answer = client.get("/api/photos/1/file", headers={"range": given.encode()})
+        assert [answer.status_code, answer.content] == [200, whole.content], given
+    old = {"range": "bytes=0-9", "if-range": '"other"'}
+    assert client.get("/api/photos/1/file", headers=old).status_code == 200
+    same = {"range": "bytes=0-9", "if-range": whole.headers["etag"]}
+    assert client.get("/api/photos/1/file", headers=same).status_code == 206
 
 
 @pytest.mark.parametrize(

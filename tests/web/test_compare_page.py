@@ -9,7 +9,7 @@ from bcls.web.pages import _model_name, _normalized
 from bcls.web.site import PairLabels
 from tests.web.factories import ColourWords
 
-PART = {"hx-request": "true"}
+PART = {"x-fragment": "1"}
 
 
 def columns(text):

@@ -71,7 +71,7 @@ def test_browsers_get_an_error_page(held):
     page = client.get("/", headers={"accept": "text/html"})
     assert page.status_code == 503
     assert "<h1>503</h1>" in page.text
-    part = client.get("/results?q=red", headers={"hx-request": "true"})
+    part = client.get("/results?q=red", headers={"x-fragment": "1"})
     assert '<div class="problem" role="alert">' in part.text
     for thread in threads:
         thread.join(10)
@@ -130,7 +130,7 @@ def scope_of(path):
 
 def test_files_are_sent_in_chunks_and_slow_clients_are_disconnected(folders, monkeypatch):
     site = make_site(folders, compare=False, at_once=1, timeout=0.3)
-    monkeypatch.setattr("bcls.web.api._CHUNK", 64)
+    monkeypatch.setattr("bcls.web.api.CHUNK", 64)
     app = create_app(site)
     sent = []
 
@@ -162,7 +162,7 @@ def test_files_are_sent_in_chunks_and_slow_clients_are_disconnected(folders, mon
 def test_slow_client_of_a_real_server_is_disconnected(folders, monkeypatch, caplog):
     site = make_site(folders, compare=False, at_once=1, timeout=1)
     monkeypatch.setattr(site.service, "read_photo", lambda number: bytes(64 * 2**20))
-    monkeypatch.setattr("bcls.web.api._media_type", lambda content: None)
+    monkeypatch.setattr("bcls.web.api._media_type", lambda content, name: None)
     with listening(site) as address, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))

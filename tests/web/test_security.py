@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from bcls.web.security import COOKIE, HEADERS, create_login, is_login
+from bcls.web.security import COOKIE, HEADERS
+from bcls.web.site import LOGIN_SECONDS, WRONG_TOKENS
 from tests.web.factories import client_of, make_site
 
 TOKEN = "a secret of the house"  # noqa: S105
@@ -22,17 +23,18 @@ def locked(folders):
 def test_every_route_needs_the_token(locked):
     locked.cookies.clear()
     every = [path for path in locked.app.openapi()["paths"] if path != "/healthz"]
-    for path in [*every, "/api/openapi.json", "/runs", "/compare", "/results", "/photo/1", "/nowhere"]:
+    for path in [*every, "/api/openapi.json", "/runs", "/compare", "/results", "/photo/1", "/duplicates", "/nowhere"]:
         answer = locked.get(path.replace("{number}", "1"))
         assert answer.status_code == 401, path
         assert answer.headers["www-authenticate"] == "Bearer"
         assert "Authorization: Bearer TOKEN" in answer.json()["detail"]
     assert locked.post("/api/search", files={"image": b"x"}).status_code == 401
+    assert locked.post("/download", data={"number": "1"}).status_code == 401
     assert locked.get("/healthz").status_code == 200
     assert locked.get("/static/app.css").status_code == 200
     page = locked.get("/", headers=PAGE)
     assert [page.status_code, page.headers["location"]] == [303, "/login"]
-    part = locked.get("/results?q=red", headers={"hx-request": "true"})
+    part = locked.get("/results?q=red", headers={"x-fragment": "1"})
     assert part.status_code == 401
     assert "<html" not in part.text
 
@@ -72,29 +74,93 @@ def test_login_cookie_is_secure_over_https(folders):
         assert "; Secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"]
 
 
+def log_in(client):
+    """Value of a new login cookie; the client itself keeps none."""
+    answer = client.post("/login", data={"token": TOKEN})
+    client.cookies.clear()
+    return answer.cookies[COOKIE]
+
+
+def ask(client, login):
+    return client.get("/api/photos/1", headers={"cookie": f"{COOKIE}={login}"}).status_code
+
+
+def test_a_cookie_does_not_outlive_logout(locked):
+    first, second = log_in(locked), log_in(locked)
+    assert [ask(locked, first), ask(locked, second)] == [200, 200]
+    locked.post("/logout", headers={"cookie": f"{COOKIE}={first}"})
+    assert [ask(locked, first), ask(locked, second)] == [401, 200]
+
+
+def test_logins_expire(locked, monkeypatch):
+    login = log_in(locked)
+    now = time.time()
+    monkeypatch.setattr("bcls.web.site.time.time", lambda: now + LOGIN_SECONDS - 10)
+    assert ask(locked, login) == 200
+    monkeypatch.setattr("bcls.web.site.time.time", lambda: now + LOGIN_SECONDS + 10)
+    assert ask(locked, login) == 401
+
+
 def test_forged_cookies(locked):
-    value = create_login(TOKEN, time.time())
-    ends, _, signature = value.partition(".")
-    assert is_login(TOKEN, value, time.time())
-    for forged in (
-        "",
-        ".",
-        ends,
-        f"{int(ends) + 1}.{signature}",
-        f"{ends}.",
-        f"x.{signature}",
-        f"{ends}.{signature[:-1]}",
-    ):
-        assert not is_login(TOKEN, forged, time.time())
-        locked.cookies.clear()
-        assert locked.get("/api/photos/1", headers={"cookie": f"{COOKIE}={forged}"}).status_code == 401
-    assert locked.get("/api/photos/1", headers={"cookie": "bcls=\x01;;=="}).status_code == 401
+    login = log_in(locked)
+    for forged in ("", ".", login[:-1], login + "x", login.swapcase(), "\x01;;=="):
+        assert ask(locked, forged) == 401
+    assert ask(locked, login) == 200
 
 
 def test_malformed_cookies_beside_the_login(locked):
-    locked.cookies.clear()
-    value = f'prefs={{"a":1}}; {COOKIE}={create_login(TOKEN, time.time())}; x'
+    value = f'prefs={{"a":1}}; {COOKIE}={log_in(locked)}; x'
     assert locked.get("/api/photos/1", headers={"cookie": value}).status_code == 200
+
+
+@pytest.mark.parametrize("way", ["login", "bearer"])
+def test_wrong_tokens_are_slowed_down(folders, monkeypatch, way):
+    site = make_site(folders, compare=False, token=TOKEN, any_host=True)
+    clock = [1000.0]
+    monkeypatch.setattr("bcls.web.site.time.monotonic", lambda: clock[0])
+
+    def attempt(token):
+        if way == "login":
+            return client.post("/login", data={"token": token})
+        return client.get("/api/photos/1", headers={"authorization": f"Bearer {token}"})
+
+    with client_of(site, "http://photos.example", follow_redirects=False) as client:
+        login = log_in(client)
+        assert {attempt("wrong").status_code for _ in range(WRONG_TOKENS)} == {401}
+        for token in ("wrong", TOKEN):
+            refused = attempt(token)
+            assert [refused.status_code, refused.headers["retry-after"]] == [429, "1"]
+            assert "too many wrong tokens" in refused.text
+        assert ask(client, login) == 200  # logins are not affected
+        clock[0] += 1
+        assert attempt("wrong").status_code == 401
+        assert attempt("wrong").status_code == 429
+        clock[0] += 1
+        assert attempt(TOKEN).status_code in {200, 303}
+        assert {attempt("wrong").status_code for _ in range(3)} == {401, 429}
+        assert site.wrong_tokens.wait("another address") == 0
+
+
+POSTS = ["/api/search", "/api/captions", "/results", "/download", "/logout", "/login"]
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:9999", "null", "http://127.0.0.1.evil"])
+@pytest.mark.parametrize("address", POSTS)
+def test_foreign_origins_are_rejected(client, address, origin):
+    assert client.post(address, headers={"origin": origin}).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("address", POSTS)
+def test_posts_of_other_sites_are_rejected(client, address, site):
+    assert client.post(address, headers={"sec-fetch-site": site, "sec-fetch-mode": "navigate"}).status_code == 403
+
+
+def test_own_origin_is_accepted(client, folders):
+    files = {"image": (folders / "photos/0/000-red-red.png").read_bytes()}
+    own = [{"origin": "http://127.0.0.1"}, {"origin": "https://proxy.example", "sec-fetch-site": "same-origin"}, {}]
+    for headers in own:
+        assert client.post("/api/search", files=files, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["photos.example/login?", "photos.example/static/", "[", "x/healthz#"])

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     for module in ("fastapi", "uvicorn", "jinja2", "python_multipart", "prometheus_client"):
         require(module, "web", "the web app")
     from bcls.web import WebSettings, create_app, serve
-    from bcls.web.server import bind, check_address
+    from bcls.web.server import bind, check_address, server_config
 
     token = _token(settings.token)
     check_address(settings.host, has_token=token is not None, behind_proxy=settings.behind_proxy)
@@ -89,7 +89,8 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{site.service.index.catalog.count()} photos at {address} (Ctrl-C to stop)", flush=True)
 
         try:
-            serve(create_app(site), listening, behind_proxy=settings.behind_proxy, ready=ready)
+            config = server_config(create_app(site), timeout=limits.timeout, behind_proxy=settings.behind_proxy)
+            serve(config, listening, ready)
         except KeyboardInterrupt:
             print("bcls serve: stopped", file=sys.stderr)
             return 130

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bcls.search.engine import Numbers
+from bcls.search.engine import Numbers, SearchFilter, words_of
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS photos (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,
@@ -21,7 +21,13 @@ CREATE TABLE IF NOT EXISTS photos (number INTEGER PRIMARY KEY AUTOINCREMENT, nam
 CREATE TABLE IF NOT EXISTS captions (number INTEGER PRIMARY KEY AUTOINCREMENT, photo INTEGER NOT NULL,
     text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS photos_sha256 ON photos (sha256);
+CREATE INDEX IF NOT EXISTS photos_date ON photos (date, number);
 CREATE INDEX IF NOT EXISTS captions_photo ON captions (photo)
+"""
+#: Photos that pass a filter: earliest date, latest date, prefix of the name, words as JSON.
+_PASSES = """
+FROM photos WHERE (?1 IS NULL OR date >= ?1) AND (?2 IS NULL OR date < ?2) AND substr(name, 1, length(?3)) = ?3
+    AND (?4 = '[]' OR has_words((SELECT group_concat(text, ' ') FROM captions WHERE photo = photos.number), ?4))
 """
 
 
@@ -100,6 +106,14 @@ class Catalog:
         found = [Photo(*row) for row in self._database.rows(query, _as_json(numbers))]
         return {photo.number: photo._replace(from_camera=bool(photo.from_camera)) for photo in found}
 
+    def by_date(self, filters: SearchFilter, start: int, count: int) -> tuple[list[int], int]:
+        """Numbers of photos that pass a filter, newest first, from position ``start`` on, and how many pass in all."""
+        values = (filters.after, filters.before, filters.under, json.dumps(filters.words))
+        numbers = f"SELECT number {_PASSES} ORDER BY date DESC, number DESC LIMIT ?5 OFFSET ?6"
+        with self._database.transaction(write=False):
+            found = self._database.integers(numbers, *values, count, start).tolist()
+            return found, int(self._database.integers(f"SELECT count(*) {_PASSES}", *values)[0])
+
     def number_of(self, name: str) -> int | None:
         """Number of the photo with this name, or ``None``."""
         return self._number("SELECT number FROM photos WHERE name = ?", name)
@@ -155,6 +169,11 @@ class Catalog:
         return {caption.number: caption for caption in found}
 
 
+def _has_words(text: str | None, words: str) -> bool:
+    """Whether a text has all words of a JSON list; a function of SQL."""
+    return set(words_of([text or ""])).issuperset(json.loads(words))
+
+
 def _as_json(numbers: Iterable[int]) -> str:
     """Numbers as one SQL parameter; ``IN (?, ?, ...)`` takes a limited number of values."""
     return json.dumps([int(number) for number in numbers])
@@ -188,6 +207,7 @@ class Database:
             self._connection = sqlite3.connect(address, 60, 0, None, check_same_thread=False, uri=True)
             setup = "query_only = ON" if read_only else f"synchronous = FULL; BEGIN IMMEDIATE; {schema}; COMMIT"
             self._connection.executescript(f"PRAGMA {setup}")
+            self._connection.create_function("has_words", 2, _has_words, deterministic=True)
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Result rows of a query."""

@@ -339,6 +339,23 @@ class Service:
             inputs, _ = read_inputs(self.model, index.source, [photo.name], index.manifest.max_pixels)
         return self._search_captions(index, index.photos.vectors([photo.number]), k, filters, inputs)
 
+    def by_date(self, k: int = 60, start: int = 0, filters: SearchFilter | None = None) -> tuple[list[PhotoInfo], int]:
+        """Photos without a query, newest first.
+
+        Args:
+            k: Number of photos.
+            start: Position of the first one.
+            filters: Conditions on the photos.
+
+        Returns:
+            The photos, and how many pass the filters in all.
+        """
+        k, start = _check_k(k), check_whole("start", start, least=0)
+        index = self.index
+        numbers, total = index.catalog.by_date(filters or SearchFilter(), start, k)
+        known = index.catalog.photos(numbers)
+        return _describe(index, [known[number] for number in numbers if number in known]), total
+
     def photo(self, number: int) -> Photo:
         """Catalog entry of a photo.
 
@@ -377,10 +394,23 @@ class Service:
             raise FileNotFoundError(2, "the photos of the index are missing", " ".join(index.manifest.photos))
         return index.source.read_image(photo.name)
 
+    def photo_stamp(self, number: int) -> str:
+        """Text that changes when a photo's file, or the archive with it, changes; errors as :meth:`read_photo`."""
+        index = self.index
+        name = _photo(index, number).name
+        if index.source is None:
+            raise FileNotFoundError(2, "the photos of the index are missing", index.manifest.photos)
+        path = Path(index.source.path_of(name))
+        file = next((one for one in (path, *path.parents) if one.is_file()), None)
+        if file is None:
+            return str(index.source.date(name))
+        found = file.stat()
+        return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
+
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo whose longer side is at most ``side`` pixels; errors as :meth:`read_photo`."""
         limit = self.index.manifest.max_pixels
-        image = decode(self.read_photo(number), self.photo(number).name, max_pixels=limit)
+        image = decode(self.read_photo(number), self.photo(number).name, max_pixels=limit, side=side)
         image.thumbnail((check_whole("side", side, least=1), side))
         return image
 

@@ -1,9 +1,13 @@
 """The JSON API: its routes, parameters and response models."""
 
+import hashlib
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
 from PIL import Image, UnidentifiedImageError
@@ -11,19 +15,19 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from bcls.data.images import FORMATS, decode
-from bcls.search.catalog import Photo
+from bcls.data.images import FORMATS, decode, open_image
 from bcls.search.engine import SearchFilter, parse_filter
-from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
-from bcls.web.responses import ProblemError, missing_file
+from bcls.search.service import MAX_RESULTS, MAX_TEXT, Hit, ImageInput, SearchResult
+from bcls.web.responses import ProblemError, missing_file, problem_response
 from bcls.web.site import Site
 
 routes = APIRouter()
 #: Longer sides of thumbnails: in grids, and of a single photo.
 _SIDES = {"small": 320, "large": 1280}
 #: Bytes of a file that are sent at a time, at most what the server buffers for a client that does not read.
-_CHUNK = 2**16
-_MEDIA_TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
+CHUNK = 2**16
+#: Formats that browsers display; others are downloaded. JPEG includes MPO, which has more images after the first.
+_DISPLAYED = [name for name in FORMATS if name in {"JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF"}]
 #: Maximum length of the text of a filter.
 _FILTER_TEXT = 200
 
@@ -123,16 +127,20 @@ Number = Annotated[int, Path(ge=1, le=2**63 - 1, description="Number of a photo,
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Error responses of a route; every route may return 401, 403, 421 and 503."""
+    """Error responses of a route; every route may return 401, 403, 421, 429 and 503."""
     content = {"application/problem+json": {"schema": Problem.model_json_schema()}}
-    return {status: {"content": content} for status in sorted({*statuses, 401, 403, 421, 503})}
+    return {status: {"content": content} for status in sorted({*statuses, 401, 403, 421, 429, 503})}
 
 
 _UPLOAD = _problems(400, 408, 413, 415, 422)
 _PHOTO = _problems(404, 422)
 _METRICS = {**_problems(), 200: {"content": {"text/plain": {}}}}
 _THUMBNAIL = {**_PHOTO, 200: {"content": {"image/jpeg": {}}, "description": "The thumbnail."}}
-_FILE = {**_PHOTO, 200: {"content": {"image/*": {}}, "description": "The file."}}
+_FILE = {
+    **_problems(404, 416, 422),
+    206: {"description": "Part of the file."},
+    200: {"content": {"image/*": {}}, "description": "The file."},
+}
 
 
 @routes.get("/healthz", tags=["server"], responses=_problems())
@@ -154,10 +162,16 @@ def search(site: SiteOf, q: Text, filters: Filters, k: Results = 10) -> JSONResp
 
 
 @routes.post("/api/search", response_model=FoundPhotos, tags=["search"], responses=_UPLOAD)
-def search_image(site: SiteOf, image: Upload, filters: Filters, k: Results = 10) -> JSONResponse:
+def search_image(
+    site: SiteOf,
+    image: Upload,
+    filters: Filters,
+    q: Annotated[str, Query(description="A text that is combined with the image.")] = "",
+    k: Results = 10,
+) -> JSONResponse:
     """Find photos that are similar to an image, sent as the field "image" of a form (multipart/form-data)."""
     with uploaded(site, image) as decoded:
-        return _json(site.service.search_image(decoded, k, filters))
+        return _json(search_with_image(site, decoded, q, k, filters))
 
 
 @routes.post("/api/captions", response_model=FoundCaptions, tags=["search"], responses=_UPLOAD)
@@ -193,24 +207,31 @@ def thumbnail(
     size: Annotated[str, Query(pattern="^(small|large)$", description="small: 320 pixels, large: 1280.")] = "small",
 ) -> Response:
     """A small version of a photo, as a JPEG file."""
-
-    def read() -> Response:
-        return Response(site.thumbnails.jpeg(number, _SIDES[size]), media_type="image/jpeg")
-
-    return _cached(request, site.service.photo(number), size, read)
+    with missing_file(site.service.photo(number).name):
+        content = site.thumbnails.jpeg(number, _SIDES[size])
+    return _image(request, content, {"Content-Type": "image/jpeg"})
 
 
 @routes.get("/api/photos/{number}/file", tags=["photos"], response_class=Response, responses=_FILE)
 def file(request: Request, site: SiteOf, number: Number) -> Response:
-    """The unchanged file of a photo."""
-
-    def read() -> Response:
+    """The unchanged file of a photo, or the part of it that a Range header names."""
+    name = site.service.photo(number).name
+    with missing_file(name):
         content = site.service.read_photo(number)
-        media_type = _media_type(content)
-        headers = {} if media_type else {"Content-Disposition": "attachment"}
-        return _ChunkedResponse(content, media_type=media_type or "image/tiff", headers=headers)
+        media_type = _media_type(content, name)
+    disposition = "inline" if media_type else "attachment"
+    headers = {
+        "Content-Type": media_type or "application/octet-stream",
+        "Content-Disposition": f"{disposition}; filename*=utf-8''{quote(PurePosixPath(name).name, safe='')}",
+    }
+    return _image(request, content, headers)
 
-    return _cached(request, site.service.photo(number), "file", read)
+
+def search_with_image(site: Site, image: ImageInput, q: str, k: int, filters: SearchFilter) -> SearchResult[Hit]:
+    """Find photos for an image, or for an image and a text."""
+    if q.strip():
+        return site.service.search(q, k, filters, image=image)
+    return site.service.search_image(image, k, filters)
 
 
 @contextmanager
@@ -244,32 +265,57 @@ class _ChunkedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for start in range(0, len(self.body), _CHUNK):
-            await send({"type": "http.response.body", "body": self.body[start : start + _CHUNK], "more_body": True})
+        for start in range(0, len(self.body), CHUNK):
+            await send({"type": "http.response.body", "body": self.body[start : start + CHUNK], "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _cached(request: Request, photo: Photo, version: str, read: Callable[[], Response]) -> Response:
-    """An image that browsers cache and revalidate.
-
-    A number identifies a photo in one index only, and another index may be served at the same address later.
-    """
-    headers = {"Cache-Control": "private, no-cache", "ETag": f'"{photo.sha256}-{version}"'}
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
+def _image(request: Request, content: bytes, headers: dict[str, str]) -> Response:
+    """An image that browsers cache, and revalidate with the hash of its bytes before each use."""
+    tag = f'"{hashlib.sha256(content).hexdigest()}"'
+    headers |= {"Cache-Control": "private, no-cache", "ETag": tag, "Accept-Ranges": "bytes"}
+    if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    with missing_file(photo.name):
-        response = read()
-    response.headers.update(headers)
-    return response
+    part = _range(request.headers.get("range", ""), len(content))
+    if part is None or request.headers.get("if-range", tag) != tag:
+        return _ChunkedResponse(content, headers=headers)
+    if not part:
+        problem = ProblemError(416, f"`Range`: expected bytes below {len(content)}: request an earlier part")
+        return problem_response(request, problem, {"Content-Range": f"bytes */{len(content)}"})
+    headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(content)}"
+    return _ChunkedResponse(content[part.start : part.stop], 206, headers)
 
 
-def _media_type(content: bytes) -> str | None:
-    """Media type of an image that browsers can display, from its contents; ``None`` for others."""
+def _range(header: str, size: int) -> range | None:
+    """The bytes that a Range header requests; empty if there are none, ``None`` for the whole file.
+
+    Several ranges in one header are not supported; then the whole file is sent, as RFC 9110 allows.
+
+    Example:
+        >>> _range("bytes=0-9", 100), _range("bytes=95-", 100), _range("bytes=-5", 100), _range("lines=1-2", 100)
+        (range(0, 10), range(95, 100), range(95, 100), None)
+    """
+    found = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", header)
+    if found is None or header == "bytes=-" or (all(found.groups()) and int(found[1]) > int(found[2])):
+        return None
+    if not found[1]:
+        return range(max(0, size - int(found[2])), size)
+    return range(int(found[1]), min(size, int(found[2] or size) + 1))
+
+
+def _media_type(content: bytes, name: str) -> str | None:
+    """Media type of a file that browsers display, ``None`` for other images.
+
+    Raises:
+        ValueError: It is not an image.
+    """
+    with suppress(UnidentifiedImageError), Image.open(io.BytesIO(content), formats=_DISPLAYED) as opened:
+        return "image/jpeg" if opened.format == "MPO" else Image.MIME[str(opened.format)]
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            return _MEDIA_TYPES.get(opened.format or "")
+        open_image(content, name).close()
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ValueError("it is no longer an image") from error
+    return None
 
 
 def _json(found: SearchResult[Any]) -> JSONResponse:

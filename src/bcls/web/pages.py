@@ -1,41 +1,64 @@
-"""The pages: search, one photo, comparison of two models, login, and the description of the API."""
+"""The pages: photos by date, search, duplicates, one photo, download, compare, login and API."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+import math
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
-from starlette.responses import RedirectResponse
+from pydantic import Field
+from starlette.responses import RedirectResponse, StreamingResponse
 
-from bcls.search.service import Hit, PhotoInfo, SearchResult, Service
+from bcls.search.calibration import FITS
+from bcls.search.catalog import Photo
+from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
-from bcls.web.api import Filters, Number, Results, SiteOf, Upload, uploaded
-from bcls.web.responses import ProblemError, is_fragment, render, static_files
-from bcls.web.security import COOKIE, LOGIN_SECONDS, create_login, is_token
-from bcls.web.site import WRONG, Site
+from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, search_with_image, uploaded
+from bcls.web.responses import ProblemError, compressed, is_fragment, missing_file, render, static_files
+from bcls.web.security import COOKIE, check_token
+from bcls.web.site import LOGIN_SECONDS, WRONG, Site
 
 routes = APIRouter(include_in_schema=False)
-#: Photos on the first page, and photos that each click on "More" adds.
-SHOWN = 30
+#: Photos of a page without a query, and of a search; each click on "More" adds as many as the search has.
+BROWSED, SHOWN = 60, 30
+#: Groups of duplicates on a page.
+_GROUPS = 30
 #: Captions and similar photos on the page of a photo.
 _CAPTIONS, _SIMILAR = 8, 12
 #: In the compare view: results that are shown, and results among which the correct one is searched.
 _COMPARED, _DEPTH = 10, 100
-_FILTERS = ("after", "before", "under", "words")
 #: Captions of a photo, and a text.
 Pairs: TypeAlias = Sequence[tuple[Sequence[str], str]]
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+Selected = Annotated[list[Annotated[int, Field(ge=1, le=2**63 - 1)]], Form(min_length=1, max_length=MAX_RESULTS)]
 
 
 @dataclass(frozen=True)
 class PageQuery:
-    """Parameters of the search page; results that are not relevant are left out if ``fitting``."""
+    """State of the search page, which is all in the address.
+
+    Attributes:
+        filters: Conditions on the photos.
+        q: Text of the query.
+        like: Number of a photo that is part of the query.
+        k: Number of results that are searched.
+        fits: Minimum score of the results that are shown.
+        sort: Order of the results that are shown.
+        page: Page of the photos by date, if there is no query.
+    """
 
     filters: Filters
     q: str = ""
+    like: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None
     k: Results = SHOWN
-    fitting: Annotated[bool, Query()] = False
+    fits: Annotated[float, Query(ge=0, le=1)] = FITS
+    sort: Literal["score", "date"] = "score"
+    page: PageNumber = 1
 
 
 Parameters = Annotated[PageQuery, Depends()]
@@ -43,27 +66,41 @@ Parameters = Annotated[PageQuery, Depends()]
 
 @routes.get("/")
 def search_page(request: Request, site: SiteOf, query: Parameters) -> Response:
-    """The search page, with results if the address has a query."""
-    catalog = site.service.index.catalog
-    values = {"q": query.q, "fitting": query.fitting, "filters": _filter_texts(request)}
-    values |= {"photos": catalog.count(), "captions": catalog.count("captions")}
-    return render(request, "search.html", {**values, "found": _results(request, site, query)})
+    """The search page: results if the address has a query, otherwise photos by date."""
+    texts = {name: request.query_params.get(name, "") for name in ("after", "before", "under", "words")}
+    return render(request, "search.html", {"query": query, "filters": texts, **_view(request, site, query)})
 
 
 @routes.get("/results")
 def results(request: Request, site: SiteOf, query: Parameters) -> Response:
-    """Results for a text, as a page fragment; an empty query has none."""
-    found = _results(request, site, query)
-    headers = {"HX-Replace-Url": "/?" + _address(request, query) if found else "/"}
-    return render(request, "_results.html", {"found": found}, headers=headers)
+    """The photos of the search page, as a page fragment; a header has the address of the page."""
+    headers = {"X-Address": _address(request, query)}
+    return render(request, "_results.html", _view(request, site, query), headers=headers)
 
 
 @routes.post("/results")
 def results_for_image(request: Request, site: SiteOf, image: Upload, query: Parameters) -> Response:
-    """Results for an image, as a page fragment, without a link to more of them."""
+    """Results for an image, and a text if there is one, as a page fragment."""
     with uploaded(site, image) as decoded:
-        found = site.service.search_image(decoded, query.k, query.filters)
-    return render(request, "_results.html", {"found": {**_note(found, query), "more": None}})
+        found = search_with_image(site, decoded, query.q, _depth_of(site, query), query.filters)
+    return render(request, "_results.html", {**_found(request, found, query), "more": None})
+
+
+@routes.get("/duplicates")
+def duplicates_page(request: Request, site: SiteOf, page: PageNumber = 1) -> Response:
+    """Groups of photos that are nearly the same."""
+    groups = site.service.duplicates()
+    shown = groups[(page - 1) * _GROUPS : page * _GROUPS]
+    values = {"groups": shown, "total": len(groups), **_pages(page, len(groups), _GROUPS, "/duplicates?page={}".format)}
+    return render(request, "duplicates.html", values)
+
+
+@routes.post("/download")
+def download(site: SiteOf, number: Selected) -> Response:
+    """The files of several photos as a zip, which is created while it is sent."""
+    photos = [site.service.photo(one) for one in dict.fromkeys(number)]
+    headers = {"Content-Disposition": "attachment; filename=photos.zip", "Cache-Control": "private, no-store"}
+    return StreamingResponse(zip_photos(site.service, photos), media_type="application/zip", headers=headers)
 
 
 @routes.get("/photo/{number}")
@@ -85,21 +122,21 @@ async def login_page(request: Request) -> Response:
 @routes.post("/login")
 async def login(request: Request, site: SiteOf, token: Annotated[str, Form(max_length=1000)] = "") -> Response:
     """Set the login cookie if the token is correct."""
-    expected = site.settings.token
-    if expected is None:
+    if site.settings.token is None:
         raise ProblemError(404, "this server has no token: open / instead")
-    if not is_token(expected, token.strip()):
+    if not check_token(request, site, token.strip()):
         return render(request, "login.html", {"wrong": True}, status=401)
     response = RedirectResponse("/", 303)
     secure = request.scope["scheme"] == "https"
-    value = create_login(expected, time.time())
+    value = site.logins.start()
     response.set_cookie(COOKIE, value, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
     return response
 
 
 @routes.post("/logout")
-async def logout() -> Response:
-    """Delete the login cookie."""
+async def logout(request: Request, site: SiteOf) -> Response:
+    """End the login."""
+    site.logins.end(request.cookies.get(COOKIE, ""))
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response
@@ -112,46 +149,124 @@ async def api_page(request: Request) -> Response:
 
 
 @routes.get("/static/{name}")
-async def static_file(name: str) -> Response:
+async def static_file(request: Request, name: str) -> Response:
     """A static file."""
     found = static_files().get(name)
     if found is None:
         raise ProblemError(404, "there is no such file: open / instead")
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Type": found.media_type}
-    return Response(found.content, headers=headers)
+    return compressed(request, found.content, headers)
 
 
-def _results(request: Request, site: Site, query: PageQuery) -> dict[str, Any] | None:
-    """Variables of the template for the results of a text; ``None`` without a text."""
-    if not query.q.strip():
-        return None
-    found = _note(site.service.search(query.q, query.k, query.filters), query)
-    more = len(found["hits"]) == query.k < 10 * SHOWN
-    return {**found, "more": f"/results?{_address(request, query)}&k={query.k + SHOWN}" if more else None}
+def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
+    """Variables of the template for the results of a query, or for photos by date."""
+    service, k = site.service, _depth_of(site, query)
+    if query.like is not None and query.q.strip():
+        with missing_file(service.photo(query.like).name):
+            content = service.read_photo(query.like)
+        return _found(request, search_with_image(site, content, query.q, k, query.filters), query)
+    if query.like is not None:
+        return _found(request, service.more_like(query.like, k, query.filters), query)
+    if query.q.strip():
+        return _found(request, service.search(query.q, k, query.filters), query)
+    photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
+    months = [(month, list(group)) for month, group in groupby(photos, lambda one: _month(one.date))]
+    pages = _pages(query.page, total, BROWSED, lambda page: _address(request, query, page=page))
+    return {"searched": False, "groups": months, "total": total, **pages}
 
 
-def _note(found: SearchResult[Hit], query: PageQuery) -> dict[str, Any]:
-    """The hits that are shown, and a line about them."""
-    hits = [hit for hit in found.hits if hit.fits or not query.fitting]
-    if not found.hits:
-        note = "No photo passes the filters."
-    elif not found.fits:
-        note = "No relevant photo." if query.fitting else "No relevant photo; these are the nearest."
-    else:
-        note = f"{len(hits)} photo{'s' * (len(hits) != 1)}, best first."
-    if found.reranked:
-        note += f" The first {found.reranked} were reranked by cross attention."
-    return {"hits": hits, "note": note}
+def _depth_of(site: Site, query: PageQuery) -> int:
+    """Number of results to search: one more than shown, or all, since the newest that fits may have a low score."""
+    every = query.sort == "date" and not site.service.index.manifest.cross
+    return MAX_RESULTS if every else min(query.k + 1, MAX_RESULTS)
 
 
-def _filter_texts(request: Request) -> dict[str, str]:
-    return {name: request.query_params.get(name, "") for name in _FILTERS}
+def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict[str, Any]:
+    """Variables of the template for results."""
+    fitting = [hit for hit in found.hits if hit.score >= query.fits]
+    if query.sort == "date":
+        fitting.sort(key=lambda hit: -hit.date)
+    longer = _address(request, query, k=min(query.k + SHOWN, MAX_RESULTS))
+    return {
+        "searched": True,
+        "hits": fitting[: query.k],
+        "fitting": found.fits,
+        "best": max((hit.score for hit in found.hits), default=None),
+        "fits": query.fits,
+        "sort": query.sort,
+        "reranked": found.reranked,
+        "more": longer if len(fitting) > query.k else None,
+        "nearest": _address(request, query, fits=0) if len(fitting) < len(found.hits) else None,
+    }
 
 
-def _address(request: Request, query: PageQuery) -> str:
-    given = {name: value for name, value in _filter_texts(request).items() if value}
-    fitting = {"fitting": "true"} if query.fitting else {}
-    return urlencode({"q": query.q, **given, **fitting}, errors="replace")
+def _pages(page: int, total: int, size: int, address: Callable[[int], str]) -> dict[str, Any]:
+    """Variables of the template for the links to other pages."""
+    last = max(1, math.ceil(total / size))
+    older, newer = (address(page + 1) if page < last else None), (address(page - 1) if page > 1 else None)
+    return {"page": page, "last": last, "older": older, "newer": newer}
+
+
+def _address(request: Request, query: PageQuery, **changes: Any) -> str:
+    """Address of the search page in a state; values that are the default are left out."""
+    texts = {name: request.query_params.get(name, "") for name in ("after", "before", "under", "words")}
+    numbers = {name: getattr(query, name) for name in ("like", "k", "fits", "sort", "page")}
+    values = {"q": query.q, **texts, **numbers, **changes}
+    defaults = {field.name: field.default for field in fields(PageQuery)}
+    given = {
+        name: f"{value:g}" if isinstance(value, float) else value
+        for name, value in values.items()
+        if value != defaults.get(name, "")
+    }
+    return "/?" + urlencode(given, errors="replace") if given else "/"
+
+
+def _month(seconds: float) -> str:
+    """Heading of a photo.
+
+    Example:
+        >>> _month(86400.0)
+        'January 1970'
+    """
+    return datetime.fromtimestamp(seconds, UTC).strftime("%B %Y")
+
+
+def zip_photos(service: Service, photos: Sequence[Photo]) -> Iterator[bytes]:
+    """Files of photos as pieces of a zip; a file that cannot be read is listed in ``missing.txt``."""
+    pieces, missing = _Pieces(), []
+    with zipfile.ZipFile(pieces, "w") as archive:  # type: ignore[call-overload]  # stored: photos are compressed
+        for photo in photos:
+            try:
+                content = service.read_photo(photo.number)
+            except (OSError, ValueError):
+                missing.append(photo.name)
+                continue
+            parts = [part for part in re.split(r"[/\\]", photo.name) if part not in {"", ".", ".."}]
+            date = datetime.fromtimestamp(max(photo.date, 315532800), UTC)  # zip files start in 1980
+            archive.writestr(zipfile.ZipInfo("/".join(parts).replace(":", "_"), date.timetuple()[:6]), content)
+            yield from pieces.take()
+        if missing:
+            archive.writestr("missing.txt", "These files cannot be read:\n" + "\n".join(missing) + "\n")
+    yield from pieces.take()
+
+
+class _Pieces:
+    """A file that cannot seek and gives away what was written."""
+
+    def __init__(self) -> None:
+        self._written: list[bytes] = []
+
+    def write(self, content: bytes) -> int:
+        self._written.append(bytes(content))
+        return len(content)
+
+    def flush(self) -> None:
+        pass
+
+    def take(self) -> Iterator[bytes]:
+        """What was written since the last call, in small pieces, so that slow clients are noticed."""
+        written, self._written = b"".join(self._written), []
+        yield from (written[start : start + CHUNK] for start in range(0, len(written), CHUNK))
 
 
 @routes.get("/compare")

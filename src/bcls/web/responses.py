@@ -1,5 +1,6 @@
 """Responses: HTML from templates, problem details (RFC 9457) for errors, and static files."""
 
+import gzip
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import jinja2
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 import bcls
 from bcls.search.batcher import OverloadedError
@@ -121,8 +122,16 @@ def wants_page(request: Request) -> bool:
 
 
 def is_fragment(request: Request) -> bool:
-    """Whether htmx inserts the response into an existing page."""
-    return request.headers.get("hx-request") == "true"
+    """Whether the script of the page inserts the response into it."""
+    return "x-fragment" in request.headers
+
+
+def compressed(request: Request, content: bytes, headers: Mapping[str, str], status: int = 200) -> Response:
+    """A response that is compressed if the client accepts that."""
+    extra = {**headers, "Vary": "Accept-Encoding, X-Fragment"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        content, extra["Content-Encoding"] = gzip.compress(content, 6, mtime=0), "gzip"
+    return Response(content, status, extra)
 
 
 def render(
@@ -131,7 +140,7 @@ def render(
     values: Mapping[str, Any],
     status: int = 200,
     headers: Mapping[str, str] | None = None,
-) -> HTMLResponse:
+) -> Response:
     """Render a page or a page fragment; every value is escaped.
 
     Args:
@@ -150,9 +159,9 @@ def render(
         "max_upload": site.settings.max_upload,
     }
     text = _templates().get_template(template).render({**shared, **values})
-    # The same address returns a page or a fragment, and photos are private.
-    fixed = {"Vary": "HX-Request", "Cache-Control": "private, no-store"}
-    return HTMLResponse(text, status, {**fixed, **(headers or {})})
+    # Photos are private.
+    fixed = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "private, no-store"}
+    return compressed(request, text.encode(), {**fixed, **(headers or {})}, status)
 
 
 @cache
@@ -165,9 +174,20 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["day"] = lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+    environment.filters["percent"] = _percent
     environment.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name].version}"
     environment.globals["version"] = bcls.__version__
     return environment
+
+
+def _percent(score: float) -> str:
+    """A score as pages show it; no photo is certain.
+
+    Example:
+        >>> _percent(0.42), _percent(0.9999)
+        ('42%', '>99%')
+    """
+    return ">99%" if 0.995 <= score < 1 else f"{100 * score:.0f}%"
 
 
 class StaticFile(NamedTuple):

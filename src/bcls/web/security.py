@@ -1,8 +1,8 @@
 """Security middleware: response headers, host check, cross-site check, access token and login cookie."""
 
-import hashlib
 import hmac
 import time
+from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -26,8 +26,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 COOKIE = "bcls"
-#: Seconds that a login is valid.
-LOGIN_SECONDS = 30 * 24 * 3600
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Paths that need no token: the health check, and what the login page loads.
 _PUBLIC = ("/healthz", "/login", "/static/")
@@ -37,15 +35,16 @@ class SecurityMiddleware:
     """Adds security headers to every response, and rejects foreign Host headers, other sites, and wrong tokens.
 
     Starlette's TrustedHostMiddleware would answer 400 without problem details, so the host is checked here. Route,
-    status and duration of every request are recorded, those of rejected ones, too.
+    status and duration of every request are recorded, those of rejected ones, too. HEAD is handled as GET; servers do
+    not send the body.
 
     Args:
         app: The next ASGI app.
-        site: Has the token and the metrics.
+        site: Has the token, the logins and the metrics.
     """
 
     def __init__(self, app: ASGIApp, site: Site) -> None:
-        self._app, self._settings, self._metrics = app, site.settings, site.metrics
+        self._app, self._site, self._settings = app, site, site.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -53,6 +52,8 @@ class SecurityMiddleware:
             await self._app(scope, receive, send)
             return
         status, started = 500, time.perf_counter()
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -68,10 +69,13 @@ class SecurityMiddleware:
             await answer(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self._metrics.observe(route, status, time.perf_counter() - started)
+            self._site.metrics.observe(route, status, time.perf_counter() - started)
 
     def _rejection(self, request: Request) -> Response | None:
-        problem = self._problem(request)
+        try:
+            problem = self._problem(request)
+        except ProblemError as error:
+            problem = error
         if problem is None:
             return None
         if problem.status != 401:
@@ -83,57 +87,44 @@ class SecurityMiddleware:
     def _problem(self, request: Request) -> ProblemError | None:
         if not self._settings.any_host and _host_name(request.headers.get("host", "")) not in _LOCAL_NAMES:
             return ProblemError(421, "this server accepts the hosts localhost and 127.0.0.1 only: use one of these")
-        cross_site = request.headers.get("sec-fetch-site") == "cross-site"
-        if cross_site and (request.headers.get("sec-fetch-mode") != "navigate" or request.method != "GET"):
+        if _is_foreign(request):
             return ProblemError(403, "requests from other sites are rejected: open the app itself")
         # The path of the scope, not of `request.url`, which contains the Host header and so any path a client wants.
         token, path = self._settings.token, request.scope["path"]
-        if token is not None and not path.startswith(_PUBLIC) and not _is_authorized(request, token):
-            detail = "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`, or log in at /login"
-            return ProblemError(401, detail)
-        return None
+        if token is None or path.startswith(_PUBLIC) or self._site.logins.is_valid(request.cookies.get(COOKIE, "")):
+            return None
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and check_token(request, self._site, given.strip()):
+            return None
+        detail = "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`, or log in at /login"
+        return ProblemError(401, detail)
 
 
-def _is_authorized(request: Request, token: str) -> bool:
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and is_token(token, given.strip()):
-        return True
-    return is_login(token, request.cookies.get(COOKIE, ""), time.time())
+def _is_foreign(request: Request) -> bool:
+    """Whether a page of another site, or of another port of this machine, sends the request; links to pages may."""
+    source = request.headers.get("sec-fetch-site")
+    if source is None:  # old browsers, and addresses without TLS
+        host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
+        return bool(origin) and urlsplit(origin).netloc.lower() != host.lower()
+    is_link = request.headers.get("sec-fetch-mode") == "navigate" and request.method == "GET"
+    return source not in {"same-origin", "none"} and not is_link
 
 
-def is_token(token: str, given: str) -> bool:
+def check_token(request: Request, site: Site, given: str) -> bool:
     """Whether a token is correct, compared in constant time.
 
-    Example:
-        >>> is_token("a secret of the house", "a secret of the house"), is_token("a secret of the house", "")
-        (True, False)
+    Raises:
+        ProblemError: 429, too many wrong tokens came from this address.
     """
-    return hmac.compare_digest(token.encode(), given.encode(errors="replace"))
-
-
-def create_login(token: str, now: float) -> str:
-    """Value of a login cookie: its expiry time, and a signature made with the token."""
-    expires = str(int(now) + LOGIN_SECONDS)
-    return f"{expires}.{_signature(token, expires)}"
-
-
-def is_login(token: str, value: str, now: float) -> bool:
-    """Whether a login cookie is valid and not expired.
-
-    Example:
-        >>> value = create_login("a secret of the house", now=0)
-        >>> is_login("a secret of the house", value, now=60), is_login("another secret, longer", value, now=60)
-        (True, False)
-        >>> is_login("a secret of the house", value, now=LOGIN_SECONDS + 1)
-        False
-    """
-    expires, _, signature = value.partition(".")
-    valid = hmac.compare_digest(_signature(token, expires).encode(), signature.encode(errors="replace"))
-    return valid and expires.isdecimal() and now < int(expires)
-
-
-def _signature(token: str, expires: str) -> str:
-    return hmac.new(token.encode(), f"bcls login until {expires}".encode(errors="replace"), hashlib.sha256).hexdigest()
+    address = request.client.host if request.client else ""
+    wait = site.wrong_tokens.wait(address)
+    if wait > 0:
+        raise ProblemError(429, f"too many wrong tokens: try again in {wait} s", wait)
+    expected = site.settings.token or ""
+    if expected and hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
+        return True
+    site.wrong_tokens.add(address)
+    return False
 
 
 def _host_name(host: str) -> str:

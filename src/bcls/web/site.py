@@ -1,7 +1,10 @@
 """The site that requests share: its settings, request metrics, thumbnail cache and pseudo labels."""
 
 import io
+import math
+import secrets
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +32,12 @@ _DECODED = 2
 _THUMBNAIL_BYTES = 64 * 2**20
 #: Results with a lower pseudo label are marked as wrong, as in the pages of `bcls evaluate`.
 WRONG = 0.2
+#: Seconds that a login is valid.
+LOGIN_SECONDS = 30 * 24 * 3600
+#: Wrong tokens that an address may send at once; then one per second.
+WRONG_TOKENS = 10
+#: Addresses, and logins, that are remembered.
+_REMEMBERED = 10_000
 #: Captions whose vectors are cached.
 _CACHED_CAPTIONS = 20_000
 
@@ -79,6 +88,8 @@ class Site:
         runs: Folder of training runs.
         metrics: Request metrics.
         thumbnails: Thumbnails of photos.
+        logins: Logins of browsers.
+        wrong_tokens: Wrong tokens by address.
     """
 
     service: Service
@@ -90,6 +101,8 @@ class Site:
     def __post_init__(self) -> None:
         self.metrics = RequestMetrics(self.service)
         self.thumbnails = ThumbnailCache(self.service)
+        self.logins = Logins()
+        self.wrong_tokens = WrongTokens()
         self._uploads = threading.BoundedSemaphore(_DECODED)
 
     def upload_slot(self) -> AbstractContextManager[None]:
@@ -105,6 +118,58 @@ class Site:
         self.service.close()
         if self.other is not None:
             self.other.close()
+
+
+class Logins:
+    """Logins of browsers, in memory: a logout or a restart of the server ends them. Used in the event loop only.
+
+    Example:
+        >>> logins = Logins()
+        >>> login = logins.start()
+        >>> logins.is_valid(login), logins.is_valid("forged")
+        (True, False)
+        >>> logins.end(login)
+        >>> logins.is_valid(login)
+        False
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, float] = {}
+
+    def start(self) -> str:
+        """Start a login; returns the value of its cookie."""
+        login = secrets.token_urlsafe(32)
+        self._ends[login] = time.time() + LOGIN_SECONDS
+        if len(self._ends) > _REMEMBERED:
+            del self._ends[next(iter(self._ends))]
+        return login
+
+    def is_valid(self, login: str) -> bool:
+        """Whether a login exists and has not expired."""
+        # 256 random bits cannot be found by measuring the time of lookups.
+        return time.time() < self._ends.get(login, 0.0)
+
+    def end(self, login: str) -> None:
+        """End a login."""
+        self._ends.pop(login, None)
+
+
+class WrongTokens:
+    """Limits how fast an address can try tokens. Used in the event loop only."""
+
+    def __init__(self) -> None:
+        # When each address may send wrong tokens at once again.
+        self._free: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, address: str) -> None:
+        """Record a wrong token."""
+        self._free[address] = max(time.monotonic(), self._free.pop(address, 0.0)) + 1
+        if len(self._free) > _REMEMBERED:
+            self._free.popitem(last=False)
+
+    def wait(self, address: str) -> int:
+        """Seconds until the address may try another token; 0 for now."""
+        return max(0, math.ceil(self._free.get(address, 0.0) - time.monotonic() - WRONG_TOKENS + 1))
 
 
 class RequestMetrics:
@@ -155,7 +220,7 @@ class ThumbnailCache:
         self._service, self._size = service, size
         self._lock = threading.Lock()
         self._decoding = threading.BoundedSemaphore(_DECODED)
-        self._files: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._files: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
 
     def jpeg(self, number: int, side: int) -> bytes:
         """A photo as a JPEG file whose longer side is at most ``side`` pixels.
@@ -164,8 +229,8 @@ class ThumbnailCache:
             ValueError: There is no such photo, or it cannot be decoded.
             OSError: Its file is missing.
         """
-        # Keyed by hash, so that a replaced photo gets a new thumbnail.
-        key = (self._service.photo(number).sha256, side)
+        # A deleted photo raises an error here, and a replaced one has another stamp.
+        key = (self._service.photo(number).sha256, self._service.photo_stamp(number), side)
         with self._lock:
             if key in self._files:
                 self._files.move_to_end(key)

@@ -1,14 +1,182 @@
 "use strict";
-// Keyboard shortcuts, dropped and pasted images, and the dialog; everything else is htmx.
+// Loads results and photos without a new page, keys, selection, and dropped and pasted images. Every link also works without it.
 
 const byId = (name) => document.getElementById(name);
-const box = byId("q"), results = byId("results"), detail = byId("detail"), upload = byId("upload");
+const form = byId("search"), box = byId("q"), results = byId("results"), detail = byId("detail"), upload = byId("upload");
+const selection = byId("selection");
 
-function tiles() {
-  const within = detail && detail.open ? detail : results || document;
-  return [...within.querySelectorAll("a.tile")];
+// Shows a message in place of the results.
+function showMessage(text) {
+  const note = document.createElement("p");
+  note.className = "problem";
+  note.setAttribute("role", "alert");
+  note.textContent = text;
+  results.replaceChildren(note);
 }
 
+// Fills an element with a fragment of a page. A newer request for the same element replaces an older one.
+const running = new Map();
+async function load(address, target, body) {
+  running.get(target)?.abort();
+  const control = new AbortController();
+  running.set(target, control);
+  const slow = setTimeout(() => target.setAttribute("aria-busy", "true"), 150);
+  try {
+    const answer = await fetch(address, { method: body ? "POST" : "GET", body, headers: { "X-Fragment": "1" }, signal: control.signal });
+    target.innerHTML = await answer.text();
+    showSelection();
+    return answer;
+  } catch (error) {
+    if (error.name !== "AbortError" && results) showMessage("The server does not respond. Check that it is running, and try again.");
+    return null;
+  } finally {
+    clearTimeout(slow);
+    if (running.get(target) === control) target.setAttribute("aria-busy", "false");
+  }
+}
+
+// Search: results follow the form, and the address follows the results.
+const chosenFile = () => upload && byId("image").files[0];
+const parameters = () => {
+  const given = [...new FormData(form)].filter(([name, value]) => value !== "" && !(name === "sort" && value === "score"));
+  return new URLSearchParams(given);
+};
+async function search() {
+  const file = chosenFile();
+  if (file) {
+    const body = new FormData();
+    body.append("image", file);
+    await load("/results?" + parameters(), results, body);
+  } else {
+    const answer = await load(form.dataset.fragment + "?" + parameters(), results);
+    if (answer) history.replaceState(null, "", answer.headers.get("X-Address") || form.action + "?" + parameters());
+  }
+}
+let timer = 0;
+const searchSoon = (wait) => { clearTimeout(timer); timer = setTimeout(search, wait); };
+if (form) {
+  const slider = form.elements.fits;
+  const showFits = () => { if (slider) form.querySelector("output").textContent = Math.round(100 * slider.value) + "%"; };
+  form.addEventListener("input", (event) => {
+    showFits();
+    if (event.target === box || event.target === slider) searchSoon(250);
+  });
+  form.addEventListener("change", (event) => { if (event.target !== box && event.target !== slider) searchSoon(0); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); searchSoon(0); });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-fits], a[data-load]");
+    if (!link || !results || !results.contains(link) || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    if (link.dataset.fits) {
+      slider.value = link.dataset.fits;
+      showFits();
+      search();
+    } else {
+      history.pushState(null, "", link.href);
+      load("/results" + new URL(link.href).search, results).then(() => { if (link.dataset.load === "top") scrollTo(0, 0); });
+    }
+  });
+}
+
+// A photo opens in a dialog with its own address. On close, address and focus return to where they were.
+let opener = null, leaving = false;
+document.addEventListener("click", async (event) => {
+  const tile = event.target.closest("a.tile");
+  if (!tile || !detail || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  if (!(await load(tile.href, detail))) return;
+  if (detail.open) {
+    history.replaceState({ photo: true }, "", tile.href);
+  } else {
+    opener = tile;
+    history.pushState({ photo: true }, "", tile.href);
+    detail.showModal();
+  }
+  detail.scrollTop = 0;
+  detail.querySelector(".close button")?.focus();
+});
+if (detail) {
+  detail.addEventListener("close", () => {
+    detail.replaceChildren();
+    if (history.state?.photo) {
+      leaving = true;
+      history.back();
+    }
+    if (opener?.isConnected) opener.focus();
+  });
+  detail.addEventListener("click", (event) => { if (event.target === detail) detail.close(); });
+}
+addEventListener("popstate", () => {
+  if (leaving) leaving = false;
+  else if (detail?.open) detail.close();
+  else location.reload();
+});
+
+// Selected photos: their numbers are in the address after "#".
+const boxes = () => [...document.querySelectorAll("input[name=number]")];
+const selected = new Map();
+let lastBox = null;
+function showSelection() {
+  if (!selection) return;
+  for (const one of boxes()) {
+    if (selected.has(one.value)) selected.set(one.value, one.dataset.path);
+    one.checked = selected.has(one.value);
+  }
+  selection.hidden = !selected.size;
+  selection.querySelector("[role=status]").textContent = `${selected.size} selected`;
+  document.body.classList.toggle("selecting", selected.size > 0);
+  const address = location.pathname + location.search + (selected.size ? "#" + [...selected.keys()].join(",") : "");
+  if (!history.state?.photo) history.replaceState(history.state, "", address);
+}
+function select(one, on) {
+  if (on) selected.set(one.value, one.dataset.path);
+  else selected.delete(one.value);
+}
+if (selection) {
+  document.addEventListener("click", (event) => {
+    const one = event.target;
+    if (one.name === "number") {
+      const all = boxes(), ends = [all.indexOf(lastBox), all.indexOf(one)].sort((a, b) => a - b);
+      const range = event.shiftKey && ends[0] >= 0 ? all.slice(ends[0], ends[1] + 1) : [one];
+      range.forEach((each) => select(each, one.checked));
+      lastBox = one;
+      showSelection();
+    } else if (one.matches("[data-rest]")) {
+      [...one.closest("section").querySelectorAll("input[name=number]")].slice(1).forEach((each) => select(each, true));
+      showSelection();
+    }
+  });
+  selection.querySelector("[data-clear]").addEventListener("click", () => { selected.clear(); showSelection(); });
+  selection.querySelector("[data-copy]").addEventListener("click", async (event) => {
+    const text = [...selected.values()].join("\n"), button = event.target;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {  // without TLS, browsers have no clipboard
+      const area = document.createElement("textarea");
+      area.value = text;
+      selection.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy paths"; }, 1500);
+  });
+  // Photos that are selected on another page are sent, too.
+  selection.addEventListener("formdata", (event) => {
+    event.formData.delete("number");
+    for (const number of selected.keys()) event.formData.append("number", number);
+  });
+  const numbers = location.hash.slice(1).split(",").filter((number) => boxes().some((one) => one.value === number));
+  numbers.forEach((number) => selected.set(number, ""));
+  if (numbers.length) showSelection();
+}
+
+// Keys: arrows move through the photos.
+function tiles() {
+  const within = detail?.open ? detail : results || document;
+  return [...within.querySelectorAll("a.tile")];
+}
 // The tile in the next row that is horizontally nearest.
 function beside(all, from, down) {
   const here = from.getBoundingClientRect(), middle = here.left + here.width / 2;
@@ -22,25 +190,25 @@ function beside(all, from, down) {
   const far = (tile) => { const r = tile.getBoundingClientRect(); return Math.abs(r.left + r.width / 2 - middle); };
   return rows.filter((_, n) => Math.abs(tops[n] - row) < 5).sort((a, b) => far(a) - far(b))[0];
 }
-
 function move(key, at) {
   const all = tiles(), place = all.indexOf(at);
   if (place < 0) return key === "ArrowDown" || key === "ArrowRight" ? all[0] : null;
   if (key === "ArrowRight") return all[place + 1];
   if (key === "ArrowLeft") return all[place - 1];
-  return beside(all, at, key === "ArrowDown") || (key === "ArrowUp" && !detail.open ? box : null);
+  return beside(all, at, key === "ArrowDown") || (key === "ArrowUp" && !detail?.open ? box : null);
 }
-
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  const at = document.activeElement, typing = at && at.matches("input, textarea, select");
+  const at = document.activeElement, typing = at?.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "/" && !typing && box) {
-    if (detail && detail.open) detail.close();
+    if (detail?.open) detail.close();
     box.focus();
     box.select();
     event.preventDefault();
   } else if (event.key === "Escape" && at === box) {
     box.blur();
+  } else if (event.key === "x" && at?.matches("a.tile")) {
+    at.parentElement.querySelector("input")?.click();
   } else if (event.key.startsWith("Arrow") && (!typing || (at === box && event.key === "ArrowDown"))) {
     const next = move(event.key, at);
     if (next) {
@@ -49,26 +217,6 @@ document.addEventListener("keydown", (event) => {
     }
   }
 });
-
-// A photo opens in a dialog. On close, the focus returns to the tile that opened it, also after similar photos were opened.
-let opener = null;
-document.addEventListener("htmx:afterSwap", (event) => {
-  if (!detail || event.detail.target !== detail) return;
-  if (!detail.open) {
-    opener = document.activeElement;
-    detail.showModal();
-  }
-  detail.scrollTop = 0;
-  const close = detail.querySelector(".close button");
-  if (close) close.focus();
-});
-if (detail) {
-  detail.addEventListener("close", () => {
-    detail.replaceChildren();
-    if (opener && opener.isConnected) opener.focus();
-  });
-  detail.addEventListener("click", (event) => { if (event.target === detail) detail.close(); });
-}
 
 // Replaces photos whose file is missing by a note.
 function missing(image) {
@@ -82,24 +230,14 @@ document.addEventListener("error", (event) => missing(event.target), true);
 // Images that failed before this script ran.
 [...document.images].filter((image) => image.complete && !image.naturalWidth && image.currentSrc).forEach(missing);
 
-// Shows a message in place of the results.
-function showMessage(text) {
-  const note = document.createElement("p");
-  note.className = "problem";
-  note.setAttribute("role", "alert");
-  note.textContent = text;
-  results.replaceChildren(note);
-}
-for (const name of ["htmx:sendError", "htmx:timeout"]) {
-  document.addEventListener(name, () => { if (results) showMessage("The server does not respond. Check that it is running, and try again."); });
-}
-
 if (upload) {
   const input = byId("image"), chosen = byId("query-image"), preview = chosen.querySelector("img"), drop = byId("drop");
+  const like = form.elements.like;
 
   const forget = () => {
     chosen.hidden = true;
     input.value = "";
+    like.disabled = true;
     if (preview.src.startsWith("blob:")) URL.revokeObjectURL(preview.src);
     preview.removeAttribute("src");
   };
@@ -109,35 +247,23 @@ if (upload) {
     input.files = held.files;
     input.dispatchEvent(new Event("change", { bubbles: true }));
   };
-
-  // Runs before htmx sends: a file that is too large is not sent, and filters go into the address.
-  upload.addEventListener("htmx:configRequest", (event) => {
+  input.addEventListener("change", () => {
     const file = input.files[0];
-    if (!file || file.size > Number(upload.dataset.most)) {
-      event.preventDefault();
-      if (file) showMessage(`The image file is larger than ${Math.floor(upload.dataset.most / 2 ** 20)} MiB. Shrink it and try again.`);
+    if (!file) return;
+    if (file.size > Number(upload.dataset.most)) {
       forget();
+      showMessage(`The image file is larger than ${Math.floor(upload.dataset.most / 2 ** 20)} MiB. Shrink it and try again.`);
       return;
     }
-    box.value = "";
-    history.replaceState(null, "", "/");
     if (preview.src.startsWith("blob:")) URL.revokeObjectURL(preview.src);
+    like.disabled = true;
     preview.src = URL.createObjectURL(file);
     chosen.querySelector("span").textContent = file.name;
     chosen.hidden = false;
-    const filters = new URLSearchParams(new FormData(byId("search")));
-    filters.delete("q");
-    event.detail.path = "/results?" + filters;
+    history.replaceState(null, "", "/");
+    search();
   });
-  // While an image is chosen, filters apply to it; typing a text removes it.
-  byId("filters").addEventListener("change", (event) => {
-    if (input.files.length) {
-      event.stopImmediatePropagation();
-      input.dispatchEvent(new Event("change", { bubbles: true }));
-    }
-  });
-  box.addEventListener("input", forget);
-  chosen.querySelector("button").addEventListener("click", () => { forget(); results.replaceChildren(); box.focus(); });
+  chosen.querySelector("button").addEventListener("click", () => { forget(); search(); box.focus(); });
 
   document.addEventListener("paste", (event) => {
     const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
