@@ -28,6 +28,7 @@ from torch import Tensor
 
 from bcls._core.files import replace_folder, write_whole
 from bcls.data import open_dataset
+from bcls.evaluation.evaluator import CaptionVectors
 from bcls.experiments.metrics import PARTS, human_agreement, read_judgements, split_metrics
 from bcls.labels import load_text_encoder
 from bcls.models import load
@@ -191,9 +192,7 @@ def final_metrics(model: DualModel, flickr: Flickr, judgements: Any) -> dict[str
     images, texts = vectors(model, flickr)
     test = flickr.data.split("test")
     scores = (images[flickr.rows["test"]] @ texts[flickr.captions_of("test")].T).numpy()
-    from bcls.evaluation.evaluator import CaptionVectors
-
-    captions = CaptionVectors("minilm", flickr.sentences[flickr.captions_of("test")].numpy())
+    captions = CaptionVectors(test, "minilm", flickr.sentences[flickr.captions_of("test")].numpy())
     metrics, _ = split_metrics(test, scores, captions)
     return metrics | human_agreement(judgements, pair_scores(flickr, images, texts), PARTS)
 
