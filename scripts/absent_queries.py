@@ -1,4 +1,6 @@
-"""Make the lists of queries about things that are not in the test photos: ``python scripts/absent_queries.py --data DIR``.
+"""Make the lists of absent queries: ``python scripts/absent_queries.py --data DIR``.
+
+Absent queries are about things that are not in the test photos.
 
 ``configs/photo/absent.json`` gets two lists of 100 queries for an index of the 1,000 test photos of Flickr8k. They were
 written before any calibration was fitted, and are used for reporting only.

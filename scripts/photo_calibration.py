@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from photo_heads import Flickr
+from PIL import Image
 from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
 
@@ -99,7 +99,7 @@ def fit_calibration(
     gate: tuple[float, ...],
     folder: Path,
 ) -> dict[str, Any]:
-    """Fit both factors and the threshold, and write the files; see :class:`bcls.search.score_model.ModelCalibration`."""
+    """Fit both factors and the threshold of :class:`bcls.search.score_model.ModelCalibration`, and write the files."""
     generator = np.random.default_rng(0)
     chosen = np.sort(generator.choice(flickr.rows["train"], PHOTOS, replace=False))
     background = queries.images[chosen].astype(np.float16)
@@ -131,9 +131,7 @@ def fit_calibration(
     pair = _logistic(
         np.concatenate([similarity, own, wrong])[:, None],
         np.concatenate([fits, np.ones(len(own)), np.zeros(len(wrong))]),
-        np.concatenate(
-            [np.ones(len(fits)), *(np.full(len(one), 0.1 * len(fits) / len(one)) for one in (own, wrong))]
-        ),
+        np.concatenate([np.ones(len(fits)), *(np.full(len(one), 0.1 * len(fits) / len(one)) for one in (own, wrong))]),
     )
     calibration = ModelCalibration(pair, query, 0.5, gate, background.astype(np.float32))
     best = [best_scores(calibration, texts, photos) for texts, _, _ in groups]
@@ -148,7 +146,9 @@ def fit_calibration(
 
 def best_scores(calibration: ModelCalibration, texts: Array, photos: Array) -> Array:
     """Largest probability of a photo for each text."""
-    return np.array([calibration(similarity, text)[()] for similarity, text in zip((texts @ photos.T).max(1), texts, strict=True)])
+    return np.array(
+        [calibration(similarity, text)[()] for similarity, text in zip((texts @ photos.T).max(1), texts, strict=True)]
+    )
 
 
 def expert_pairs(
@@ -159,7 +159,9 @@ def expert_pairs(
     listed = set(choice.read_text(encoding="utf-8").split())
     row = {one: number for number, one in enumerate(flickr.data.image_ids)}
     marks: dict[tuple[int, int], list[float]] = {}
-    for photo, caption, mark in zip(rated.photos.tolist(), rated.caption_ids.tolist(), rated.ratings.tolist(), strict=True):
+    for photo, caption, mark in zip(
+        rated.photos.tolist(), rated.caption_ids.tolist(), rated.ratings.tolist(), strict=True
+    ):
         if (photo in listed) == selection:
             image, number = caption.rsplit("#", 1)
             marks.setdefault((row[photo], int(flickr.captions[row[image]][int(number)])), []).append(mark)
@@ -174,7 +176,8 @@ def evaluate_calibration(
 ) -> dict[str, Any]:
     """Reliability on the rated photos that nothing was chosen on, and answers on an index of the test photos."""
     calibration = read_calibration(folder)
-    assert calibration is not None
+    if calibration is None:
+        raise FileNotFoundError(folder / SETTINGS)
     similarity, fits, texts = expert_pairs(flickr, queries, judgements, choice, selection=False)
     scores = np.array([calibration(one, text)[()] for one, text in zip(similarity, texts, strict=True)])
     numbers = np.minimum((scores * BINS).astype(int), BINS - 1)

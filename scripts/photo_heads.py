@@ -49,9 +49,12 @@ class Flickr:
         self.data, self.images, self.texts = data, images, texts
         self.owner = np.asarray(data.image_of_caption)
         self.captions = np.arange(len(self.owner)).reshape(-1, 5)
-        assert (self.owner[self.captions] == np.arange(len(images))[:, None]).all(), "five captions an image, in order"
+        if (self.owner[self.captions] != np.arange(len(images))[:, None]).any():
+            raise ValueError("expected five captions for each image, in order")
         row = {one: number for number, one in enumerate(data.image_ids)}
-        self.rows = {name: np.array([row[one] for one in data.split(name).image_ids]) for name in ("train", "val", "test")}
+        self.rows = {
+            name: np.array([row[one] for one in data.split(name).image_ids]) for name in ("train", "val", "test")
+        }
         self.sentences = unit(texts[:, -384:])
 
     def captions_of(self, split: str) -> "np.ndarray[Any, Any]":
@@ -95,7 +98,11 @@ def _train(flickr: Flickr, settings: HeadSettings) -> tuple[dict[str, Tensor], f
     scale = layer_scales(flickr.texts, settings.last)
     texts = flickr.texts * scale
     config = DualConfig(
-        image="features", features=flickr.images.shape[1], width=WIDTH, text_layers=LAYERS, dropout_images=settings.dropout
+        image="features",
+        features=flickr.images.shape[1],
+        width=WIDTH,
+        text_layers=LAYERS,
+        dropout_images=settings.dropout,
     )
     model = DualModel(config)
     heads = nn.ModuleList([model.image.head, model.text.head])

@@ -199,6 +199,7 @@ def final_metrics(model: DualModel, flickr: Flickr, judgements: Any) -> dict[str
 
 def write_model(model: DualModel, folder: Path) -> None:
     """Write a model as float16; files of the folder that are not made here stay."""
+
     def files(new: Path) -> None:
         from safetensors.torch import save
 
@@ -277,12 +278,14 @@ validation photos and 200 photos with human judgements for model selection. RSUM
 
 {metrics}
 
-**Licence.** The class names are lemmas of WordNet 3.0 (WordNet licence). The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0. The photos and
-captions of Flickr8k are for research and education; they are not part of this model, but it was trained on them.
+**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0. The class names are
+lemmas of WordNet 3.0, under the WordNet licence. The photos and captions of Flickr8k are for research and education; they
+are not part of this model, but it was trained on them.
 
 **Limits.** The heads were trained on 6,000 photos of everyday scenes: people, dogs, sport, beaches, streets. Of other
-things it knows the 1,000 ImageNet classes and what is similar to them. It does not know names of people and places, does not read text in photos, counts poorly, and has the biases of photos from Flickr, of captions by a few
-annotators, and of networks trained on ImageNet and on web text. Do not use it to assess people.
+things it knows the 1,000 ImageNet classes and what is similar to them. It does not know names of people and places, does
+not read text in photos, counts poorly, and has the biases of photos from Flickr, of captions by a few annotators, and of
+networks trained on ImageNet and on web text. Do not use it to assess people.
 
 **Reproduce** with `make photo DATA=flickr8k JUDGEMENTS=folder`; metrics in `results/{name}.json`.
 """

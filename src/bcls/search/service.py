@@ -21,6 +21,7 @@ from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
 from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
+from bcls.search.score_model import ModelCalibration, read_calibration
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -92,17 +93,20 @@ class Hit(PhotoInfo):
     """A photo that was found.
 
     Attributes:
-        score: Between 0 and 1, see :class:`bcls.search.Calibration`.
+        score: Between 0 and 1, see :class:`bcls.search.Calibration` and
+            :class:`bcls.search.score_model.ModelCalibration`.
         similarity: Similarity by the model, on its own scale.
+        threshold: Scores from here on count as relevant.
     """
 
     score: float
     similarity: float
+    threshold: float = FITS
 
     @property
     def fits(self) -> bool:
         """Whether the score is high enough to count as relevant."""
-        return self.score >= FITS
+        return self.score >= self.threshold
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -181,6 +185,7 @@ class Service:
         self._lock = threading.Lock()
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
+        self._calibration = _model_calibration(model or self._index.manifest.model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         encoder = self.model.for_queries()
         self._batcher = Batcher(
@@ -242,12 +247,20 @@ class Service:
         index = self.index
         vector = self._text_vector(query)[None]
         if not (index.manifest.cross and self.settings.rerank and index.source is not None):
-            return SearchResult(_nearest_photos(index, vector, k, filters, "text"))
+            return SearchResult(self._with_probabilities(_nearest_photos(index, vector, k, filters, "text"), vector[0]))
         hits = _nearest_photos(index, vector, max(k, self.settings.rerank), filters, "text")
         names, limit = [hit.name for hit in hits], index.manifest.max_pixels
         with self._heavy_work():
             scores = pair_scores(self.model, index.source, names, query, max_pixels=limit)
         return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
+
+    def _with_probabilities(self, hits: tuple[Hit, ...], vector: Vectors) -> tuple[Hit, ...]:
+        """Scores of the model's own calibration, if it has one."""
+        if self._calibration is None or not hits:
+            return hits
+        scores = self._calibration([hit.similarity for hit in hits], vector).tolist()
+        limit = self._calibration.threshold
+        return tuple(replace(hit, score=one, threshold=limit) for hit, one in zip(hits, scores, strict=True))
 
     def search_image(self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None) -> SearchResult[Hit]:
         """Find photos that are similar to an image.
@@ -358,6 +371,15 @@ class Service:
     def _heavy_work(self) -> AbstractContextManager[None]:
         """Limit how many image queries and rerankings run at the same time."""
         return limit_work(self._heavy, self.settings.timeout)
+
+
+def _model_calibration(model: object) -> ModelCalibration | None:
+    """Calibration in the folder of a model that is given by name or path; ``None`` for one in memory."""
+    if not isinstance(model, str | Path):
+        return None
+    from bcls.models.loading import find_folder
+
+    return read_calibration(find_folder(model))
 
 
 def _check_text(text: str) -> str:
