@@ -32,11 +32,11 @@ from bcls.evaluation.evaluator import CaptionVectors
 from bcls.experiments.metrics import PARTS, human_agreement, read_judgements, split_metrics
 from bcls.labels import load_text_encoder
 from bcls.models import load
-from bcls.models.combine import label_space_part, merge
+from bcls.models.combine import add_open_vocabulary, label_space_part, merge
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
 from bcls.models.folder import CARD, WEIGHTS, write_files
-from bcls.models.open_vocabulary import add_open_vocabulary, centroids
+from bcls.models.open_vocabulary import centroids
 from bcls.training.run_folder import describe
 
 ROOT = Path(__file__).parents[1]
@@ -278,14 +278,14 @@ validation photos and 200 photos with human judgements for model selection. RSUM
 
 {metrics}
 
-**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0. The class names are
-lemmas of WordNet 3.0, under the WordNet licence. The photos and captions of Flickr8k are for research and education; they
-are not part of this model, but it was trained on them.
+**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0. The class names
+are lemmas of WordNet 3.0, under the WordNet licence. The photos and captions of Flickr8k are for research and
+education; they are not part of this model, but it was trained on them.
 
 **Limits.** The heads were trained on 6,000 photos of everyday scenes: people, dogs, sport, beaches, streets. Of other
-things it knows the 1,000 ImageNet classes and what is similar to them. It does not know names of people and places, does
-not read text in photos, counts poorly, and has the biases of photos from Flickr, of captions by a few annotators, and of
-networks trained on ImageNet and on web text. Do not use it to assess people.
+things it knows the 1,000 ImageNet classes and what is similar to them. It does not know names of people and places,
+does not read text in photos, counts poorly, and has the biases of photos from Flickr, of captions by a few annotators, and
+of networks trained on ImageNet and on web text. Do not use it to assess people.
 
 **Reproduce** with `make photo DATA=flickr8k JUDGEMENTS=folder`; metrics in `results/{name}.json`.
 """

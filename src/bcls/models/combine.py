@@ -10,7 +10,8 @@ from torch.nn import functional
 from bcls._core.errors import fail
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
-from bcls.models.layers import Head
+from bcls.models.layers import Head, unit
+from bcls.models.open_vocabulary import CENTROIDS, CLASSES, WIDTH
 
 
 def merge(
@@ -122,6 +123,46 @@ def label_space_part(
     # The features of captions have nearly equal norms; the head does not normalise them.
     _set_linear(part.text.head, torch.eye(size) / float(texts.norm(dim=1).mean()), -centre_y, first)
     return part.eval()
+
+
+def add_open_vocabulary(
+    model: DualModel, names: Tensor, captions: Tensor, *, middle: float, width: float, scale: float = 1.0
+) -> DualModel:
+    """Add the classes of the image encoder to a dual encoder with frozen EfficientNet-Lite and MiniLM.
+
+    See :mod:`bcls.models.open_vocabulary`.
+
+    Args:
+        model: The model, with trained heads.
+        names: ``(1000, 384)`` vectors of the class names by MiniLM, in the order of the classes.
+        captions: ``(256, 384)`` centroids of the training captions, see :func:`bcls.models.open_vocabulary.centroids`.
+        middle: Cosine with the nearest centroid at which a text reads both parts equally, c_0.
+        width: Width of the transition, w.
+        scale: Weight of the class coordinates, a.
+
+    Returns:
+        A model with the same heads, in eval mode.
+
+    Raises:
+        ValueError: The model has other encoders, or arrays have other shapes.
+    """
+    for name, given, expected in (
+        ("names", names, (CLASSES, WIDTH)),
+        ("captions", captions, (CENTROIDS, WIDTH)),
+    ):
+        if given.shape != expected:
+            fail(name, f"shape {expected}", tuple(given.shape), "compute them with MiniLM")
+    result = DualModel(replace(model.config, open_vocabulary=True))
+    vectors = unit(names)
+    added = {
+        "image.open_vocabulary.names": vectors,
+        "image.open_vocabulary.scale": torch.tensor(scale),
+        "text.open_vocabulary.mean": vectors.mean(0),
+        "text.open_vocabulary.centroids": unit(captions),
+        "text.open_vocabulary.gate": torch.tensor([middle, width]),
+    }
+    result.load_trained_state(result.trained_state() | model.trained_state() | added)
+    return result.eval()
 
 
 def _check_image_of_caption(indices: Tensor, images: int, captions: int) -> None:

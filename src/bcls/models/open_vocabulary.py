@@ -17,17 +17,12 @@ It stays one dot product of unit vectors: images have one more coordinate that f
 texts.
 """
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bcls._core.errors import fail
 from bcls.models.layers import unit
-
-if TYPE_CHECKING:
-    from bcls.models.dual import DualModel
 
 #: Classes, width of the text vectors, and centroids of the training captions.
 CLASSES, WIDTH, CENTROIDS = 1000, 384, 256
@@ -42,14 +37,14 @@ class OpenImages(nn.Module):
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
-        self._backbone = (encoder.backbone,)  # a tuple, since it is a part of the encoder already
+        self._backbone: tuple[Any] = (encoder.backbone,)  # a tuple, since it is a part of the encoder already
         self.register_buffer("names", torch.zeros(CLASSES, WIDTH))
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
         """``(N, D + 385)`` unit vectors of features ``(N, d)`` and the unit vectors ``(N, D)`` of the heads."""
         names = self.get_buffer("names")
-        classes = self._backbone[0].class_logits(features).softmax(-1)
+        classes: Tensor = self._backbone[0].class_logits(features).softmax(-1)
         added = (classes @ names - names.mean(0)) * self.get_buffer("scale")
         square = added.square().sum(-1, keepdim=True)
         added = added * square.clamp(min=1.0).rsqrt()
@@ -74,44 +69,6 @@ class OpenTexts(nn.Module):
         share = torch.sigmoid((middle - nearest) / width)
         added = unit(own - self.get_buffer("mean")) * share.sqrt()
         return torch.cat([vectors * (1 - share).sqrt(), added, torch.zeros_like(share)], dim=-1)
-
-
-def add_open_vocabulary(
-    model: "DualModel", names: Tensor, captions: Tensor, *, middle: float, width: float, scale: float = 1.0
-) -> "DualModel":
-    """Add the classes of the image encoder to a dual encoder with frozen EfficientNet-Lite and MiniLM.
-
-    Args:
-        model: The model, with trained heads.
-        names: ``(1000, 384)`` vectors of the class names by MiniLM, in the order of the classes.
-        captions: ``(256, 384)`` centroids of the training captions, see :func:`centroids`.
-        middle: Cosine with the nearest centroid at which a text reads both parts equally, c_0.
-        width: Width of the transition, w.
-        scale: Weight of the class coordinates, a.
-
-    Returns:
-        A model with the same heads, in eval mode.
-
-    Raises:
-        ValueError: The model has other encoders, or arrays have other shapes.
-    """
-    for name, given, expected in (
-        ("names", names, (CLASSES, WIDTH)),
-        ("captions", captions, (CENTROIDS, WIDTH)),
-    ):
-        if given.shape != expected:
-            fail(name, f"shape {expected}", tuple(given.shape), "compute them with MiniLM")
-    result = type(model)(replace(model.config, open_vocabulary=True))
-    vectors = unit(names)
-    added = {
-        "image.open_vocabulary.names": vectors,
-        "image.open_vocabulary.scale": torch.tensor(scale),
-        "text.open_vocabulary.mean": vectors.mean(0),
-        "text.open_vocabulary.centroids": unit(captions),
-        "text.open_vocabulary.gate": torch.tensor([middle, width]),
-    }
-    result.load_trained_state(result.trained_state() | model.trained_state() | added)
-    return result.eval()
 
 
 def centroids(vectors: Tensor, seed: int = 0, rounds: int = 12) -> Tensor:
