@@ -74,8 +74,11 @@ evidence: $(VENV)/.dev
 	$(BIN)/python -m scripts.model_table
 
 photo: $(VENV)/.dev
-	$(BIN)/bcls data features "$(DATA)" $(FOUR)
-	$(BIN)/python scripts/photo_model.py --data "$(DATA)" --judgements "$(JUDGEMENTS)" --out sweeps/photo --final
+	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --name lite012
+	$(BIN)/pip download -q --no-deps -d sweeps/wheels scikit-image==0.26.0 scikit-learn==1.9.1
+	set -e; for w in sweeps/wheels/*.whl; do $(BIN)/python -m zipfile -e $$w sweeps/outside; done
+	set -e; for n in photo photo-fast; do $(BIN)/python scripts/photo_model.py --name $$n --data "$(DATA)" \
+	    --judgements "$(JUDGEMENTS)" --outside sweeps/outside --out sweeps/photo --final; done
 
 # 100,000 damaged files for each reader, about two hours; `--readers zip tar` for some.
 fuzz: $(VENV)/.dev

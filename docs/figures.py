@@ -3,6 +3,7 @@
 ``python docs/figures.py`` writes them to ``docs/_generated``; building the site does the same.
 """
 
+import json
 import textwrap
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def draw_all(folder: Path) -> None:
         windows().savefig(folder / "windows.svg", metadata={"Date": None})
         stride().savefig(folder / "stride.svg", metadata={"Date": None})
         gamma().savefig(folder / "gamma.svg", metadata={"Date": None})
+        reliability().savefig(folder / "reliability.svg", metadata={"Date": None})
         gradients().savefig(folder / "gradients.svg", metadata={"Date": None})
         all_gradients().savefig(folder / "all-gradients.svg", metadata={"Date": None})
         embeddings().savefig(folder / "embeddings.png", dpi=150, metadata={"Software": None})
@@ -74,6 +76,23 @@ def anchor_loss(labels: NDArray[np.float64], scores: NDArray[np.float64], beta: 
     similarity = torch.zeros_like(relevance)
     similarity[0] = torch.from_numpy(scores)
     return float(kendall_window_loss(similarity, relevance, alpha=ALPHA, beta=beta, reduction="sum"))
+
+
+def reliability() -> Figure:
+    """How often people found a photo fitting, against the score of the photo model; from ``results/photo.json``."""
+    path = Path(__file__).parents[1] / "results" / "photo.json"
+    bins = json.loads(path.read_text(encoding="utf-8"))["held_out"]["bins"]
+    figure = Figure(figsize=(4.2, 4))
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=NEITHER, linestyle="--", label="perfectly calibrated")
+    axes.plot([one["score"] for one in bins], [one["fitting"] for one in bins], "o-", color=POSITIVE, label="photo")
+    for one in bins:
+        axes.annotate(
+            str(one["pairs"]), (one["score"], one["fitting"]), (4, -11), textcoords="offset points", fontsize=8
+        )
+    axes.set(xlabel="mean score", ylabel="share of pairs that experts call fitting", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(loc="upper left")
+    return figure
 
 
 def windows() -> Figure:

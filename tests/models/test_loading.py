@@ -45,5 +45,5 @@ def test_folder_takes_precedence_over_the_hub(tmp_path, monkeypatch):
 
 
 def test_unknown_home_folder_raises():
-    with pytest.raises(ValueError, match="expected 'photo', the folder of a model"):
+    with pytest.raises(ValueError, match="expected 'photo', 'photo-fast', the folder of a model"):
         load("~nosuchuser/x")

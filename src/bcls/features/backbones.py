@@ -192,7 +192,9 @@ class EfficientNetLite(Backbone):
         self.network = library.EfficientNet.from_name(name)
         self.network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         # The grid does not depend on the classifier, and unused parameters are an error in distributed training.
-        self.network._fc = torch.nn.Identity()
+        classifier, self.network._fc = self.network._fc, torch.nn.Identity()
+        self.register_buffer("_class_weight", classifier.weight.detach(), persistent=False)
+        self.register_buffer("_class_bias", classifier.bias.detach(), persistent=False)
         self.network.to(memory_format=torch.channels_last)
         self._measure_grid()
 
@@ -200,6 +202,10 @@ class EfficientNetLite(Backbone):
         """See :meth:`Backbone.feature_grid`."""
         grid: Tensor = self.network.extract_features(inputs)
         return grid
+
+    def class_logits(self, vectors: Tensor) -> Tensor:
+        """Scores of the 1,000 ImageNet classes ``(N, 1000)`` for global vectors ``(N, D)``."""
+        return nn.functional.linear(vectors, self.get_buffer("_class_weight"), self.get_buffer("_class_bias"))
 
 
 class JoinedBackbone(Backbone):
@@ -230,6 +236,12 @@ class JoinedBackbone(Backbone):
     def feature_grid(self, inputs: Tensor) -> Tensor:
         """See :meth:`Backbone.feature_grid`."""
         return torch.cat([self._part_grid(part, inputs) for part in self.parts], dim=1)
+
+    def class_logits(self, vectors: Tensor) -> Tensor:
+        """Scores of the 1,000 ImageNet classes ``(N, 1000)`` by the last network, from its part of the vectors."""
+        last: Any = self.parts[-1]
+        logits: Tensor = last.class_logits(vectors[:, -last.channels :])
+        return logits
 
     def _part_grid(self, part: nn.Module, inputs: Tensor) -> Tensor:
         side = int(part.side)  # type: ignore[arg-type]  # attribute of a Backbone

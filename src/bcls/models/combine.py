@@ -10,7 +10,8 @@ from torch.nn import functional
 from bcls._core.errors import fail
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
-from bcls.models.layers import Head
+from bcls.models.layers import Head, unit
+from bcls.models.open_vocabulary import CENTROIDS, CLASSES, WIDTH
 
 
 def merge(
@@ -88,7 +89,8 @@ def label_space_part(
     Args:
         like: A model with the same frozen encoders; the result has its configuration.
         images: ``(N, d)`` features of the training images.
-        texts: ``(C, e)`` features of their captions, e at most the width.
+        texts: ``(C, e)`` features of their captions, e at most the width; with ``text_layers`` those of all layers,
+            of which the last one is used.
         image_of_caption: ``(C,)`` index of each caption's image; every image has a caption.
         ridge: :math:`\lambda`, relative to the mean variance of a feature, summed over the images.
 
@@ -99,6 +101,8 @@ def label_space_part(
         ValueError: The width is below that of the captions' features, heads are missing, or an image has no caption.
     """
     config = like.config
+    first = texts.shape[1] - texts.shape[1] // max(1, len(config.text_layers))  # of the last layer
+    texts = texts[:, first:]
     size, layers = texts.shape[1], (like.image.head.linear, like.text.head.linear)
     if config.width < size or None in layers or config.heads > 1:
         expected = f"one head on each side with a width of at least {size}"
@@ -117,8 +121,48 @@ def label_space_part(
     part = DualModel(replace(config))
     _set_linear(part.image.head, solved, -(solved @ centre_x))
     # The features of captions have nearly equal norms; the head does not normalise them.
-    _set_linear(part.text.head, torch.eye(size) / float(texts.norm(dim=1).mean()), -centre_y)
+    _set_linear(part.text.head, torch.eye(size) / float(texts.norm(dim=1).mean()), -centre_y, first)
     return part.eval()
+
+
+def add_open_vocabulary(
+    model: DualModel, names: Tensor, captions: Tensor, *, middle: float, width: float, scale: float = 1.0
+) -> DualModel:
+    """Add the classes of the image encoder to a dual encoder with frozen EfficientNet-Lite and MiniLM.
+
+    See :mod:`bcls.models.open_vocabulary`.
+
+    Args:
+        model: The model, with trained heads.
+        names: ``(1000, 384)`` vectors of the class names by MiniLM, in the order of the classes.
+        captions: ``(256, 384)`` centroids of the training captions, see :func:`bcls.models.open_vocabulary.centroids`.
+        middle: Cosine with the nearest centroid at which a text reads both parts equally, c_0.
+        width: Width of the transition, w.
+        scale: Weight of the class coordinates, a.
+
+    Returns:
+        A model with the same heads, in eval mode.
+
+    Raises:
+        ValueError: The model has other encoders, or arrays have other shapes.
+    """
+    for name, given, expected in (
+        ("names", names, (CLASSES, WIDTH)),
+        ("captions", captions, (CENTROIDS, WIDTH)),
+    ):
+        if given.shape != expected:
+            fail(name, f"shape {expected}", tuple(given.shape), "compute them with MiniLM")
+    result = DualModel(replace(model.config, open_vocabulary=True))
+    vectors = unit(names)
+    added = {
+        "image.open_vocabulary.names": vectors,
+        "image.open_vocabulary.scale": torch.tensor(scale),
+        "text.open_vocabulary.mean": vectors.mean(0),
+        "text.open_vocabulary.centroids": unit(captions),
+        "text.open_vocabulary.gate": torch.tensor([middle, width]),
+    }
+    result.load_trained_state(result.trained_state() | model.trained_state() | added)
+    return result.eval()
 
 
 def _check_image_of_caption(indices: Tensor, images: int, captions: int) -> None:
@@ -134,10 +178,10 @@ def _check_image_of_caption(indices: Tensor, images: int, captions: int) -> None
         fail(argument, "a caption or more for every image", f"none for image {int(missing.nonzero()[0])}", hint)
 
 
-def _set_linear(head: Head, weight: Tensor, bias: Tensor) -> None:
-    """Make a head the linear map of this weight and bias in its first outputs; the others are zero."""
+def _set_linear(head: Head, weight: Tensor, bias: Tensor, first: int = 0) -> None:
+    """Make a head the linear map of the inputs from ``first`` on in its first outputs; the others are zero."""
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
-        head.get_parameter("linear.weight")[: len(bias)] = weight.float()
+        head.get_parameter("linear.weight")[: len(bias), first:] = weight.float()
         head.get_parameter("linear.bias")[: len(bias)] = bias.float()

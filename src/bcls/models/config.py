@@ -140,6 +140,10 @@ class DualConfig:
             ``gpo`` after it.
         text_pooling: How words become one vector: ``mean``, ``cls`` (first token, transformers only) or ``last`` (last
             state, GRU only) before the head, ``gpo`` after it. Default: ``last`` for a GRU, else ``mean``.
+        text_layers: With a frozen transformers text model: layers whose states are concatenated, 0 for its word
+            embeddings. Default: the last layer alone.
+        open_vocabulary: Add the classes of an EfficientNet-Lite image encoder, see
+            :mod:`bcls.models.open_vocabulary`; set by :func:`bcls.models.combine.add_open_vocabulary`.
         dropout_images: Dropout on the image features before the head; not used without a head.
         dropout_texts: Dropout on the caption features before the head; not used without a head.
         features: With ``image: features``: their width.
@@ -179,6 +183,8 @@ class DualConfig:
     image_view: str = "whole"
     image_pooling: str = "mean"
     text_pooling: str = ""
+    text_layers: tuple[int, ...] = ()
+    open_vocabulary: bool = False
     dropout_images: float = 0.5
     dropout_texts: float = 0.2
     features: int | None = None
@@ -215,9 +221,20 @@ class DualConfig:
         check_choice("text_pooling", self.text_pooling, ("mean", "last" if gru else "cls", "gpo"))
         _check_sizes(self, "words", "width", "word_width", "states", "heads")
         _check_heads(self)
+        _check_text_layers(self)
         check_whole("unimodal", self.unimodal, least=0)
         _check_dropout(self, "dropout_images", "dropout_texts", "dropout_words")
         _check_lora(self)
+
+
+def _check_text_layers(config: DualConfig) -> None:
+    layers = tuple(check_whole("text_layers", one, least=0) for one in config.text_layers)
+    if layers and (config.text in ("gru", "clip") or config.tune_text):
+        fail("text_layers", "none, unless the text encoder is a frozen transformer", layers, "leave it out")
+    if config.open_vocabulary and not (config.image.startswith("efficientnet-lite") and config.text == "minilm"):
+        got = f"{config.image} and {config.text}"
+        fail("open_vocabulary", "EfficientNet-Lite and MiniLM as encoders", got, "leave it out")
+    object.__setattr__(config, "text_layers", layers)
 
 
 def _check_sizes(config: Any, *names: str) -> None:

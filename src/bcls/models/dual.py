@@ -19,6 +19,7 @@ from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
 from bcls.models.layers import GPO, Head, cosine, pool, unit, xavier_linear
+from bcls.models.open_vocabulary import OpenImages, OpenTexts
 from bcls.models.padded import Padded, joined
 
 #: Part of the names of adapter parameters, by peft's convention.
@@ -70,6 +71,8 @@ class DualModel(RetrievalModel):
         )
         if config.unimodal:
             self.unimodal = UnimodalHeads(width, config.unimodal)
+        if config.open_vocabulary:
+            self.image.open_vocabulary, self.text.open_vocabulary = OpenImages(encoders.image), OpenTexts()
         self.register_buffer("logit_scale", encoders.logit_scale)
         self.register_buffer("logit_bias", encoders.logit_bias)
 
@@ -217,6 +220,7 @@ class Branch(nn.Module):
         self.register_buffer("shares", (weights / weights.sum()).sqrt().float()[:, None], persistent=False)
         self.head = Head(kind, encoder.width, config.width, dropout, config.heads)
         self.gpo = GPO() if self.pooling == "gpo" else None
+        self.open_vocabulary: nn.Module | None = None
         if not tuned:
             self.encoder.requires_grad_(False)
         self.train(self.training)
@@ -262,9 +266,13 @@ class Branch(nn.Module):
             vectors = self.gpo(Padded(vectors, features.lengths))
         vectors = vectors.float()  # also under autocast
         if len(self.shares) == 1:
-            return unit(vectors)
-        parts = unit(vectors.view(*vectors.shape[:-1], len(self.shares), -1))
-        return (parts * self.shares).flatten(-2)
+            vectors = unit(vectors)
+        else:
+            parts = unit(vectors.view(*vectors.shape[:-1], len(self.shares), -1))
+            vectors = (parts * self.shares).flatten(-2)
+        if self.open_vocabulary is not None:
+            vectors = self.open_vocabulary(features.values.float(), vectors)
+        return vectors
 
     def _are_features(self, values: Tensor) -> bool:
         # Integers are token ids on the text side; pixels have four axes.

@@ -67,15 +67,17 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
     if config.text == "gru":
         return Encoders(image, GruText(config, vocabulary))
     if config.text == "minilm":
-        return Encoders(image, _load_minilm(frozen=not config.tune_text))
-    return Encoders(image, load_text(saved or config.text, weights=saved is None))
+        text = _load_minilm(frozen=not config.tune_text)
+    else:
+        text = load_text(saved or config.text, weights=saved is None)
+    return Encoders(image, text.select_layers(config.text_layers))
 
 
 #: A frozen encoder that is in use in this process: copying it is faster than reading it again for each run of a sweep.
-_IN_USE: WeakValueDictionary[str, nn.Module] = WeakValueDictionary()
+_IN_USE: WeakValueDictionary[str, "TransformerText"] = WeakValueDictionary()
 
 
-def _load_minilm(*, frozen: bool) -> nn.Module:
+def _load_minilm(*, frozen: bool) -> "TransformerText":
     found = _IN_USE.get("minilm") if frozen else None
     if found is not None and all(parameter.dtype == torch.float32 for parameter in found.parameters()):
         # A copy on the CPU, so that moving one model does not move the other.
@@ -187,6 +189,15 @@ class TransformerText(nn.Module):
         config: Any = model.config
         self.width: int = config.hidden_size
         self.words: int = config.vocab_size
+        self.layers: tuple[int, ...] = ()
+
+    def select_layers(self, layers: tuple[int, ...]) -> "TransformerText":
+        """Return the states of these layers side by side, 0 for the word embeddings; without any, of the last one."""
+        config: Any = self.model.config
+        if any(layer > config.num_hidden_layers for layer in layers):
+            fail("text_layers", f"layers from 0 to {config.num_hidden_layers}", layers, "choose others")
+        self.layers, self.width = layers, config.hidden_size * max(1, len(layers))
+        return self
 
     def prepare(self, texts: Any) -> Padded:
         """Token ids of captions, special tokens included."""
@@ -197,7 +208,10 @@ class TransformerText(nn.Module):
         mask = texts.mask
         # Padding is masked out, but must be a valid token id.
         ids = texts.values.masked_fill(~mask, 0)
-        states: Tensor = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        output = self.model(input_ids=ids, attention_mask=mask.long(), output_hidden_states=bool(self.layers))
+        states: Tensor = output.last_hidden_state
+        if self.layers:
+            states = torch.cat([output.hidden_states[layer] for layer in self.layers], dim=-1)
         return Padded(states, texts.lengths)
 
     def files(self) -> dict[str, bytes]:

@@ -14,8 +14,8 @@ from bcls.models.folder import build_any, is_model_folder, load_folder
 if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
 
-#: The model that ships with the package.
-_PHOTO_MODEL = Path(__file__).parent / "photo"
+#: The models that ship with the package.
+_SHIPPED = {name: Path(__file__).parent / name for name in ("photo", "photo-fast")}
 #: Files of a saved model that are downloaded from the hub.
 _FILES = ["*.json", "*.onnx", "*.safetensors", "README.md", "encoder/*"]
 
@@ -51,7 +51,8 @@ def load(path_or_name: str | Path) -> "RetrievalModel":
 
     Args:
         path_or_name: The folder of a saved model; a run folder, of which the best checkpoint is used, else the last;
-            ``"photo"``, the model that ships with the package; or a name on the Hugging Face Hub, ``owner/model``.
+            ``"photo"`` or ``"photo-fast"``, the models that ship with the package; or a name on the Hugging Face Hub,
+            ``owner/model``.
 
     Raises:
         ValueError: There is no such model, or its files are damaged or do not fit together.
@@ -74,7 +75,7 @@ def run_settings(folder: Path) -> dict[str, Any]:
 
 def find_folder(path_or_name: str | Path) -> Path:
     """Folder of the model that :func:`load` reads; models on the hub are downloaded."""
-    path = _PHOTO_MODEL if path_or_name == "photo" else user_path(path_or_name)
+    path = _SHIPPED.get(str(path_or_name)) or user_path(path_or_name)
     if path.is_file():
         fail(str(path), "a folder", "a file", "read authors' *.pth.tar files with `bcls.models.import_checkpoint`")
     for candidate in (path, path / "checkpoints" / "best", path / "checkpoints" / "last"):
@@ -83,7 +84,7 @@ def find_folder(path_or_name: str | Path) -> Path:
     if path.is_dir():
         return path  # reading it raises an error that names the missing file
     if not isinstance(path_or_name, str) or not HUB_NAME.fullmatch(path_or_name):
-        expected = "'photo', the folder of a model or of a run, or a hub name 'owner/model'"
+        expected = "'photo', 'photo-fast', the folder of a model or of a run, or a hub name 'owner/model'"
         fail("path_or_name", expected, repr(str(path_or_name)), "check the spelling")
     return _download(path_or_name)
 

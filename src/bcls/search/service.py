@@ -23,6 +23,7 @@ from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
 from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
+from bcls.search.score_model import ModelCalibration, read_calibration
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -100,17 +101,20 @@ class Hit(PhotoInfo):
     """A photo that was found.
 
     Attributes:
-        score: Between 0 and 1, see :class:`bcls.search.Calibration`.
+        score: Between 0 and 1, see :class:`bcls.search.Calibration` and
+            :class:`bcls.search.score_model.ModelCalibration`.
         similarity: Similarity by the model, on its own scale.
+        threshold: Scores from here on count as relevant.
     """
 
     score: float
     similarity: float
+    threshold: float = FITS
 
     @property
     def fits(self) -> bool:
         """Whether the score is high enough to count as relevant."""
-        return self.score >= FITS
+        return self.score >= self.threshold
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -189,6 +193,7 @@ class Service:
         self._lock = threading.Lock()
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
+        self._calibration = _model_calibration(model or self._index.manifest.model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         self._groups: tuple[object, list[list[int]]] | None = None
         encoder = self.model if isinstance(self.model, LightModel) else self.model.for_queries()
@@ -211,6 +216,11 @@ class Service:
         """Stop the thread and close the files."""
         self._batcher.close()
         self._index.close()
+
+    @property
+    def threshold(self) -> float:
+        """Score from which photos count as fitting a text."""
+        return FITS if self._calibration is None else self._calibration.threshold
 
     @property
     def index(self) -> Index:
@@ -265,12 +275,31 @@ class Service:
         vector = _unit_sum(vectors)
         rerank = self.settings.rerank if index.manifest.cross and terms == [(1.0, terms[0][1])] and image is None else 0
         if not rerank or index.source is None:
-            return _nearest_sorted(index, vector, k, filters, "text" if image is None else "photo", sort)
+            return self._nearest_sorted(index, vector, k, filters, "text" if image is None else "photo", sort)
         hits = _nearest_photos(index, vector, max(k, rerank), filters, "text")
         names, limit = [hit.name for hit in hits], index.manifest.max_pixels
         with self._heavy_work():
             scores = pair_scores(self.model, index.source, names, terms[0][1], max_pixels=limit)
         return SearchResult(_sorted(_ranked(index, hits, scores, "text"), sort)[:k], reranked=len(hits))
+
+    def _nearest_sorted(
+        self,
+        index: Index,
+        vector: Vectors,
+        k: int,
+        filters: SearchFilter | None,
+        kind: str,
+        sort: str,
+        without: int | None = None,
+    ) -> SearchResult[Hit]:
+        """The ``k`` best photos, or the newest ones that fit, for a kind of query."""
+        depth = MAX_RESULTS if check_choice("sort", sort, SORTS) == "date" else k
+        hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind)
+        if kind == "text" and self._calibration is not None and hits:
+            scores = self._calibration([hit.similarity for hit in hits], vector[0]).tolist()
+            limit = self._calibration.threshold
+            hits = tuple(replace(hit, score=one, threshold=limit) for hit, one in zip(hits, scores, strict=True))
+        return SearchResult(_sorted(tuple(hit for hit in hits if hit.number != without), sort)[:k])
 
     def search_image(
         self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -288,7 +317,7 @@ class Service:
         """
         k = _check_k(k)
         index = self.index
-        return _nearest_sorted(index, self._encode_image(index, image)[0], k, filters, "photo", sort)
+        return self._nearest_sorted(index, self._encode_image(index, image)[0], k, filters, "photo", sort)
 
     def more_like(
         self, number: int, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -297,7 +326,7 @@ class Service:
         k = _check_k(k)
         index = self.index
         vector = index.photos.vectors([_photo(index, number).number])
-        return _nearest_sorted(index, vector, k, filters, "photo", sort, without=number)
+        return self._nearest_sorted(index, vector, k, filters, "photo", sort, without=number)
 
     def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:
         """Find groups of photos that are nearly the same, such as copies in other sizes or formats.
@@ -440,6 +469,15 @@ class Service:
         return limit_work(self._heavy, self.settings.timeout)
 
 
+def _model_calibration(model: object) -> ModelCalibration | None:
+    """Calibration in the folder of a model that is given by name or path; ``None`` for one in memory."""
+    if not isinstance(model, str | Path):
+        return None
+    from bcls.models.loading import find_folder
+
+    return read_calibration(find_folder(model))
+
+
 def _check_text(text: str) -> str:
     """Check a query; returns it on one line, with full-width letters as plain ones."""
     if not isinstance(text, str):
@@ -505,21 +543,6 @@ def _nearest_photos(index: Index, vector: Vectors, k: int, filters: SearchFilter
     photos = _describe(index, [known[number] for number in similarities if number in known])
     hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
     return _ranked(index, hits, [hit.similarity for hit in hits], kind)
-
-
-def _nearest_sorted(
-    index: Index,
-    vector: Vectors,
-    k: int,
-    filters: SearchFilter | None,
-    kind: str,
-    sort: str,
-    without: int | None = None,
-) -> SearchResult[Hit]:
-    """The ``k`` best photos, or the newest ones that fit, for a kind of query."""
-    depth = MAX_RESULTS if check_choice("sort", sort, SORTS) == "date" else k
-    hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind)
-    return SearchResult(_sorted(tuple(hit for hit in hits if hit.number != without), sort)[:k])
 
 
 def _sorted(hits: tuple[Hit, ...], sort: str) -> tuple[Hit, ...]:

@@ -47,7 +47,7 @@ class PageQuery:
         q: Text of the query.
         like: Number of a photo that is part of the query.
         k: Number of results that are searched.
-        fits: Minimum score of the results that are shown.
+        fits: Minimum score of the results that are shown; by default that of the calibration.
         sort: Order of the results that are shown.
         page: Page of the photos by date, if there is no query.
     """
@@ -56,7 +56,7 @@ class PageQuery:
     q: str = ""
     like: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None
     k: Results = SHOWN
-    fits: Annotated[float, Query(ge=0, le=1)] = FITS
+    fits: Annotated[float | None, Query(ge=0, le=1)] = None
     sort: Literal["score", "date"] = "score"
     page: PageNumber = 1
 
@@ -68,7 +68,8 @@ Parameters = Annotated[PageQuery, Depends()]
 def search_page(request: Request, site: SiteOf, query: Parameters) -> Response:
     """The search page: results if the address has a query, otherwise photos by date."""
     texts = {name: request.query_params.get(name, "") for name in ("after", "before", "under", "words")}
-    return render(request, "search.html", {"query": query, "filters": texts, **_view(request, site, query)})
+    values = {"query": query, "filters": texts, "threshold": site.service.threshold}
+    return render(request, "search.html", {**values, **_view(request, site, query)})
 
 
 @routes.get("/results")
@@ -183,7 +184,10 @@ def _depth_of(site: Site, query: PageQuery) -> int:
 
 def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict[str, Any]:
     """Variables of the template for results."""
-    fitting = [hit for hit in found.hits if hit.score >= query.fits]
+    limit = query.fits
+    if limit is None:
+        limit = found.hits[0].threshold if found.hits else FITS
+    fitting = [hit for hit in found.hits if hit.score >= limit]
     if query.sort == "date":
         fitting.sort(key=lambda hit: -hit.date)
     longer = _address(request, query, k=min(query.k + SHOWN, MAX_RESULTS))
@@ -192,7 +196,7 @@ def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict
         "hits": fitting[: query.k],
         "fitting": found.fits,
         "best": max((hit.score for hit in found.hits), default=None),
-        "fits": query.fits,
+        "fits": limit,
         "sort": query.sort,
         "reranked": found.reranked,
         "more": longer if len(fitting) > query.k else None,

@@ -38,7 +38,8 @@ async function load(address, target, body) {
 // Search: results follow the form, and the address follows the results.
 const chosenFile = () => upload && byId("image").files[0];
 const parameters = () => {
-  const given = [...new FormData(form)].filter(([name, value]) => value !== "" && !(name === "sort" && value === "score"));
+  const usual = { sort: (value) => value === "score", fits: (value) => +value === +form.elements.fits.dataset.own };
+  const given = [...new FormData(form)].filter(([name, value]) => value !== "" && !usual[name]?.(value));
   return new URLSearchParams(given);
 };
 async function search() {

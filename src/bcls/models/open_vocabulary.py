@@ -1,0 +1,86 @@
+r"""Open vocabulary: the ImageNet classes of the image encoder as further coordinates of a dual encoder's vectors.
+
+Heads trained on a small dataset know little outside its themes. The classifier of the frozen image encoder knows 1,000
+classes, and the text encoder knows their names. With class probabilities :math:`p(I)`, unit vectors N of the class
+names and their mean :math:`\bar n`, an image and a text get
+
+.. math:: v = N^\top p(I) - \bar n, \quad t = \frac{y_T - \bar n}{\lVert y_T - \bar n \rVert}
+
+:math:`\lVert v \rVert` is small if the classifier is not sure. A text moves from the trained heads to these coordinates
+the farther it is from the training captions, measured by its largest cosine c with centroids of their vectors:
+
+.. math::
+    s(I, T) = \tfrac{1}{\sqrt 2} \left[ \sqrt{1 - g} \, s_{heads} + \sqrt{g} \, a \, v^\top t \right], \quad
+    g = \sigma\!\left(\frac{c_0 - c}{w}\right)
+
+It stays one dot product of unit vectors: images have one more coordinate that fills their norm up to 1, which is 0 for
+texts.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bcls.models.layers import unit
+
+#: Classes, width of the text vectors, and centroids of the training captions.
+CLASSES, WIDTH, CENTROIDS = 1000, 384, 256
+
+
+class OpenImages(nn.Module):
+    """Appends the class coordinates to the vectors of images; see the module.
+
+    Args:
+        encoder: The image encoder, with a ``backbone`` that has ``class_logits``.
+    """
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self._backbone: tuple[Any] = (encoder.backbone,)  # a tuple, since it is a part of the encoder already
+        self.register_buffer("names", torch.zeros(CLASSES, WIDTH))
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
+        """``(N, D + 385)`` unit vectors of features ``(N, d)`` and the unit vectors ``(N, D)`` of the heads."""
+        names = self.get_buffer("names")
+        classes: Tensor = self._backbone[0].class_logits(features).softmax(-1)
+        added = (classes @ names - names.mean(0)) * self.get_buffer("scale")
+        square = added.square().sum(-1, keepdim=True)
+        added = added * square.clamp(min=1.0).rsqrt()
+        rest = (1 - square).clamp(min=0.0).sqrt()
+        return torch.cat([vectors, added, rest], dim=-1) * 0.5**0.5
+
+
+class OpenTexts(nn.Module):
+    """Appends the class coordinates to the vectors of texts; see the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("centroids", torch.zeros(CENTROIDS, WIDTH))
+        self.register_buffer("gate", torch.tensor([0.0, 1.0]))
+
+    def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
+        """``(C, D + 385)`` unit vectors of features ``(C, d)`` and the unit vectors ``(C, D)`` of the heads."""
+        own = unit(features[:, -WIDTH:])
+        middle, width = self.get_buffer("gate")
+        nearest = (own @ self.get_buffer("centroids").T).amax(-1, keepdim=True)
+        share = torch.sigmoid((middle - nearest) / width)
+        added = unit(own - self.get_buffer("mean")) * share.sqrt()
+        return torch.cat([vectors * (1 - share).sqrt(), added, torch.zeros_like(share)], dim=-1)
+
+
+def centroids(vectors: Tensor, seed: int = 0, rounds: int = 12) -> Tensor:
+    """Spherical k-means: ``(256, d)`` unit centroids of unit vectors ``(C, d)``, C at least 256.
+
+    Example:
+        >>> centroids(unit(torch.randn(300, 8))).shape
+        torch.Size([256, 8])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found = vectors[torch.randperm(len(vectors), generator=generator)[:CENTROIDS]]
+    for _ in range(rounds):
+        nearest = (vectors @ found.T).argmax(1)
+        found = unit(torch.zeros_like(found).index_add_(0, nearest, vectors))
+    return found

@@ -1,0 +1,63 @@
+"""The calibration that belongs to a model."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bcls.search.score_model import BACKGROUND, SETTINGS, read_calibration
+
+GOOD = {"pair": [-2.0, 10.0], "query": [1.0, 2.0, 0.5, -0.5, 3.0], "gate": [2, 4, 0.4, 0.1], "threshold": 0.3}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    background = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float16)
+    save_file({"background": background}, tmp_path / BACKGROUND)
+    (tmp_path / SETTINGS).write_text(json.dumps(GOOD))
+    return tmp_path
+
+
+def test_formula(folder):
+    calibration = read_calibration(folder)
+    text = np.array([0.6, 0.0, 0.8, 0.0])
+    scores = calibration.background.astype(np.float64) @ text
+    nearest = 0.4 - 0.1 * np.log(0.64 / 0.36)
+    known = 1 + 2 * 0.5 + 0.5 * scores.mean() - 0.5 * scores.std() + 3 * nearest
+    expected = 1 / (1 + np.exp(2 - 10 * 0.5)) / (1 + np.exp(-known))
+    assert calibration(0.5, text) == pytest.approx(expected, rel=1e-9)
+
+
+def test_order_stays_that_of_the_similarities(folder):
+    values = np.linspace(-1, 1, 50)
+    scores = read_calibration(folder)(values, [0.6, 0.0, 0.8, 0.0])
+    assert (np.diff(scores) > 0).all()
+    assert scores.min() > 0
+    assert scores.max() < 1
+
+
+def test_vectors_without_a_part_have_finite_scores(folder):
+    for text in ([1.0, 0, 0, 0], [0, 0, 1.0, 0]):
+        assert np.isfinite(read_calibration(folder)(0.2, text))
+
+
+def test_models_without_one(tmp_path):
+    assert read_calibration(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pair": [1.0]}, {"pair": [0.0, -1.0]}, {"threshold": 2.0}, {"threshold": None}, {"gate": [2, 9, 0.4, 0.1]}],
+)
+def test_damaged_settings_are_named(folder, change):
+    (folder / SETTINGS).write_text(json.dumps(GOOD | change))
+    with pytest.raises(ValueError, match=SETTINGS):
+        read_calibration(folder)
+
+
+def test_missing_background_is_named(folder):
+    shutil.move(folder / BACKGROUND, folder / "other")
+    with pytest.raises(ValueError, match=BACKGROUND):
+        read_calibration(folder)
