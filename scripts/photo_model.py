@@ -284,7 +284,8 @@ education; they are not part of this model, but it was trained on them.
 
 **Limits.** The heads were trained on 6,000 photos of everyday scenes: people, dogs, sport, beaches, streets. Of other
 things it knows the 1,000 ImageNet classes and what is similar to them. It does not know names of people and places,
-does not read text in photos, counts poorly, and has the biases of photos from Flickr, of captions by a few annotators, and
+does not read text in photos, counts poorly, and has the biases of photos from Flickr, of captions by a few
+annotators, and
 of networks trained on ImageNet and on web text. Do not use it to assess people.
 
 **Reproduce** with `make photo DATA=flickr8k JUDGEMENTS=folder`; metrics in `results/{name}.json`.

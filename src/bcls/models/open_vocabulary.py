@@ -17,6 +17,7 @@ It stays one dot product of unit vectors: images have one more coordinate that f
 texts.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -49,7 +50,8 @@ class OpenImages(nn.Module):
         square = added.square().sum(-1, keepdim=True)
         added = added * square.clamp(min=1.0).rsqrt()
         rest = (1 - square).clamp(min=0.0).sqrt()
-        return torch.cat([vectors, added, rest], dim=-1) * 0.5**0.5
+        combined: Tensor = torch.cat([vectors, added, rest], dim=-1) * math.sqrt(0.5)
+        return combined
 
 
 class OpenTexts(nn.Module):
