@@ -17,7 +17,9 @@ First extract features: ``bcls data features DIR --backbone efficientnet-lite0+e
 
 import argparse
 import json
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from bcls.models import load
 from bcls.models.combine import add_open_vocabulary, label_space_part, merge
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
+from bcls.models.export import export_onnx
 from bcls.models.folder import CARD, WEIGHTS, write_files
 from bcls.models.open_vocabulary import centroids
 from bcls.training.run_folder import describe
@@ -198,19 +201,21 @@ def final_metrics(model: DualModel, flickr: Flickr, judgements: Any) -> dict[str
 
 
 def write_model(model: DualModel, folder: Path) -> None:
-    """Write a model as float16; files of the folder that are not made here stay."""
+    """Write a model as float16; ``photo`` also with its graphs for ONNX Runtime, the names of the classes stay."""
+    classes = CLASSES.read_text(encoding="utf-8")
 
     def files(new: Path) -> None:
-        from safetensors.torch import save
-
-        write_files(model, new)
-        state = {name: value.half().contiguous() for name, value in model.trained_state().items()}
-        write_whole(new / WEIGHTS, save(state))
+        write_files(model, new, lambda value: value.half())
         if CLASSES.parent == folder:
             write_whole(new / CLASSES.name, classes)
 
-    classes = CLASSES.read_text(encoding="utf-8")
     replace_folder(folder, files)
+    if CLASSES.parent == folder:
+        with TemporaryDirectory() as temporary:
+            export_onnx(load(folder), Path(temporary) / "export")
+            for file in (Path(temporary) / "export").iterdir():
+                if file.name != CARD:
+                    shutil.copy(file, folder)
     print(f"{folder / WEIGHTS}: {(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB", flush=True)
 
 
@@ -278,7 +283,8 @@ validation photos and 200 photos with human judgements for model selection. RSUM
 
 {metrics}
 
-**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0. The class names
+**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0;
+`image.safetensors` and `text.safetensors` of `photo` hold their weights, converted to float16 and int8. The class names
 are lemmas of WordNet 3.0, under the WordNet licence. The photos and captions of Flickr8k are for research and
 education; they are not part of this model, but it was trained on them.
 

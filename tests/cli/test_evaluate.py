@@ -263,7 +263,7 @@ def test_two_models_are_compared_and_scored_once(run, trained, tmp_path):
         ),
         (
             ("evaluate", "modle", "--data", "data"),
-            "`MODEL`: expected 'photo', the folder of a model or of a run",
+            "`MODEL`: expected 'photo', 'photo-fast', the folder of a model or of a run",
         ),
         (
             ("evaluate", "--images", "images.npy", "--texts", "texts.npy", "--data", "data", "--features", "made"),

@@ -64,7 +64,7 @@ def test_bad_input_is_one_line(run, tiny, tmp_path):
         ((source,), "arguments are required: --out"),
         ((tmp_path / "none", "--out", out), "no such folder, zip, tar or dataset of photos"),
         ((tmp_path / "empty", "--out", out), "expected at least one image, got none"),
-        ((source, "--out", out, "--model", tmp_path / "none"), "expected 'photo', the folder of a model"),
+        ((source, "--out", out, "--model", tmp_path / "none"), "expected 'photo', 'photo-fast', the folder of a model"),
         ((source, "--out", out, "--engine", "sqlite", "--model", tiny), "`engine`: expected one of 'faiss', 'milvus'"),
         ((source, "--out", out, "--workers", "many"), "--workers"),
     ):

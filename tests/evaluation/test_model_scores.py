@@ -196,7 +196,7 @@ def test_names_of_models(data, run):
     assert is_model("owner/model")
     for other in ("embeddings", "no.npy", "no.npz:key", "no.npy.gz", "scores.txt"):
         assert not is_model(other)
-    with pytest.raises(ValueError, match="`--a`: expected 'photo', the folder of a model or of a run"):
+    with pytest.raises(ValueError, match="`--a`: expected 'photo', 'photo-fast', the folder of a model or of a run"):
         load_similarity(["modle"], split_of(data, "vsepp"), "--a")
 
 

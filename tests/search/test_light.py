@@ -180,7 +180,7 @@ def test_index_of_the_previous_version(built, capsys):
     assert cli.main(["search", str(built), "a red wall"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert f"build the index again with `bcls index {content['photos']} --out {built}`" in error
+    assert f"delete the folder, then run `bcls index {content['photos'][0]} --out {built}`" in error
 
 
 def test_large_jpeg_files_are_decoded_at_a_reduced_size():

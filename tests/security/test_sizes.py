@@ -124,10 +124,11 @@ def test_images_that_claim_to_be_large(most, size):
 
 
 @pytest.mark.parametrize(
-    "content", [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", b"P6 2 2 255 " + bytes(12)]
+    "content",
+    [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", b"\xd7\xcd\xc6\x9a\0\0" + bytes(40)],
 )
-def test_other_image_formats_are_not_opened(content):
-    """Pillow passes EPS to Ghostscript, which executes it."""
+def test_formats_that_start_programs_are_not_opened(content):
+    """Pillow passes EPS to Ghostscript, which executes it, and WMF to the system."""
     with pytest.raises(ValueError, match="bytes of something else"):
         decode(content, "a.jpg")
 

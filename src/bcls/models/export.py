@@ -157,7 +157,7 @@ def _write(
     config: Any = model.config
     exported = Exported(
         model=name_of(config),
-        width=config.width,
+        width=stored[0].shape[1],
         images=kind,
         image_shape=(*free, *shape[len(free) :]),
         resize=_resize(model) if kind == "pixels" else None,

@@ -275,31 +275,15 @@ class Service:
         vector = _unit_sum(vectors)
         rerank = self.settings.rerank if index.manifest.cross and terms == [(1.0, terms[0][1])] and image is None else 0
         if not rerank or index.source is None:
-            return self._nearest_sorted(index, vector, k, filters, "text" if image is None else "photo", sort)
+            # The calibration of the model is for the vector of one text.
+            calibration = self._calibration if len(terms) == 1 and image is None else None
+            kind = "text" if image is None else "photo"
+            return _nearest_sorted(index, vector, k, filters, kind, sort, calibration=calibration)
         hits = _nearest_photos(index, vector, max(k, rerank), filters, "text")
         names, limit = [hit.name for hit in hits], index.manifest.max_pixels
         with self._heavy_work():
             scores = pair_scores(self.model, index.source, names, terms[0][1], max_pixels=limit)
         return SearchResult(_sorted(_ranked(index, hits, scores, "text"), sort)[:k], reranked=len(hits))
-
-    def _nearest_sorted(
-        self,
-        index: Index,
-        vector: Vectors,
-        k: int,
-        filters: SearchFilter | None,
-        kind: str,
-        sort: str,
-        without: int | None = None,
-    ) -> SearchResult[Hit]:
-        """The ``k`` best photos, or the newest ones that fit, for a kind of query."""
-        depth = MAX_RESULTS if check_choice("sort", sort, SORTS) == "date" else k
-        hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind)
-        if kind == "text" and self._calibration is not None and hits:
-            scores = self._calibration([hit.similarity for hit in hits], vector[0]).tolist()
-            limit = self._calibration.threshold
-            hits = tuple(replace(hit, score=one, threshold=limit) for hit, one in zip(hits, scores, strict=True))
-        return SearchResult(_sorted(tuple(hit for hit in hits if hit.number != without), sort)[:k])
 
     def search_image(
         self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -317,7 +301,7 @@ class Service:
         """
         k = _check_k(k)
         index = self.index
-        return self._nearest_sorted(index, self._encode_image(index, image)[0], k, filters, "photo", sort)
+        return _nearest_sorted(index, self._encode_image(index, image)[0], k, filters, "photo", sort)
 
     def more_like(
         self, number: int, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -326,7 +310,7 @@ class Service:
         k = _check_k(k)
         index = self.index
         vector = index.photos.vectors([_photo(index, number).number])
-        return self._nearest_sorted(index, vector, k, filters, "photo", sort, without=number)
+        return _nearest_sorted(index, vector, k, filters, "photo", sort, without=number)
 
     def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:
         """Find groups of photos that are nearly the same, such as copies in other sizes or formats.
@@ -543,6 +527,26 @@ def _nearest_photos(index: Index, vector: Vectors, k: int, filters: SearchFilter
     photos = _describe(index, [known[number] for number in similarities if number in known])
     hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
     return _ranked(index, hits, [hit.similarity for hit in hits], kind)
+
+
+def _nearest_sorted(
+    index: Index,
+    vector: Vectors,
+    k: int,
+    filters: SearchFilter | None,
+    kind: str,
+    sort: str,
+    *,
+    without: int | None = None,
+    calibration: ModelCalibration | None = None,
+) -> SearchResult[Hit]:
+    """The ``k`` best photos, or the newest ones that fit, for a kind of query; scores by the index or by the model."""
+    depth = MAX_RESULTS if check_choice("sort", sort, SORTS) == "date" else k
+    hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind)
+    if calibration is not None and hits:
+        scores, limit = calibration([hit.similarity for hit in hits], vector[0]).tolist(), calibration.threshold
+        hits = tuple(replace(hit, score=one, threshold=limit) for hit, one in zip(hits, scores, strict=True))
+    return SearchResult(_sorted(tuple(hit for hit in hits if hit.number != without), sort)[:k])
 
 
 def _sorted(hits: tuple[Hit, ...], sort: str) -> tuple[Hit, ...]:
