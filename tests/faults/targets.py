@@ -73,7 +73,7 @@ class IndexFile:
 
     def _made(self, version):
         scores = Calibration([0.4, 0.6], [0.1, 0.5], "captions")
-        return IndexManifest(str(version), "/photos", "photo", "0", 4, False, "faiss", "", None, {"text": scores})
+        return IndexManifest(str(version), ["/photos"], "photo", "0", 4, False, "faiss", "", None, {"text": scores})
 
     def write(self, version):
         write_index_manifest(self.folder, self._made(version))

@@ -21,7 +21,7 @@ def whole():
         place = Path(name)
         scores = Calibration([0.4, 0.6], [0.1, 0.5], "captions")
         write_index_manifest(
-            place, IndexManifest("a", "/photos", "photo", "0" * 64, 4, False, "faiss", "", None, {"text": scores})
+            place, IndexManifest("a", ["/photos"], "photo", "0" * 64, 4, False, "faiss", "", None, {"text": scores})
         )
         catalog = Catalog(place / "catalog.sqlite")
         catalog.put([(Photo(f"{n}.jpg", "1:2", "0", 1.5, True, 1.0, 2.0), ["A dog."]) for n in range(3)], [])
