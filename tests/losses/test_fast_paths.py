@@ -5,6 +5,7 @@ import torch
 
 from bcls.losses import AdaptiveLadderLoss, KendallLoss, KendallWindowLoss, LadderLoss
 from bcls.losses._torch import mining, pairs
+from bcls.losses._torch.mining import empty_windows
 from bcls.losses._torch.pairs import count_by_windows, count_in_blocks
 from tests.losses.factories import batch, value_and_gradient
 from tests.reference.window_loop import loop_over_windows
@@ -161,3 +162,7 @@ def test_hinges_are_linear_in_the_counts():
     scores = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
     active = count_in_blocks(scores, torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), 0.5, graded=False)
     assert float(active.hinges) == pytest.approx(2.5)
+
+
+def test_windows_below_every_label_are_left_out():
+    assert [empty_windows(lowest, 0.1) for lowest in (-1.0, -0.95, -0.25, 0.0)] == [0, 0, 7, 10]

@@ -23,6 +23,7 @@ class Batch(NamedTuple):
     similarity: Tensor
     relevance: Tensor | None
     image_ids: Tensor | None
+    lowest: float = -1.0  #: a lower bound of the labels
     raw: bool = False  #: whether values still have to be checked and labels to be clamped
 
     @property
@@ -274,8 +275,8 @@ def check_batch(
     if defers_checks(similarity):
         raise_reported(similarity.device)
         return Batch(at_least_float32(similarity), relevance, ids, raw=True)
-    check_values(similarity, relevance, bounded=bounded)
-    return Batch(at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids)
+    lowest = check_values(similarity, relevance, bounded=bounded)
+    return Batch(at_least_float32(similarity), _clamped(relevance, bounded=bounded), ids, lowest)
 
 
 def check_later(batch: Batch, *, bounded: bool) -> Batch:

@@ -13,6 +13,7 @@ from bcls.losses._torch.mining import (
     add_up,
     cell_keys,
     cell_ranks,
+    empty_windows,
     hinge_terms,
     limit_pairs,
     mine,
@@ -188,9 +189,10 @@ kendall_window_loss = as_function(KendallWindowLoss, "kendall_window_loss")
 
 def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Tensor:
     labels, windows = batch.labels, window_count(alpha, beta)
+    skipped = min(empty_windows(batch.lowest, beta), windows - 1)
 
     def bins_of(rows: slice, columns: slice) -> tuple[WindowBins, WindowBins]:
-        bins = sliding_bins(labels[rows, columns], alpha, beta)
+        bins = sliding_bins(labels[rows, columns], alpha, beta, skipped)
         return bins, bins
 
     def weight_of(pairs: HardPairs) -> Tensor:
@@ -198,7 +200,7 @@ def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Te
         return torch.ones_like(batch.similarity[:1, :1]) / count
 
     with torch.no_grad():
-        mined = mine(batch.similarity.detach(), bins_of, windows)
+        mined = mine(batch.similarity.detach(), bins_of, windows - skipped)
         terms = [hinge_terms(pairs, weight_of(pairs)) for pairs in mined]
     return add_up(batch.similarity, terms)
 

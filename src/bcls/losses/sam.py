@@ -81,7 +81,7 @@ class SAMLoss(RetrievalLoss):
         labels = batch.labels
         duplicates = _equal(labels, labels.diagonal()[:, None]) & _equal(labels.T, labels.diagonal()[None, :])
         # On the scale of the binary losses: 1 for the same caption, 0 otherwise.
-        binary = batch._replace(relevance=duplicates.to(labels.dtype))
+        binary = batch._replace(relevance=duplicates.to(labels.dtype), lowest=0.0)
         value = _margins(batch.similarity, labels, binary.negatives, self.temperature, self.sampling)
         return {
             "binary": total(terms_of(self.binary, binary, "binary")),

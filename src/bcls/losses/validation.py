@@ -103,7 +103,7 @@ def is_integer(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
-def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
+def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> float:
     """Check that all values are finite and labels are in range, now: on a GPU this waits.
 
     Inside ``torch.compile`` and ``torch.func.vmap`` values cannot be read and are not checked.
@@ -112,6 +112,9 @@ def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool 
         similarity: ``(B, B)`` floating point.
         relevance: ``(B, B)`` floating point, or None.
         bounded: Whether the labels must lie in [-1, 1].
+
+    Returns:
+        The lowest label, or -1 without labels or if values cannot be read.
 
     Raises:
         ValueError: If a number is not finite or a label is out of range.
@@ -125,6 +128,7 @@ def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool 
             fail_not_finite(argument, str(matrix[row, column].item()), row, column)
         if bounded and argument == "relevance" and (low < -1 - ROUNDING or high > 1 + ROUNDING):
             fail_range(low, high)
+    return -1.0 if relevance is None or not extremes else max(extremes[1][0], -1.0)
 
 
 def at_least_float32(matrix: Tensor) -> Tensor:

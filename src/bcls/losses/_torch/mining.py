@@ -5,6 +5,7 @@ negative, one inside is neither. Since the edges ascend, a label is positive in 
 negative from some index on: two integers for each pair describe all windows.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -38,7 +39,17 @@ def wide(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
-def sliding_bins(relevance: Tensor, alpha: float, beta: float) -> WindowBins:
+def empty_windows(lowest: float, beta: float) -> int:
+    """Number of windows, counted from the lowest, without any negative; they contribute nothing.
+
+    Example:
+        >>> empty_windows(-0.25, 0.1)  # the windows from -0.9 to -0.3
+        7
+    """
+    return math.floor((lowest + 1 + EDGE) / beta)
+
+
+def sliding_bins(relevance: Tensor, alpha: float, beta: float, skipped: int = 0) -> WindowBins:
     """Bins of the windows of the paper: ``lower_m = -1 + m * beta``, ``upper_m = lower_m + alpha``, m = 1 .. M.
 
     The edges are equally spaced, so a division gives the bin; in float64, so that it is the right one.
@@ -47,9 +58,10 @@ def sliding_bins(relevance: Tensor, alpha: float, beta: float) -> WindowBins:
         relevance: Labels, any shape.
         alpha: Width of a window.
         beta: Stride.
+        skipped: Number of windows to leave out at the lower end; the next one gets index 0.
     """
-    windows = window_count(alpha, beta)
-    steps = relevance.to(wide(relevance), copy=True).add_(1 + EDGE).div_(beta)
+    windows = window_count(alpha, beta) - skipped
+    steps = relevance.to(wide(relevance), copy=True).add_(1 + EDGE - skipped * beta).div_(beta)
     beyond = (windows + alpha / beta - steps).ceil_().long().clamp(0, windows)
     return WindowBins(beyond, steps.floor_().long().clamp(0, windows))
 
