@@ -106,8 +106,8 @@ class KendallWindowLoss(RetrievalLoss):
           + \frac{1}{M} \sum_m \sum_i [\max_{V_k \in Neg_m} s(V_k, T_i) - \min_{V_j \in Pos_m} s(V_j, T_i)]_+
 
     and without mining (L_K-SW) the sum over all pairs of the two sets, not divided by M. A window without positives or
-    without negatives contributes 0. With mining
-    there is no loop over windows: the time is O(B^2 + B M) for every stride. Without mining it is O(B^2 min(M, B)).
+    without negatives contributes 0. With mining there is no loop over windows: the time is O(B^2 + B M) for every
+    stride. Without mining it is O(B^2 (log B + min(M, B))).
 
     Args:
         alpha: :math:`\alpha`, the width of a window.

@@ -70,9 +70,7 @@ class Windows:
     alpha: float  #: width of a window
     beta: float  #: stride
     valid_only: bool  #: whether to divide by the number of non-empty windows of the anchor instead of W
-    scale: (
-        float  #: factor of the sum: 1 for the equation of the paper, 1 / B for the mean, times the weight of the term
-    )
+    scale: float  #: factor of the sum: 1 for the sum of the paper, 1 / B for the mean, times the weight of the term
 
     @property
     def count(self) -> int:

@@ -141,6 +141,9 @@ def build_index(
         got = ", ".join(f"{number} {reason}" for reason, number in count_reasons(scan.skipped, scan.others).items())
         hint = "check the path; to remove an index, delete its folder"
         fail(" ".join(map(str, paths)), "at least one image", got or "none", hint)
+    name = settings.model or (old.model if old else "photo")
+    # Before the folder is created: a wrong model or device leaves nothing behind.
+    model = embedding.ready_model(name if model is None else model, settings.device, settings.precision)
     _create_folder(folder)
     hint = "wait until it has finished, or choose another --out"
     lock = lock_folder(folder, "an index that no other process is writing", hint, name="lock")
@@ -152,8 +155,6 @@ def build_index(
             temporary.unlink()
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
         roots = [str(path.absolute()) for path in paths]
-        name = settings.model or (old.model if old else "photo")
-        model = embedding.ready_model(name if model is None else model, settings.device, settings.precision)
         if old is None:
             manifest = _new_manifest(settings, source, items, name, model)
         else:
