@@ -144,7 +144,7 @@ def test_random_never_draws_a_positive():
 
 
 def test_hands_its_binary_part_the_pairs_alone():
-    """Not the degrees of relevance, which are on another scale."""
+    """Used to pass on the lowest CIDEr as the lowest label, so that windows were skipped."""
     generator = torch.Generator().manual_seed(0)
     similarity = torch.randn(6, 6, generator=generator)
     phi = (torch.rand(6, 6, generator=generator) + 0.5).fill_diagonal_(3)
