@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bcls.features.regions import VIEWS, ZOOMS, crops, image_views, parse_regions, pool_regions, zoomed
+from bcls.features.regions import CROP_BOXES, VIEWS, ZOOMS, crops, image_views, parse_regions, pool_regions, zoomed
 from tests.reference.crops import ten_crop, zooms
 from tests.reference.regions import pool
 
@@ -50,10 +50,39 @@ def test_invalid_grid_raises():
         pool_regions(torch.zeros(2, 7, 7))
 
 
-@pytest.mark.parametrize("text", ["", "35", "0", "0x4", "6x", "6x6x6", "six", "-36", "6 x 6"])
+@pytest.mark.parametrize("text", ["", "35", "0", "0x4", "6x", "6x6x6", "six", "-36", "6 x 6", "crops", "crops-35"])
 def test_invalid_texts_raise(text):
-    with pytest.raises(ValueError, match="`regions`: expected"):
+    with pytest.raises(ValueError, match=r"`regions`: expected a square number, ROWSxCOLUMNS, 'crops-36' or 'global'"):
         parse_regions(text)
+
+
+def test_36_different_crops_cover_the_image():
+    boxes = np.array(CROP_BOXES)
+    assert parse_regions("crops-36") == "crops-36"
+    assert boxes.shape == (36, 4)
+    assert len(np.unique(boxes.round(6), axis=0)) == 36
+    assert boxes[0].tolist() == [0, 0, 1, 1]
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 2:] <= 1).all()
+    np.testing.assert_array_less(0.35, boxes[:, 2:] - boxes[:, :2])
+    mirrored = np.column_stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]]).round(6)
+    assert {tuple(one) for one in mirrored} == {tuple(one) for one in boxes.round(6)}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (90, 7)])
+def test_every_view_of_every_crop_has_its_shape(view, size):
+    for box in CROP_BOXES:
+        assert crops(noise(*size), 8, view, box=box).shape == (VIEWS[view], 3, 8, 8)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_crops_of_a_box_are_those_of_the_cut_image(view):
+    """Of a slowly varying image: the filter of the resize reaches a pixel beyond the box."""
+    ramp = np.add.outer(np.arange(80), np.arange(120))[..., None].repeat(3, 2).astype(np.uint8)
+    image = Image.fromarray(ramp)
+    inside = crops(image, 16, view, box=(0.25, 0.5, 0.75, 1.0)).float()
+    torch.testing.assert_close(inside, crops(image.crop((30, 40, 90, 80)), 16, view).float(), atol=3, rtol=0)
 
 
 def noise(width, height, seed=0):

@@ -39,11 +39,12 @@ class FeatureSettings:
 
     Attributes:
         backbone: efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers.
-        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, or global for one vector.
+        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, crops-36 for 36 crops at several
+            scales, each with its own pass of the network, or global for one vector.
         view: Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops:
             mirrored (two), four-crop, six-crop or ten-crop.
         views: Number of random crops of each image, half of them mirrored; training draws one per caption. Only with
-            whole or centre.
+            whole or centre, and not with crops-36.
         smallest_crop: Smallest area of a random crop, as a fraction of the image.
         name: Name of the features. Default: made from backbone, regions, view and views.
         split: Extract one split only. Default: all splits.
@@ -186,6 +187,7 @@ class _Plan:
         splits: The splits, in order.
         shape: Shape of one row.
         views: Rows of an image.
+        block: Images in a block.
         settings: The recorded settings of the features.
         made_with: Device and software, which affect the last bits of the features.
         start: Builds a worker.
@@ -195,6 +197,7 @@ class _Plan:
     splits: tuple[str, ...]
     shape: tuple[int, ...]
     views: int
+    block: int
     settings: dict[str, Any]
     made_with: dict[str, Any]
     start: Start[tuple[str, ...]]
@@ -205,7 +208,7 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
     import torch
 
     from bcls.features.backbones import load_backbone
-    from bcls.features.regions import parse_regions, pool_regions
+    from bcls.features.regions import CROP_BOXES, parse_regions, pool_regions
     from bcls.features.worker import start_worker
 
     _check_settings(settings)
@@ -221,7 +224,9 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
         fail("dataset", "an absolute folder with the engine 'ray'", str(dataset.folder), "open it by its absolute path")
     backbone = load_backbone(settings.backbone)
     shape: tuple[int, ...] = (backbone.channels,)
-    if regions is not None:  # pooling an empty grid reports too many regions here, not in a worker
+    if regions == "crops-36":
+        shape = (len(CROP_BOXES), *shape)
+    elif regions is not None:  # pooling an empty grid reports too many regions here, not in a worker
         shape = tuple(pool_regions(torch.zeros(1, backbone.channels, *backbone.grid), regions).shape[1:])
     recorded = {
         "backbone": settings.backbone,
@@ -230,7 +235,7 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
         "mean": list(backbone.mean),
         "std": list(backbone.std),
         "view": settings.view,
-        "regions": "global" if regions is None else list(regions),
+        "regions": list(regions) if isinstance(regions, tuple) else settings.regions,
         "channels": backbone.channels,
         "precision": settings.precision,
         "dtype": "float16",
@@ -253,7 +258,9 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
     )
     software = installed_versions("torch", "numpy", "pillow", "transformers", "efficientnet_lite_pytorch")
     made_with = {"device": device if device == "cpu" else torch.cuda.get_device_name(device), "software": software}
-    return _Plan(name, splits, shape, 1 + settings.views, recorded, made_with, start)
+    # The crops of two blocks are in memory at a time, 7 MB an image.
+    block = min(BLOCK, 56) if regions == "crops-36" else BLOCK
+    return _Plan(name, splits, shape, 1 + settings.views, block, recorded, made_with, start)
 
 
 def _check_settings(settings: FeatureSettings) -> None:
@@ -270,6 +277,9 @@ def _check_settings(settings: FeatureSettings) -> None:
     if settings.views and VIEWS[settings.view] > 1:
         got = f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
         fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
+    if settings.views and settings.regions == "crops-36":
+        got = f"{settings.views} with crops-36"
+        fail("views", "0, or regions of a grid", got, "use --regions 36, or omit --views; --view mirrored is possible")
 
 
 def _actors(settings: FeatureSettings) -> int:
@@ -331,14 +341,14 @@ class _SplitWork:
         self._part, self._split, self._plan = part, split, plan
         self._images = {"images": _images_hash(part)}
         self._quarantined = read_quarantine(part.folder).images
-        settings = {**plan.settings, **plan.made_with, **self._images, "block": BLOCK}
+        settings = {**plan.settings, **plan.made_with, **self._images, "block": plan.block}
         rows = len(part.images) * plan.views
-        self.cache = ArrayCache(folder / f"{split}.npy", rows, BLOCK * plan.views, settings)
+        self.cache = ArrayCache(folder / f"{split}.npy", rows, plan.block * plan.views, settings)
         self.unreadable: dict[str, str] = {}
 
     def block(self, number: int) -> tuple[str, ...]:
         """Return the ids of the images in a block."""
-        return self._part.image_ids[number * BLOCK : (number + 1) * BLOCK]
+        return self._part.image_ids[number * self._plan.block : (number + 1) * self._plan.block]
 
     @property
     def zero_rows(self) -> list[str]:

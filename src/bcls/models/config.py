@@ -74,6 +74,7 @@ class SafConfig:
             regions.
         dropout: Dropout on the word embeddings and in both self-attentions.
         smooth: Factor before the softmax over regions.
+        dropout_features: Dropout on the region features; 0 in the original.
     """
 
     name: str = "saf"
@@ -85,10 +86,11 @@ class SafConfig:
     regions: int = DETECTOR_REGIONS
     dropout: float = 0.4
     smooth: float = 9.0
+    dropout_features: float = 0.0
 
     def __post_init__(self) -> None:
         _check_sizes(self, "words", "features", "width", "word_width", "similarity_width", "regions")
-        _check_dropout(self, "dropout")
+        _check_dropout(self, "dropout", "dropout_features")
         check_number("smooth", self.smooth, "the authors use 9", above=0)
 
 

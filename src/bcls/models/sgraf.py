@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bcls.models.base as base
 from bcls._core.errors import fail
@@ -45,6 +45,7 @@ class CrossModel(RetrievalModel):
         words = base.vocabulary_size(config.words, vocabulary)
         self.config = replace(config, words=words)
         self.vocabulary = vocabulary
+        self.dropout = nn.Dropout(config.dropout_features)
         self.fc = xavier_linear(config.features, config.width)
         self.reader = WordReader(words, config.word_width, config.width, bidirectional=True, dropout=config.dropout)
         self.image_attention = SelfAttention(config.width, config.dropout, config.regions)
@@ -61,7 +62,7 @@ class CrossModel(RetrievalModel):
 
     def image_codes(self, images: Padded) -> Padded:
         """``(N, R, D)`` unit regions, zero for padding."""
-        codes = unit(self.fc(images.values))
+        codes = unit(self.fc(self.dropout(images.values)))
         return Padded(codes if images.lengths is None else codes * images.mask[..., None], images.lengths)
 
     def text_codes(self, texts: Padded) -> Padded:
