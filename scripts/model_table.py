@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[1]
 KEPT, PAGE = ROOT / "results" / "flickr8k", ROOT / "README.md"
 START, END = "<!-- models: made by scripts/model_table.py from results/flickr8k -->", "<!-- end of models -->"
 MODELS = {
-    "dual": "frozen EfficientNet-Lite0 and 2, frozen MiniLM",
-    "vsepp": "VSE++ on frozen EfficientNet-Lite0, 1 and 2, four crops",
+    "dual-first": "frozen EfficientNet-Lite0 and 2, frozen MiniLM",
+    "vsepp-first": "VSE++ on frozen EfficientNet-Lite0, 1 and 2, four crops",
     "tuned": "frozen EfficientNet-Lite0, 1 and 2, four crops, fine-tuned MiniLM",
-    "saf": "SAF on 36 regions of EfficientNet-Lite2, 8 epochs",
-    "sgr": "SGR on 36 regions of EfficientNet-Lite2, 8 epochs",
+    "saf-grid": "SAF on 36 regions of EfficientNet-Lite2, 8 epochs",
+    "sgr-grid": "SGR on 36 regions of EfficientNet-Lite2, 8 epochs",
 }
 _MEAN = " (mean)"
 #: If a loss has configurations with both kinds of log-sum-exp, the one with the better validation RSUM is shown.

@@ -23,6 +23,10 @@ def test_a_sweep_is_listed_and_run(place, capsys):
     assert main(flags(place, "--dry-run", "--json")) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [(row["name"], row["finished"]) for row in listed] == [("HN", False), ("BCLS", False)]
+    assert main(flags(place, "--dry-run", "--only", "BCLS", "HN")) == 0
+    assert capsys.readouterr().out.count("seed 1") == 2
+    assert main(flags(place, "--dry-run", "--only", "BCLS")) == 0
+    assert capsys.readouterr().out.count("seed 1") == 1
     assert not (place / "out").exists()
     assert main(flags(place)) == 0
     assert "2 of 2 runs are finished" in capsys.readouterr().out

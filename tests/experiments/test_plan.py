@@ -59,6 +59,32 @@ def test_a_search_has_the_same_budget_for_each_configuration(tmp_path):
     assert {tuple(run.point) for run in planned if run.configuration == "B"} == {("lr", "loss.alpha")}
 
 
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 20), st.integers(0, 5))
+@settings(max_examples=50, deadline=None)
+def test_a_random_search_tries_the_same_common_points_with_every_configuration(common, own, budget, seed):
+    spaces = ({}, {"loss.alpha": [0.1 * n for n in range(own)]}, {"loss.gamma": [n + 1 for n in range(own)]})
+    rows = tuple(Configuration(f"{n}", BASE, space=space) for n, space in enumerate(spaces))
+    search = Search(budget, seed=seed, space={"lr": [0.1 + n for n in range(common)]})
+    tried = [trials(Sweep("s", rows, search=search), row) for row in rows]
+    assert [len(points) for points in tried] == [min(budget, common), *[min(budget, common * own)] * 2]
+    assert len({str(point) for points in tried for point in points}) == sum(len(points) for points in tried)
+    shared = [[point["lr"] for point in points] for points in tried]
+    assert shared[1] == shared[2]
+    assert shared[1][:common] == shared[0]
+    assert [list(point.values()).index(point["lr"]) for point in tried[1]] == [0] * len(tried[1])
+    if budget >= max(common, own):
+        assert len({point["loss.alpha"] for point in tried[1]}) >= min(common, own)
+
+
+def test_trials_may_be_shorter_than_the_final_runs(tmp_path):
+    search = {"budget": 2, "epochs": 1, "space": {"lr": [0.1, 0.2]}}
+    sweep = sweep_of(tmp_path, search=search, settings={"epochs": 5})
+    tried, runs = plan_trials(sweep), plan_runs(sweep, {"a": {"lr": 0.2}})
+    assert [run.settings["epochs"] for run in tried] == [1, 1]
+    assert [run.settings["epochs"] for run in runs] == [5]
+    assert all("epochs" not in run.point for run in tried)
+
+
 def test_the_grid_method_keeps_the_order():
     space = {"lr": [0.1, 0.2], "batch": [8, 16]}
     sweep = Sweep("s", (Configuration("A", BASE),), search=Search(3, method="grid", space=space))

@@ -145,6 +145,25 @@ def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_runs_only
     assert {path.parent.name for path in (place / "out").glob("runs/*/checkpoints")} == chosen
 
 
+def test_short_trials_choose_for_longer_runs(place):
+    search = {"budget": 2, "epochs": 1, "space": {"lr": [1e-6, 0.02]}}
+    outcome = run_sweep(write(place / "a.yaml", search=search), settings(place))
+    lines = read_results(place / "out")[1]
+    assert [(line["phase"], line["epochs"]) for line in lines] == [("trial", 1), ("trial", 1), ("run", 2)]
+    assert lines[2]["settings"]["lr"] == outcome.chosen["a"]["lr"]
+
+
+def test_named_configurations_are_done_first_and_the_others_later(place):
+    file = write(place / "a.yaml", runs=ROWS, settings={"epochs": 1})
+    assert run_sweep(file, settings(place, only=["HN"])).finished == 1
+    assert [line["row"] for line in read_results(place / "out")[1]] == ["HN"]
+    before = stamps(place)
+    assert run_sweep(file, settings(place, only=["both"])).finished == 3  # with its members
+    assert run_sweep(file, settings(place)).finished == 3
+    assert stamps(place).items() >= before.items()
+    assert [run["name"] for run in list_runs(file, settings(place, only=["BCLS"]))] == ["BCLS"]
+
+
 def test_the_listed_runs_of_a_shard_are_those_it_does(place):
     search = {"budget": 3, "space": {"lr": [1e-3, 1e-2, 2e-2]}}
     file = write(place / "a.yaml", search=search, seeds=[5, 6], settings={"epochs": 1})
@@ -225,6 +244,7 @@ def test_another_dataset_raises(place):
         ({"device": "tpu"}, "--device"),
         ({"threads": 0}, "--threads"),
         ({"shard": "2/1"}, "--shard"),
+        ({"only": ["b"]}, "--only.*'a'"),
     ],
 )
 def test_wrong_flags_are_named(place, changes, message):

@@ -1,5 +1,6 @@
 """Sweep files: merging, errors, and the files in configs/."""
 
+import json
 from datetime import date
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 from bcls.experiments.claims import paper_metrics, read_paper
 from bcls.experiments.plan import plan_runs, plan_trials
 from bcls.experiments.sweep_file import label, merge, read_sweep
+from bcls.losses import BCLSLoss
 from bcls.models.config import model_config
 from bcls.training.optimization import make_loss
 from tests.experiments.factories import BASE, write
@@ -68,6 +70,8 @@ def test_one_paper_row_applies_to_every_table(tmp_path):
         ({"search": {}}, "`search.budget`"),
         ({"search": {"budget": 0}}, "`search.budget`"),
         ({"search": {"budget": 1, "method": "clever"}}, "`search.method`"),
+        ({"search": {"budget": 1, "epochs": 0}}, "`search.epochs`"),
+        ({"search": {"budget": 1, "epochs": 1, "space": {"warm_negatives": [1]}}}, "fewer than the 1 epochs"),
         ({"search": {"budgets": 1}}, "did you mean 'budget'"),
         ({"search": {"budget": 1}, "grid": {"lr": [0.1]}}, "either a grid or a search"),
         ({"paper": "X"}, "`paper`"),
@@ -196,9 +200,41 @@ def test_the_papers_rows_are_there(path):
             assert paper_metrics(tables, table, method, sweep.columns)
 
 
-def test_losses_that_are_compared_have_the_same_budget():
-    for model in ("dual", "vsepp", "tuned"):
-        sweep = read_sweep(ROOT / "configs" / "flickr8k" / "sweeps" / f"{model}.yaml")
-        planned = plan_trials(sweep)
-        counts = {row.name: sum(run.configuration == row.name for run in planned) for row in sweep.configurations}
-        assert set(counts.values()) == {sweep.search.budget}
+#: Searches with configurations that had fewer settings to try; only their results are kept.
+OLD = {"dual-first", "vsepp-first", "saf-grid", "sgr-grid"}
+SEARCHES = [path for path in FILES if path.stem not in OLD and read_sweep(path).search is not None]
+
+
+@pytest.mark.parametrize("path", SEARCHES, ids=name)
+def test_losses_that_are_compared_have_the_same_number_of_trials(path):
+    sweep = read_sweep(path)
+    trained = [row for row in sweep.configurations if not row.ensemble]
+    planned = plan_trials(sweep)
+    each = sweep.search.budget * len(sweep.search.seeds)
+    assert len({run.key for run in planned}) == len(planned) == each * len(trained)
+    if path.stem not in {"tuned", "variants"}:
+        common = {row.name: [] for row in trained}
+        for run in planned:
+            common[run.configuration].append({key: run.point[key] for key in sweep.search.space})
+        assert all(points == common[trained[0].name] for points in common.values())
+
+
+def test_an_ensemble_of_saf_and_sgr_uses_their_trials_and_runs():
+    saf, sgr, both = (read_sweep(ROOT / f"configs/flickr8k/sweeps/{one}.yaml") for one in ("saf", "sgr", "sgraf"))
+    for plan in (plan_trials, plan_runs):
+        apart = {run.key for sweep in (saf, sgr) for run in plan(sweep)}
+        assert apart == {run.key for run in plan(both) if not run.members}
+
+
+def test_the_papers_settings_are_the_same_on_every_model():
+    runs = plan_runs(read_sweep(ROOT / "configs/flickr8k/sweeps/paper-exact.yaml"))
+    assert {run.settings["model"]["name"] for run in runs} == {"vsepp", "dual", "saf", "sgr"}
+    free = {"model", "features", "loss"}
+    settings = {json.dumps({key: run.settings[key] for key in run.settings if key not in free}) for run in runs}
+    assert len(settings) == 1
+    losses = {json.dumps(run.settings["loss"], sort_keys=True) for run in runs}
+    assert losses == {
+        '{"alpha": 0.2, "beta": 0.1, "gamma": 50, "name": "bcls", "reduction": "sum"}',
+        '{"name": "triplet-hn", "reduction": "sum"}',
+    }
+    assert (BCLSLoss().weight, BCLSLoss().binary.lse) == (1.0, "sum")

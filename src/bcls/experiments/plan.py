@@ -89,7 +89,7 @@ def plan_trials(sweep: Sweep) -> list[PlannedRun]:
         return []
     drawn = {one.name: (one, trials(sweep, one)) for one in sweep.configurations if not one.ensemble}
     return [
-        _planned(configuration, points[turn], seed, phase=TRIAL, point=points[turn])
+        _planned(configuration, {**points[turn], **sweep.search.shortened}, seed, phase=TRIAL, point=points[turn])
         for turn in range(max(len(points) for _, points in drawn.values()))
         for configuration, points in drawn.values()
         if turn < len(points)
@@ -103,14 +103,23 @@ def search_space(sweep: Sweep, configuration: Configuration) -> dict[str, list[A
 
 
 def trials(sweep: Sweep, configuration: Configuration) -> list[dict[str, Any]]:
-    """The points of the search space that are tried: the same number for each configuration, or all if fewer."""
+    """The points of the search space that are tried: the same number for each configuration, or all if fewer.
+
+    A random search tries the same points of the common space with every configuration, and the points of a
+    configuration's own space in turn.
+    """
     search = sweep.search
     if search is None:
         return []
-    every = list(_points(search_space(sweep, configuration)))
-    if search.method == "random":
-        # The seed includes the name, so that configurations with equal spaces try different points.
-        random.Random(f"{search.seed} {configuration.name}").shuffle(every)
+    if search.method == "grid":
+        return list(_points(search_space(sweep, configuration)))[: search.budget]
+    common = list(_points({key: search.space[key] for key in search.space if key not in configuration.space}))
+    own = list(_points(configuration.space))
+    for points in (common, own):
+        random.Random(search.seed).shuffle(points)
+    every = [
+        {**point, **own[(place + turn) % len(own)]} for turn in range(len(own)) for place, point in enumerate(common)
+    ]
     return every[: search.budget]
 
 

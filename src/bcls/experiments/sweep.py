@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
@@ -65,7 +65,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     from bcls.data.dataset import open_dataset
     from bcls.experiments.metrics import draw_scenes
 
-    sweep = read_sweep(file)
+    sweep = _only(read_sweep(file), settings.only)
     _check(sweep, settings)
     if sweep.scenes is not None:
         draw_scenes(settings.data, sweep.scenes)
@@ -96,7 +96,7 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
         ``key``, ``name``, ``phase``, ``seed`` and ``finished`` of each run of the share; before the search is
         finished, only of its trials.
     """
-    sweep = read_sweep(file)
+    sweep = _only(read_sweep(file), settings.only)
     _check(sweep, settings)
     out = Path(settings.out)
     tried = plan_trials(sweep)
@@ -107,6 +107,14 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
         columns = {key: getattr(run, key) for key in ("key", "name", "phase", "seed")}
         found.append({**columns, "finished": results.read_result(out, run) is not None})
     return found
+
+
+def _only(sweep: Sweep, names: Sequence[str]) -> Sweep:
+    """The sweep with the named configurations alone, and the members of ensembles among them; all without names."""
+    rows = {one.name: one for one in sweep.configurations}
+    wanted = {check_choice("--only", name, rows) for name in names}
+    wanted |= {member for name in wanted for member in rows[name].ensemble}
+    return replace(sweep, configurations=tuple(row for row in rows.values() if row.name in wanted or not names))
 
 
 def _chosen(out: Path, sweep: Sweep, tried: Sequence[PlannedRun]) -> dict[str, dict[str, Any]] | None:

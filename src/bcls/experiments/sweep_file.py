@@ -32,6 +32,7 @@ class SweepSettings:
         processes: Parallel processes, for CPUs; on a GPU more than one is faster only with NVIDIA's MPS service.
         threads: Threads of each process; by default the cores are divided among the processes.
         shard: Share of the runs that this machine does, such as 1/4.
+        only: Configurations to do, by name; the results of the others appear again with the next call without it.
         minutes: Stop after this many minutes, with a checkpoint of the current run.
         device: auto, cpu or cuda.
         graph: Record training steps as CUDA graphs, see `bcls train --help`.
@@ -46,6 +47,7 @@ class SweepSettings:
     processes: int = 1
     threads: int | None = None
     shard: str | None = None
+    only: list[str] = field(default_factory=list)
     minutes: float | None = None
     device: str = "auto"
     graph: bool = False
@@ -63,6 +65,7 @@ class Search:
         method: random samples the grid without replacement, grid goes through it in order.
         seed: Seed of the sampling.
         seeds: Training seeds of each trial.
+        epochs: Epochs of a trial, if fewer than those of the final runs.
         space: Values of each searched setting, for all configurations.
     """
 
@@ -71,7 +74,13 @@ class Search:
     method: Literal["random", "grid"] = "random"
     seed: int = 0
     seeds: tuple[int, ...] = (1,)
+    epochs: int | None = None
     space: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def shortened(self) -> dict[str, int]:
+        """The settings in which a trial differs from a final run."""
+        return {} if self.epochs is None else {"epochs": self.epochs}
 
 
 @dataclass(frozen=True)
@@ -296,7 +305,7 @@ def _check_configurations(
         tried = {} if one.ensemble else {**grid, **(search.space if search else {}), **one.space}
         for key, values in tried.items():
             for value in values:
-                check_settings(merge(one.settings, {key: value}))
+                check_settings(merge(one.settings, {key: value, **(search.shortened if search else {})}))
 
 
 def _search(path: Path, plain: object) -> Search:
@@ -308,6 +317,7 @@ def _search(path: Path, plain: object) -> Search:
     search: Search = from_plain(Search, given, "search")
     check_whole("search.budget", search.budget, least=1)
     check_whole("search.seed", search.seed, least=0)
+    check_whole("search.epochs", 1 if search.epochs is None else search.epochs, least=1)
     return search
 
 
