@@ -37,6 +37,7 @@ _RULE = (
 _GRADED = {"tau": "tau-a", "tau_b": "tau-b", "ndcg": "nDCG", "i2t_cs100": "i2t CS@100", "t2i_cs100": "t2i CS@100"}
 _PEOPLE = {"judged_{}_tau_{}": "{} tau-{}", "report_{}_tau_{}": "{}, 300", "choice_{}_tau_{}": "{}, 200"}
 _ECCV = {"map_at_r": "mAP@R", "rprecision": "R-P", "r1": "R@1"}
+_OTHERS = {"wordllama": "WordLlama", "cider": "CIDEr"}
 #: Metrics of the tables in their order. Columns without any value are left out.
 COLUMNS: tuple[MetricColumn, ...] = (
     *((f"{way}_r{k}", f"{way} R@{k}", 1) for way in ("i2t", "t2i") for k in (1, 5, 10)),
@@ -45,10 +46,16 @@ COLUMNS: tuple[MetricColumn, ...] = (
     *((key, heading, 3) for key, heading in _GRADED.items()),
     ("true_tau", "true tau", 3),
     *(
+        (f"{key}_{metric}", f"{name} {heading}", 3)
+        for key, name in _OTHERS.items()
+        for metric, heading in (("tau_b", "tau-b"), ("ndcg", "nDCG"))
+    ),
+    *(
         (key.format(*who), heading.format(*who), 3)
         for who in (("expert", "c"), ("crowd", "b"))
         for key, heading in _PEOPLE.items()
     ),
+    *((f"judged_{key}_{way}", f"fitting {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
     *((f"eccv_{key}_{way}", f"ECCV {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
 )
 #: Losses in the charts of convergence.
