@@ -5,14 +5,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert
 from bcls.evaluation.recall import query_ranks, recalls
-from bcls.evaluation.statistics import draws, human_correlation, paired_test, recall_intervals
+from bcls.evaluation.statistics import (
+    draws,
+    hierarchical_test,
+    holm,
+    human_correlation,
+    paired_test,
+    recall_intervals,
+)
 from tests.reference.correlation import correlations
+from tests.reference.hierarchical import every_difference, holm_rejects
 
 
 def problem(images=60, noise=0.6, seed=0):
@@ -308,3 +316,56 @@ def test_the_published_files():
     pairs = expert.ratings.reshape(-1, 3)
     metrics = human_correlation(np.repeat(pairs.mean(axis=1), 3), expert.ratings, expert.photos, resamples=20)
     assert 0.65 < metrics["tau_c_low"] < metrics["tau_c"] < metrics["tau_c_high"] < 0.8
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda images: st.tuples(
+            *(st.lists(st.lists(st.integers(-5, 5), min_size=images, max_size=images), min_size=1, max_size=3),) * 2
+        )
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_hierarchical_bootstrap_is_that_of_all_draws(tables):
+    a, b = tables
+    every = np.array(every_difference(a, b))
+    metrics = hierarchical_test(a, b, resamples=20000)
+    assert metrics["difference"] == pytest.approx(np.mean(a) - np.mean(b))
+    slack, near = 0.015, 1e-9
+    for end, share in (("low", 0.025), ("high", 0.975)):
+        value = metrics[f"difference_{end}"]
+        assert np.mean(every < value - near) <= share + slack
+        assert np.mean(every <= value + near) >= share - slack
+    sides = np.mean(every <= near), np.mean(every >= -near)
+    assert metrics["p_value"] == pytest.approx(min(1, 2 * min(sides)), abs=2 * slack)
+
+
+def test_seeds_that_differ_widen_the_interval():
+    images = np.random.default_rng(0).normal(size=200)
+    even, uneven = np.tile(images + 0.5, (5, 1)), images + 0.5 + np.array([[-2.0], [-1.0], [0.0], [1.0], [2.0]])
+    other = np.tile(images, (5, 1))
+    narrow, wide = hierarchical_test(even, other), hierarchical_test(uneven, other)
+    assert narrow["difference"] == pytest.approx(wide["difference"])
+    assert narrow["p_value"] < 0.001  # the same difference on every image
+    assert wide["p_value"] > 0.2
+    # The standard error over five seeds with the deviations -2 to 2 is sqrt(2.5 / 5).
+    assert wide["difference_high"] - wide["difference_low"] == pytest.approx(2 * 1.96 * np.sqrt(0.5), rel=0.1)
+
+
+@pytest.mark.parametrize("a", [[1.0, 2.0], [[1.0, np.nan]], [[]]])
+def test_wrong_tables_of_seeds_and_images(a):
+    with pytest.raises(ValueError, match="`a`"):
+        hierarchical_test(a, [[1.0, 2.0]])
+
+
+def test_tables_of_other_images_raise():
+    with pytest.raises(ValueError, match="`b`"):
+        hierarchical_test([[1.0, 2.0]], [[1.0, 2.0, 3.0]])
+
+
+@given(st.lists(st.floats(0, 1), max_size=8), st.floats(0, 1, exclude_max=True))
+def test_adjusted_p_values_reject_what_holm_rejects(p_values, level):
+    adjusted = holm(p_values)
+    if all(abs(one - level) > 1e-9 for one in adjusted):
+        assert [one <= level for one in adjusted] == holm_rejects(p_values, level)
+    assert all(one >= p for one, p in zip(adjusted, p_values, strict=True))

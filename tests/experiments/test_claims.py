@@ -1,8 +1,9 @@
 import pytest
 
+from bcls.evaluation.statistics import holm
 from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, check_claims
-from bcls.experiments.summary import summarize
-from tests.experiments.sweep_factory import line, sweep
+from bcls.experiments.summary import compare_rows, summarize
+from tests.experiments.sweep_factory import line, ranks, sweep
 
 
 def verdicts(*folders):
@@ -37,7 +38,7 @@ def test_differences_above_the_margin_are_held(tmp_path):
     assert found["BCLS above Ladder and SAM"].verdict == HELD
     assert found["Kendall's tau with the labels rises most with BCLS"].verdict == HELD
     assert found["Triplet-SN converges better than Triplet-HN"].verdict == HELD
-    assert found["the same settings work for several models"].verdict == UNKNOWN  # one model
+    assert found["the same settings work for several models"].verdict == UNKNOWN  # no table `paper-exact`
 
 
 @pytest.mark.parametrize(
@@ -76,17 +77,46 @@ def test_losses_are_compared_within_one_model(tmp_path):
         for seed in (1, 2)
     ]
     lines += [line("S-BCLS", seed, 390.0 + seed, **other) for seed in (1, 2)]
-    claim = verdicts(sweep(tmp_path / "a", lines))["the same settings work for several models"]
-    assert {finding.where: finding.verdict for finding in claim.findings} == {"made, dual": HELD, "made, sgr": NOT}
+    name = "the same settings work for several models"
+    claim = verdicts(sweep(tmp_path / "paper-exact", lines, claims=False))[name]
+    assert {finding.where: finding.verdict for finding in claim.findings} == {
+        "made, dual, table paper-exact": HELD,
+        "made, sgr, table paper-exact": NOT,
+    }
     assert claim.verdict == PARTLY
+    assert verdicts(sweep(tmp_path / "tuned", lines))[name].verdict == UNKNOWN  # each model has settings of its own
 
 
-def test_comma_in_a_dataset_name_is_no_second_model(tmp_path):
-    folders = [
-        sweep(tmp_path / name[-1], rows({"triplet-hn": 300.0, "bcls": 310.0}, dataset=name))
-        for name in ("x, a", "x, b")
-    ]
-    assert verdicts(*folders)["the same settings work for several models"].verdict == UNKNOWN
+def test_one_model_is_not_several(tmp_path):
+    folder = sweep(tmp_path / "paper-exact", rows({"triplet-hn": 300.0, "bcls": 310.0}))
+    assert verdicts(folder)["the same settings work for several models"].verdict == UNKNOWN
+
+
+def test_losses_are_compared_within_one_table(tmp_path):
+    figures = {"triplet-hn": 3.0, "kendall-sw-hs": 2.0}
+    folders = [sweep(tmp_path / loss, rows({loss: rsum})) for loss, rsum in figures.items()]
+    assert verdicts(*folders)["the Kendall loss alone is poor at RSUM"].verdict == UNKNOWN
+    together = sweep(tmp_path / "both", rows(figures))
+    assert verdicts(together)["the Kendall loss alone is poor at RSUM"].verdict == HELD
+
+
+def test_p_values_are_adjusted_for_all_comparisons(tmp_path):
+    claims = check_claims([summarize(sweep(tmp_path / "a", rows({"triplet-hn": 3.0, "triplet-sn": 3.3, "bcls": 3.7})))])
+    findings = [finding for claim in claims for finding in claim.findings]
+    assert [one.adjusted for one in findings] == holm([one.test.p_value for one in findings])
+    assert len(findings) > 3
+
+
+def test_differences_in_rsum_are_resampled_over_images_too(tmp_path):
+    lines = [line(loss, seed, 300.0, test={"rsum": 300.0 + seed}) for loss in ("bcls", "triplet-sn") for seed in (1, 2)]
+    folder = sweep(tmp_path / "a", lines)
+    for number, one in enumerate(lines):
+        ranks(folder, one["key"], number, kind="test")
+    (finding,) = verdicts(folder)["RSUM: BCLS above Triplet-SN above Triplet-HN"].findings
+    a, b = summarize(folder).rows
+    expected = compare_rows(a, b, "test")
+    assert (finding.test.low, finding.test.high) == (expected["difference_low"], expected["difference_high"])
+    assert (finding.test.p_value, finding.test.basis) == (expected["p_value"], "seeds and images")
 
 
 def test_configurations_of_a_grid_are_compared_separately(tmp_path):
@@ -99,7 +129,7 @@ def test_configurations_of_a_grid_are_compared_separately(tmp_path):
     for one in lines:
         one["settings"] = {"model": {"name": "dual"}, "loss": {"name": "bcls"}}
     found = verdicts(sweep(tmp_path / "a", lines, spread=0.2))["alpha is best at the captions' spread"].findings
-    assert [(one.what, one.difference) for one in found if "rsum" in one.what] == [
+    assert [(one.what, one.test.difference) for one in found if "rsum" in one.what] == [
         ("rsum: good (0.2) minus good (0.0)", pytest.approx(20.0)),
         ("rsum: bad (0.2) minus bad (0.0)", pytest.approx(-90.0)),
     ]
@@ -120,7 +150,7 @@ def test_best_validation_rsum_represents_a_loss(tmp_path):
     lines += [line("triplet-sn", seed, 300.0, test={"rsum": 280.0 + seed}) for seed in (1, 2)]
     (first, _) = verdicts(sweep(tmp_path / "b", lines))["RSUM: BCLS above Triplet-SN above Triplet-HN"].findings
     assert first.what == "rsum: good minus triplet-sn"
-    assert first.difference == pytest.approx(10.0)
+    assert first.test.difference == pytest.approx(10.0)
 
 
 def test_tested_configurations_are_not_compared_with_others(tmp_path):
@@ -131,7 +161,7 @@ def test_tested_configurations_are_not_compared_with_others(tmp_path):
     ]
     other = sweep(tmp_path / "b", [line("triplet-sn", seed, 99.0 + seed) for seed in (1, 2)])
     (finding,) = verdicts(sweep(tmp_path / "a", tested), other)["RSUM: BCLS above Triplet-SN above Triplet-HN"].findings
-    assert finding.difference == pytest.approx(10.0)
+    assert finding.test.difference == pytest.approx(10.0)
 
 
 def test_expert_agreement_on_the_images_for_reporting(tmp_path):

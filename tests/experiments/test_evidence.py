@@ -3,7 +3,9 @@ import json
 import pytest
 
 from bcls.experiments.claims import INCONCLUSIVE, NOT, PARTLY, check_claims
+from bcls.experiments.results import read_results
 from bcls.experiments.summary import summarize
+from bcls.experiments.sweep_file import merge
 from scripts.evidence_page import KEPT, REMARKS, keep
 from tests.experiments.sweep_factory import line, ranks, sweep
 
@@ -26,6 +28,30 @@ def test_kept_results_have_metrics_and_ranks_but_no_paths(tmp_path):
     with pytest.raises(SystemExit, match="the copy of it"):
         keep(kept, tmp_path / "kept")
     assert [path.name for path in (kept / "ranks").iterdir()] == [f"{key}-test.npz"]
+
+
+#: Rows of old results that are not the best trial of their search, and the setting that was best.
+NOT_CHOSEN = {("dual-first", "Sigmoid"): {"lr": 0.001, "model.dropout_images": 0.3}}  # the table has dropout 0.5
+SEARCHES = [path.parent for path in sorted(KEPT.glob("*/sweep.json")) if "search" in json.loads(path.read_text())]
+
+
+@pytest.mark.parametrize("folder", SEARCHES, ids=lambda folder: folder.name)
+def test_rows_of_a_table_are_those_that_the_search_chose(folder):
+    metadata, lines = read_results(folder)
+    search = metadata["search"]
+    assert set(search["chosen"]) == {line["row"] for line in lines if not line["ensemble"]}
+    for row, chosen in search["chosen"].items():
+        scores = {}
+        for one in (one for one in lines if one["row"] == row and one["phase"] == "trial"):
+            score = float("-inf") if "failed" in one else one.get("trial", one["validation"])[search["measure"]]
+            scores.setdefault(json.dumps(one["point"]), []).append(score)
+        assert len(scores) == search["tried"][row]
+        best = json.loads(max(scores, key=lambda point: sum(scores[point]) / len(scores[point])))
+        assert best == NOT_CHOSEN.get((folder.name, row), chosen)
+        runs = [one["settings"] for one in lines if one["row"] == row and one["phase"] == "run"]
+        assert runs
+        for settings in runs:
+            assert merge(settings, chosen) == settings, f"{row} was trained with other settings than those chosen"
 
 
 def test_every_claim_that_is_not_held_has_a_remark():

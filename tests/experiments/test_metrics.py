@@ -4,14 +4,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kendalltau
 
 from bcls.data.dataset import open_dataset
 from bcls.data.synthetic import load, true_relevance
+from bcls.data.vocabulary import tokenize
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.evaluation.statistics import human_correlation
-from bcls.experiments.metrics import draw_scenes, human_agreement, on_device, read_judgements, split_metrics
+from bcls.experiments.metrics import (
+    draw_scenes,
+    human_agreement,
+    on_device,
+    other_label_metrics,
+    read_judgements,
+    split_metrics,
+)
 from bcls.experiments.run import SharedData
+from bcls.labels.caption_metrics import CiderD
 from tests.evaluation.factories import make_data
 from tests.experiments.factories import data
 
@@ -110,6 +120,59 @@ def test_agreement_is_that_of_the_rated_pairs(made):
             assert metrics[f"{part}_{name}_{tau}"] == pytest.approx(expected)
 
 
+def test_retrieval_of_what_people_found_to_fit(made):
+    folder, dataset = made
+    judgements = read_judgements(folder, dataset, folder / "choice.txt")
+    metrics = human_agreement(judgements, scores)
+    lines = (folder / "ExpertAnnotations.txt").read_text(encoding="utf-8").splitlines()
+    fits = {tuple(line.split("\t")[:2]) for line in lines if sum(map(int, line.split("\t")[2:])) >= 9}
+    lines = (folder / "CrowdFlowerAnnotations.txt").read_text(encoding="utf-8").splitlines()
+    fits |= {tuple(line.split("\t")[:2]) for line in lines if float(line.split("\t")[2]) > 0.5}
+    # Own captions always fit; their ratings are not read, as in CLIPScore.
+    fits = {(photo, one) for photo, one in fits if one.partition("#")[0] != photo}
+    fits |= {(one.partition("#")[0], one) for one in judgements.caption_ids}
+    assert fits == judgements.fitting_pairs()
+    photos = sorted("0235")  # the photos for reporting
+    matrix = scores(photos, judgements.texts)
+    for direction, queries, items, rows in (
+        ("i2t", photos, judgements.caption_ids, matrix),
+        ("t2i", judgements.caption_ids, photos, matrix.T),
+    ):
+        found = []
+        for query, row in zip(queries, rows, strict=True):
+            pairs = [(query, item) if direction == "i2t" else (item, query) for item in items]
+            hits = [pairs[place] in fits for place in np.argsort(-row, kind="stable")]
+            size = sum(hits)
+            if size:
+                precision = [sum(hits[: place + 1]) / (place + 1) for place in range(size) if hits[place]]
+                found.append((sum(precision) / size, sum(hits[:size]) / size, hits[0]))
+        for key, expected in zip(("map_at_r", "rprecision", "r1"), 100 * np.mean(found, axis=0), strict=True):
+            assert metrics[f"report_{key}_{direction}"] == pytest.approx(expected)
+
+
+def test_agreement_with_labels_of_other_encoders():
+    draw = np.random.default_rng(0)
+    similarity, labels = draw.random((4, 6)), draw.integers(0, 3, (4, 6)).astype(np.float32)
+    metrics = other_label_metrics(similarity, {"cider": labels, "even": np.ones_like(labels)}, "cpu")
+    rows = np.mean([kendalltau(a, b).statistic for a, b in zip(similarity, labels, strict=True)])
+    columns = np.mean([kendalltau(a, b).statistic for a, b in zip(similarity.T, labels.T, strict=True)])
+    assert metrics["cider_tau_b"] == pytest.approx((rows + columns) / 2)
+    assert 0 < metrics["cider_ndcg"] < 1
+    assert "even_tau_b" not in metrics  # undefined, and JSON has no NaN
+
+
+def test_labels_of_other_encoders_are_those_of_the_split(tmp_path):
+    shared = SharedData(data(tmp_path / "data"), tmp_path / "shared")
+    split = shared.dataset.split("test")
+    labels = shared.other_labels(split, "minilm")
+    owner = split.image_of_caption
+    cider = CiderD([tokenize(text) for text in split.texts], owner)
+    expected = cider(np.arange(len(split.images)), np.arange(len(owner)))
+    np.testing.assert_array_equal(labels["cider"], expected)
+    assert np.all(labels["wordllama"][owner, np.arange(len(owner))] == 1)
+    assert shared.other_labels(split, "wordllama").keys() == {"cider"}
+
+
 def test_only_the_photos_to_choose_on_are_scored(made):
     folder, dataset = made
     judgements = read_judgements(folder, dataset, folder / "choice.txt")
@@ -119,14 +182,16 @@ def test_only_the_photos_to_choose_on_are_scored(made):
         seen.extend(photos)
         return scores(photos, texts)
 
-    assert human_agreement(judgements, watching, ("choice",)).keys() == {"choice_expert_tau_c", "choice_crowd_tau_b"}
+    found = human_agreement(judgements, watching, ("choice",))
+    assert {"choice_expert_tau_c", "choice_crowd_tau_b", "choice_map_at_r_i2t", "choice_r1_t2i"} < found.keys()
+    assert all(key.startswith("choice_") for key in found)
     assert seen == ["1", "4"]
 
 
 def test_without_a_list_there_are_no_parts(made):
     folder, dataset = made
     judgements = read_judgements(folder, dataset, None)
-    assert human_agreement(judgements, scores).keys() == {"judged_expert_tau_c", "judged_crowd_tau_b"}
+    assert all(key.startswith("judged_") for key in human_agreement(judgements, scores))
     assert human_agreement(judgements, scores, ("choice",)) == {}
 
 

@@ -9,8 +9,8 @@ import pytest
 from bcls.evaluation.evaluator import compare
 from bcls.evaluation.recall import QueryRanks
 from bcls.experiments.claims import read_paper
-from bcls.experiments.report import as_html, as_markdown, build, compare_rows, main_table
-from bcls.experiments.summary import Spread, spread, summarize
+from bcls.experiments.report import as_html, as_markdown, build, main_table
+from bcls.experiments.summary import Spread, compare_rows, spread, summarize
 from bcls.reports.blocks import Chart, Table
 from tests.experiments.sweep_factory import line, ranks, sweep
 from tests.reports.page_reader import charts_of, check_page_is_closed
@@ -35,7 +35,9 @@ def test_test_split_is_shown_if_every_configuration_is_tested(tmp_path):
     lines[1]["test"] = {"rsum": 1.5}
     summary = summarize(sweep(tmp_path / "b", lines))
     assert summary.split == "test"
-    assert [row[2].text for row in main_table(summary).rows] == ["2.0", "1.5"]
+    table = main_table(summary)
+    assert table.headings[2:4] == ["RSUM, validation", "RSUM"]
+    assert [[cell.text for cell in row[2:]] for row in table.rows] == [["1.0", "2.0"], ["1.0", "1.5"]]
 
 
 def test_configuration_that_diverged_with_every_seed(tmp_path):
@@ -43,8 +45,8 @@ def test_configuration_that_diverged_with_every_seed(tmp_path):
     summary = summarize(sweep(tmp_path / "a", lines))
     assert summary.split == "test"
     assert [[cell.text for cell in row] for row in main_table(summary).rows] == [
-        ["bcls", "1", "2.0"],
-        ["triplet-hn", "0 (1 diverged)", ""],
+        ["bcls", "1", "1.0", "2.0"],
+        ["triplet-hn", "0 (1 diverged)", "", ""],
     ]
 
 
@@ -67,7 +69,7 @@ def test_paired_test_equals_compare(tmp_path):
     summary = summarize(folder)
     a, b = summary.rows
     stored = [ranks(folder, row.keys[1], seed) for seed, row in enumerate(summary.rows)]
-    found = compare_rows(folder, a, b, "validation")
+    found = compare_rows(a, b, "validation")
 
     class Split:
         image_of_caption = stored[0]["owner"].astype(np.int64)
@@ -76,7 +78,7 @@ def test_paired_test_equals_compare(tmp_path):
     expected = compare(Split, *(QueryRanks(one["i2t"].astype(np.int64), one["t2i"].astype(np.int64)) for one in stored))
     assert found["difference"] == pytest.approx(expected["difference_rsum"])
     assert found["difference_low"] < found["difference"] < found["difference_high"]
-    assert compare_rows(folder, a, b, "test") is None
+    assert compare_rows(a, b, "test") is None
 
 
 def test_best_bcls_configuration_is_tested_against_the_others(tmp_path):
@@ -160,15 +162,15 @@ def test_digits_of_differences(tmp_path):
     lines = [line("bcls", seed, 300.84 + seed, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0 + seed, tau=0.31) for seed in (1, 2)]
     page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))], None, {}))
-    assert "| +0.8 | 1.4 | inconclusive |" in page
-    assert "| +0.0005 | 0.0000 | held |" in page
+    assert "| +0.8 | -2.2 to +3.9 | seeds | 0.3568 | inconclusive |" in page
+    assert "| +0.0005 | +0.0005 to +0.0005 | seeds | 0.0000 | held |" in page
 
 
 def test_digits_do_not_depend_on_names(tmp_path):
     lines = [line("bcls", seed, 300.0, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0, tau=0.31, name="sam, best by RSUM") for seed in (1, 2)]
     page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))], None, {}))
-    assert "minus sam, best by RSUM (soft) | +0.0005 | 0.0000 | held |" in page
+    assert "minus sam, best by RSUM (soft) | +0.0005 | +0.0005 to +0.0005 | seeds | 0.0000 | held |" in page
 
 
 def test_rows_of_sam_name_the_sampling(tmp_path):

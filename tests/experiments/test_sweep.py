@@ -56,7 +56,8 @@ def test_a_sweep_is_trained_and_validated_and_tested_only_when_final(place):
     assert again.finished == 6
     assert stamps(place) == before  # nothing was trained again
     tested = read_results(place / "out")[1]
-    assert all({"rsum", "tau"} <= line["test"].keys() for line in tested)
+    assert all({"rsum", "tau", "cider_tau_b", "cider_ndcg"} <= line["test"].keys() for line in tested)
+    assert all("wordllama_tau_b" not in line["test"] for line in tested)  # the encoder that trained
     assert [line["validation"] for line in tested] == [line["validation"] for line in lines]
     assert not list((place / "out").glob("runs/*/checkpoints/last"))
 

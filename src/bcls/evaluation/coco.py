@@ -95,9 +95,9 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
         _add_recalls(shares, "coco_1k", "t2i", by_caption[0])
     metrics = {key: sum(values) / len(values) for key, values in shares.items()}
     i2t, t2i = truth.pairs["eccv", "i2t"], truth.pairs["eccv", "t2i"]
-    metrics |= _precisions(similarity, images(i2t[:, 0]), captions(i2t[:, 1]), "i2t")
-    metrics |= _precisions(similarity, captions(t2i[:, 0]), images(t2i[:, 1]), "t2i")
-    return metrics
+    found = precisions(similarity, images(i2t[:, 0]), captions(i2t[:, 1]), "i2t")
+    found |= precisions(similarity, captions(t2i[:, 0]), images(t2i[:, 1]), "t2i")
+    return metrics | {f"eccv_{key}": value for key, value in found.items()}
 
 
 def cxc_text_text(
@@ -271,8 +271,22 @@ def _span(ids: Ids) -> slice | Ids:
     return slice(first, last + 1) if last - first + 1 == len(ids) else ids
 
 
-def _precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dict[str, float]:
-    """Compute mAP@R, R-precision and R@1 over the queries with relevant items, from their first R items only."""
+def precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dict[str, float]:
+    """Compute mAP@R, R-precision and R@1 over the queries with relevant items, as in :func:`eccv`.
+
+    Args:
+        similarity: ``(N, C)`` scores.
+        query: ``(P,)`` the query of each relevant pair: rows for ``"i2t"``, columns for ``"t2i"``.
+        item: ``(P,)`` its relevant item.
+        direction: ``"i2t"`` or ``"t2i"``.
+
+    Returns:
+        Percentages ``map_at_r``, ``rprecision`` and ``r1``, with the direction as suffix.
+
+    Example:
+        >>> precisions(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]), np.array([0, 1]), "i2t")
+        {'map_at_r_i2t': 50.0, 'rprecision_i2t': 50.0, 'r1_i2t': 50.0}
+    """
     axis = 0 if direction == "i2t" else 1
     items = similarity.shape[1 - axis]
     queries, sizes = np.unique(query, return_counts=True)
@@ -289,7 +303,7 @@ def _precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> di
         precision = np.cumsum(hits, axis=1) / np.arange(1, depth + 1)
         values.append(np.stack([(precision * hits).sum(1) / size[:, 0], hits.sum(1) / size[:, 0], hits[:, 0]]))
     means: NDArray[np.float64] = 100.0 * np.concatenate(values, axis=1).mean(axis=1)
-    names = ("eccv_map_at_r", "eccv_rprecision", "eccv_r1")
+    names = ("map_at_r", "rprecision", "r1")
     return {f"{name}_{direction}": float(value) for name, value in zip(names, means, strict=True)}
 
 

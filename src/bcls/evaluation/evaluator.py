@@ -140,7 +140,7 @@ def compare(
     pairs = {
         "i2t_r1": (100.0 * (a.i2t[queries] <= 1), 100.0 * (b.i2t[queries] <= 1), queries),
         "t2i_r1": (100.0 * (a.t2i <= 1), 100.0 * (b.t2i <= 1), owner),
-        "rsum": (_rsum_by_image(a, owner), _rsum_by_image(b, owner), queries),
+        "rsum": (rsum_by_image(a, owner), rsum_by_image(b, owner), queries),
     }
     for key, (left, right, groups) in pairs.items():
         test = paired_test(left, right, groups, seed=seed)
@@ -297,12 +297,12 @@ def _coco_ids(kind: str, ids: Iterable[str]) -> NDArray[np.int64]:
     return np.array([int(one) for one in known], dtype=np.int64)
 
 
-def _rsum_by_image(ranks: QueryRanks, owner: NDArray[np.int64]) -> NDArray[np.float64]:
+def rsum_by_image(ranks: QueryRanks, owner: NDArray[np.int64]) -> NDArray[np.float64]:
     """Distribute the sum of recalls over the images that are queries, so that the mean of the parts is the sum.
 
     Example:
         >>> ranks = QueryRanks(np.array([1, 20]), np.array([1, 20, 20]))
-        >>> parts = _rsum_by_image(ranks, np.array([0, 0, 1]))
+        >>> parts = rsum_by_image(ranks, np.array([0, 0, 1]))
         >>> round(float(parts.mean()), 9), round(recalls_from_ranks([ranks], KS)["rsum"], 9)
         (250.0, 250.0)
     """

@@ -5,20 +5,33 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from bcls._core.errors import check_choice, fail
-from bcls.experiments.summary import Spread, Summary, SummaryRow, spread
+from bcls.evaluation.statistics import holm
+from bcls.experiments.summary import Spread, Summary, SummaryRow, compare_rows, spread
 
+#: Level of the adjusted p-values.
+LEVEL = 0.05
 HELD, PARTLY, NOT, INCONCLUSIVE, UNKNOWN = "held", "partly held", "not held", "inconclusive", "no data"
 #: Losses without a Kendall term.
 _RIVALS = ("triplet", "triplet-hn", "triplet-sn", "ladder", "ladder-adaptive", "sam", "infonce", "sigmoid")
+
+
+class Difference(NamedTuple):
+    """A difference with its 95 % interval and p-value; ``basis`` names what was resampled or averaged."""
+
+    difference: float
+    low: float = -inf
+    high: float = inf
+    p_value: float | None = None
+    basis: str = "one seed"
 
 
 @dataclass(frozen=True)
@@ -27,27 +40,27 @@ class Finding:
 
     Attributes:
         where: Dataset and model.
-        what: What is compared.
-        difference: The difference; a positive value supports the claim.
-        margin: Twice the standard error of the difference over seeds; ``None`` for one seed.
+        what: What is compared; a positive difference supports the claim.
+        test: The difference, its 95 % interval and its p-value; only the difference with one seed.
+        adjusted: The p-value, adjusted for the number of comparisons of all claims; 1 with one seed.
     """
 
     where: str
     what: str
-    difference: float
-    margin: float | None
+    test: Difference
+    adjusted: float = 1.0
 
     @property
     def verdict(self) -> str:
-        """Held above the margin, not held below the negative margin, else inconclusive, as with one seed.
+        """Held or not held, by the sign of the difference, if the adjusted p-value is below 0.05, else inconclusive.
 
         Example:
-            >>> [Finding("", "", difference, 1.0).verdict for difference in (1.5, 0.5, -0.5, -1.5)]
-            ['held', 'inconclusive', 'inconclusive', 'not held']
+            >>> [Finding("", "", Difference(sign), p).verdict for sign in (1.0, -1.0) for p in (0.01, 0.05)]
+            ['held', 'inconclusive', 'not held', 'inconclusive']
         """
-        if self.margin is None or not abs(self.difference) > self.margin:
+        if not self.adjusted < LEVEL:
             return INCONCLUSIVE
-        return HELD if self.difference > 0 else NOT
+        return HELD if self.test.difference > 0 else NOT
 
 
 @dataclass(frozen=True)
@@ -70,16 +83,17 @@ class Claim:
 
 
 Group = list[SummaryRow]
-#: Configurations by dataset and model.
+#: Configurations by sweep and model.
 Groups = dict[tuple[str, str], Group]
 
 
 def check_claims(summaries: Sequence[Summary]) -> list[Claim]:
     """Check the claims of the paper against results.
 
-    Configurations are compared within one dataset and one model. If a loss has several configurations, the one with the
+    Configurations are compared within one sweep and one model. If a loss has several configurations, the one with the
     best validation RSUM represents it. If some configurations have been tested, only these are compared, by their
-    metrics on the test split; otherwise all are compared by those on the validation split.
+    metrics on the test split; otherwise all are compared by those on the validation split. The p-values are adjusted
+    for the number of all comparisons, see :func:`bcls.evaluation.statistics.holm`.
 
     Args:
         summaries: Any number of sweeps.
@@ -95,27 +109,42 @@ def check_claims(summaries: Sequence[Summary]) -> list[Claim]:
         "noise": partial(_noise, summaries),
         "alpha": partial(_over_grid, summaries, "loss.alpha", _alpha),
         "beta": partial(_over_grid, summaries, "loss.beta", _beta),
-        "models": partial(_models, groups),
+        "models": partial(_models, summaries),
     }
     found = []
     for one in json.loads(resources.files("bcls.experiments").joinpath("claims.json").read_text(encoding="utf-8")):
         pairs = [finding for key in one.get("metrics", ()) for finding in _pairs(groups, key, one["losses"])]
         found.append(Claim(one["claim"], one["rule"], checks[one["check"]]() if "check" in one else pairs))
+    tested = [finding.test.p_value for claim in found for finding in claim.findings if finding.test.p_value is not None]
+    adjusted = iter(holm(tested))
+    for claim in found:
+        claim.findings[:] = [
+            one if one.test.p_value is None else replace(one, adjusted=next(adjusted)) for one in claim.findings
+        ]
     return found
 
 
-def difference(a: Spread, b: Spread) -> tuple[float, float | None]:
-    """Return the difference of two means and its margin, twice the standard error.
+def difference(a: Spread, b: Spread) -> Difference:
+    """Compare two means over seeds by Welch's t-test, with the 95 % interval of the difference.
 
     Example:
-        >>> difference(Spread(3.0, 1.0, 4), Spread(1.0, 0.0, 4))
-        (2.0, 1.0)
-        >>> difference(Spread(3.0, 0.0, 1), Spread(1.0, 0.0, 4))
-        (2.0, None)
+        >>> test = difference(Spread(3.0, 1.0, 4), Spread(1.0, 1.0, 4))
+        >>> test.difference, round(test.low, 2), round(test.high, 2), round(test.p_value, 3)
+        (2.0, 0.27, 3.73, 0.03)
+        >>> difference(Spread(3.0, 0.0, 1), Spread(1.0, 0.0, 4)).p_value is None
+        True
     """
+    from scipy.stats import t
+
+    gap = a.mean - b.mean
     if a.error is None or b.error is None:
-        return a.mean - b.mean, None
-    return a.mean - b.mean, 2 * sqrt(a.error**2 + b.error**2)
+        return Difference(gap)
+    error, parts = sqrt(a.error**2 + b.error**2), a.error**4 / (a.count - 1) + b.error**4 / (b.count - 1)
+    if not parts:  # the same values with every seed
+        return Difference(gap, gap, gap, 1.0 if gap == 0 else 0.0, "seeds")
+    freedom = error**4 / parts
+    margin = float(t.ppf(0.975, freedom)) * error
+    return Difference(gap, gap - margin, gap + margin, 2 * float(t.sf(abs(gap) / error, freedom)), "seeds")
 
 
 def read_paper(path: str | Path) -> dict[str, Any]:
@@ -169,7 +198,7 @@ def _groups(summaries: Sequence[Summary]) -> Groups:
     for summary in summaries:
         for row in summary.rows if summary.metadata.get("claims", True) else ():
             if not row.point and not row.noise and not row.ensemble and row.validation:
-                groups.setdefault((row.dataset, row.model), []).append(row)
+                groups.setdefault((row.sweep, row.model), []).append(row)
     return {key: [row for row in rows if row.test] or rows for key, rows in groups.items()}
 
 
@@ -189,7 +218,13 @@ def _compared(where: str, rows: Group, key: str, a: SummaryRow | None, b: Summar
     first, second = _metric(rows, a, key), _metric(rows, b, key)
     if first is None or second is None:
         return []
-    return [Finding(where, f"{key}: {a.name} minus {b.name}", *difference(first, second))]
+    found = difference(first, second)
+    if key == "rsum" and found.p_value is not None:
+        by_image = compare_rows(a, b, "test" if all(one.test for one in rows) else "validation")
+        if by_image is not None:
+            ends = by_image["difference_low"], by_image["difference_high"]
+            found = Difference(found.difference, *ends, by_image["p_value"], "seeds and images")
+    return [Finding(where, f"{key}: {a.name} minus {b.name}", found)]
 
 
 def _pairs(groups: Groups, key: str, losses: Sequence[tuple[str, str]]) -> list[Finding]:
@@ -201,7 +236,8 @@ def _pairs(groups: Groups, key: str, losses: Sequence[tuple[str, str]]) -> list[
     ]
 
 
-def _models(groups: Groups) -> list[Finding]:
+def _models(summaries: Sequence[Summary]) -> list[Finding]:
+    groups = _groups([replace(one, metadata={}) for one in summaries if one.metadata["name"] == "paper-exact"])
     several = len({model for (_, model), rows in groups.items() if _pick(rows, "bcls")}) > 1
     return _pairs(groups, "rsum", [("bcls", "triplet-hn")]) if several else []
 
@@ -215,7 +251,7 @@ def _convergence(groups: Groups) -> list[Finding]:
             early = [_early(row, half) for row in (a, b)]
             if all(early):
                 what = f"mean RSUM of epochs 1 to {half}: {a.name} minus {b.name}"
-                found.append(Finding(_where(a), what, *difference(spread(early[0]), spread(early[1]))))
+                found.append(Finding(_where(a), what, difference(spread(early[0]), spread(early[1]))))
     return found
 
 
@@ -291,4 +327,4 @@ def _over_grid(
 
 
 def _where(row: SummaryRow) -> str:
-    return f"{row.dataset}, {row.model}"
+    return f"{row.dataset}, {row.model}, table {row.sweep}"

@@ -14,7 +14,9 @@ from bcls._core.errors import fail
 from bcls.data.judgements import HumanRatings, flickr8k_crowdflower, flickr8k_expert
 from bcls.data.records import MANIFEST_FILE, ImageFiles, Manifest, write_manifest
 from bcls.data.synthetic import load, make_scenes, save, true_relevance
+from bcls.evaluation.coco import precisions
 from bcls.evaluation.evaluator import CaptionVectors, evaluate
+from bcls.evaluation.graded import ndcg
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, query_ranks, recalls
 from bcls.evaluation.statistics import human_correlation
@@ -85,6 +87,27 @@ def on_device(similarity: NDArray[Any], device: str) -> Any:
     return torch.from_numpy(similarity).cuda() if device != "cpu" and torch.cuda.is_available() else similarity
 
 
+def other_label_metrics(
+    similarity: NDArray[Any], labels: Mapping[str, NDArray[np.float32]], device: str = "auto"
+) -> dict[str, float]:
+    """Compute agreement with labels that nothing was trained on.
+
+    Args:
+        similarity: ``(N, C)`` scores.
+        labels: ``(N, C)`` labels by name.
+        device: As in :func:`on_device`.
+
+    Returns:
+        ``{name}_tau_b`` and ``{name}_ndcg``, each the mean of both directions; undefined metrics are left out.
+    """
+    scores, metrics = on_device(similarity, device), {}
+    for name, relevance in labels.items():
+        found = kendall(scores, relevance) | ndcg(scores, relevance, negative="clip")
+        for key in ("tau_b", "ndcg"):
+            metrics[f"{name}_{key}"] = (found[f"i2t_{key}"] + found[f"t2i_{key}"]) / 2
+    return {key: value for key, value in metrics.items() if np.isfinite(value)}
+
+
 def mean_tau(similarity: NDArray[Any], relevance: NDArray[Any]) -> float:
     """Kendall's tau-a of scores with labels, mean of both directions."""
     taus = kendall(similarity, relevance)
@@ -153,6 +176,18 @@ class Judgements:
     texts: tuple[str, ...]
     choice: frozenset[str]
 
+    def fitting_pairs(self) -> set[tuple[str, str]]:
+        """Photos with their own captions, and those rated at least 3 by experts (mean) or as fitting by a majority."""
+        photos = set(self.photos)
+        pairs = {(photo, one) for one in self.caption_ids if (photo := one.rpartition("#")[0]) in photos}
+        for name, least in (("expert", 3.0), ("crowd", 0.5 + 1e-9)):
+            rated = self.ratings[name]
+            found = defaultdict(list)
+            for photo, caption, rating in zip(rated.photos, rated.caption_ids, rated.ratings, strict=True):
+                found[str(photo), str(caption)].append(float(rating))
+            pairs |= {pair for pair, ratings in found.items() if sum(ratings) / len(ratings) >= least}
+        return pairs
+
 
 def read_judgements(folder: str | Path, dataset: "Dataset", choice: Path | None) -> Judgements:
     """Read the human ratings of Flickr8k.
@@ -190,7 +225,11 @@ def human_agreement(
     scores: Callable[[Sequence[str], Sequence[str]], NDArray[np.floating]],
     parts: Sequence[str] = PARTS,
 ) -> dict[str, float]:
-    """Compute Kendall's tau of a model's scores with human ratings, in the protocol of CLIPScore.
+    """Compute Kendall's tau of a model's scores with human ratings, and retrieval of what people found to fit.
+
+    Tau is in the protocol of CLIPScore. Retrieval is as in ECCV Caption, among the photos of the part and all rated
+    captions: mAP@R, R-precision and R@1 with the relevant items of :meth:`Judgements.fitting_pairs`. Pairs that were
+    not rated count as not fitting.
 
     Args:
         judgements: The ratings.
@@ -198,8 +237,8 @@ def human_agreement(
         parts: Which of :data:`PARTS`; only the photos of these parts are scored.
 
     Returns:
-        ``judged_expert_tau_c``, ``judged_crowd_tau_b`` and the same for the other parts; without a list of photos to
-        choose on, only those of all rated photos.
+        ``judged_expert_tau_c``, ``judged_crowd_tau_b``, ``judged_map_at_r_i2t`` and so on, and the same for the other
+        parts; without a list of photos to choose on, only those of all rated photos.
     """
     wanted = [part for part in parts if judgements.choice or part == "judged"]
     photos = [one for one in judgements.photos if any(_in_part(judgements, part, one) for part in wanted)]
@@ -208,8 +247,16 @@ def human_agreement(
     matrix = scores(photos, judgements.texts)
     row = {photo: number for number, photo in enumerate(photos)}
     column = {caption: number for number, caption in enumerate(judgements.caption_ids)}
-    metrics = {}
+    fitting = sorted(judgements.fitting_pairs())
+    metrics: dict[str, float] = {}
     for part in wanted:
+        inside = [photo for photo in photos if _in_part(judgements, part, photo)]
+        place = {photo: number for number, photo in enumerate(inside)}
+        pairs = np.array([(place[photo], column[caption]) for photo, caption in fitting if photo in place], np.int64)
+        of_part = matrix[[row[photo] for photo in inside]]
+        for direction, ends in (("i2t", pairs), ("t2i", pairs[..., ::-1])) if pairs.size else ():
+            found = precisions(of_part, ends[:, 0], ends[:, 1], direction)
+            metrics |= {f"{part}_{key}": value for key, value in found.items()}
         for name, rated in judgements.ratings.items():
             keep = [_in_part(judgements, part, photo) for photo in rated.photos.tolist()]
             images = [row[photo] for photo in rated.photos[keep].tolist()]

@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
-from bcls.evaluation.arrays import read_npz
-from bcls.evaluation.statistics import paired_test
+from bcls.evaluation.statistics import holm
 from bcls.experiments.claims import UNKNOWN, Claim, check_claims, paper_metrics
-from bcls.experiments.results import RANKS, RUNS
-from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, metric_cells
+from bcls.experiments.results import RUNS
+from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, compare_rows, metric_cells
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
@@ -29,26 +25,36 @@ LEDE = (
     "behind it."
 )
 _RULE = (
-    "Computed from the results above. The margin of a comparison is twice the standard error of the difference over "
-    "seeds. A comparison is held if the difference is above its margin, not held if it is below the negative margin, "
-    "and inconclusive in between or with one seed. A claim is held if all of its comparisons are held, partly held if "
-    "some are, not held if none is and at least one is contradicted, and inconclusive otherwise."
+    "Computed from the results. The interval and the p-value of a difference in RSUM come from a hierarchical "
+    "bootstrap over seeds and images where ranks were stored, all others from Welch's t-test over seeds. The p-values "
+    "of all {} comparisons are adjusted for their number by Holm's method. A comparison is held if its adjusted "
+    "p-value is below 0.05 and the difference positive, not held if it is negative, and inconclusive otherwise, as "
+    "with one seed. A claim is held if all of its comparisons are held, partly held if some are, not held if none is "
+    "and at least one is contradicted, and inconclusive otherwise."
 )
 _GRADED = {"tau": "tau-a", "tau_b": "tau-b", "ndcg": "nDCG", "i2t_cs100": "i2t CS@100", "t2i_cs100": "t2i CS@100"}
 _PEOPLE = {"judged_{}_tau_{}": "{} tau-{}", "report_{}_tau_{}": "{}, 300", "choice_{}_tau_{}": "{}, 200"}
 _ECCV = {"map_at_r": "mAP@R", "rprecision": "R-P", "r1": "R@1"}
+_OTHERS = {"wordllama": "WordLlama", "cider": "CIDEr"}
 #: Metrics of the tables in their order. Columns without any value are left out.
 COLUMNS: tuple[MetricColumn, ...] = (
     *((f"{way}_r{k}", f"{way} R@{k}", 1) for way in ("i2t", "t2i") for k in (1, 5, 10)),
+    ("chosen_by", "RSUM, validation", 1),
     ("rsum", "RSUM", 1),
     ("fold_rsum", "RSUM, folds", 1),
     *((key, heading, 3) for key, heading in _GRADED.items()),
     ("true_tau", "true tau", 3),
     *(
+        (f"{key}_{metric}", f"{name} {heading}", 3)
+        for key, name in _OTHERS.items()
+        for metric, heading in (("tau_b", "tau-b"), ("ndcg", "nDCG"))
+    ),
+    *(
         (key.format(*who), heading.format(*who), 3)
         for who in (("expert", "c"), ("crowd", "b"))
         for key, heading in _PEOPLE.items()
     ),
+    *((f"judged_{key}_{way}", f"fitting {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
     *((f"eccv_{key}_{way}", f"ECCV {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
 )
 #: Losses in the charts of convergence.
@@ -96,6 +102,8 @@ def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Tabl
     """
     paper = paper or {}
     found = [row.on(summary.split) for row in summary.rows]
+    if summary.split == "test":
+        found = [{**row.test, "chosen_by": row.validation["rsum"]} if row.test else {} for row in summary.rows]
     shown = [column for column in COLUMNS if any(column[0] in metrics for metrics in found)]
     columns = summary.metadata["columns"] if paper else None
     lines = []
@@ -110,55 +118,6 @@ def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Tabl
     return Table(["configuration", "seeds", *(heading for _, heading, _ in shown)], lines)
 
 
-def compare_rows(folder: Path, a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] | None:
-    """Test whether two configurations differ in RSUM on the same queries.
-
-    The contribution of each image to RSUM is averaged over the seeds that both configurations have. Images with their
-    captions are the units of the test; see :func:`bcls.evaluation.paired_test`.
-
-    Args:
-        folder: Folder of the sweep.
-        a: The first configuration.
-        b: The second configuration.
-        split: ``"test"`` or ``"validation"``.
-
-    Returns:
-        ``difference`` of a minus b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``; ``None``
-        if there is no common seed with saved ranks.
-
-    Raises:
-        ValueError: The files of ranks are damaged or belong to different images.
-    """
-    pairs = []
-    for seed in sorted(a.keys.keys() & b.keys.keys()):
-        files = [folder / RANKS / f"{row.keys[seed]}-{split}.npz" for row in (a, b)]
-        if all(file.is_file() for file in files):
-            pairs.append([_contributions(file) for file in files])
-            sizes = {len(values) for pair in pairs for values in pair}
-            if len(sizes) > 1:
-                got = f"{' and '.join(map(str, sorted(sizes)))} images"
-                fail(str(files[0].parent), "ranks of the same images in each file", got, "copy the ranks again")
-    if not pairs:
-        return None
-    means = np.mean(pairs, axis=0)
-    return {**paired_test(means[0], means[1]), "seeds": float(len(pairs))}
-
-
-def _contributions(file: Path) -> NDArray[np.float64]:
-    """Split RSUM among the query images, so that the mean of the contributions is RSUM."""
-    i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
-    flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
-    inside = flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
-    if not (inside and (i2t > 0).any()):
-        got = ", ".join(f"{array.dtype} of shape {array.shape}" for array in (i2t, t2i, owner))
-        fail(str(file), "ranks of images, ranks of captions and the image of each caption", got, "copy the file again")
-    queries = i2t > 0
-    of_images = np.sum([i2t[queries] <= k for k in (1, 5, 10)], axis=0)
-    of_captions = np.bincount(owner, np.sum([t2i <= k for k in (1, 5, 10)], axis=0), minlength=len(i2t))[queries]
-    values: NDArray[np.float64] = 100.0 * (of_images + of_captions * (np.count_nonzero(queries) / len(owner)))
-    return values
-
-
 def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str, Any] | None) -> Section:
     about = summary.metadata
     seeds = f"{len(about['seeds'])} seed{'s' * (len(about['seeds']) != 1)}"
@@ -167,15 +126,17 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
     if summary.trials:
         search = about["search"]
         tested = f", except for {summary.tested_trials}" if summary.tested_trials else ""
+        shorter = f", {search['epochs']} epochs a trial" if search.get("epochs") else ""
         text = (
             f"Each configuration has its own best setting by validation {search['measure']}, from the same number of "
-            f"settings for each ({search['method']} search). Of the {summary.trials} runs of the search, those not "
-            f"chosen are not tested{tested}."
+            f"settings for each ({search['method']} search{shorter}). Of the {summary.trials} runs of the search, "
+            f"those not chosen are not tested{tested}."
         )
         found += [Text(text), _search_table(summary)]
     tests = _paired_table(summary)
     if tests is not None:
-        found += [Text("Paired permutation tests over images, with the seeds averaged."), tests]
+        text = "Hierarchical bootstrap over seeds and images; p-values adjusted for the rows of this table (Holm)."
+        found += [Text(text), tests]
     found += _grid_charts(summary, summaries) if any(row.point for row in summary.rows) else _history_charts(summary)
     commits = ", ".join(commit[:12] for commit in summary.commits) or "unknown"
     found.append(Text(f"{summary.seconds / 60:.0f} minutes of training; commit {commits}; file {about['file']}."))
@@ -185,7 +146,8 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
 def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
     """Show the claims with their verdicts, rules and comparisons."""
     verdicts = Table(["claim", "verdict"], [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims])
-    found: list[Block] = [Text(_RULE), verdicts]
+    tested = sum(finding.test.p_value is not None for one in claims for finding in one.findings)
+    found: list[Block] = [Text(_RULE.format(tested)), verdicts]
     reasons = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
     if reasons:
         found += [Text("Explanations, mainly of claims that are not held as they stand:"), Terms(reasons)]
@@ -195,11 +157,24 @@ def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Sect
         for finding in one.findings:
             # RSUM is a sum of percentages; all other metrics lie between -1 and 1.
             digits = 1 if "rsum" in finding.what.partition(":")[0].lower() else 4
-            margin = "one seed" if finding.margin is None else f"{finding.margin:.{digits}f}"
-            difference = f"{finding.difference:+.{digits}f}"
-            rows.append([one.claim, finding.where, finding.what, difference, margin, finding.verdict])
+            test = finding.test
+            numbers = [f"{test.difference:+.{digits}f}", "", test.basis, "", finding.verdict]
+            if test.p_value is not None:
+                numbers[1] = f"{test.low:+.{digits}f} to {test.high:+.{digits}f}"
+                numbers[3] = f"{finding.adjusted:.4f}"
+            rows.append([one.claim, finding.where, finding.what, *numbers])
     if rows:
-        found.append(Table.of_texts(["claim", "data, model", "comparison", "difference", "margin", "verdict"], rows))
+        headings = [
+            "claim",
+            "data, model",
+            "comparison",
+            "difference",
+            "95 % interval",
+            "over",
+            "adjusted p",
+            "verdict",
+        ]
+        found.append(Table.of_texts(headings, rows))
     return Section("Claims of the paper", found)
 
 
@@ -223,14 +198,13 @@ def _paired_table(summary: Summary) -> Table | None:
     if not bcls or len(plain) < 2:
         return None
     best = max(bcls, key=lambda row: row.validation["rsum"].mean)
+    others = [row for row in summary.rows if row.name != best.name]
+    tests = [(row, test) for row in others if (test := compare_rows(best, row, summary.split)) is not None]
     rows = []
-    for row in summary.rows:
-        test = None if row.name == best.name else compare_rows(summary.folder, best, row, summary.split)
-        if test is not None:
-            interval = f"{test['difference_low']:+.1f} to {test['difference_high']:+.1f}"
-            difference = f"{test['difference']:+.1f}"
-            rows.append([row.name, difference, interval, f"{test['p_value']:.4f}", f"{test['seeds']:.0f}"])
-    headings = [f"RSUM of {best.name} minus that of", "difference", "95 % interval", "p", "seeds"]
+    for (row, test), p_value in zip(tests, holm([test["p_value"] for _, test in tests]), strict=True):
+        interval = f"{test['difference_low']:+.1f} to {test['difference_high']:+.1f}"
+        rows.append([row.name, f"{test['difference']:+.1f}", interval, f"{p_value:.4f}", f"{test['seeds']:.0f}"])
+    headings = [f"RSUM of {best.name} minus that of", "difference", "95 % interval", "adjusted p", "seeds"]
     return Table.of_texts(headings, rows) if rows else None
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset, open_dataset
+from bcls.data.vocabulary import tokenize
 from bcls.evaluation.evaluator import CaptionVectors
 from bcls.evaluation.scores import score_model
 from bcls.experiments import metrics
@@ -26,6 +27,8 @@ from bcls.experiments.plan import TRIAL, PlannedRun
 from bcls.experiments.results import RANKS, read_result, run_folder, write_result
 from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.labels.cache import cached_embeddings
+from bcls.labels.caption_metrics import CiderD
+from bcls.labels.relevance import relevance
 from bcls.models import load
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import NoisyLabels
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Seconds between checkpoints of a run. An epoch of a small model takes a second, and a checkpoint half of one.
 SAVE_SECONDS = 120.0
+# Image-caption pairs of a split up to which labels of other kinds are computed, which takes seconds for 5 million.
+_MOST_PAIRS = 20_000_000
 # Settings of a model that the output of its frozen encoder depends on, by model and side.
 _ENCODER_SETTINGS = {
     ("dual", "image"): ("name", "image", "model", "image_view", "image_pooling", "features", "tune_image"),
@@ -163,6 +168,7 @@ class SharedData:
         self.dataset, self._cache = open_dataset(data), cache
         self._features: dict[str, Padded] = {}
         self._captions: dict[tuple[str, str], CaptionVectors] = {}
+        self._others: dict[str, dict[str, NDArray[np.float32]]] = {}
 
     def split(self, name: str, config: TrainConfig) -> Dataset:
         """One split, without quarantined items if the settings exclude them."""
@@ -200,6 +206,17 @@ class SharedData:
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
             self._captions[key] = CaptionVectors(split, encoder, vectors)
         return self._captions[key]
+
+    def other_labels(self, split: Dataset, encoder: str) -> dict[str, NDArray[np.float32]]:
+        """Labels of WordLlama and of CIDEr-D for a split, unless ``encoder`` is one of them; none for large splits."""
+        key = _hash(caption.caption_id for caption in split.captions)
+        if key not in self._others and len(split.images) * len(split.captions) <= _MOST_PAIRS:
+            owner, images = split.image_of_caption, np.arange(len(split.images))
+            cider = CiderD([tokenize(text) for text in split.texts], owner)
+            every = [cider(part, np.arange(len(owner))) for part in np.array_split(images, 1 + len(images) // 100)]
+            vectors = np.asarray(cached_embeddings(split, "wordllama"), np.float32)
+            self._others[key] = {"cider": np.concatenate(every), "wordllama": relevance(vectors, vectors, owner, owner)}
+        return {name: labels for name, labels in self._others.get(key, {}).items() if name != encoder}
 
     def _cached(self, side: str, model: "RetrievalModel", compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
         encoder = encoder_settings(asdict(model.config), side)
@@ -284,7 +301,11 @@ def _metrics(
     options: dict[str, Any] = {"folds": sweep.folds, "eccv": sweep.eccv} if test else {}
     captions = shared.captions(split, config.label_encoder)
     options["device"] = context.settings.device
-    computed, ranks = metrics.split_metrics(split, scores(split, split.texts), captions, **options)
+    similarity = scores(split, split.texts)
+    computed, ranks = metrics.split_metrics(split, similarity, captions, **options)
+    if test and config.label_encoder is not None:
+        others = shared.other_labels(split, config.label_encoder)
+        computed |= metrics.other_label_metrics(similarity, others, context.settings.device)
     _write_ranks(context.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
     parts = metrics.PARTS if test else ("choice",) if sweep.chooses_on_ratings else ()
     if context.judgements is not None and parts:

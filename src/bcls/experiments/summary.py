@@ -7,9 +7,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bcls._core.errors import fail
+from bcls.evaluation.arrays import read_npz
+from bcls.evaluation.evaluator import rsum_by_image
+from bcls.evaluation.recall import QueryRanks
+from bcls.evaluation.statistics import hierarchical_test
 from bcls.experiments.plan import RUN
-from bcls.experiments.results import SWEEP, read_results
+from bcls.experiments.results import RANKS, SWEEP, read_results
 from bcls.reports.blocks import Cell
 
 #: Key, heading and number of digits of a metric in a table.
@@ -53,6 +60,7 @@ class SummaryRow:
     """A configuration at one point of the grid, over all its seeds.
 
     Attributes:
+        folder: Folder of the sweep.
         row: Name of the configuration in the sweep file.
         name: The same with the point of the grid and, for SAM, the choice of its negatives, as tables show it.
         model: Name of the model; of an ensemble, that of its first member.
@@ -63,6 +71,7 @@ class SummaryRow:
     """
 
     sweep: str
+    folder: str
     row: str
     name: str
     dataset: str
@@ -140,7 +149,7 @@ def summarize(folder: str | Path) -> Summary:
         remedy = "run the sweep again: finished runs are kept"
         fail(str(Path(folder) / SWEEP), "`search`, since there are trials", "none", remedy)
     names, order = dict.fromkeys(line["name"] for line in runs), metadata["rows"]
-    rows = [_row(metadata, name, [line for line in runs if line["name"] == name]) for name in names]
+    rows = [_row(Path(folder), metadata, name, [line for line in runs if line["name"] == name]) for name in names]
     rows.sort(key=lambda row: order.index(row.row) if row.row in order else len(order))
     chosen = {run["key"] for run in runs}
     return Summary(
@@ -172,11 +181,54 @@ def metric_cells(columns: Sequence[MetricColumn], rows: Sequence[Mapping[str, Sp
     return formatted
 
 
-def _row(metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
+def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] | None:
+    """Test whether two configurations differ in RSUM on the same queries.
+
+    Resamples seeds and images, each image with its captions; see :func:`bcls.evaluation.statistics.hierarchical_test`.
+
+    Args:
+        a: The first configuration.
+        b: The second configuration.
+        split: ``"test"`` or ``"validation"``.
+
+    Returns:
+        ``difference`` of a minus b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``, the
+        smaller number of seeds of the two; ``None`` if one of them has no saved ranks.
+
+    Raises:
+        ValueError: The files of ranks are damaged or belong to different images.
+    """
+    tables: list[list[NDArray[np.float64]]] = []
+    for row in (a, b):
+        files = [Path(row.folder) / RANKS / f"{key}-{split}.npz" for key in row.keys.values()]
+        tables.append([_contributions(file) for file in files if file.is_file()])
+    if not all(tables):
+        return None
+    sizes = {len(values) for table in tables for values in table}
+    if len(sizes) > 1:
+        got = f"{' and '.join(map(str, sorted(sizes)))} images"
+        fail(str(Path(a.folder) / RANKS), "ranks of the same images in each file", got, "copy the ranks again")
+    first, second = (np.array(table) for table in tables)
+    return {**hierarchical_test(first, second), "seeds": float(min(len(first), len(second)))}
+
+
+def _contributions(file: Path) -> NDArray[np.float64]:
+    """Split RSUM among the query images, so that the mean of the contributions is RSUM."""
+    i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
+    flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
+    inside = flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
+    if not (inside and (i2t > 0).any()):
+        got = ", ".join(f"{array.dtype} of shape {array.shape}" for array in (i2t, t2i, owner))
+        fail(str(file), "ranks of images, ranks of captions and the image of each caption", got, "copy the file again")
+    return rsum_by_image(QueryRanks(i2t, t2i), owner)
+
+
+def _row(folder: Path, metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
     first, good = lines[0], [line for line in lines if "failed" not in line]
     settings = first["settings"]
     return SummaryRow(
         sweep=metadata["name"],
+        folder=str(folder),
         name=name if first["ensemble"] else _with_sampling(name, settings["loss"]),
         model=settings["model"]["name"],
         loss=settings["loss"],
