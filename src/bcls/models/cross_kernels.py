@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 
 #: Largest R, P and K whose tiles fit into registers and shared memory.
 MOST_REGIONS, MOST_NODES, MOST_WIDTH = 128, 128, 256
-#: Rows of a program of the kernels of contexts, and columns of D that it loads at a time.
-_ROWS, _COLUMNS = 128, 64
+#: Rows of a program of the kernels of contexts, columns of D that it loads at a time, warps and pipeline stages.
+_FORWARD, _BACKWARD = (128, 64, 8, 2), (128, 64, 8, 2)
 
 
 @triton.jit
@@ -240,10 +240,11 @@ def local_vectors(
     rows, size = len(words), len(bias)
     nodes = regions.new_empty(images, rows, size)
     norm = torch.empty(images, rows, device=regions.device)
-    _local_kernel[(triton.cdiv(rows, _ROWS), images)](
+    block, columns, warps, stages = _FORWARD
+    _local_kernel[(triton.cdiv(rows, block), images)](
         regions, weights, words, layer, bias, nodes, norm, number, rows, width, size,
-        R=_power(number), K=_power(size), ROWS=_ROWS, COLUMNS=_COLUMNS, PRECISION=_precision(regions.dtype),
-        num_warps=8, num_stages=2,
+        R=_power(number), K=_power(size), ROWS=block, COLUMNS=columns, PRECISION=_precision(regions.dtype),
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return nodes, norm
 
@@ -264,10 +265,11 @@ def local_backward(
     rows, size = len(words), len(layer)
     context = regions.new_empty(images, rows, width)
     squares, grad = torch.empty_like(context), torch.empty(images, number, rows, device=regions.device)
-    _local_backward_kernel[(triton.cdiv(rows, _ROWS), images)](
+    block, columns, warps, stages = _BACKWARD
+    _local_backward_kernel[(triton.cdiv(rows, block), images)](
         regions, weights, words, layer, local, context, squares, grad, number, rows, width, size,
-        R=_power(number), K=_power(size), ROWS=_ROWS, COLUMNS=_COLUMNS, PRECISION=_precision(regions.dtype),
-        num_warps=8, num_stages=2,
+        R=_power(number), K=_power(size), ROWS=block, COLUMNS=columns, PRECISION=_precision(regions.dtype),
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return context, squares, grad
 
