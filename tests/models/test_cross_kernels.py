@@ -16,7 +16,7 @@ DEVICE = "cuda" if GPU else "cpu"
 PRECISIONS = {torch.float16: 4e-3, torch.bfloat16: 3e-2} if GPU else {torch.float32: 2e-5, torch.float16: 4e-3}
 #: Images, regions, width, nodes of the longest caption, width of a similarity vector.
 SIZES = [(3, 5, 70, 6, 20), (1, 1, 16, 2, 3)]
-SIZES += [(5, 36, 1024, 25, 256), (4, 100, 96, 100, 40), (130, 36, 256, 17, 128)] if GPU else [(2, 17, 65, 18, 33)]
+SIZES += [(5, 36, 1024, 25, 256), (4, 60, 96, 100, 40), (130, 36, 256, 17, 128)] if GPU else [(2, 17, 65, 18, 33)]
 
 pytestmark = pytest.mark.skipif(
     not triton_runs_on(torch.device(DEVICE)), reason="neither a GPU nor Triton's interpreter"
@@ -50,7 +50,7 @@ def scored(values, mask, counts):
 
 
 def relative_error(found, expected):
-    return float((found.detach().double() - expected).norm() / expected.norm().clamp(min=1e-6))
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm().clamp(min=1e-6))
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
@@ -63,7 +63,11 @@ def test_similarity_vectors_and_gradients_are_those_of_plain_torch(sizes, masked
     expected = scored([one.double() for one in rounded], mask, counts)
     found = scored(rounded, mask, counts)
     assert [one.dtype for one in found] == [dtype] * len(found)
-    assert max(map(relative_error, found, expected)) < PRECISIONS[dtype]
+    with without_kernels():
+        plain = scored(rounded, mask, counts)
+    # Both round in the same precision, and cuBLAS may add long sums in half precision.
+    for one, other, exact in zip(found, plain, expected, strict=True):
+        assert relative_error(one, exact) < max(PRECISIONS[dtype], 1.5 * relative_error(other, exact))
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
@@ -88,7 +92,7 @@ def test_reasoning_mixes_the_real_nodes(sizes, asked, dtype):
 @pytest.mark.parametrize("name", ["saf", "sgr"])
 def test_a_model_trains_with_the_gradients_of_plain_torch(name):
     """In one precision below float64, with captions of several lengths in blocks."""
-    dtype = list(PRECISIONS)[0]
+    dtype = next(iter(PRECISIONS))
     torch.manual_seed(0)
     model = build({"name": name, "words": 20, "features": 8, "width": 32, "similarity_width": 16, "dropout": 0.0})
     model = model.to(DEVICE).train()
@@ -104,7 +108,7 @@ def test_a_model_trains_with_the_gradients_of_plain_torch(name):
     assert relative_error(found[1], found[0].double()) < 10 * PRECISIONS[dtype]
 
 
-@pytest.mark.parametrize(("regions", "nodes", "width"), [(129, 4, 4), (4, 129, 4), (4, 4, 257)])
+@pytest.mark.parametrize(("regions", "nodes", "width"), [(65, 4, 4), (4, 129, 4), (4, 4, 257)])
 def test_what_does_not_fit_is_left_to_plain_torch(regions, nodes, width):
     assert kernels_for(torch.zeros(2, regions, 8, dtype=torch.float16, device=DEVICE), nodes, width) is None
 

@@ -11,7 +11,7 @@ def crop_features(backbone, image, boxes, mirrored):
     found = []
     for left, upper, right, lower in boxes:
         edges = left * image.width, upper * image.height, right * image.width, lower * image.height
-        cut = image.resize((backbone.side, backbone.side), backbone.resample, edges)
+        cut = image.crop(tuple(map(round, edges))).resize((backbone.side, backbone.side), backbone.resample)
         pixels = torch.from_numpy(np.asarray(cut).transpose(2, 0, 1).copy())
         sides = [pixels, pixels.flip(2)] if mirrored else [pixels]
         with torch.no_grad():

@@ -187,7 +187,6 @@ class _Plan:
         splits: The splits, in order.
         shape: Shape of one row.
         views: Rows of an image.
-        block: Images in a block.
         settings: The recorded settings of the features.
         made_with: Device and software, which affect the last bits of the features.
         start: Builds a worker.
@@ -197,7 +196,6 @@ class _Plan:
     splits: tuple[str, ...]
     shape: tuple[int, ...]
     views: int
-    block: int
     settings: dict[str, Any]
     made_with: dict[str, Any]
     start: Start[tuple[str, ...]]
@@ -258,9 +256,7 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
     )
     software = installed_versions("torch", "numpy", "pillow", "transformers", "efficientnet_lite_pytorch")
     made_with = {"device": device if device == "cpu" else torch.cuda.get_device_name(device), "software": software}
-    # The crops of two blocks are in memory at a time, 7 MB an image.
-    block = min(BLOCK, 56) if regions == "crops-36" else BLOCK
-    return _Plan(name, splits, shape, 1 + settings.views, block, recorded, made_with, start)
+    return _Plan(name, splits, shape, 1 + settings.views, recorded, made_with, start)
 
 
 def _check_settings(settings: FeatureSettings) -> None:
@@ -277,6 +273,8 @@ def _check_settings(settings: FeatureSettings) -> None:
     if settings.views and VIEWS[settings.view] > 1:
         got = f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
         fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
+    if settings.regions == "crops-36" and settings.view in {"centre", "ten-crop"}:
+        fail("view", "whole, mirrored, four-crop or six-crop with crops-36", settings.view, "use --view mirrored")
     if settings.views and settings.regions == "crops-36":
         got = f"{settings.views} with crops-36"
         fail("views", "0, or regions of a grid", got, "use --regions 36, or omit --views; --view mirrored is possible")
@@ -341,14 +339,14 @@ class _SplitWork:
         self._part, self._split, self._plan = part, split, plan
         self._images = {"images": _images_hash(part)}
         self._quarantined = read_quarantine(part.folder).images
-        settings = {**plan.settings, **plan.made_with, **self._images, "block": plan.block}
+        settings = {**plan.settings, **plan.made_with, **self._images, "block": BLOCK}
         rows = len(part.images) * plan.views
-        self.cache = ArrayCache(folder / f"{split}.npy", rows, plan.block * plan.views, settings)
+        self.cache = ArrayCache(folder / f"{split}.npy", rows, BLOCK * plan.views, settings)
         self.unreadable: dict[str, str] = {}
 
     def block(self, number: int) -> tuple[str, ...]:
         """Return the ids of the images in a block."""
-        return self._part.image_ids[number * self._plan.block : (number + 1) * self._plan.block]
+        return self._part.image_ids[number * BLOCK : (number + 1) * BLOCK]
 
     @property
     def zero_rows(self) -> list[str]:

@@ -114,7 +114,6 @@ def crops(
     side: int,
     view: View = "whole",
     resample: Image.Resampling = Image.Resampling.BICUBIC,
-    box: Box = (0.0, 0.0, 1.0, 1.0),
 ) -> Tensor:
     """Cut square crops from an image.
 
@@ -128,7 +127,6 @@ def crops(
         side: Side of a crop, in pixels.
         view: Which crops.
         resample: Filter for resizing.
-        box: The part of the image that is used in place of the whole one.
 
     Returns:
         ``(V, 3, side, side)`` uint8; float32 for the views of :func:`zoomed`.
@@ -144,15 +142,15 @@ def crops(
     if image.mode != "RGB":
         image = image.convert("RGB")
     if view == "whole" or view in ZOOMS:
-        whole = _pixels(image, (side, side), resample, box)
+        whole = _pixels(image, (side, side), resample)
         return whole if view == "whole" else zoomed(whole, view)[0]
     shorter = round(side * 256 / 224)
-    width, height = image.width * (box[2] - box[0]), image.height * (box[3] - box[1])
+    width, height = image.size
     if width <= height:
-        size = shorter, max(shorter, int(shorter * height // width))
+        size = shorter, max(shorter, shorter * height // width)
     else:
-        size = max(shorter, int(shorter * width // height)), shorter
-    pixels = _pixels(image, size, resample, box)[0]
+        size = max(shorter, shorter * width // height), shorter
+    pixels = _pixels(image, size, resample)[0]
     down, right = pixels.shape[1] - side, pixels.shape[2] - side
     centre = round(down / 2), round(right / 2)
     corners = [] if view == "centre" else [(0, 0), (0, right), (down, 0), (down, right)]
@@ -193,6 +191,28 @@ def zoomed(pixels: Tensor, view: str) -> Tensor:
     return torch.cat([stacked, stacked.flip(-1)], dim=1)
 
 
+def cut_boxes(pixels: Tensor, side: int) -> Tensor:
+    """Cut the 36 crops of ``crops-36`` from an image and resize each to a square, on the device of the image.
+
+    Edges are rounded to whole pixels. Resizing is bicubic with antialiasing, as Pillow's.
+
+    Args:
+        pixels: ``(1, 3, H, W)`` on the scale 0..255.
+        side: Side of a crop, in pixels.
+
+    Returns:
+        ``(36, 3, side, side)`` float32 on the same scale.
+    """
+    values, (height, width) = pixels.float(), pixels.shape[2:]
+    found = []
+    for box in CROP_BOXES:
+        left, upper = min(round(box[0] * width), width - 1), min(round(box[1] * height), height - 1)
+        right, lower = max(round(box[2] * width), left + 1), max(round(box[3] * height), upper + 1)
+        part = values[:, :, upper:lower, left:right]
+        found.append(interpolate(part, (side, side), mode="bicubic", antialias=True, align_corners=False))
+    return torch.cat(found).clamp_(0, 255)
+
+
 def image_views(image: Image.Image, image_id: str, number: int, smallest: float) -> list[Image.Image]:
     """Return an image and random crops of it, half of them mirrored.
 
@@ -216,9 +236,10 @@ def image_views(image: Image.Image, image_id: str, number: int, smallest: float)
     return [image, *(random_view(image, (seed, view), smallest) for view in range(1, 1 + number))]
 
 
-def _pixels(image: Image.Image, size: tuple[int, int], resample: Image.Resampling, box: Box) -> Tensor:
-    left, upper, right, lower = box
-    # Rounded sums of fractions may exceed 1 by a last bit, which Pillow refuses.
-    edges = left * image.width, upper * image.height, min(right, 1) * image.width, min(lower, 1) * image.height
-    resized = image.resize(size, resample, edges)  # copies if nothing changes
-    return torch.from_numpy(np.array(resized)[None]).permute(0, 3, 1, 2)  # channels last, so that `cat` only copies
+def image_pixels(image: Image.Image) -> Tensor:
+    """The pixels of an RGB image, ``(1, 3, H, W)`` uint8 with channels last, so that `cat` only copies."""
+    return torch.from_numpy(np.array(image)[None]).permute(0, 3, 1, 2)
+
+
+def _pixels(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Tensor:
+    return image_pixels(image if image.size == size else image.resize(size, resample))

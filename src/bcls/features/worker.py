@@ -12,7 +12,18 @@ import torch
 from bcls._core.errors import fail
 from bcls.data.dataset import Dataset
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.regions import CROP_BOXES, VIEWS, ZOOMS, Regions, View, image_views, pool_regions, zoomed
+from bcls.features.regions import (
+    CROP_BOXES,
+    VIEWS,
+    ZOOMS,
+    Regions,
+    View,
+    cut_boxes,
+    image_pixels,
+    image_views,
+    pool_regions,
+    zoomed,
+)
 
 Rows = npt.NDArray[np.float16]
 
@@ -60,9 +71,9 @@ class FeatureWorker:
         self._backbone = backbone.to(device, precision).eval()
         self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
         self._views, self._smallest_crop = views, smallest_crop
-        self._boxes = CROP_BOXES if regions == "crops-36" else CROP_BOXES[:1]
+        self._boxes = len(CROP_BOXES) if regions == "crops-36" else 1
         self._crops_at_once = _crops_at_once(device)
-        cells = regions[0] * regions[1] if isinstance(regions, tuple) else len(self._boxes)
+        cells = regions[0] * regions[1] if isinstance(regions, tuple) else self._boxes
         self._shape = (backbone.channels,) if regions is None else (cells, backbone.channels)
         self._compute_slots = threading.Semaphore(lanes if device == "cpu" else 1)
         self._readers = ThreadPoolExecutor(readers)
@@ -72,7 +83,7 @@ class FeatureWorker:
     def prefetch(self, block: Sequence[str]) -> None:
         """Start computing a block in the background."""
         ids = tuple(block)
-        step = max(1, self._crops_at_once // (VIEWS[self._view] * len(self._boxes)))
+        step = max(1, self._crops_at_once // (VIEWS[self._view] * self._boxes))
         if ids not in self._started:
             batches = [ids[start : start + step] for start in range(0, len(ids), step)]
             images = [[self._readers.submit(self._read, image_id) for image_id in batch] for batch in batches]
@@ -96,31 +107,36 @@ class FeatureWorker:
             # One view of all images at a time: the batches of whole images are then the same as without random crops,
             # and so are their bytes.
             for view in range(1 + self._views):
-                pixels = torch.cat([images[number][view] for number in readable])
-                rows[readable, view] = self._compute(pixels, len(readable))
+                rows[readable, view] = self._compute([images[number][view] for number in readable])
             finite = np.isfinite(rows[readable]).reshape(len(readable), -1).all(1)
             if not finite.all():
                 got = f"NaN or infinity for image {ids[readable[int(np.argmin(finite))]]!r}"
                 fail("precision", "features that are finite in float16", got, "use float32, or another backbone")
         return rows.reshape(-1, *self._shape)
 
-    def _compute(self, pixels: torch.Tensor, images: int) -> Rows:
-        pixels = pixels.to(self._device)  # while another lane computes
+    def _compute(self, images: list[torch.Tensor]) -> Rows:
+        cut = self._boxes > 1
+        parts = [
+            one.to(self._device) for one in (images if cut else [torch.cat(images)])
+        ]  # while another lane computes
         with self._compute_slots, torch.inference_mode():
+            pixels = torch.cat([cut_boxes(one, self._backbone.side) for one in parts]) if cut else parts[0]
             if self._view in ZOOMS:
                 pixels = zoomed(pixels, self._view).flatten(0, 1)
             grid = self._backbone(pixels).float()
             values = pool_regions(grid, self._regions) if isinstance(self._regions, tuple) else grid.mean((2, 3))
             values = values.unflatten(0, (-1, VIEWS[self._view])).mean(1)
-            return cast(Rows, values.reshape(images, *self._shape).half().cpu().numpy())
+            return cast(Rows, values.reshape(len(images), *self._shape).half().cpu().numpy())
 
     def _read(self, image_id: str) -> Any:
         try:
             image = self._dataset.read_image(image_id)
-            views = image_views(image, image_id, self._views, self._smallest_crop)
+            if self._boxes > 1:
+                return [image_pixels(image)]
             # Zooms are made of bytes on the device of the network.
             view: View = "whole" if self._view in ZOOMS else self._view
-            return [torch.cat([self._backbone.views(one, view, box) for box in self._boxes]) for one in views]
+            views = image_views(image, image_id, self._views, self._smallest_crop)
+            return [self._backbone.views(one, view) for one in views]
         except (ValueError, OSError):
             return None  # the main process reads the image again to report the reason
 

@@ -1,3 +1,5 @@
+# ruff: noqa: ANN001, ANN202, N803
+# mypy: ignore-errors
 """Triton kernels of SGR and SAF, for NVIDIA GPUs and half precision.
 
 Letters in shapes: N images, C captions, R regions, P nodes of a pair, S = C P, D width of the region and word
@@ -13,13 +15,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 #: Largest R, P and K whose tiles fit into registers and shared memory.
-MOST_REGIONS, MOST_NODES, MOST_WIDTH = 128, 128, 256
+MOST_REGIONS, MOST_NODES, MOST_WIDTH = 64, 128, 256
 #: Rows of a program of the kernels of contexts, columns of D that it loads at a time, warps and pipeline stages.
-_FORWARD, _BACKWARD = (128, 64, 8, 2), (128, 64, 8, 2)
+_FORWARD, _BACKWARD = (128, 64, 8, 3), (128, 64, 8, 2)
 
 
 @triton.jit
-def _shares(raw, gram, real, number, length, smooth, slope: tl.constexpr):
+def _shares(raw, gram, real, smooth, slope: tl.constexpr):
     """Attention weights of one image and one caption: ``raw`` is (R, P), ``real`` marks its regions."""
     rectified = tl.where(raw > 0, raw, slope * raw)
     norm = tl.sqrt(tl.sum(rectified * rectified, 1))
@@ -59,7 +61,7 @@ def _attend_kernel(
     raw, gram, real, where, held = _load_pair(
         raw_ptr, gram_ptr, mask_ptr, image, caption, number, nodes, captions, R, P
     )
-    shares, _, _, inverse, _, _, _ = _shares(raw, gram, real, number, nodes, smooth, slope)
+    shares, _, _, inverse, _, _, _ = _shares(raw, gram, real, smooth, slope)
     tl.store(weights_ptr + where, shares * inverse[None, :], mask=held)
 
 
@@ -72,7 +74,7 @@ def _attend_backward_kernel(
     raw, gram, real, where, held = _load_pair(
         raw_ptr, gram_ptr, mask_ptr, image, caption, number, nodes, captions, R, P
     )
-    shares, products, size, inverse, scores, scale, norm = _shares(raw, gram, real, number, nodes, smooth, slope)
+    shares, products, size, inverse, scores, scale, norm = _shares(raw, gram, real, smooth, slope)
     grad = tl.load(grad_ptr + where, mask=held, other=0.0)
     # inverse = 1 / (size + EPS), size^2 = shares^T G shares
     along = tl.sum(grad * shares, 0) * inverse * inverse / tl.maximum(size, 1e-8)
@@ -95,18 +97,20 @@ def _local_kernel(
     image = tl.program_id(1).to(tl.int64)
     row, region, out = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, R), tl.arange(0, K)
     held, known = row < rows, region < number
-    places = weights_ptr + (image * number + region[None, :]) * rows + row[:, None]
-    weights = tl.load(places, mask=held[:, None] & known[None, :], other=0.0)
+    of_weights = (image * number + region[None, :]) * rows + row[:, None]
+    weights = tl.load(weights_ptr + of_weights, mask=held[:, None] & known[None, :], other=0.0)
     local = tl.zeros((ROWS, K), dtype=tl.float32)
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         there = column < width
-        places = regions_ptr + (image * number + region[:, None]) * width + column[None, :]
-        regions = tl.load(places, mask=known[:, None] & there[None, :], other=0.0)
-        words = tl.load(words_ptr + row[:, None] * width + column[None, :], mask=held[:, None] & there[None, :], other=0)
+        of_regions = (image * number + region[:, None]) * width + column[None, :]
+        regions = tl.load(regions_ptr + of_regions, mask=known[:, None] & there[None, :], other=0.0)
+        words = tl.load(
+            words_ptr + row[:, None] * width + column[None, :], mask=held[:, None] & there[None, :], other=0
+        )
         difference = tl.dot(weights, regions, input_precision=PRECISION) - words.to(tl.float32)
-        places = layer_ptr + out[None, :] * width + column[:, None]
-        layer = tl.load(places, mask=(out < size)[None, :] & there[:, None], other=0.0)
+        of_layer = out[None, :] * width + column[:, None]
+        layer = tl.load(layer_ptr + of_layer, mask=(out < size)[None, :] & there[:, None], other=0.0)
         local = tl.dot((difference * difference).to(layer.dtype), layer, local, input_precision=PRECISION)
     local += tl.load(bias_ptr + out, mask=out < size, other=0.0).to(tl.float32)[None, :]
     norm = tl.sqrt(tl.sum(local * local, 1))
@@ -126,28 +130,27 @@ def _local_backward_kernel(
     image = tl.program_id(1).to(tl.int64)
     row, region, out = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, R), tl.arange(0, K)
     held, known = row < rows, region < number
-    places = weights_ptr + (image * number + region[None, :]) * rows + row[:, None]
-    weights = tl.load(places, mask=held[:, None] & known[None, :], other=0.0)
-    places = local_ptr + (image * rows + row[:, None]) * size + out[None, :]
-    local = tl.load(places, mask=held[:, None] & (out < size)[None, :], other=0.0)
+    of_weights = (image * number + region[None, :]) * rows + row[:, None]
+    weights = tl.load(weights_ptr + of_weights, mask=held[:, None] & known[None, :], other=0.0)
+    of_nodes = (image * rows + row[:, None]) * size + out[None, :]
+    local = tl.load(local_ptr + of_nodes, mask=held[:, None] & (out < size)[None, :], other=0.0)
     total = tl.zeros((ROWS, R), dtype=tl.float32)
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         there = column < width
-        places = regions_ptr + (image * number + region[:, None]) * width + column[None, :]
-        regions = tl.load(places, mask=known[:, None] & there[None, :], other=0.0)
+        of_regions = (image * number + region[:, None]) * width + column[None, :]
+        regions = tl.load(regions_ptr + of_regions, mask=known[:, None] & there[None, :], other=0.0)
         both = held[:, None] & there[None, :]
         words = tl.load(words_ptr + row[:, None] * width + column[None, :], mask=both, other=0)
         difference = tl.dot(weights, regions, input_precision=PRECISION) - words.to(tl.float32)
-        places = layer_ptr + out[:, None] * width + column[None, :]
-        layer = tl.load(places, mask=(out < size)[:, None] & there[None, :], other=0.0)
+        of_layer = out[:, None] * width + column[None, :]
+        layer = tl.load(layer_ptr + of_layer, mask=(out < size)[:, None] & there[None, :], other=0.0)
         context = (2 * tl.dot(local, layer, input_precision=PRECISION) * difference).to(regions.dtype)
-        places = (image * rows + row[:, None]) * width + column[None, :]
-        tl.store(context_ptr + places, context, mask=both)
-        tl.store(squares_ptr + places, difference * difference, mask=both)
+        of_contexts = (image * rows + row[:, None]) * width + column[None, :]
+        tl.store(context_ptr + of_contexts, context, mask=both)
+        tl.store(squares_ptr + of_contexts, difference * difference, mask=both)
         total = tl.dot(context, tl.trans(regions), total, input_precision=PRECISION)
-    places = grad_ptr + (image * number + region[None, :]) * rows + row[:, None]
-    tl.store(places, total, mask=held[:, None] & known[None, :])
+    tl.store(grad_ptr + of_weights, total, mask=held[:, None] & known[None, :])
 
 
 @triton.jit
@@ -252,7 +255,7 @@ def local_vectors(
 def local_backward(
     regions: Tensor, weights: Tensor, words: Tensor, layer: Tensor, local: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient of the contexts ``(N, S, D)``, squared differences ``(N, S, D)``, and gradient of the weights in float32.
+    """Gradient of the contexts and squared differences, ``(N, S, D)``, and gradient of the weights in float32.
 
     Args:
         regions: ``(N, R, D)``.
@@ -275,10 +278,11 @@ def local_backward(
 
 
 class MixNodes(torch.autograd.Function):
-    """``softmax(queries nodes^T) nodes`` of every pair: ``(N, C, Q, K)`` and ``(N, C, P, K)``, with a mask ``(C, P)``."""
+    """``softmax(queries nodes^T) nodes`` of every pair: ``(N, C, Q, K)`` and ``(N, C, P, K)``, mask ``(C, P)``."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, nodes: Tensor, mask: Tensor) -> Tensor:
+        """Mix the real nodes for every query."""
         queries, nodes, mask = queries.contiguous(), nodes.contiguous(), mask.contiguous()
         ctx.save_for_backward(queries, nodes, mask)
         mixed = torch.empty_like(queries)
@@ -292,6 +296,7 @@ class MixNodes(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Gradients of queries and nodes."""
         queries, nodes, mask = ctx.saved_tensors
         queries_grad, nodes_grad = torch.empty_like(queries), torch.empty_like(nodes)
         images, captions, asked, size = queries.shape
