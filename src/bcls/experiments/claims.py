@@ -20,8 +20,6 @@ from bcls.experiments.summary import Spread, Summary, SummaryRow, compare_rows, 
 #: Level of the adjusted p-values.
 LEVEL = 0.05
 HELD, PARTLY, NOT, INCONCLUSIVE, UNKNOWN = "held", "partly held", "not held", "inconclusive", "no data"
-#: Losses without a Kendall term.
-_RIVALS = ("triplet", "triplet-hn", "triplet-sn", "ladder", "ladder-adaptive", "sam", "infonce", "sigmoid")
 
 
 class Difference(NamedTuple):
@@ -122,6 +120,16 @@ def check_claims(summaries: Sequence[Summary]) -> list[Claim]:
             one if one.test.p_value is None else replace(one, adjusted=next(adjusted)) for one in claim.findings
         ]
     return found
+
+
+def is_rival(loss: str) -> bool:
+    """Whether a loss has no Kendall term.
+
+    Example:
+        >>> [is_rival(name) for name in ("triplet-sn+csa", "bcls", "infonce+kendall-sw-hs")]
+        [True, False, False]
+    """
+    return "bcls" not in loss and "kendall" not in loss
 
 
 def difference(a: Spread, b: Spread) -> Difference:
@@ -264,7 +272,7 @@ def _early(row: SummaryRow, epochs: int) -> list[float]:
 def _tau_most(groups: Groups) -> list[Finding]:
     findings = []
     for rows in groups.values():
-        taus = [(row, _metric(rows, row, "tau")) for row in rows if row.loss["name"] in _RIVALS]
+        taus = [(row, _metric(rows, row, "tau")) for row in rows if is_rival(row.loss["name"])]
         known = [(row, tau.mean) for row, tau in taus if tau is not None and tau.mean > -1.0]
         best = max(known, key=lambda one: one[1])[0] if known else None
         findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best)

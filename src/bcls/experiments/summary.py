@@ -63,7 +63,7 @@ class SummaryRow:
         folder: Folder of the sweep.
         row: Name of the configuration in the sweep file.
         name: The same with the point of the grid and, for SAM, the choice of its negatives, as tables show it.
-        model: Name of the model; of an ensemble, that of its first member.
+        model: Name of the model; of an ensemble, that of its first member, as the loss.
         test: Empty until the sweep is final.
         histories: Metrics of each epoch, for each seed.
         keys: Key of the run of each seed.
@@ -149,7 +149,10 @@ def summarize(folder: str | Path) -> Summary:
         remedy = "run the sweep again: finished runs are kept"
         fail(str(Path(folder) / SWEEP), "`search`, since there are trials", "none", remedy)
     names, order = dict.fromkeys(line["name"] for line in runs), metadata["rows"]
-    rows = [_row(Path(folder), metadata, name, [line for line in runs if line["name"] == name]) for name in names]
+    settings = {line["row"]: line["settings"] for line in runs}
+    rows = [
+        _row(Path(folder), metadata, name, [line for line in runs if line["name"] == name], settings) for name in names
+    ]
     rows.sort(key=lambda row: order.index(row.row) if row.row in order else len(order))
     chosen = {run["key"] for run in runs}
     return Summary(
@@ -223,9 +226,11 @@ def _contributions(file: Path) -> NDArray[np.float64]:
     return rsum_by_image(QueryRanks(i2t, t2i), owner)
 
 
-def _row(folder: Path, metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
+def _row(
+    folder: Path, metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]], by_row: Mapping[str, Any]
+) -> SummaryRow:
     first, good = lines[0], [line for line in lines if "failed" not in line]
-    settings = first["settings"]
+    settings = by_row.get(first["ensemble"][0], first["settings"]) if first["ensemble"] else first["settings"]
     return SummaryRow(
         sweep=metadata["name"],
         folder=str(folder),
