@@ -202,7 +202,8 @@ def draw_plots(found: list[Summary], folder: Path) -> None:
         for color, row in zip(COLORS[1:], by_name["lines"].rows, strict=False):
             axes.axhline(row.validation["tau"].mean, linestyle="--", color=color, label=row.name)
         axes.axvline(by_name["alpha"].metadata["spread"], linestyle=":", color="gray", label="spread of the captions")
-        axes.legend()
+        axes.margins(y=0.3)
+        axes.legend(loc="lower center", ncols=2)
 
 
 def main(sweeps: list[str]) -> None:
