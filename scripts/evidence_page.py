@@ -74,7 +74,8 @@ def summaries(kept: Path) -> list[Summary]:
 def short_page(found: list[Summary]) -> str:
     """Return the short page."""
     claims, by_name = check_claims(found), {one.metadata["name"]: one for one in found}
-    comparisons = sum(finding.test.p_value is not None for claim in claims for finding in claim.findings)
+    tests = [finding.test for claim in claims for finding in claim.findings if finding.test.p_value is not None]
+    comparisons, over_images = len(tests), sum("images" in test.basis for test in tests)
     minutes = sum(one.seconds for one in found) / 60
     parts = [
         "# Evidence",
@@ -84,9 +85,9 @@ def short_page(found: list[Summary]) -> str:
         f"explanations of the verdicts. {minutes / 60:.0f} hours of training in all.",
         "## Claims",
         _claims_table(claims),
-        f"Verdicts are computed from {comparisons} comparisons. Differences in RSUM have a hierarchical bootstrap over "
-        "seeds and images, other metrics and those on the validation split a t-test over seeds alone; p-values are "
-        "adjusted for the number of comparisons (Holm), and the level is 0.05.",
+        f"Verdicts are computed from {comparisons} comparisons, {over_images} of them with a hierarchical bootstrap "
+        "over seeds and images; the others, whose values by image were not stored, with a t-test over seeds alone. "
+        "P-values are adjusted for the number of comparisons (Holm), and the level is 0.05.",
         "## Models",
         "RSUM and tau-c with the judgements of experts. Losses are compared within a row, on the same features.",
         model_table.table(),

@@ -227,9 +227,9 @@ def _compared(where: str, rows: Group, key: str, a: SummaryRow | None, b: Summar
     if first is None or second is None:
         return []
     found = difference(first, second)
-    if key == "rsum" and found.p_value is not None:
-        by_image = compare_rows(a, b, "test" if all(one.test for one in rows) else "validation")
-        if by_image is not None:
+    if found.p_value is not None:
+        by_image = compare_rows(a, b, "test" if all(one.test for one in rows) else "validation", key)
+        if by_image is not None and by_image["seeds"] == min(first.count, second.count):  # saved for every seed
             ends = by_image["difference_low"], by_image["difference_high"]
             found = Difference(found.difference, *ends, by_image["p_value"], "seeds and images")
     return [Finding(where, f"{key}: {a.name} minus {b.name}", found)]

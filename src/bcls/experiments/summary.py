@@ -1,6 +1,7 @@
 """Summaries of sweeps: mean and standard deviation over seeds for each configuration."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isnan, sqrt
 from pathlib import Path
@@ -184,8 +185,8 @@ def metric_cells(columns: Sequence[MetricColumn], rows: Sequence[Mapping[str, Sp
     return formatted
 
 
-def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] | None:
-    """Test whether two configurations differ in RSUM on the same queries.
+def compare_rows(a: SummaryRow, b: SummaryRow, split: str, metric: str = "rsum") -> dict[str, float] | None:
+    """Test whether two configurations differ in a metric on the same images.
 
     Resamples seeds and images, each image with its captions; see :func:`bcls.evaluation.statistics.hierarchical_test`.
 
@@ -193,10 +194,11 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] |
         a: The first configuration.
         b: The second configuration.
         split: ``"test"`` or ``"validation"``.
+        metric: ``"rsum"``, or another one whose values by image were saved, such as ``"report_expert_tau_c"``.
 
     Returns:
         ``difference`` of a minus b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``, the
-        smaller number of seeds of the two; ``None`` if one of them has no saved ranks.
+        smaller number of seeds of the two; ``None`` if one of them has no saved values.
 
     Raises:
         ValueError: The files of ranks are damaged or belong to different images.
@@ -204,7 +206,8 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] |
     tables: list[list[NDArray[np.float64]]] = []
     for row in (a, b):
         files = [Path(row.folder) / RANKS / f"{key}-{split}.npz" for key in row.keys.values()]
-        tables.append([_contributions(file) for file in files if file.is_file()])
+        found = [_contributions(file, metric) for file in files if file.is_file()]
+        tables.append([values for values in found if values is not None])
     if not all(tables):
         return None
     sizes = {len(values) for table in tables for values in table}
@@ -215,8 +218,12 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] |
     return {**hierarchical_test(first, second), "seeds": float(min(len(first), len(second)))}
 
 
-def _contributions(file: Path) -> NDArray[np.float64]:
-    """Split RSUM among the query images, so that the mean of the contributions is RSUM."""
+def _contributions(file: Path, metric: str) -> NDArray[np.float64] | None:
+    """Read values by image whose mean is the metric; RSUM is split among the query images."""
+    if metric != "rsum":
+        with suppress(ValueError):  # not saved
+            return np.asarray(read_npz(file, (metric,))[0], np.float64)
+        return None
     i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
     flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
     inside = flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
