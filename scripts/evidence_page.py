@@ -6,6 +6,7 @@ docs/evidence-details.md with all tables, tests and comparisons, with the values
 """
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -176,6 +177,7 @@ def _people(row: SummaryRow) -> float:
 
 def draw_plots(found: list[Summary], folder: Path) -> None:
     """Draw the three plots of the short page."""
+    os.environ["SOURCE_DATE_EPOCH"] = "0"  # no date in the files: equal results give equal files
     by_name = {one.metadata["name"]: one for one in found}
     losses = {"triplet-hn": "Triplet-HN", "infonce": "InfoNCE", "triplet-sn": "Triplet-SN", "bcls": "BCLS"}
     with figure_file(folder / "evidence-trade.svg", (6.0, 4.0)) as figure:
