@@ -12,7 +12,10 @@ from bcls.data.check import check_dataset
 from bcls.data.dataset import open_dataset
 from bcls.features.backbones import load_backbone
 from bcls.features.extraction import FeatureSettings, _device, extract
+from bcls.features.regions import CROP_BOXES
+from bcls.models import SafConfig, build
 from tests.features.factories import digests, draw_dataset, interrupted_extraction, tiny_backbone
+from tests.reference.features import crop_features
 from tests.reference.features import features as reference
 
 pytest.importorskip("transformers")
@@ -37,6 +40,35 @@ def test_rows_equal_the_reference(folder, backbone, view, regions, rows):
     for number in (0, 4, 5, 15, 16, 19):
         expected = reference(network, dataset.read_image(dataset.image_ids[number]), view, rows)
         torch.testing.assert_close(torch.tensor(found[number]).float(), expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize(("view", "ending"), [("whole", "crops-36"), ("mirrored", "crops-36-mirrored")])
+def test_crops_equal_the_reference_and_resume(folder, backbone, monkeypatch, view, ending):
+    settings = FeatureSettings(backbone, "crops-36", view)
+    interrupted_extraction(folder, settings, monkeypatch)
+    done = extract(open_dataset(folder), settings)
+    whole = extract(open_dataset(folder), FeatureSettings(backbone, "crops-36", view, name="whole", workers=3))
+    assert done.name == f"{backbone.rpartition('/')[2]}-{ending}"
+    assert done.shapes == {"train": (16, 36, 16), "test": (4, 36, 16)}
+    assert digests(done.folder) == digests(whole.folder)
+    record = json.loads((done.folder / "manifest.json").read_text())["settings"]
+    assert (record["regions"], record["view"]) == ("crops-36", view)
+    dataset, network = open_dataset(folder), load_backbone(backbone)
+    for number in (0, 5, 19):
+        image = dataset.read_image(dataset.image_ids[number])
+        expected = crop_features(network, image, CROP_BOXES, view == "mirrored")
+        found = torch.tensor(dataset.features(done.name)[number]).float()
+        torch.testing.assert_close(found, expected, atol=1e-2, rtol=1e-2)  # Pillow rounds to whole numbers
+    model = build(SafConfig(words=5, features=16, width=8, similarity_width=4))
+    texts = torch.tensor([[1, 2]]), torch.tensor([2])
+    assert model.similarity(dataset.features(done.name).take([0, 1]), texts).shape == (2, 1)
+
+
+def test_crops_of_joined_backbones(folder, backbone):
+    settings = FeatureSettings(f"{backbone}+{backbone}", "crops-36", name="both", split="test")
+    assert extract(open_dataset(folder), settings).shapes == {"test": (4, 36, 32)}
+    rows = open_dataset(folder).split("test").features("both")[0]
+    np.testing.assert_array_equal(rows[:, :16], rows[:, 16:])
 
 
 def test_manifest_records_settings_and_software(folder, backbone):
@@ -74,7 +106,9 @@ def test_single_splits_give_the_same_files(folder, backbone):
     assert digests(done.folder) == digests(whole)
 
 
-@pytest.mark.parametrize("change", [{"regions": "16"}, {"view": "centre"}, {"precision": "bfloat16"}])
+@pytest.mark.parametrize(
+    "change", [{"regions": "16"}, {"regions": "crops-36"}, {"view": "centre"}, {"precision": "bfloat16"}]
+)
 def test_other_settings_for_finished_features_raise(folder, backbone, change):
     settings = {"backbone": backbone, "regions": "4", "name": "mine"}
     extract(open_dataset(folder), FeatureSettings(**settings))

@@ -59,8 +59,8 @@ def blocks_done(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("views", [0, 2])
-def test_ray_writes_the_same_bytes(tmp_path, monkeypatch, capsys, views):
+@pytest.mark.parametrize(("regions", "views"), [("4", 0), ("4", 2), ("crops-36", 0)])
+def test_ray_writes_the_same_bytes(tmp_path, monkeypatch, capsys, regions, views):
     pytest.importorskip("ray.data")
     monkeypatch.setattr("bcls.features.extraction.BLOCK", 5)
     folder = draw_dataset(tmp_path / "data")
@@ -68,8 +68,8 @@ def test_ray_writes_the_same_bytes(tmp_path, monkeypatch, capsys, views):
     bad = folder / "images" / f"{open_dataset(folder).image_ids[3]}.png"
     bad.write_bytes(b"no image")
     (folder / "quarantine.json").write_text(json.dumps({"images": {bad.stem: "damaged"}, "captions": {}}))
-    local = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="local", views=views))
-    settings = FeatureSettings(backbone, "4", name="ray", engine="ray", workers=2, views=views)
+    local = extract(open_dataset(folder), FeatureSettings(backbone, regions, name="local", views=views))
+    settings = FeatureSettings(backbone, regions, name="ray", engine="ray", workers=2, views=views)
     spread = extract(open_dataset(folder), settings)
     assert spread.zero_rows == (bad.stem,)
     assert digests(spread.folder) == digests(local.folder)

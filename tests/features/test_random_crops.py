@@ -126,6 +126,7 @@ def test_all_rows_of_an_unreadable_image_are_zero(folder, backbone):
     [
         ({"views": -1}, "`views`: expected a whole number not below 0"),
         ({"views": 2, "view": "ten-crop"}, "`views`: expected 0, or another view, got 2 with the view ten-crop"),
+        ({"views": 2, "regions": "crops-36"}, "`views`: expected 0, or regions of a grid, got 2 with crops-36"),
         ({"views": 2, "smallest_crop": 0.0}, "`smallest_crop`: expected a fraction above 0 and at most 1, got 0.0"),
         ({"views": 2, "smallest_crop": 1.5}, "`smallest_crop`: expected"),
         ({"views": 2, "smallest_crop": float("nan")}, "`smallest_crop`: expected"),

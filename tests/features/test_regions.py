@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bcls.features.regions import VIEWS, ZOOMS, crops, image_views, parse_regions, pool_regions, zoomed
+from bcls.features.regions import (
+    CROP_BOXES,
+    VIEWS,
+    ZOOMS,
+    crops,
+    cut_boxes,
+    image_pixels,
+    image_views,
+    parse_regions,
+    pool_regions,
+    zoomed,
+)
 from tests.reference.crops import ten_crop, zooms
 from tests.reference.regions import pool
 
@@ -50,10 +61,40 @@ def test_invalid_grid_raises():
         pool_regions(torch.zeros(2, 7, 7))
 
 
-@pytest.mark.parametrize("text", ["", "35", "0", "0x4", "6x", "6x6x6", "six", "-36", "6 x 6"])
+@pytest.mark.parametrize("text", ["", "35", "0", "0x4", "6x", "6x6x6", "six", "-36", "6 x 6", "crops", "crops-35"])
 def test_invalid_texts_raise(text):
-    with pytest.raises(ValueError, match="`regions`: expected"):
+    with pytest.raises(ValueError, match=r"`regions`: expected a square number, ROWSxCOLUMNS, 'crops-36' or 'global'"):
         parse_regions(text)
+
+
+def test_36_different_crops_cover_the_image():
+    boxes = np.array(CROP_BOXES)
+    assert parse_regions("crops-36") == "crops-36"
+    assert boxes.shape == (36, 4)
+    assert len(np.unique(boxes.round(6), axis=0)) == 36
+    assert boxes[0].tolist() == [0, 0, 1, 1]
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 2:] <= 1).all()
+    np.testing.assert_array_less(0.35, boxes[:, 2:] - boxes[:, :2])
+    mirrored = np.column_stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]]).round(6)
+    assert {tuple(one) for one in mirrored} == {tuple(one) for one in boxes.round(6)}
+
+
+@pytest.mark.parametrize("size", [(50, 40), (300, 200), (90, 7)])
+def test_crops_are_those_of_pillow(size):
+    image = noise(*size).point(lambda value: 96 + value // 4)  # Pillow clips to 0..255 between its two passes
+    found = cut_boxes(image_pixels(image), 24)
+    for crop, (left, upper, right, lower) in zip(found, CROP_BOXES, strict=True):
+        edges = left * image.width, upper * image.height, right * image.width, lower * image.height
+        expected = image.crop(tuple(map(round, edges))).resize((24, 24), Image.Resampling.BICUBIC)
+        torch.testing.assert_close(crop, image_pixels(expected)[0].float(), atol=1.1, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (1, 30)])
+def test_tiny_images_have_all_crops(size):
+    found = cut_boxes(image_pixels(noise(*size)), 8)
+    assert found.shape == (36, 3, 8, 8)
+    assert found.isfinite().all()
 
 
 def noise(width, height, seed=0):

@@ -80,10 +80,11 @@ def test_lower_precision_is_close(parts, precision):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_gpu_agrees_up_to_rounding(parts):
+@pytest.mark.parametrize(("view", "regions"), [("whole", (2, 2)), ("six-crop", None), ("mirrored", "crops-36")])
+def test_gpu_agrees_up_to_rounding(parts, view, regions):
     ids = parts[0].image_ids
-    exact = worker(parts)(ids).astype(np.float32)
-    there = FeatureWorker(copy.deepcopy(parts[1]), parts[0], "whole", (2, 2), "cuda", torch.float32, 3)(ids)
+    exact = worker(parts, view=view, regions=regions)(ids).astype(np.float32)
+    there = FeatureWorker(copy.deepcopy(parts[1]), parts[0], view, regions, "cuda", torch.float32, 3)(ids)
     np.testing.assert_allclose(there, exact, atol=2e-2)
 
 

@@ -179,6 +179,25 @@ def test_dropout_is_where_the_authors_have_it():
     assert torch.equal(model.image_codes(images).values, model.image_codes(images).values)
 
 
+@pytest.mark.parametrize("name", ["sgr", "saf", "sgraf"])
+def test_dropout_on_region_features(name):
+    model = factories.model(name, dropout_features=0.3).train()
+    images = factories.regions()
+    codes = model.image_codes(images).values
+    assert not torch.equal(codes, model.image_codes(images).values)
+    model.eval()
+    plain = factories.model(name).eval()
+    plain.load_trained_state(model.trained_state())
+    assert torch.equal(model.image_codes(images).values, plain.image_codes(images).values)
+    one = model.saf if name == "sgraf" else model
+    # Whole features are dropped before the linear layer: without its bias, zero features give zero regions.
+    one.train().dropout.p = 0.999
+    torch.nn.init.zeros_(one.fc.bias)
+    assert (one.image_codes(images).values == 0).all(-1).float().mean() > 0.9
+    with pytest.raises(ValueError, match="`dropout_features`: expected a probability below 1"):
+        factories.model(name, dropout_features=1.0)
+
+
 def test_sgraf_is_the_mean_of_its_two():
     sgr, saf = factories.model("sgr", seed=3).eval(), factories.model("saf", seed=4).eval()
     from bcls.models.sgraf import SgrafModel

@@ -6,6 +6,19 @@ import torch
 from tests.reference.crops import ten_crop, zooms
 
 
+def crop_features(backbone, image, boxes, mirrored):
+    """One vector for each box, given as fractions of the sides: (boxes, D) float32."""
+    found = []
+    for left, upper, right, lower in boxes:
+        edges = left * image.width, upper * image.height, right * image.width, lower * image.height
+        cut = image.crop(tuple(map(round, edges))).resize((backbone.side, backbone.side), backbone.resample)
+        pixels = torch.from_numpy(np.asarray(cut).transpose(2, 0, 1).copy())
+        sides = [pixels, pixels.flip(2)] if mirrored else [pixels]
+        with torch.no_grad():
+            found.append(torch.stack([backbone(one[None])[0].mean((1, 2)) for one in sides]).mean(0))
+    return torch.stack(found)
+
+
 def features(backbone, image, view, rows):
     """The mean over the crops of (D,) where ``rows`` is None, else of (rows * rows, D); float32."""
     if view == "ten-crop":

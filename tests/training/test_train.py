@@ -222,6 +222,14 @@ def test_the_first_epochs_have_all_negatives(data, tmp_path):
     assert terms == {1: {"triplet"}, 2: {"infonce"}}
 
 
+@pytest.mark.parametrize(("warm", "counted"), [(0, 3), (1, 2), (2, 1)])
+def test_the_optimizer_starts_again_after_the_epochs_of_all_negatives(data, tmp_path, warm, counted):
+    train(settings(data, tmp_path / "run", epochs=3, warm_negatives=warm), model=TinyModel())
+    steps = lines(tmp_path / "run", "step")[-1]["step"]
+    state = load_file(tmp_path / "run" / "checkpoints" / "last" / "training.safetensors")
+    assert {int(value) * 3 for name, value in state.items() if name.endswith("/step")} == {steps * counted}
+
+
 def test_the_average_is_evaluated_and_saved(data, tmp_path):
     torch.manual_seed(0)
     start = TinyModel()

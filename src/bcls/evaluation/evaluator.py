@@ -175,16 +175,14 @@ class CaptionVectors:
 
         Raises:
             ValueError: If there is no such encoder.
-            MissingExtraError: If its packages are not installed.
+            MissingExtraError: If its packages are not installed, and the dataset's folder does not have the rows.
         """
-        from bcls.labels.encoders import load_text_encoder
+        from bcls.labels.cache import caption_vectors
 
         try:
-            model = load_text_encoder(self.encoder)
+            return caption_vectors(self._split, self.encoder)
         except ValueError as error:
             raise ValueError(str(error).replace("`name`", "`labels`", 1)) from error
-        with progress(f"encoding with {self.encoder}", len(set(self._split.texts))) as step:
-            return model.encode(self._split.texts, progress=lambda done, _: step(done))
 
 
 def graded_metrics(

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
-from math import inf, sqrt
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
@@ -22,12 +22,13 @@ LEVEL = 0.05
 HELD, PARTLY, NOT, INCONCLUSIVE, UNKNOWN = "held", "partly held", "not held", "inconclusive", "no data"
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True)
+class Difference:
     """A difference with its 95 % interval and p-value; ``basis`` names what was resampled or averaged."""
 
     difference: float
-    low: float = -inf
-    high: float = inf
+    low: float | None = None
+    high: float | None = None
     p_value: float | None = None
     basis: str = "one seed"
 

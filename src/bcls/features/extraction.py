@@ -39,11 +39,12 @@ class FeatureSettings:
 
     Attributes:
         backbone: efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers.
-        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, or global for one vector.
+        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, crops-36 for 36 crops at several
+            scales, each with its own pass of the network, or global for one vector.
         view: Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops:
             mirrored (two), four-crop, six-crop or ten-crop.
         views: Number of random crops of each image, half of them mirrored; training draws one per caption. Only with
-            whole or centre.
+            whole or centre, and not with crops-36.
         smallest_crop: Smallest area of a random crop, as a fraction of the image.
         name: Name of the features. Default: made from backbone, regions, view and views.
         split: Extract one split only. Default: all splits.
@@ -205,7 +206,7 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
     import torch
 
     from bcls.features.backbones import load_backbone
-    from bcls.features.regions import parse_regions, pool_regions
+    from bcls.features.regions import CROP_BOXES, parse_regions, pool_regions
     from bcls.features.worker import start_worker
 
     _check_settings(settings)
@@ -221,7 +222,9 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
         fail("dataset", "an absolute folder with the engine 'ray'", str(dataset.folder), "open it by its absolute path")
     backbone = load_backbone(settings.backbone)
     shape: tuple[int, ...] = (backbone.channels,)
-    if regions is not None:  # pooling an empty grid reports too many regions here, not in a worker
+    if regions == "crops-36":
+        shape = (len(CROP_BOXES), *shape)
+    elif regions is not None:  # pooling an empty grid reports too many regions here, not in a worker
         shape = tuple(pool_regions(torch.zeros(1, backbone.channels, *backbone.grid), regions).shape[1:])
     recorded = {
         "backbone": settings.backbone,
@@ -230,7 +233,7 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
         "mean": list(backbone.mean),
         "std": list(backbone.std),
         "view": settings.view,
-        "regions": "global" if regions is None else list(regions),
+        "regions": list(regions) if isinstance(regions, tuple) else settings.regions,
         "channels": backbone.channels,
         "precision": settings.precision,
         "dtype": "float16",
@@ -270,6 +273,11 @@ def _check_settings(settings: FeatureSettings) -> None:
     if settings.views and VIEWS[settings.view] > 1:
         got = f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
         fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
+    if settings.regions == "crops-36" and settings.view in {"centre", "ten-crop"}:
+        fail("view", "whole, mirrored, four-crop or six-crop with crops-36", settings.view, "use --view mirrored")
+    if settings.views and settings.regions == "crops-36":
+        got = f"{settings.views} with crops-36"
+        fail("views", "0, or regions of a grid", got, "use --regions 36, or omit --views; --view mirrored is possible")
 
 
 def _actors(settings: FeatureSettings) -> int:

@@ -14,14 +14,32 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate
 from bcls._core.errors import check_choice, fail
 from bcls.data.images import random_view
 
-#: Rows and columns of regions, or ``None`` for one global vector.
-Regions: TypeAlias = tuple[int, int] | None
+#: Rows and columns of regions, 36 crops, or ``None`` for one global vector.
+Regions: TypeAlias = tuple[int, int] | Literal["crops-36"] | None
+#: Left, upper, right and lower edge as fractions of the width and height.
+Box: TypeAlias = tuple[float, float, float, float]
 
 View: TypeAlias = Literal["whole", "centre", "mirrored", "four-crop", "six-crop", "ten-crop"]
 #: Number of crops of each view.
 VIEWS: dict[str, int] = {"whole": 1, "centre": 1, "mirrored": 2, "four-crop": 4, "six-crop": 6, "ten-crop": 10}
 #: Views computed from the resized image: the fractions of its sides that are kept, each with its mirror image.
 ZOOMS: dict[str, tuple[float, ...]] = {"mirrored": (1.0,), "four-crop": (1.0, 7 / 8), "six-crop": (1.0, 7 / 8, 3 / 4)}
+
+
+def _crop_boxes() -> tuple[Box, ...]:
+    """Boxes of ``crops-36``: whole image, centres, halves, then grids of overlapping squares, row by row."""
+    centres = [((1 - size) / 2, (1 - size) / 2, (1 + size) / 2, (1 + size) / 2) for size in (1.0, 0.84, 0.6, 0.42)]
+    halves = [(0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.5), (0.0, 0.5, 1.0, 1.0)]
+    squares = []
+    for cells, size in ((2, 0.66), (3, 0.5), (4, 0.36)):
+        starts = [(1 - size) * cell / (cells - 1) for cell in range(cells)]
+        squares += [(left, upper, left + size, upper + size) for upper in starts for left in starts]
+    del squares[4 + 4]  # the middle one of 3 x 3, between the centres of 0.6 and 0.42: 36 remain
+    return *centres, *halves, *squares
+
+
+#: The crops of ``crops-36``, each of which becomes one region.
+CROP_BOXES = _crop_boxes()
 
 
 def pool_regions(grid: Tensor, regions: int | tuple[int, int] = 36) -> Tensor:
@@ -62,10 +80,10 @@ def parse_regions(text: str) -> Regions:
     """Parse the value of ``--regions``.
 
     Args:
-        text: ``"36"``, ``"4x9"`` for 4 rows of 9, or ``"global"`` for one vector.
+        text: ``"36"``, ``"4x9"`` for 4 rows of 9, ``"crops-36"`` for 36 crops, or ``"global"`` for one vector.
 
     Returns:
-        Rows and columns, or ``None`` for one vector.
+        Rows and columns, ``"crops-36"``, or ``None`` for one vector.
 
     Raises:
         ValueError: The text has another form.
@@ -76,6 +94,8 @@ def parse_regions(text: str) -> Regions:
     """
     if text == "global":
         return None
+    if text == "crops-36":
+        return "crops-36"
     pair = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
     if pair is not None:
         return int(pair[1]), int(pair[2])
@@ -85,12 +105,15 @@ def parse_regions(text: str) -> Regions:
 def _square(regions: int | str) -> tuple[int, int]:
     side = math.isqrt(max(0, regions)) if isinstance(regions, int) else 0
     if side * side != regions or side == 0:
-        fail("regions", "a square number, ROWSxCOLUMNS or 'global'", repr(regions), "36 is usual")
+        fail("regions", "a square number, ROWSxCOLUMNS, 'crops-36' or 'global'", repr(regions), "36 is usual")
     return side, side
 
 
 def crops(
-    image: Image.Image, side: int, view: View = "whole", resample: Image.Resampling = Image.Resampling.BICUBIC
+    image: Image.Image,
+    side: int,
+    view: View = "whole",
+    resample: Image.Resampling = Image.Resampling.BICUBIC,
 ) -> Tensor:
     """Cut square crops from an image.
 
@@ -119,7 +142,7 @@ def crops(
     if image.mode != "RGB":
         image = image.convert("RGB")
     if view == "whole" or view in ZOOMS:
-        whole = _pixels(image, (side, side), resample)[None]
+        whole = _pixels(image, (side, side), resample)
         return whole if view == "whole" else zoomed(whole, view)[0]
     shorter = round(side * 256 / 224)
     width, height = image.size
@@ -127,7 +150,7 @@ def crops(
         size = shorter, max(shorter, shorter * height // width)
     else:
         size = max(shorter, shorter * width // height), shorter
-    pixels = _pixels(image, size, resample)
+    pixels = _pixels(image, size, resample)[0]
     down, right = pixels.shape[1] - side, pixels.shape[2] - side
     centre = round(down / 2), round(right / 2)
     corners = [] if view == "centre" else [(0, 0), (0, right), (down, 0), (down, right)]
@@ -168,6 +191,28 @@ def zoomed(pixels: Tensor, view: str) -> Tensor:
     return torch.cat([stacked, stacked.flip(-1)], dim=1)
 
 
+def cut_boxes(pixels: Tensor, side: int) -> Tensor:
+    """Cut the 36 crops of ``crops-36`` from an image and resize each to a square, on the device of the image.
+
+    Edges are rounded to whole pixels. Resizing is bicubic with antialiasing, as Pillow's.
+
+    Args:
+        pixels: ``(1, 3, H, W)`` on the scale 0..255.
+        side: Side of a crop, in pixels.
+
+    Returns:
+        ``(36, 3, side, side)`` float32 on the same scale.
+    """
+    values, (height, width) = pixels.float(), pixels.shape[2:]
+    found = []
+    for box in CROP_BOXES:
+        left, upper = min(round(box[0] * width), width - 1), min(round(box[1] * height), height - 1)
+        right, lower = max(round(box[2] * width), left + 1), max(round(box[3] * height), upper + 1)
+        part = values[:, :, upper:lower, left:right]
+        found.append(interpolate(part, (side, side), mode="bicubic", antialias=True, align_corners=False))
+    return torch.cat(found).clamp_(0, 255)
+
+
 def image_views(image: Image.Image, image_id: str, number: int, smallest: float) -> list[Image.Image]:
     """Return an image and random crops of it, half of them mirrored.
 
@@ -191,6 +236,10 @@ def image_views(image: Image.Image, image_id: str, number: int, smallest: float)
     return [image, *(random_view(image, (seed, view), smallest) for view in range(1, 1 + number))]
 
 
+def image_pixels(image: Image.Image) -> Tensor:
+    """The pixels of an RGB image, ``(1, 3, H, W)`` uint8 with channels last, so that `cat` only copies."""
+    return torch.from_numpy(np.array(image)[None]).permute(0, 3, 1, 2)
+
+
 def _pixels(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Tensor:
-    resized = image if image.size == size else image.resize(size, resample)
-    return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+    return image_pixels(image if image.size == size else image.resize(size, resample))

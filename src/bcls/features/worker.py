@@ -12,12 +12,27 @@ import torch
 from bcls._core.errors import fail
 from bcls.data.dataset import Dataset
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.regions import VIEWS, Regions, View, image_views, pool_regions
-
-#: Crops in a batch. On a CPU larger batches leave the caches, on a GPU smaller ones leave it idle.
-_BATCH = {"cpu": 16, "cuda": 128}
+from bcls.features.regions import (
+    CROP_BOXES,
+    VIEWS,
+    ZOOMS,
+    Regions,
+    View,
+    cut_boxes,
+    image_pixels,
+    image_views,
+    pool_regions,
+    zoomed,
+)
 
 Rows = npt.NDArray[np.float16]
+
+
+def _crops_at_once(device: str) -> int:
+    """Crops in a batch. On a CPU larger batches leave the caches, on a GPU smaller ones leave it idle."""
+    if device == "cpu":
+        return 16
+    return 512 if torch.cuda.get_device_properties(device).total_memory > 20e9 else 128
 
 
 class FeatureWorker:
@@ -31,7 +46,7 @@ class FeatureWorker:
         backbone: The network.
         dataset: The dataset with the images.
         view: Which crops of an image the network sees.
-        regions: Rows and columns of regions, or ``None`` for one vector.
+        regions: Rows and columns of regions, ``"crops-36"``, or ``None`` for one vector.
         device: Device of the network.
         precision: Data type of the network.
         lanes: Number of batches processed at a time.
@@ -56,6 +71,10 @@ class FeatureWorker:
         self._backbone = backbone.to(device, precision).eval()
         self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
         self._views, self._smallest_crop = views, smallest_crop
+        self._boxes = len(CROP_BOXES) if regions == "crops-36" else 1
+        self._crops_at_once = _crops_at_once(device)
+        cells = regions[0] * regions[1] if isinstance(regions, tuple) else self._boxes
+        self._shape = (backbone.channels,) if regions is None else (cells, backbone.channels)
         self._compute_slots = threading.Semaphore(lanes if device == "cpu" else 1)
         self._readers = ThreadPoolExecutor(readers)
         self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(1,))
@@ -64,7 +83,7 @@ class FeatureWorker:
     def prefetch(self, block: Sequence[str]) -> None:
         """Start computing a block in the background."""
         ids = tuple(block)
-        step = max(1, _BATCH[self._device.partition(":")[0]] // VIEWS[self._view])
+        step = max(1, self._crops_at_once // (VIEWS[self._view] * self._boxes))
         if ids not in self._started:
             batches = [ids[start : start + step] for start in range(0, len(ids), step)]
             images = [[self._readers.submit(self._read, image_id) for image_id in batch] for batch in batches]
@@ -83,34 +102,41 @@ class FeatureWorker:
     def _rows(self, ids: Sequence[str], read: Sequence[Future[Any]]) -> Rows:
         images = [image.result() for image in read]
         readable = [number for number, image in enumerate(images) if image is not None]
-        shape: tuple[int, ...] = (self._backbone.channels,)
-        if self._regions is not None:
-            shape = (self._regions[0] * self._regions[1], *shape)
-        rows = np.full((len(ids), 1 + self._views, *shape), np.nan, dtype=np.float16)
+        rows = np.full((len(ids), 1 + self._views, *self._shape), np.nan, dtype=np.float16)
         if readable:
             # One view of all images at a time: the batches of whole images are then the same as without random crops,
             # and so are their bytes.
             for view in range(1 + self._views):
-                pixels = torch.cat([images[number][view] for number in readable])
-                rows[readable, view] = self._compute(pixels, len(readable))
+                rows[readable, view] = self._compute([images[number][view] for number in readable])
             finite = np.isfinite(rows[readable]).reshape(len(readable), -1).all(1)
             if not finite.all():
                 got = f"NaN or infinity for image {ids[readable[int(np.argmin(finite))]]!r}"
                 fail("precision", "features that are finite in float16", got, "use float32, or another backbone")
-        return rows.reshape(-1, *shape)
+        return rows.reshape(-1, *self._shape)
 
-    def _compute(self, pixels: torch.Tensor, images: int) -> Rows:
+    def _compute(self, images: list[torch.Tensor]) -> Rows:
+        cut = self._boxes > 1
+        parts = [
+            one.to(self._device) for one in (images if cut else [torch.cat(images)])
+        ]  # while another lane computes
         with self._compute_slots, torch.inference_mode():
-            grid = self._backbone(pixels.to(self._device)).float()
-            values = grid.mean((2, 3)) if self._regions is None else pool_regions(grid, self._regions)
-            values = values.unflatten(0, (images, -1)).mean(1)
-            return cast(Rows, values.half().cpu().numpy())
+            pixels = torch.cat([cut_boxes(one, self._backbone.side) for one in parts]) if cut else parts[0]
+            if self._view in ZOOMS:
+                pixels = zoomed(pixels, self._view).flatten(0, 1)
+            grid = self._backbone(pixels).float()
+            values = pool_regions(grid, self._regions) if isinstance(self._regions, tuple) else grid.mean((2, 3))
+            values = values.unflatten(0, (-1, VIEWS[self._view])).mean(1)
+            return cast(Rows, values.reshape(len(images), *self._shape).half().cpu().numpy())
 
     def _read(self, image_id: str) -> Any:
         try:
             image = self._dataset.read_image(image_id)
+            if self._boxes > 1:
+                return [image_pixels(image)]
+            # Zooms are made of bytes on the device of the network.
+            view: View = "whole" if self._view in ZOOMS else self._view
             views = image_views(image, image_id, self._views, self._smallest_crop)
-            return [self._backbone.views(one, self._view) for one in views]
+            return [self._backbone.views(one, view) for one in views]
         except (ValueError, OSError):
             return None  # the main process reads the image again to report the reason
 

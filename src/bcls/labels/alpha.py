@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._core.errors import fail
-from bcls._core.progress import progress
-from bcls.labels.encoders import load_text_encoder
+from bcls.labels.cache import caption_vectors
 from bcls.reports.charts import figure_file
 
 #: Edges of the 40 equal intervals of the histogram.
@@ -68,10 +67,7 @@ def suggest_alpha(dataset: Captioned, encoder: str = "minilm") -> CaptionSpread:
         ValueError: No image has two captions.
     """
     _count_captions(dataset.image_of_caption)  # reports a dataset without pairs before the encoder runs
-    model = load_text_encoder(encoder)
-    with progress(f"captions by {encoder}", len(set(dataset.texts))) as step:
-        vectors = model.encode(dataset.texts, lambda done, _: step(done))
-    return caption_spread(vectors, dataset.image_of_caption)
+    return caption_spread(caption_vectors(dataset, encoder), dataset.image_of_caption)
 
 
 def caption_spread(vectors: NDArray[np.float32], image_of_caption: NDArray[np.int64]) -> CaptionSpread:

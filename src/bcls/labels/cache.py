@@ -23,7 +23,7 @@ from bcls.data.features import load_array
 from bcls.data.records import Caption, read_captions
 from bcls.features.array_cache import ArrayCache, first_difference, installed_versions
 from bcls.features.jobs import Worker, check_engine, run_blocks
-from bcls.labels.encoders import CLIP, PRECISIONS, find_source, load_text_encoder
+from bcls.labels.encoders import CLIP, PRECISIONS, find_source, load_text_encoder, unit_or_zero
 
 ROWS, MANIFEST = "embeddings.npy", "manifest.json"
 #: Captions in a block: a few seconds of work, the most that an interruption loses.
@@ -87,6 +87,30 @@ def cached_embeddings(
             _embed(folder, wanted, [caption.text for caption in captions], engine, address, workers)
         rows = open_rows(folder, len(captions))
     return _select(rows, captions, dataset.captions)
+
+
+def caption_vectors(dataset: Any, encoder: str) -> NDArray[np.float32]:
+    """Embed the captions of a dataset; without the encoder's package, read them from the cache in its folder.
+
+    Args:
+        dataset: A :class:`bcls.data.Dataset`, or any object with ``texts``, which has no cache.
+        encoder: Name for :func:`bcls.labels.load_text_encoder`.
+
+    Returns:
+        ``(C, d)`` float32 unit rows.
+
+    Raises:
+        ValueError: There is no such encoder.
+        MissingExtraError: Its package is not installed, and there is no cache.
+    """
+    try:
+        model = load_text_encoder(encoder)
+    except MissingExtraError:
+        if not isinstance(dataset, Dataset):
+            raise
+        return unit_or_zero(cached_embeddings(dataset, encoder).astype(np.float32))
+    with progress(f"encoding with {encoder}", len(set(dataset.texts))) as step:
+        return model.encode(dataset.texts, lambda done, _: step(done))
 
 
 def cache_folder(dataset: Path, encoder: str) -> Path:

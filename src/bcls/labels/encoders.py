@@ -135,14 +135,14 @@ class _Encoder(ABC):
             done += len(rows)
             if progress is not None:
                 progress(done, len(row_of))
-        return _unit_or_zero(vectors)[[row_of[text] for text in texts]] if len(texts) else vectors
+        return unit_or_zero(vectors)[[row_of[text] for text in texts]] if len(texts) else vectors
 
     @abstractmethod
     def _batches(self, texts: list[str]) -> Iterator[Batch]:
         """Encode distinct texts; every row is in one batch."""
 
 
-def _unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Normalize rows in place; zero vectors, which some models return for an empty text, are kept."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.divide(vectors, lengths, out=vectors, where=lengths > 0)
@@ -361,7 +361,7 @@ class ClipEncoder(_Encoder):
             done += len(batch)
             if progress is not None:
                 progress(done, done)
-        return _unit_or_zero(np.concatenate(batches))
+        return unit_or_zero(np.concatenate(batches))
 
     def _batches(self, texts: list[str]) -> Iterator[Batch]:
         for rows in group_by_length(np.array([len(text.split()) + 2 for text in texts], dtype=np.int64)):

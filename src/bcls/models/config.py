@@ -64,16 +64,19 @@ class SafConfig:
 
     Args:
         name: Name of the model in the registry.
-        words: Size of the vocabulary. Default: that of the vocabulary passed to the model.
+        words: With ``text: gru``: size of the vocabulary. Default: that of the vocabulary passed to the model.
         features: Width of the region features.
         width: Width of the region and word embeddings.
-        word_width: Width of the word embeddings before the GRU.
+        word_width: With ``text: gru``: width of the word embeddings.
         similarity_width: Width of a similarity vector.
         regions: Number of regions. With 36, as in the authors' code, the self-attention over regions has a batch norm
             for each region; with any other number it has one for each channel, and images may then have any number of
             regions.
-        dropout: Dropout on the word embeddings and in both self-attentions.
+        dropout: Dropout on the word embeddings, or on MiniLM's states, and in both self-attentions.
         smooth: Factor before the softmax over regions.
+        dropout_features: Dropout on the region features; 0 in the original.
+        text: Reads captions: ``gru``, as in the original, or ``minilm``, the token states of the packaged MiniLM, which
+            is trained as the parameter group `text encoder`.
     """
 
     name: str = "saf"
@@ -85,11 +88,15 @@ class SafConfig:
     regions: int = DETECTOR_REGIONS
     dropout: float = 0.4
     smooth: float = 9.0
+    dropout_features: float = 0.0
+    text: str = "gru"
 
     def __post_init__(self) -> None:
         _check_sizes(self, "words", "features", "width", "word_width", "similarity_width", "regions")
-        _check_dropout(self, "dropout")
+        _check_dropout(self, "dropout", "dropout_features")
         check_number("smooth", self.smooth, "the authors use 9", above=0)
+        if check_choice("text", self.text, ("gru", "minilm")) == "minilm" and self.words is not None:
+            fail("words", "none with `text: minilm`", self.words, "leave it out: MiniLM has its own vocabulary")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from bcls.models.config import DETECTOR_REGIONS, SafConfig, SgrConfig
 from bcls.models.layers import EPS, at_least_float32, masked_batch_norm, unit, xavier_linear
 from bcls.models.padded import Padded
-from bcls.models.similarity_vectors import CaptionSide, ImageSide, similarity_vectors
+from bcls.models.similarity_vectors import CaptionSide, ImageSide, kernels_for, similarity_vectors
 
 #: A block costs as much time as this fraction of all nodes: captions of a rare length join a block of longer ones.
 _BLOCK_COST = 1 / 16
@@ -177,22 +177,27 @@ class ReasoningHead(SimilarityHead):
     def score_block(self, images: ImageSide, captions: CaptionSide, steps: Sequence[Step]) -> tuple[Tensor, ...]:
         """Score one block: ``(N, C)`` scores in (0, 1), as the only item of a tuple."""
         nodes = self.nodes(images, captions)
-        padding = ~captions.mask[:, None]
         *first, last = steps
         with torch.autocast(nodes.device.type, enabled=False):
             for step in first:
-                nodes = _reason(nodes, nodes, padding, step)
+                nodes = _reason(nodes, nodes, captions.mask, step)
             # Only the node of the whole pair is read in the end, so the last step computes only that one.
-            top = _reason(nodes[:, :, :1], nodes, padding, last)[:, :, 0]
+            top = _reason(nodes[:, :, :1], nodes, captions.mask, last)[:, :, 0]
             return (self.pair_scores(top),)
 
 
-def _reason(queries: Tensor, nodes: Tensor, padding: Tensor, step: Step) -> Tensor:
+def _reason(queries: Tensor, nodes: Tensor, mask: Tensor, step: Step) -> Tensor:
     """One reasoning step for some of the nodes."""
     match_weight, match_bias, out_weight, out_bias = step
-    # Softmax and ReLU in half precision are computed in float32 and rounded.
-    logits = (linear(queries, match_weight, match_bias) @ nodes.mT).masked_fill_(padding, -torch.inf)
-    return linear(logits.softmax(-1) @ nodes, out_weight, out_bias).relu_()
+    queries = linear(queries, match_weight, match_bias)
+    kernels = kernels_for(nodes, *nodes.shape[2:])
+    if kernels is None:
+        # Softmax and ReLU in half precision are computed in float32 and rounded.
+        logits = (queries @ nodes.mT).masked_fill_(~mask[:, None], -torch.inf)
+        mixed = logits.softmax(-1) @ nodes
+    else:
+        mixed = kernels.MixNodes.apply(queries, nodes, mask)
+    return linear(mixed, out_weight, out_bias).relu_()
 
 
 class FiltrationHead(SimilarityHead):

@@ -67,7 +67,7 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
     if config.text == "gru":
         return Encoders(image, GruText(config, vocabulary))
     if config.text == "minilm":
-        text = _load_minilm(frozen=not config.tune_text)
+        text = load_minilm(frozen=not config.tune_text)
     else:
         text = load_text(saved or config.text, weights=saved is None)
     return Encoders(image, text.select_layers(config.text_layers))
@@ -77,7 +77,8 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
 _IN_USE: WeakValueDictionary[str, "TransformerText"] = WeakValueDictionary()
 
 
-def _load_minilm(*, frozen: bool) -> "TransformerText":
+def load_minilm(*, frozen: bool) -> "TransformerText":
+    """The packaged MiniLM; frozen ones may be copies of one that is in use."""
     found = _IN_USE.get("minilm") if frozen else None
     if found is not None and all(parameter.dtype == torch.float32 for parameter in found.parameters()):
         # A copy on the CPU, so that moving one model does not move the other.

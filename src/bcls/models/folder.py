@@ -266,10 +266,11 @@ def expected_shapes(config: Any, names: Iterable[str], words: int | None) -> dic
     if not isinstance(config, VseppConfig | SafConfig):
         return {}
     features = None if getattr(config, "backbone", None) else config.features
-    shapes: dict[str, Shape] = {
-        "fc.weight": (config.width, features),
-        "reader.embed.weight": (config.words or words, config.word_width),
-    }
+    shapes: dict[str, Shape] = {"fc.weight": (config.width, features)}
+    if getattr(config, "text", "gru") == "gru":
+        shapes["reader.embed.weight"] = config.words or words, config.word_width
+    else:
+        shapes["reader.fc.weight"] = config.width, None
     if isinstance(config, VseppConfig):
         return shapes
     size, steps = config.similarity_width, getattr(config, "steps", 0)

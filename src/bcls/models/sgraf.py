@@ -1,9 +1,10 @@
 """SGR, SAF, and SGRAF, the mean of the two: models that compare every word of a caption with every image region."""
 
 from dataclasses import asdict, replace
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bcls.models.base as base
 from bcls._core.errors import fail
@@ -11,6 +12,7 @@ from bcls.data.vocabulary import Vocabulary
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import SafConfig, SgrafConfig, SgrConfig
 from bcls.models.cross_attention import FiltrationHead, ReasoningHead, SelfAttention, image_side
+from bcls.models.dual_encoders import load_minilm
 from bcls.models.layers import WordReader, unit, xavier_linear
 from bcls.models.padded import Padded, joined, trimmed
 
@@ -30,7 +32,7 @@ class CrossModel(RetrievalModel):
 
     Args:
         config: Sizes and options; its class determines the head.
-        vocabulary: Encodes strings; without one, ``config.words`` must be set.
+        vocabulary: With a GRU, encodes strings; without one, ``config.words`` must be set.
 
     Raises:
         ValueError: ``config`` and ``vocabulary`` differ.
@@ -39,17 +41,26 @@ class CrossModel(RetrievalModel):
     """
 
     config: SafConfig
+    groups: ClassVar = {"all": "", "text encoder": "reader.encoder."}
 
     def __init__(self, config: SafConfig, vocabulary: Vocabulary | None = None) -> None:
         super().__init__()
-        words = base.vocabulary_size(config.words, vocabulary)
-        self.config = replace(config, words=words)
-        self.vocabulary = vocabulary
+        self.config, self.vocabulary = config, vocabulary
+        if config.text == "gru":
+            self.config = replace(config, words=base.vocabulary_size(config.words, vocabulary))
+        self.dropout = nn.Dropout(config.dropout_features)
         self.fc = xavier_linear(config.features, config.width)
-        self.reader = WordReader(words, config.word_width, config.width, bidirectional=True, dropout=config.dropout)
+        self.reader = self._make_reader()
         self.image_attention = SelfAttention(config.width, config.dropout, config.regions)
         self.text_attention = SelfAttention(config.width, config.dropout)
         self.head = ReasoningHead(config) if isinstance(config, SgrConfig) else FiltrationHead(config)
+
+    def _make_reader(self) -> "WordReader | TokenReader":
+        config = self.config
+        if config.text == "minilm":
+            return TokenReader(config.width, config.dropout)
+        sizes = config.words or 0, config.word_width, config.width
+        return WordReader(*sizes, bidirectional=True, dropout=config.dropout)
 
     def prepare_images(self, images: ImageInputs) -> Padded:
         """Region features, checked."""
@@ -57,11 +68,13 @@ class CrossModel(RetrievalModel):
 
     def prepare_texts(self, texts: TextInputs) -> Padded:
         """Token ids with lengths."""
+        if isinstance(self.reader, TokenReader):
+            return self.reader.encoder.prepare(texts)
         return base.caption_tokens(texts, self.vocabulary, self.reader.embed.num_embeddings)
 
     def image_codes(self, images: Padded) -> Padded:
         """``(N, R, D)`` unit regions, zero for padding."""
-        codes = unit(self.fc(images.values))
+        codes = unit(self.fc(self.dropout(images.values)))
         return Padded(codes if images.lengths is None else codes * images.mask[..., None], images.lengths)
 
     def text_codes(self, texts: Padded) -> Padded:
@@ -101,6 +114,30 @@ class CrossModel(RetrievalModel):
                 words = self.text_codes(trimmed(captions.take(rows)).to(self.device))
                 scores[:, rows] = self.head(side, words, self.text_vectors(words)).float().cpu()
             return scores
+
+
+class TokenReader(nn.Module):
+    """The token states of MiniLM and a linear layer, in place of :class:`bcls.models.layers.WordReader`.
+
+    The first and last token, ``[CLS]`` and ``[SEP]``, are words, as ``<start>`` and ``<end>`` are for the GRU.
+
+    Args:
+        width: Width of the states.
+        dropout: Dropout on the states of MiniLM; inside MiniLM it is MiniLM's own.
+    """
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.encoder = load_minilm(frozen=False)
+        self.dropout = nn.Dropout(dropout)
+        self.fc = xavier_linear(self.encoder.width, width)
+
+    def states(self, captions: Padded) -> Tensor:
+        """``(C, W, D)``: one state for each token; zero after a caption's last token."""
+        if not len(captions):  # transformers cannot encode an empty batch
+            return self.fc.weight.new_zeros(*captions.values.shape, self.fc.out_features)
+        states: Tensor = self.fc(self.dropout(self.encoder(captions).values))
+        return states * captions.mask[..., None]
 
 
 class SgrafModel(RetrievalModel):
@@ -151,6 +188,11 @@ class SgrafModel(RetrievalModel):
         model.sgr.load_trained_state(sgr.trained_state())
         model.saf.load_trained_state(saf.trained_state())
         return model.train(sgr.training)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The groups of both models."""
+        saf = self.saf.parameter_groups()
+        return {group: parameters + saf[group] for group, parameters in self.sgr.parameter_groups().items()}
 
     def prepare_images(self, images: ImageInputs) -> Padded:
         """Region features, checked."""

@@ -9,6 +9,7 @@ backward pass is written by hand: autograd would read and write them twice as of
 """
 
 import math
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import leaky_relu, linear, mse_loss
 
+from bcls.losses.backends import kernels_allowed, triton_runs_on
 from bcls.models.layers import EPS, at_least_float32, safe_inverse
 
 #: Negative slope of the leaky ReLU in the attention.
@@ -166,8 +168,17 @@ def _forward(
     dtype, (count, number, width) = regions.dtype, regions.shape
     captions, length, _ = words.shape
     weight, bias, whole_weight, whole_bias = (one.to(dtype) for one in layers)
+    kernels = kernels_for(regions, length, len(bias))
     words = words.to(dtype).reshape(-1, width)
     raw = (regions.reshape(-1, width) @ words.T).view(count, number, captions, length)
+    whole = linear((image_vectors[:, None] - caption_vectors).square().to(dtype), whole_weight, whole_bias)
+    if kernels is not None:
+        weights = kernels.attend(raw, gram, mask, smooth, _SLOPE)
+        nodes, norm = kernels.local_vectors(regions, weights, words, weight, bias)
+        nodes, norm = nodes.view(count, captions, length, -1), norm.view(count, captions, length, 1)
+        whole_norm = torch.linalg.vector_norm(whole, dim=-1, keepdim=True, dtype=norm.dtype)
+        nodes[:, :, 0], norm[:, :, 0] = whole * safe_inverse(whole_norm), whole_norm
+        return nodes, norm, raw
     weights = attend(raw, gram, mask, smooth).weights.to(dtype)
     parts = []
     for part in _image_parts(count, words.numel(), regions.device):
@@ -176,10 +187,25 @@ def _forward(
         parts.append(linear(mse_loss(contexts, words.expand_as(contexts), reduction="none"), weight, bias))
     nodes = torch.cat(parts) if len(parts) > 1 else parts[0]
     nodes = nodes.view(count, captions, length, len(bias))
-    whole = (image_vectors[:, None] - caption_vectors).square().to(dtype)
-    nodes[:, :, 0] = linear(whole, whole_weight, whole_bias)
+    nodes[:, :, 0] = whole
     norm = torch.linalg.vector_norm(nodes, dim=-1, keepdim=True, dtype=at_least_float32(dtype))
     return nodes.mul_(safe_inverse(norm)), norm, raw
+
+
+def kernels_for(values: Tensor, nodes: int, width: int) -> ModuleType | None:
+    """:mod:`bcls.models.cross_kernels` if it can process regions ``(N, R, D)`` or nodes ``(N, C, P, K)``.
+
+    On a GPU the kernels are for half precision: in float32 cuBLAS is as fast. Triton's interpreter has no bfloat16.
+    """
+    known = (torch.float16, torch.bfloat16) if values.is_cuda else (torch.float16, torch.float32)
+    runs = values.dtype in known and values.numel() and triton_runs_on(values.device)
+    if not (runs and kernels_allowed(values)):
+        return None
+    from bcls.models import cross_kernels  # importing Triton takes a second
+
+    regions = values.shape[1] if values.ndim == 3 else 1
+    fits = regions <= cross_kernels.MOST_REGIONS and nodes <= cross_kernels.MOST_NODES
+    return cross_kernels if fits and width <= cross_kernels.MOST_WIDTH else None
 
 
 class _SimilarityVectors(torch.autograd.Function):
@@ -213,22 +239,32 @@ class _SimilarityVectors(torch.autograd.Function):
 
         # The words, some images at a time.
         grad[:, :, 0] = 0
-        found = attend(raw, gram, mask, ctx.smooth)
-        weights = found.weights.to(dtype)
-        twice = 2 * weight
+        kernels = kernels_for(regions, words.shape[1], grad.shape[-1])
+        if kernels is None:
+            found = attend(raw, gram, mask, ctx.smooth)
+            weights = found.weights.to(dtype)
+        else:
+            weights = kernels.attend(raw, gram, mask, ctx.smooth, _SLOPE)
         local = grad.view(count, len(flat), -1)
         weight_grad = torch.zeros_like(weight, dtype=exact)
         word_grad = torch.zeros_like(flat, dtype=exact)
         parts = []
         for part in _image_parts(count, flat.numel(), regions.device):
-            difference = (weights[part].mT @ regions[part]).sub_(flat)
-            context_grad = (local[part] @ twice).mul_(difference)
-            squares = difference.square_()
+            if kernels is None:
+                difference = (weights[part].mT @ regions[part]).sub_(flat)
+                context_grad = (local[part] @ (2 * weight)).mul_(difference)
+                squares, weights_grad = difference.square_(), regions[part] @ context_grad.mT
+            else:
+                arrays = (regions[part], weights[part], flat, weight, local[part])
+                context_grad, squares, weights_grad = kernels.local_backward(*arrays)
             weight_grad += local[part].flatten(0, 1).T @ squares.flatten(0, 1)
             word_grad -= context_grad.sum(0, dtype=exact)
-            parts.append((regions[part] @ context_grad.mT, weights[part] @ context_grad))
+            parts.append((weights_grad, weights[part] @ context_grad))
         weights_grad, region_grad = (torch.cat(one) if len(one) > 1 else one[0] for one in zip(*parts, strict=True))
-        raw_grad, gram_grad = _attend_backward(weights_grad.to(exact), raw, found, ctx.smooth)
+        if kernels is None:
+            raw_grad, gram_grad = _attend_backward(weights_grad.to(exact), raw, found, ctx.smooth)
+        else:
+            raw_grad, gram_grad = kernels.attend_backward(weights_grad, raw, gram, mask, ctx.smooth, _SLOPE)
         scores_grad = raw_grad.to(dtype).view(count * number, len(flat))
         region_grad = region_grad + (scores_grad @ flat).view_as(regions)
         word_grad += scores_grad.T @ regions.reshape(-1, width)

@@ -49,7 +49,7 @@ class TrainConfig:
             and the encoders run twice. Saves memory; not for cross attention and batch norm.
         streaming: Compute the loss bcls from embeddings, without matrices of batch x batch; for very large batches.
         warm_negatives: Epochs at the start that use `triplet`, the sum over all negatives, instead of the loss;
-            prevents collapse.
+            prevents collapse. The optimizer then starts with new moments.
         optimizer: Optimizer; the weight decay of adamw is decoupled.
         lr: Learning rate.
         rates: Factors on the learning rate by parameter group (`--rates.heads 2`); `loss` is the group of the

@@ -49,6 +49,13 @@ def make_optimizer(
     return make(parts, lr=config.lr, fused=device.type == "cuda")
 
 
+def reset_state(optimizer: torch.optim.Optimizer) -> None:
+    """Set moments and step counts to zero, as in a new optimizer; in place, since a recorded step reads them."""
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+
+
 def set_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Set every group's learning rate to a factor of its full learning rate."""
     for group in optimizer.param_groups:

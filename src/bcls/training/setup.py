@@ -17,9 +17,10 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bcls._core.errors import check_choice, fail, prefix_errors
+from bcls._core.extras import MissingExtraError
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
-from bcls.labels.cache import cached_embeddings, fingerprint
+from bcls.labels.cache import cache_folder, cached_embeddings, fingerprint, read_manifest
 from bcls.labels.caption_metrics import ptb_tokens
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
 from bcls.models import build, check_features
@@ -141,7 +142,7 @@ def set_up(
     groups, learned = model.parameter_groups(), list(loss.parameters())
     optimizer = make_optimizer({**groups, LOSS_GROUP: learned} if learned else groups, config, device)
     if labels is None or val_split is not None:
-        check_label_encoder(config)
+        check_label_encoder(config, train_split)
     if config.labels == CIDER and labels is None:
         ptb_tokens(CIDER, ["a"])  # raises if a program is not available
 
@@ -254,16 +255,19 @@ def check_loss_labels(config: TrainConfig, loss: RetrievalLoss) -> None:
             fail("labels", f"a text encoder: the loss {name!r} learns from continuous labels", "none", "use minilm")
 
 
-def check_label_encoder(config: TrainConfig) -> None:
+def check_label_encoder(config: TrainConfig, dataset: Dataset) -> None:
     """Check that the text encoder of the labels is available, if they have one.
 
     Raises:
         ValueError: It does not exist.
-        MissingExtraError: Its package is not installed.
+        MissingExtraError: Its package is not installed, and the dataset's folder does not have its embeddings.
     """
     try:
         if config.label_encoder:
             fingerprint(config.label_encoder)
+    except MissingExtraError:
+        if read_manifest(cache_folder(dataset.folder, str(config.label_encoder))) is None:
+            raise
     except ValueError as error:
         raise ValueError(str(error).replace("`encoder`", "`labels`", 1)) from error
 

@@ -54,7 +54,7 @@ from bcls.training.distributed import any_process, average_gradients, start_acce
 from bcls.training.gradients import accumulate_gradients
 from bcls.training.loader import Batch
 from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
-from bcls.training.optimization import all_negatives, clamp_learned, rate_at, set_rate
+from bcls.training.optimization import all_negatives, clamp_learned, rate_at, reset_state, set_rate
 from bcls.training.page import write_report
 from bcls.training.sampler import Indices
 from bcls.training.setup import TrainState, data_identity, set_up
@@ -167,6 +167,8 @@ def train(
             epoch, plan = at.epoch, state.plan(at.epoch)
             title = f"epoch {epoch + 1} of {config.epochs}"
             state.parallel.train()
+            if 0 < config.warm_negatives == epoch and at.step == 0:
+                reset_state(learner.optimizer)
             with progress(title, len(plan)) if main and show_progress else nullcontext() as show:
                 for captions, batches in zip(plan[at.step :], load_batches(state, plan[at.step :], epoch), strict=True):
                     seed_step(config.seed, epoch, at.step, accelerator.process_index)
