@@ -43,8 +43,13 @@ def test_evidence_page_is_made_from_the_results(tmp_path, monkeypatch):
     from scripts import evidence_page
 
     monkeypatch.setattr(evidence_page, "PAGE", tmp_path / "evidence.md")
+    monkeypatch.setattr(evidence_page, "PLOTS", tmp_path)
     evidence_page.main([])
-    assert (tmp_path / "evidence.md").read_text() == (ROOT / "docs" / "evidence.md").read_text()
+    for name in ("evidence.md", "evidence-details.md"):
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
+    for plot in re.findall(r"images/(evidence-\w+\.svg)", (tmp_path / "evidence.md").read_text()):
+        assert (tmp_path / plot).is_file()
+        assert (ROOT / "docs" / "images" / plot).is_file()
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))))

@@ -34,6 +34,8 @@ def test_json_has_rows_and_verdicts(folder, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in found["rows"]] == ["triplet-hn", "bcls"]
     assert {claim["verdict"] for claim in found["claims"]} == {"inconclusive", "no data"}
+    (finding,) = next(claim["findings"] for claim in found["claims"] if claim["findings"])
+    assert {"difference", "low", "high", "p_value", "basis"} == finding["test"].keys()
 
 
 def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):

@@ -16,6 +16,7 @@ from bcls.evaluation.statistics import (
     hierarchical_test,
     holm,
     human_correlation,
+    jackknife_values,
     paired_test,
     recall_intervals,
 )
@@ -369,3 +370,21 @@ def test_adjusted_p_values_reject_what_holm_rejects(p_values, level):
     if all(abs(one - level) > 1e-9 for one in adjusted):
         assert [one <= level for one in adjusted] == holm_rejects(p_values, level)
     assert all(one >= p for one, p in zip(adjusted, p_values, strict=True))
+
+
+def test_values_by_photo_have_the_correlation_as_their_mean_and_its_spread():
+    rng = np.random.default_rng(0)
+    photos = np.repeat(rng.permutation(40), 6)
+    ratings = rng.integers(1, 5, len(photos))
+    scores = ratings + rng.normal(0, 2, len(photos)) + rng.normal(0, 0.5, 40)[photos]
+    values = jackknife_values(scores, ratings, photos, "tau_c")
+    whole = stats.kendalltau(scores, ratings, variant="c").statistic
+    expected = [
+        40 * whole - 39 * stats.kendalltau(scores[photos != one], ratings[photos != one], variant="c").statistic
+        for one in range(40)
+    ]
+    np.testing.assert_allclose(values, expected)
+    drawn = human_correlation(scores, ratings, photos, resamples=2000)
+    width = 2 * 1.96 * values.std(ddof=1) / np.sqrt(40)
+    assert values.mean() == pytest.approx(whole, abs=0.02)
+    assert drawn["tau_c_high"] - drawn["tau_c_low"] == pytest.approx(width, rel=0.15)

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from bcls.evaluation.statistics import holm
+from bcls.evaluation.statistics import hierarchical_test, holm
 from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, check_claims
 from bcls.experiments.summary import compare_rows, summarize
 from tests.experiments.sweep_factory import line, ranks, sweep
@@ -117,6 +118,25 @@ def test_differences_in_rsum_are_resampled_over_images_too(tmp_path):
     expected = compare_rows(a, b, "test")
     assert (finding.test.low, finding.test.high) == (expected["difference_low"], expected["difference_high"])
     assert (finding.test.p_value, finding.test.basis) == (expected["p_value"], "seeds and images")
+
+
+def test_agreement_with_people_is_resampled_over_photos_where_their_values_were_saved(tmp_path):
+    rng, lines = np.random.default_rng(0), []
+    for loss, tau in (("bcls", 0.5), ("triplet-sn", 0.4)):
+        lines += [line(loss, seed, 1.0, test={"rsum": 1.0, "report_expert_tau_c": tau}) for seed in (1, 2)]
+    folder = sweep(tmp_path / "a", lines)
+    values = {one["key"]: rng.normal(one["test"]["report_expert_tau_c"], 1.0, 50) for one in lines}
+    for number, one in enumerate(lines):
+        arrays = ranks(folder, one["key"], number, kind="test")
+        (finding,) = verdicts(folder)["agreement with people rises"].findings
+        assert finding.test.basis == "seeds"  # until the values of all are there
+        np.savez_compressed(
+            folder / "ranks" / f"{one['key']}-test.npz", report_expert_tau_c=values[one["key"]], **arrays
+        )
+    (finding,) = verdicts(folder)["agreement with people rises"].findings
+    tables = [[values[key] for key in row.keys.values()] for row in summarize(folder).rows]
+    assert finding.test.p_value == hierarchical_test(*tables)["p_value"]
+    assert (finding.verdict, finding.test.basis) == (INCONCLUSIVE, "seeds and images")
 
 
 def test_configurations_of_a_grid_are_compared_separately(tmp_path):

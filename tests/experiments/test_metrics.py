@@ -118,6 +118,9 @@ def test_agreement_is_that_of_the_rated_pairs(made):
             found = [float(scores([rows.photos[row]], [text[rows.caption_ids[row]]])[0, 0]) for row in kept]
             expected = human_correlation(found, rows.ratings[kept], resamples=0)[tau]
             assert metrics[f"{part}_{name}_{tau}"] == pytest.approx(expected)
+    by_photo = {}
+    assert human_agreement(judgements, scores, by_photo=by_photo) == metrics
+    assert {key: len(values) for key, values in by_photo.items()} == {"report_expert_tau_c": 4}
 
 
 def test_retrieval_of_what_people_found_to_fit(made):

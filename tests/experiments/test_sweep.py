@@ -4,10 +4,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from bcls.data.dataset import open_dataset
 from bcls.experiments import SweepSettings, read_results, run_sweep
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.sweep import list_runs
@@ -144,6 +146,29 @@ def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_runs_only
     assert all("test" in line for line in runs)
     assert all("test" not in line for line in tried if line["key"] not in chosen)
     assert {path.parent.name for path in (place / "out").glob("runs/*/checkpoints")} == chosen
+
+
+def test_judgements_bring_agreement_with_people_and_values_by_photo(place):
+    photos = open_dataset(place / "data").split("test").image_ids
+    pairs = [
+        (a, f"{b}#{k}", (i + j + k) % 4 + 1) for i, a in enumerate(photos) for j, b in enumerate(photos) for k in (0, 1)
+    ]
+    expert = "".join(f"{photo}\t{caption}\t{mark}\t{mark}\t1\n" for photo, caption, mark in pairs)
+    crowd = "".join(
+        f"{photo}\t{caption}\t{mark // 4}\t{3 * (mark // 4)}\t{3 - 3 * (mark // 4)}\n" for photo, caption, mark in pairs
+    )
+    (place / "ExpertAnnotations.txt").write_text(expert, encoding="utf-8")
+    (place / "CrowdFlowerAnnotations.txt").write_text(crowd, encoding="utf-8")
+    (place / "choice.txt").write_text("\n".join(photos[:3]), encoding="utf-8")
+    file = write(place / "a.yaml", settings={"epochs": 1}, judged_choice="choice.txt")
+    run_sweep(file, settings(place, final=True, judgements=str(place)))
+    (line,) = read_results(place / "out")[1]
+    wanted = {
+        f"{part}_{key}" for part in ("judged", "choice", "report") for key in ("expert_tau_c", "map_at_r_i2t", "r1_t2i")
+    }
+    assert wanted < line["test"].keys()
+    with np.load(place / "out" / "ranks" / f"{line['key']}-test.npz") as saved:
+        assert saved["report_expert_tau_c"].shape == (len(photos) - 3,)
 
 
 def test_short_trials_choose_for_longer_runs(place):

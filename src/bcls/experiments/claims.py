@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
-from math import inf, sqrt
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
@@ -20,16 +20,15 @@ from bcls.experiments.summary import Spread, Summary, SummaryRow, compare_rows, 
 #: Level of the adjusted p-values.
 LEVEL = 0.05
 HELD, PARTLY, NOT, INCONCLUSIVE, UNKNOWN = "held", "partly held", "not held", "inconclusive", "no data"
-#: Losses without a Kendall term.
-_RIVALS = ("triplet", "triplet-hn", "triplet-sn", "ladder", "ladder-adaptive", "sam", "infonce", "sigmoid")
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True)
+class Difference:
     """A difference with its 95 % interval and p-value; ``basis`` names what was resampled or averaged."""
 
     difference: float
-    low: float = -inf
-    high: float = inf
+    low: float | None = None
+    high: float | None = None
     p_value: float | None = None
     basis: str = "one seed"
 
@@ -122,6 +121,16 @@ def check_claims(summaries: Sequence[Summary]) -> list[Claim]:
             one if one.test.p_value is None else replace(one, adjusted=next(adjusted)) for one in claim.findings
         ]
     return found
+
+
+def is_rival(loss: str) -> bool:
+    """Whether a loss has no Kendall term.
+
+    Example:
+        >>> [is_rival(name) for name in ("triplet-sn+csa", "bcls", "infonce+kendall-sw-hs")]
+        [True, False, False]
+    """
+    return "bcls" not in loss and "kendall" not in loss
 
 
 def difference(a: Spread, b: Spread) -> Difference:
@@ -219,9 +228,9 @@ def _compared(where: str, rows: Group, key: str, a: SummaryRow | None, b: Summar
     if first is None or second is None:
         return []
     found = difference(first, second)
-    if key == "rsum" and found.p_value is not None:
-        by_image = compare_rows(a, b, "test" if all(one.test for one in rows) else "validation")
-        if by_image is not None:
+    if found.p_value is not None:
+        by_image = compare_rows(a, b, "test" if all(one.test for one in rows) else "validation", key)
+        if by_image is not None and by_image["seeds"] == min(first.count, second.count):  # saved for every seed
             ends = by_image["difference_low"], by_image["difference_high"]
             found = Difference(found.difference, *ends, by_image["p_value"], "seeds and images")
     return [Finding(where, f"{key}: {a.name} minus {b.name}", found)]
@@ -264,7 +273,7 @@ def _early(row: SummaryRow, epochs: int) -> list[float]:
 def _tau_most(groups: Groups) -> list[Finding]:
     findings = []
     for rows in groups.values():
-        taus = [(row, _metric(rows, row, "tau")) for row in rows if row.loss["name"] in _RIVALS]
+        taus = [(row, _metric(rows, row, "tau")) for row in rows if is_rival(row.loss["name"])]
         known = [(row, tau.mean) for row, tau in taus if tau is not None and tau.mean > -1.0]
         best = max(known, key=lambda one: one[1])[0] if known else None
         findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best)

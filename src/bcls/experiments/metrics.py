@@ -19,7 +19,7 @@ from bcls.evaluation.evaluator import CaptionVectors, evaluate
 from bcls.evaluation.graded import ndcg
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, query_ranks, recalls
-from bcls.evaluation.statistics import human_correlation
+from bcls.evaluation.statistics import human_correlation, jackknife_values
 from bcls.training.metrics_log import read_metrics
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ def human_agreement(
     judgements: Judgements,
     scores: Callable[[Sequence[str], Sequence[str]], NDArray[np.floating]],
     parts: Sequence[str] = PARTS,
+    by_photo: dict[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, float]:
     """Compute Kendall's tau of a model's scores with human ratings, and retrieval of what people found to fit.
 
@@ -235,6 +236,8 @@ def human_agreement(
         judgements: The ratings.
         scores: Returns the ``(N, C)`` scores of photos, given by name, with texts.
         parts: Which of :data:`PARTS`; only the photos of these parts are scored.
+        by_photo: If given, gets the values of each photo for the last part's agreement with experts, see
+            :func:`bcls.evaluation.statistics.jackknife_values`.
 
     Returns:
         ``judged_expert_tau_c``, ``judged_crowd_tau_b``, ``judged_map_at_r_i2t`` and so on, and the same for the other
@@ -262,8 +265,10 @@ def human_agreement(
             images = [row[photo] for photo in rated.photos[keep].tolist()]
             captions = [column[caption] for caption in rated.caption_ids[keep].tolist()]
             tau = _FILES[name][2]
-            correlation = human_correlation(matrix[images, captions], rated.ratings[keep], resamples=0)
-            metrics[f"{part}_{name}_{tau}"] = correlation[tau]
+            values, ratings = matrix[images, captions], rated.ratings[keep]
+            metrics[f"{part}_{name}_{tau}"] = human_correlation(values, ratings, resamples=0)[tau]
+            if by_photo is not None and (part, name) == (wanted[-1], "expert"):
+                by_photo[f"{part}_{name}_{tau}"] = jackknife_values(values, ratings, rated.photos[keep], tau)
     return metrics
 
 

@@ -25,8 +25,8 @@ LEDE = (
     "behind it."
 )
 _RULE = (
-    "Computed from the results. The interval and the p-value of a difference in RSUM come from a hierarchical "
-    "bootstrap over seeds and images where ranks were stored, all others from Welch's t-test over seeds. The p-values "
+    "Computed from the results. The interval and the p-value of a difference come from a hierarchical bootstrap over "
+    "seeds and images where values by image were stored, all others from Welch's t-test over seeds. The p-values "
     "of all {} comparisons are adjusted for their number by Holm's method. A comparison is held if its adjusted "
     "p-value is below 0.05 and the difference positive, not held if it is negative, and inconclusive otherwise, as "
     "with one seed. A claim is held if all of its comparisons are held, partly held if some are, not held if none is "

@@ -306,19 +306,24 @@ def _metrics(
     if test and config.label_encoder is not None:
         others = shared.other_labels(split, config.label_encoder)
         computed |= metrics.other_label_metrics(similarity, others, context.settings.device)
-    _write_ranks(context.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption)
+    by_photo: dict[str, NDArray[np.float64]] | None = {} if test else None
     parts = metrics.PARTS if test else ("choice",) if sweep.chooses_on_ratings else ()
     if context.judgements is not None and parts:
-        computed |= metrics.human_agreement(context.judgements, photo_scores, parts)
+        computed |= metrics.human_agreement(context.judgements, photo_scores, parts, by_photo)
+    _write_ranks(context.out / RANKS / f"{run.key}-{kind}.npz", ranks, split.image_of_caption, by_photo or {})
     return computed
 
 
-def _write_ranks(path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]") -> None:
-    """Write the rank of each query and the image of each caption, which is what a paired test needs."""
+def _write_ranks(
+    path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]", by_photo: dict[str, NDArray[np.float64]]
+) -> None:
+    """Write the ranks of the queries, the image of each caption, and values by photo: what tests over images need."""
     path.parent.mkdir(exist_ok=True)
     packed = io.BytesIO()
-    i2t, t2i, owners = (array.astype(np.uint32) for array in (ranks.i2t, ranks.t2i, owner))
-    np.savez_compressed(packed, i2t=i2t, t2i=t2i, owner=owners)
+    arrays: dict[str, Any] = {key: values.astype(np.float32) for key, values in by_photo.items()}
+    for name, array in (("i2t", ranks.i2t), ("t2i", ranks.t2i), ("owner", owner)):
+        arrays[name] = array.astype(np.uint32)
+    np.savez_compressed(packed, **arrays)
     write_whole(path, packed.getvalue())
 
 

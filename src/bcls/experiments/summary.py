@@ -1,6 +1,7 @@
 """Summaries of sweeps: mean and standard deviation over seeds for each configuration."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isnan, sqrt
 from pathlib import Path
@@ -63,7 +64,7 @@ class SummaryRow:
         folder: Folder of the sweep.
         row: Name of the configuration in the sweep file.
         name: The same with the point of the grid and, for SAM, the choice of its negatives, as tables show it.
-        model: Name of the model; of an ensemble, that of its first member.
+        model: Name of the model; of an ensemble, that of its first member, as the loss.
         test: Empty until the sweep is final.
         histories: Metrics of each epoch, for each seed.
         keys: Key of the run of each seed.
@@ -149,7 +150,10 @@ def summarize(folder: str | Path) -> Summary:
         remedy = "run the sweep again: finished runs are kept"
         fail(str(Path(folder) / SWEEP), "`search`, since there are trials", "none", remedy)
     names, order = dict.fromkeys(line["name"] for line in runs), metadata["rows"]
-    rows = [_row(Path(folder), metadata, name, [line for line in runs if line["name"] == name]) for name in names]
+    settings = {line["row"]: line["settings"] for line in runs}
+    rows = [
+        _row(Path(folder), metadata, name, [line for line in runs if line["name"] == name], settings) for name in names
+    ]
     rows.sort(key=lambda row: order.index(row.row) if row.row in order else len(order))
     chosen = {run["key"] for run in runs}
     return Summary(
@@ -181,8 +185,8 @@ def metric_cells(columns: Sequence[MetricColumn], rows: Sequence[Mapping[str, Sp
     return formatted
 
 
-def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] | None:
-    """Test whether two configurations differ in RSUM on the same queries.
+def compare_rows(a: SummaryRow, b: SummaryRow, split: str, metric: str = "rsum") -> dict[str, float] | None:
+    """Test whether two configurations differ in a metric on the same images.
 
     Resamples seeds and images, each image with its captions; see :func:`bcls.evaluation.statistics.hierarchical_test`.
 
@@ -190,10 +194,11 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] |
         a: The first configuration.
         b: The second configuration.
         split: ``"test"`` or ``"validation"``.
+        metric: ``"rsum"``, or another one whose values by image were saved, such as ``"report_expert_tau_c"``.
 
     Returns:
         ``difference`` of a minus b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``, the
-        smaller number of seeds of the two; ``None`` if one of them has no saved ranks.
+        smaller number of seeds of the two; ``None`` if one of them has no saved values.
 
     Raises:
         ValueError: The files of ranks are damaged or belong to different images.
@@ -201,7 +206,8 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] |
     tables: list[list[NDArray[np.float64]]] = []
     for row in (a, b):
         files = [Path(row.folder) / RANKS / f"{key}-{split}.npz" for key in row.keys.values()]
-        tables.append([_contributions(file) for file in files if file.is_file()])
+        found = [_contributions(file, metric) for file in files if file.is_file()]
+        tables.append([values for values in found if values is not None])
     if not all(tables):
         return None
     sizes = {len(values) for table in tables for values in table}
@@ -212,8 +218,12 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str) -> dict[str, float] |
     return {**hierarchical_test(first, second), "seeds": float(min(len(first), len(second)))}
 
 
-def _contributions(file: Path) -> NDArray[np.float64]:
-    """Split RSUM among the query images, so that the mean of the contributions is RSUM."""
+def _contributions(file: Path, metric: str) -> NDArray[np.float64] | None:
+    """Read values by image whose mean is the metric; RSUM is split among the query images."""
+    if metric != "rsum":
+        with suppress(ValueError):  # not saved
+            return np.asarray(read_npz(file, (metric,))[0], np.float64)
+        return None
     i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
     flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
     inside = flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
@@ -223,9 +233,11 @@ def _contributions(file: Path) -> NDArray[np.float64]:
     return rsum_by_image(QueryRanks(i2t, t2i), owner)
 
 
-def _row(folder: Path, metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]]) -> SummaryRow:
+def _row(
+    folder: Path, metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]], by_row: Mapping[str, Any]
+) -> SummaryRow:
     first, good = lines[0], [line for line in lines if "failed" not in line]
-    settings = first["settings"]
+    settings = by_row.get(first["ensemble"][0], first["settings"]) if first["ensemble"] else first["settings"]
     return SummaryRow(
         sweep=metadata["name"],
         folder=str(folder),
