@@ -79,7 +79,7 @@ def test_lower_precision_is_close(parts, precision):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_gpu_agrees_up_to_rounding(parts):
     ids = parts[0].image_ids
     exact = worker(parts)(ids).astype(np.float32)

@@ -11,9 +11,8 @@ import torch
 from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, validation
 from bcls.losses.fused import matrix_loss
 from bcls.losses.windows import SoftNegatives, sliding_windows
-from tests.losses.factories import DEVICE, GPU, assert_same, batch, embeddings, ids_of, needs_triton, plain, step
+from tests.losses.factories import DEVICE, GPU, assert_same, batch, embeddings, ids_of, plain, step
 
-pytestmark = needs_triton
 #: Elements before and after what is allocated.
 BAND = 64
 SENTINEL = {torch.float32: -7.25, torch.float64: -7.25, torch.int64: -0x0123456789ABCDEF, torch.int32: -0x01234567}

@@ -16,13 +16,10 @@ from tests.losses.factories import (
     batch,
     check_valid_windows_alone,
     ids_of,
-    needs_triton,
     plain,
     step,
     whole,
 )
-
-pytestmark = needs_triton
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +49,7 @@ def test_rounds_do_not_change_the_result(monkeypatch):
     assert_same(step(whole(relevance, beta=0.2), similarity), expected)
 
 
-@pytest.mark.skipif(not GPU, reason="too much for the interpreter")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("size", [128, 1024])
 def test_many_windows(size):
     similarity, relevance = batch(size, device=DEVICE)
@@ -184,7 +181,7 @@ def test_second_derivative_is_refused():
         gradient.sum().backward()
 
 
-@pytest.mark.skipif(not GPU, reason="graphs are a GPU's")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 def test_captured_graph_and_streams():
     similarity, relevance = batch(64, device=DEVICE)
     expected = step(whole(relevance), similarity)

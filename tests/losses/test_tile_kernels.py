@@ -20,14 +20,12 @@ from tests.losses.factories import (
     check_valid_windows_alone,
     embeddings,
     ids_of,
-    needs_triton,
     plain,
     step,
     whole,
 )
 
 SIZES = [1, 2, 40, 70, 1100] if GPU else [1, 40]
-pytestmark = needs_triton
 
 
 @pytest.fixture(autouse=True, params=["tiles", "anchors"] if GPU else ["tiles"])
@@ -51,7 +49,7 @@ def test_bcls(size, alpha, beta):
     assert_same(ours, step(lambda scores: reference(scores, relevance, image_ids=ids), similarity))
 
 
-@pytest.mark.skipif(not GPU, reason="too much for the interpreter")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("beta", [0.01, 0.001])  # 180 windows, and 1,800, more than one program scans
 def test_many_windows(beta):
     similarity, relevance = batch(300, device=DEVICE)
