@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+collect_ignore = ["portable"]  # changes the process that imports it
 #: Beginnings of the reasons that fail a test where CI is set. Triton has packages for Linux only.
 REQUIRED = ("needs Chromium", "needs playwright", "needs axe-core", *["needs triton"] * (sys.platform == "linux"))
 

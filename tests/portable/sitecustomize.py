@@ -1,7 +1,7 @@
 """Python with the limits of Windows, as far as Linux can imitate them; loaded at start from PYTHONPATH.
 
-Modules and functions that Windows lacks are removed, or fail if bcls calls them. Open and mapped files cannot be renamed
-or deleted, folders cannot be opened, text files without an encoding fail, and processes are spawned.
+Modules and functions that Windows lacks are removed, or fail if bcls calls them. Open and mapped files cannot be
+renamed or deleted, folders cannot be opened, text files without an encoding fail, and processes are spawned.
 """
 
 import multiprocessing
