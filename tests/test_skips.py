@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = '''
+TESTS = """
 import pytest
 
 @pytest.mark.skip(reason="needs Chromium: install it")
@@ -27,7 +27,7 @@ def test_known():
 
 def test_passes():
     pass
-'''
+"""
 
 
 def run(folder, ci, *arguments):

@@ -28,7 +28,7 @@ def test_bcls_with_labels_of_a_text_encoder(tmp_path):
     assert first["continuous"] > 0
 
 
-@pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
 def test_sam_with_labels_of_cider(tmp_path):
     pytest.importorskip("pycocoevalcap", reason='needs pip install "bcls[caption-metrics]"')
     data = make_data(tmp_path / "data")
