@@ -17,6 +17,7 @@ from tests.losses.factories import (
     check_valid_windows_alone,
     ids_of,
     plain,
+    slow_if_interpreted,
     step,
     whole,
 )
@@ -80,7 +81,7 @@ def test_soft_negatives_without_labels_and_again():
         assert_same(step(lambda scores: matrix_loss(scores, soft=SoftNegatives()).binary, similarity), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=slow_if_interpreted), torch.bfloat16])
 def test_half_precision(dtype):
     similarity, relevance = batch(7, device=DEVICE)
     rounded = similarity.to(dtype)

@@ -21,6 +21,7 @@ from tests.losses.factories import (
     embeddings,
     ids_of,
     plain,
+    slow_if_interpreted,
     step,
     whole,
 )
@@ -40,7 +41,10 @@ def _kernels(monkeypatch, request):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("alpha", "beta"), [(0.2, 0.1), (0.25, 0.1), (0.0, 0.3)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"),
+    [(0.25, 0.1), *(pytest.param(*two, marks=slow_if_interpreted) for two in [(0.2, 0.1), (0.0, 0.3)])],
+)
 def test_bcls(size, alpha, beta):
     similarity, relevance = batch(size, device=DEVICE)
     ids = ids_of(size, device=DEVICE)
@@ -83,7 +87,7 @@ def test_soft_negatives_without_labels(size):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=slow_if_interpreted), torch.bfloat16])
 def test_half_precision(dtype):
     similarity, relevance = batch(40, device=DEVICE)
     rounded = similarity.to(dtype)
@@ -119,7 +123,7 @@ def test_labels_out_of_range_stay_in_bounds():
         check_now()
 
 
-@pytest.mark.parametrize("rows", [None, 16])
+@pytest.mark.parametrize("rows", [pytest.param(None, marks=slow_if_interpreted), 16])
 def test_streaming(rows):
     size = 300 if GPU else 40
     images, texts, captions = embeddings(size, device=DEVICE)
@@ -133,10 +137,16 @@ def test_streaming(rows):
 
 
 @pytest.mark.parametrize("size", [1, 33, 70, 600] if GPU else [1, 9])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", ["mean", pytest.param("sum", marks=slow_if_interpreted)])
 @pytest.mark.parametrize("ranks_from", [1, 10**9])
 @pytest.mark.parametrize(
-    "arguments", [{}, {"margin": 0.05, "normalize": "active"}, {"alpha": 0.0}, {"alpha": 0.35, "margin": 0.1}]
+    "arguments",
+    [
+        {},
+        {"margin": 0.05, "normalize": "active"},
+        pytest.param({"alpha": 0.0}, marks=slow_if_interpreted),
+        {"alpha": 0.35, "margin": 0.1},
+    ],
 )
 def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
     monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", ranks_from)

@@ -9,7 +9,7 @@ from bcls.losses.backends import engine_for
 from bcls.losses.fused import matrix_loss
 from bcls.losses.validation import check_now
 from bcls.losses.windows import SoftNegatives, sliding_windows
-from tests.losses.factories import batch, check_plainly
+from tests.losses.factories import batch, check_plainly, slow_if_interpreted
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if GPU else torch.device("cpu")
@@ -52,7 +52,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("where", "value", "says"), BAD)
-@pytest.mark.parametrize("largest", [0, 4096])
+@pytest.mark.parametrize("largest", [pytest.param(0, marks=slow_if_interpreted), 4096])
 def test_the_next_call_says_what_the_plain_path_says(where, value, says, largest, monkeypatch):
     from bcls.losses._triton import small
 
