@@ -7,6 +7,9 @@ from collections import Counter
 import pytest
 
 collect_ignore = ["portable"]  # changes the process that imports it
+if sys.platform == "win32":  # these limit or fork processes, or need a terminal of POSIX
+    collect_ignore += ["cli/test_completion.py", "faults", "fuzz", "release/test_mutants.py", "release/test_scripts.py"]
+    collect_ignore += ["search/kill_rounds.py", "search/test_kill.py"]
 #: Beginnings of the reasons that fail a test where CI is set. Triton has packages for Linux only.
 REQUIRED = ("needs Chromium", "needs playwright", "needs axe-core", *["needs triton"] * (sys.platform == "linux"))
 
