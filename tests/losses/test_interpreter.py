@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("tests", "least"), [("not slow", 70), pytest.param("slow", 20, marks=pytest.mark.slow)], ids=["fast", "slow"]
+    ("tests", "least"), [("not slow", 60), pytest.param("slow", 30, marks=pytest.mark.slow)], ids=["fast", "slow"]
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tests of the kernels run on the GPU themselves")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason='needs triton: pip install "bcls[kernels]"')

@@ -145,7 +145,7 @@ def test_streaming(rows):
         {},
         {"margin": 0.05, "normalize": "active"},
         pytest.param({"alpha": 0.0}, marks=slow_if_interpreted),
-        {"alpha": 0.35, "margin": 0.1},
+        pytest.param({"alpha": 0.35, "margin": 0.1}, marks=slow_if_interpreted),
     ],
 )
 def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
@@ -158,7 +158,7 @@ def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
     )
 
 
-@pytest.mark.parametrize("margin", [0.0, 0.05])
+@pytest.mark.parametrize("margin", [pytest.param(0.0, marks=slow_if_interpreted), 0.05])
 def test_dense_kendall_by_ranks_of_long_rows_and_few_anchors(monkeypatch, margin):
     """Rows that torch sorts, anchors in several parts, and more candidates than one step or one word has."""
     monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", 1)

@@ -284,10 +284,17 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "views",
+    [
+        [(DESKTOP, "light"), (PHONE, "dark")],
+        pytest.param([(DESKTOP, "dark"), (PHONE, "light")], marks=pytest.mark.slow),
+    ],
+    ids=["default", "others"],
+)
 @pytest.mark.parametrize("path", [*STATES, "/runs/vsepp%20%3Cb%3E", "/about/api", "/nowhere"])
-def test_accessibility(browser, address, axe, path, scheme):
-    for size in (DESKTOP, PHONE):
+def test_accessibility(browser, address, axe, path, views):
+    for size, scheme in views:
         page = browser.new_page(base_url=address, viewport=size, color_scheme=scheme)
         page.goto(path)
         page.wait_for_load_state("networkidle")
