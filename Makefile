@@ -6,13 +6,14 @@ BIN    := $(VENV)/bin
 DEMO_OUT   ?= bcls-demo
 DEMO_FLAGS ?=
 
-.PHONY: help demo test test-all lint bench coverage docs evidence photo fuzz faults mutants audit release clean
+.PHONY: help demo test test-all lint accessibility bench coverage docs evidence photo fuzz faults mutants audit release clean
 
 help:
 	@echo "make demo      train three losses on synthetic scenes, about 3 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
 	@echo "make test      lint, types and the default tests with the coverage gate (under 10 minutes on 2 cores)"
 	@echo "make test-all  the default tests and those marked slow"
 	@echo "make lint      ruff and mypy"
+	@echo "make accessibility  every page in every size and color scheme with axe-core"
 	@echo "make coverage  the tests with the coverage of the whole package"
 	@echo "make bench     speed and memory of losses and evaluation, as ratios measured in one run"
 	@echo "make evidence  the paper's experiments on Flickr8k: DATA=folder JUDGEMENTS=folder, hours on a GPU"
@@ -41,11 +42,15 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# In the order of collection: xdist would run files with few tests last, of which some take longest.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" --cov --cov-fail-under=100
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" --cov --cov-fail-under=100
 
 test-all: lint
 	$(BIN)/pytest --cov --cov-fail-under=100
+
+accessibility: $(VENV)/.dev
+	$(BIN)/pytest tests/web/test_browser.py -k test_accessibility
 
 coverage: $(VENV)/.dev
 	$(BIN)/pytest -m "not slow" --cov --cov-config=tests/coverage.ini --cov-fail-under=95

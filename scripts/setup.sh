@@ -12,24 +12,27 @@ command -v "$python" >/dev/null || {
     exit 2
 }
 
-# Debian ships the module that makes virtual environments in a package of its own.
-if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-    package="python3-venv"
-    echo "setup: Python's venv module is missing; the system package '$package' brings it"
+# system PACKAGE...: installs packages of Debian and Ubuntu, or prints what to install.
+system() {
     if ! command -v apt-get >/dev/null; then
-        echo "setup: install it with your system's package manager, then run make again" >&2
-        exit 2
+        echo "setup: install $* with your system's package manager, then run make again" >&2
+        return 1
     elif [ "$(id -u)" = 0 ]; then
         run=""
     elif command -v sudo >/dev/null; then
         run="sudo"
     else
-        echo "setup: as root, run 'apt-get install $package', then run make again" >&2
-        exit 2
+        echo "setup: as root, run 'apt-get install $*', then run make again" >&2
+        return 1
     fi
-    echo "setup: running '$run apt-get install -y $package' now"
-    $run apt-get update -q
-    $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "$package"
+    echo "setup: running '${run:+$run }apt-get install -y $*' now"
+    $run apt-get update -q && $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+}
+
+# Debian ships the module that makes virtual environments in a package of its own.
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    echo "setup: Python's venv module is missing; the system package 'python3-venv' brings it"
+    system python3-venv || exit 2
 fi
 
 # Asked for pip, not for the folder: a set-up that was cut short is made again.
@@ -39,3 +42,23 @@ fi
 }
 echo "setup: installing bcls[$extra] at the versions in constraints.txt (a minute or two the first time)"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extra]"
+
+[ "$extra" = dev ] || exit 0
+# What the tests need besides Python packages; without it they are skipped, and the summary of the tests lists them.
+if ! command -v java >/dev/null; then
+    echo "setup: the tests of the caption metrics need Java"
+    system default-jre-headless || echo "setup: without Java these tests are skipped" >&2
+fi
+for browser in chromium google-chrome; do
+    command -v $browser >/dev/null && exit 0
+done
+echo "setup: the browser tests need Chromium"
+if grep -qx ID=debian /etc/os-release 2>/dev/null; then
+    system chromium
+elif grep -qx ID=ubuntu /etc/os-release 2>/dev/null; then
+    # Ubuntu's own package is a snap, which the tests cannot start.
+    echo "setup: running 'playwright install --with-deps chromium' now"
+    "$venv/bin/playwright" install --with-deps chromium
+else
+    echo "setup: install it with your system's package manager, or run '$venv/bin/playwright install chromium'" >&2
+fi || echo "setup: without Chromium these tests are skipped" >&2

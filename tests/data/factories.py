@@ -2,10 +2,8 @@
 
 import io
 import json
-import os
 import tarfile
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,6 @@ from PIL import Image
 
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
-
-REAL = Path(os.environ["BCLS_DATA"]) if os.environ.get("BCLS_DATA") else None
-needs_real = pytest.mark.skipif(REAL is None, reason="needs the real caption files: set BCLS_DATA to their folder")
 
 
 def image_bytes(seed=0, size=(32, 24), file_format="PNG", mode="RGB", **options):

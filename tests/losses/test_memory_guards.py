@@ -11,9 +11,8 @@ import torch
 from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, validation
 from bcls.losses.fused import matrix_loss
 from bcls.losses.windows import SoftNegatives, sliding_windows
-from tests.losses.factories import DEVICE, GPU, assert_same, batch, embeddings, ids_of, needs_triton, plain, step
+from tests.losses.factories import DEVICE, GPU, assert_same, batch, embeddings, ids_of, plain, slow_if_interpreted, step
 
-pytestmark = needs_triton
 #: Elements before and after what is allocated.
 BAND = 64
 SENTINEL = {torch.float32: -7.25, torch.float64: -7.25, torch.int64: -0x0123456789ABCDEF, torch.int32: -0x01234567}
@@ -104,7 +103,14 @@ def check_matrix(size, largest, monkeypatch, **halves):
     return (value.detach(), gradient), similarity, relevance, ids
 
 
-@pytest.mark.parametrize(("largest", "size"), [(4096, size) for size in SMALL] + [(0, size) for size in TILED])
+@pytest.mark.parametrize(
+    ("largest", "size"),
+    [
+        pytest.param(largest, size, marks=slow_if_interpreted if size in {16, 65, 130} else ())
+        for largest, sizes in ((4096, SMALL), (0, TILED))
+        for size in sizes
+    ],
+)
 def test_bcls(guarded, monkeypatch, largest, size):
     halves = {
         "soft": SoftNegatives(average=True, scale=1 / size),
@@ -128,7 +134,7 @@ def test_halves(guarded, monkeypatch, largest, size, half):
 
 
 @pytest.mark.parametrize("ranks_from", [1, 10**9])
-@pytest.mark.parametrize("size", TILED if GPU else [1, 5, 17])
+@pytest.mark.parametrize("size", TILED if GPU else [1, 5, pytest.param(17, marks=pytest.mark.slow)])
 def test_dense_kendall(guarded, monkeypatch, size, ranks_from):
     monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", ranks_from)
     similarity, relevance = batch(size, seed=size, device=DEVICE)

@@ -16,13 +16,11 @@ from tests.losses.factories import (
     batch,
     check_valid_windows_alone,
     ids_of,
-    needs_triton,
     plain,
+    slow_if_interpreted,
     step,
     whole,
 )
-
-pytestmark = needs_triton
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +50,7 @@ def test_rounds_do_not_change_the_result(monkeypatch):
     assert_same(step(whole(relevance, beta=0.2), similarity), expected)
 
 
-@pytest.mark.skipif(not GPU, reason="too much for the interpreter")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("size", [128, 1024])
 def test_many_windows(size):
     similarity, relevance = batch(size, device=DEVICE)
@@ -83,7 +81,7 @@ def test_soft_negatives_without_labels_and_again():
         assert_same(step(lambda scores: matrix_loss(scores, soft=SoftNegatives()).binary, similarity), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=slow_if_interpreted), torch.bfloat16])
 def test_half_precision(dtype):
     similarity, relevance = batch(7, device=DEVICE)
     rounded = similarity.to(dtype)
@@ -184,7 +182,7 @@ def test_second_derivative_is_refused():
         gradient.sum().backward()
 
 
-@pytest.mark.skipif(not GPU, reason="graphs are a GPU's")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 def test_captured_graph_and_streams():
     similarity, relevance = batch(64, device=DEVICE)
     expected = step(whole(relevance), similarity)

@@ -20,14 +20,13 @@ from tests.losses.factories import (
     check_valid_windows_alone,
     embeddings,
     ids_of,
-    needs_triton,
     plain,
+    slow_if_interpreted,
     step,
     whole,
 )
 
 SIZES = [1, 2, 40, 70, 1100] if GPU else [1, 40]
-pytestmark = needs_triton
 
 
 @pytest.fixture(autouse=True, params=["tiles", "anchors"] if GPU else ["tiles"])
@@ -42,7 +41,10 @@ def _kernels(monkeypatch, request):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("alpha", "beta"), [(0.2, 0.1), (0.25, 0.1), (0.0, 0.3)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"),
+    [(0.25, 0.1), *(pytest.param(*two, marks=slow_if_interpreted) for two in [(0.2, 0.1), (0.0, 0.3)])],
+)
 def test_bcls(size, alpha, beta):
     similarity, relevance = batch(size, device=DEVICE)
     ids = ids_of(size, device=DEVICE)
@@ -51,7 +53,7 @@ def test_bcls(size, alpha, beta):
     assert_same(ours, step(lambda scores: reference(scores, relevance, image_ids=ids), similarity))
 
 
-@pytest.mark.skipif(not GPU, reason="too much for the interpreter")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("beta", [0.01, 0.001])  # 180 windows, and 1,800, more than one program scans
 def test_many_windows(beta):
     similarity, relevance = batch(300, device=DEVICE)
@@ -85,7 +87,7 @@ def test_soft_negatives_without_labels(size):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float16, marks=slow_if_interpreted), torch.bfloat16])
 def test_half_precision(dtype):
     similarity, relevance = batch(40, device=DEVICE)
     rounded = similarity.to(dtype)
@@ -121,7 +123,7 @@ def test_labels_out_of_range_stay_in_bounds():
         check_now()
 
 
-@pytest.mark.parametrize("rows", [None, 16])
+@pytest.mark.parametrize("rows", [pytest.param(None, marks=slow_if_interpreted), 16])
 def test_streaming(rows):
     size = 300 if GPU else 40
     images, texts, captions = embeddings(size, device=DEVICE)
@@ -135,10 +137,16 @@ def test_streaming(rows):
 
 
 @pytest.mark.parametrize("size", [1, 33, 70, 600] if GPU else [1, 9])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", ["mean", pytest.param("sum", marks=slow_if_interpreted)])
 @pytest.mark.parametrize("ranks_from", [1, 10**9])
 @pytest.mark.parametrize(
-    "arguments", [{}, {"margin": 0.05, "normalize": "active"}, {"alpha": 0.0}, {"alpha": 0.35, "margin": 0.1}]
+    "arguments",
+    [
+        {},
+        {"margin": 0.05, "normalize": "active"},
+        pytest.param({"alpha": 0.0}, marks=slow_if_interpreted),
+        pytest.param({"alpha": 0.35, "margin": 0.1}, marks=slow_if_interpreted),
+    ],
 )
 def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
     monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", ranks_from)
@@ -150,7 +158,7 @@ def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
     )
 
 
-@pytest.mark.parametrize("margin", [0.0, 0.05])
+@pytest.mark.parametrize("margin", [pytest.param(0.0, marks=slow_if_interpreted), 0.05])
 def test_dense_kendall_by_ranks_of_long_rows_and_few_anchors(monkeypatch, margin):
     """Rows that torch sorts, anchors in several parts, and more candidates than one step or one word has."""
     monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", 1)

@@ -5,16 +5,15 @@ import torch
 
 from bcls import losses
 from bcls.losses import base, validation
-from bcls.losses.backends import engine_for, triton_runs_on
+from bcls.losses.backends import engine_for
 from bcls.losses.fused import matrix_loss
 from bcls.losses.validation import check_now
 from bcls.losses.windows import SoftNegatives, sliding_windows
-from tests.losses.factories import batch, check_plainly
+from tests.losses.factories import batch, check_plainly, slow_if_interpreted
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if GPU else torch.device("cpu")
 WINDOWS = sliding_windows(0.2, 0.6)
-pytestmark = pytest.mark.skipif(not triton_runs_on(DEVICE), reason="neither a GPU nor the interpreter")
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +52,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("where", "value", "says"), BAD)
-@pytest.mark.parametrize("largest", [0, 4096])
+@pytest.mark.parametrize("largest", [pytest.param(0, marks=slow_if_interpreted), 4096])
 def test_the_next_call_says_what_the_plain_path_says(where, value, says, largest, monkeypatch):
     from bcls.losses._triton import small
 
@@ -145,7 +144,7 @@ def test_labels_of_any_scale_and_rounding():
     assert losses.KendallLoss()(similarity, rounded) == losses.KendallLoss()(similarity, rounded.clamp(-1, 1))
 
 
-@pytest.mark.skipif(not GPU, reason="on a CPU nothing is deferred but by force")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 def test_no_loss_waits_for_the_device():
     similarity, relevance = batch(64, device=DEVICE)
     leaf = similarity.requires_grad_()
@@ -164,7 +163,7 @@ def test_no_loss_waits_for_the_device():
             torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.skipif(not GPU, reason="graphs are a GPU's")
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
 def test_a_captured_graph_reports_too():
     similarity, relevance = batch(16, device=DEVICE)
     loss, stream = losses.BCLSLoss(), torch.cuda.Stream()

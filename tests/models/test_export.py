@@ -209,7 +209,7 @@ def test_two_towers_of_one_checkpoint(tmp_path, kind):
     torch.testing.assert_close(run_readme(out), expected, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("view", ["whole", "six-crop"])
+@pytest.mark.parametrize("view", [pytest.param("whole", marks=pytest.mark.slow), "six-crop"])
 def test_backbone_with_one_or_several_crops(tmp_path, view):
     sides = {"image": str(factories.vit(tmp_path / "vit")), "text": str(factories.bert(tmp_path / "bert"))}
     model = build({"name": "dual", **sides, "width": 6, "image_view": view})

@@ -16,7 +16,7 @@ from bcls.models.published import import_checkpoint
 from tests.models import factories
 
 GOLDEN = Path(os.environ.get("BCLS_DATA", "nowhere")).parent / "golden"
-needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden folder beside BCLS_DATA")
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="needs the authors' checkpoints beside BCLS_DATA")
 
 
 @needs_golden

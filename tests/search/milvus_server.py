@@ -46,9 +46,9 @@ class MilvusServer:
             time.sleep(0.1)
         return self
 
-    def stop(self, with_signal=signal.SIGKILL):
+    def stop(self, with_signal=None):
         with contextlib.suppress(ProcessLookupError):  # until no process of the session is left
-            os.killpg(self.process.pid, with_signal)
+            os.killpg(self.process.pid, with_signal or signal.SIGKILL)
             self.process.wait(30)
             for _ in range(300):
                 os.killpg(self.process.pid, 0)

@@ -110,8 +110,8 @@ def test_invalid_options(source, out, tiny):
 
 
 def test_a_read_only_folder(source, tmp_path, tiny):
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
+    if getattr(os, "geteuid", int)() == 0:
+        pytest.skip("root may write anywhere")
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(PermissionError):
         index(source, tmp_path / "locked" / "index", tiny)

@@ -38,6 +38,7 @@ def test_transactions_are_atomic(tmp_path):
     database.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_readers_roll_back_the_transaction_of_a_killed_writer(tmp_path):
     path = tmp_path / "a.sqlite"
     database = Database(path, SCHEMA)

@@ -12,7 +12,7 @@ from bcls.training import batch_labels
 from bcls.training.batch_labels import BatchLabels, CiderLabels
 
 CPU = torch.device("cpu")
-needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
 OWNER = np.array([0, 2, 1, 1, 0, 2, 2, 3, 1])
 
 

@@ -11,7 +11,7 @@ from bcls.training.checkpoint import Learner, MovingAverage, Progress, decay_for
 from bcls.training.setup import set_up
 from tests.training.factories import TinyModel, make_data, settings
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 WHOLE = {"version": 1, "progress": {}, "settings": {}, "data": {}, "scaler": None}
 
 

@@ -16,7 +16,7 @@ from bcls.training.setup import set_up
 from bcls.training.train import load_batches, make_step, seed_step, train
 from tests.training.factories import TinyModel, make_data, settings
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
 def test_obstacles_to_recording():

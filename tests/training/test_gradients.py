@@ -24,7 +24,7 @@ from tests.training.distributed_job import make
 from tests.training.factories import WIDTH, TinyModel, WordModel, settings
 from tests.training.test_resume import Stopping, contents
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
 @pytest.fixture(scope="module")

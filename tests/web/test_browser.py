@@ -14,8 +14,8 @@ from tests.search.factories import index, photos
 from tests.web.factories import listening, make_site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+#: A browser of the system, else the one that `playwright install chromium` brings.
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 
@@ -24,7 +24,10 @@ def browser():
     with playwright.sync_playwright() as driver:
         # No background traffic of the browser's own.
         quiet = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        path = CHROMIUM or driver.chromium.executable_path
+        if not Path(path).exists():
+            pytest.skip("needs Chromium: install it with the package manager, or run `playwright install chromium`")
+        chromium = driver.chromium.launch(executable_path=path, args=quiet)
         yield chromium
         chromium.close()
 
@@ -55,10 +58,8 @@ def page(browser, address):
 @pytest.fixture(scope="module")
 def axe():
     """The script of axe-core, which checks accessibility."""
-    path = os.environ.get("AXE_CORE")
-    if path is None:
-        pytest.skip("needs `npm install axe-core`, and its axe.min.js in the environment variable AXE_CORE")
-    return Path(path).read_text(encoding="utf-8")
+    package = pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install axe-playwright-python")
+    return Path(package.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 
 
 def shot(page, name):
@@ -283,10 +284,17 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "views",
+    [
+        [(DESKTOP, "light"), (PHONE, "dark")],
+        pytest.param([(DESKTOP, "dark"), (PHONE, "light")], marks=pytest.mark.slow),
+    ],
+    ids=["default", "others"],
+)
 @pytest.mark.parametrize("path", [*STATES, "/runs/vsepp%20%3Cb%3E", "/about/api", "/nowhere"])
-def test_accessibility(browser, address, axe, path, scheme):
-    for size in (DESKTOP, PHONE):
+def test_accessibility(browser, address, axe, path, views):
+    for size, scheme in views:
         page = browser.new_page(base_url=address, viewport=size, color_scheme=scheme)
         page.goto(path)
         page.wait_for_load_state("networkidle")

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -47,8 +48,8 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
         sync_folder(inner)
     if folder.exists():
         shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    new.rename(folder)
+        rename(folder, old)
+    rename(new, folder)
     sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -57,11 +58,26 @@ def recover(folder: Path) -> bool:
     """Complete or undo an interrupted :func:`replace_folder`; returns whether the folder exists."""
     new, old = beside(folder)
     if not folder.exists() and old.exists():
-        old.rename(folder)
+        rename(old, folder)
         sync_folder(folder.parent)
     shutil.rmtree(new, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
     return folder.exists()
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file or folder; a file of the target's name is replaced.
+
+    Retried for a second: on Windows this fails while a file is open, in any process.
+    """
+    for attempt in range(21):
+        try:
+            source.replace(target)
+            break
+        except PermissionError:
+            if attempt == 20:
+                raise
+            time.sleep(0.05)
 
 
 def reserve(path: Path) -> None:
@@ -85,8 +101,11 @@ def reserve(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the list of files of a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
+    """Flush the list of files of a folder to the disk, except on Windows, where a folder cannot be opened."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
     finally:

@@ -196,7 +196,7 @@ def _has_torch() -> bool:
 def _driver() -> str | None:
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+        run = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=10, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
     return next(iter(run.stdout.split()), None)

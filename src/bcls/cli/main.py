@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 a check found problems, 2 bad input or usage, 130 inter
 import ctypes
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a Windows console may not have all characters of a file name
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in {"-h", "--help"}:
         print(usage(), end="")

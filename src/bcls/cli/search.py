@@ -118,7 +118,7 @@ def _check(text: str | None, settings: SearchSettings) -> None:
 
 def _show_groups(groups: "Sequence[Sequence[PhotoInfo]]", settings: SearchSettings) -> None:
     if settings.json:
-        print(json.dumps([[photo.as_json() for photo in group] for group in groups], ensure_ascii=False))
+        print(json.dumps([[photo.as_json() for photo in group] for group in groups]))
         return
     for group in groups:
         print("".join(f"{_line(photo.path, settings)}\n" for photo in group))
@@ -157,7 +157,7 @@ def _show(service: "Service", title: str, settings: SearchSettings, result: "Sea
     if settings.html is not None:
         write_whole(Path(settings.html), page(service, title, photos, note))
     if settings.json:
-        print(json.dumps([hit.as_json() for hit in hits], ensure_ascii=False))
+        print(json.dumps([hit.as_json() for hit in hits]))
         return
     if settings.paths:
         print("".join(f"{_line(hit.path, settings)}\n" for hit in hits), end="")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bcls import __version__
 from bcls._core.errors import fail, reason_of, shortened
 from bcls._core.extras import version_of
-from bcls._core.files import sync_folder, write_whole
+from bcls._core.files import rename, sync_folder, write_whole
 from bcls.data.features import load_array, new_array
 
 
@@ -103,7 +103,7 @@ class ArrayCache:
                 removed.
         """
         if self._part.exists():
-            self._part.replace(self.path)
+            rename(self._part, self.path)
             sync_folder(self.path.parent)
         write_manifest()
         self._journal.unlink(missing_ok=True)

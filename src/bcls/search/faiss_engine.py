@@ -348,7 +348,10 @@ def read_newest(
 
 
 def write_newest(faiss: Any, folder: Path, epoch: int, rows: int, index: Any) -> None:
-    """Write a faiss file atomically, then delete the older ones; processes that have one mapped keep it."""
+    """Write a faiss file atomically, then delete the older ones; processes that have one mapped keep it.
+
+    On Windows a mapped file cannot be deleted; a later call does that.
+    """
     final = _path(folder, epoch, rows)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     try:
@@ -365,7 +368,8 @@ def write_newest(faiss: Any, folder: Path, epoch: int, rows: int, index: Any) ->
         temporary.unlink(missing_ok=True)
     for path in [*folder.glob("vectors-*.faiss"), *folder.glob(".vectors-*.tmp")]:
         if path != final:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 def _is_complete(path: Path) -> bool:

@@ -103,5 +103,5 @@ def _revision() -> str | None:
     if git is None:
         return None
     command = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    run = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)  # noqa: S603
     return run.stdout.strip() or None

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from bcls.data.importers import ImportSettings, run_import
-from tests.data.factories import REAL, image_bytes, import_dataset, import_error, make_images, needs_real, write_lines
+from tests.data.factories import image_bytes, import_dataset, import_error, make_images, write_lines
+from tests.samples import DATA, expect
 
 
 def karpathy(images, name="tiny"):
@@ -65,25 +66,29 @@ class TestKarpathy:
         with pytest.raises(FileNotFoundError):
             run_import("karpathy", tmp_path / "d.json", ImportSettings(str(out), images=str(tmp_path / "no.zip")))
 
-    @needs_real
     def test_flickr8k(self, out):
-        folder = REAL / "flickr8k"
+        folder = DATA / "flickr8k"
         data, notes = import_dataset(
             "karpathy", folder / "dataset_flickr8k.json", out, images=str(folder / "images_224.zip")
         )
-        assert data.splits == {"train": (6000, 30000), "val": (1000, 5000), "test": (1000, 5000)}
+        assert data.splits == expect(
+            {"train": (6000, 30000), "val": (1000, 5000), "test": (1000, 5000)},
+            {"train": (6, 30), "val": (3, 15), "test": (3, 15)},
+        )
         assert notes == (
-            "8000 images have another file extension than in the captions (.webp for .jpg)",
-            "91 images in images_224.zip have no captions and are left out",
+            f"{expect(8000, 12)} images have another file extension than in the captions (.webp for .jpg)",
+            f"{expect(91, 1)} images in images_224.zip have no captions and are left out",
         )
         test = data.split("test")
-        assert np.array_equal(test.image_of_caption, np.repeat(np.arange(1000), 5))
-        assert max(test.read_image(test.image_ids[7]).size) == 224
+        assert np.array_equal(test.image_of_caption, np.repeat(np.arange(expect(1000, 3)), 5))
+        assert max(test.read_image(test.image_ids[expect(7, 2)]).size) == 224
 
-    @needs_real
     def test_flickr30k_without_images(self, out):
-        data, notes = import_dataset("karpathy", REAL / "flickr30k" / "dataset_flickr30k.json.gz", out)
-        assert data.splits == {"train": (29000, 145000), "test": (1000, 5000), "val": (1014, 5070)}
+        data, notes = import_dataset("karpathy", DATA / "flickr30k" / "dataset_flickr30k.json.gz", out)
+        assert data.splits == expect(
+            {"train": (29000, 145000), "test": (1000, 5000), "val": (1014, 5070)},
+            {"train": (6, 30), "test": (3, 15), "val": (3, 15)},
+        )
         assert notes == ("the dataset has no images; add them with --images PATH",)
 
 
@@ -134,12 +139,11 @@ class TestCoco:
         (tmp_path / "captions.json").unlink()
         assert "expected captions_*.json files, got none" in import_error("coco", tmp_path, out)
 
-    @needs_real
     def test_the_5k_test_captions(self, out):
-        data, _ = import_dataset("coco", REAL / "coco" / "captions_karpathy_test5k.json.gz", out)
-        assert sum(n for n, _ in data.splits.values()) == 5000
-        assert data.image_ids[0] == "391895"
-        assert data.captions[0].caption_id == "770337"
+        data, _ = import_dataset("coco", DATA / "coco" / "captions_karpathy_test5k.json.gz", out)
+        assert sum(n for n, _ in data.splits.values()) == expect(5000, 12)
+        assert data.image_ids[0] == expect("391895", "100")
+        assert data.captions[0].caption_id == expect("770337", "1000")
 
 
 class TestFolder:

@@ -10,12 +10,11 @@ from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, regions, run_import
 from bcls.data.records import FeatureFile, add_features
 from tests.data.factories import (
-    REAL,
     import_dataset,
     import_error,
     make_dataset,
-    needs_real,
 )
+from tests.samples import DATA, expect
 
 
 def tsv_line(image, values):
@@ -215,27 +214,29 @@ class TestScan:
         with pytest.raises(FileNotFoundError):
             run_import("scan", source / "nothing", ImportSettings(str(out)))
 
-    @needs_real
     @pytest.mark.parametrize(
         ("name", "splits"),
         [
-            ("flickr30k", {"dev": (1014, 5070), "test": (1000, 5000)}),
-            ("coco", {"dev": (1000, 5000), "testall": (5000, 25000)}),
+            ("flickr30k", expect({"dev": (1014, 5070), "test": (1000, 5000)}, {"dev": (3, 15), "test": (3, 15)})),
+            ("coco", expect({"dev": (1000, 5000), "testall": (5000, 25000)}, {"dev": (3, 15), "testall": (3, 15)})),
         ],
     )
     def test_real_files(self, out, name, splits):
-        data, _ = import_dataset("scan", REAL / name, out)
+        data, _ = import_dataset("scan", DATA / name, out)
         assert data.splits == splits
-        first = {"flickr30k": "A group of people stand in the back of a truck filled with cotton ."}
-        assert data.texts[0] == first.get(name, data.texts[0])
+        if name == "flickr30k":
+            assert data.texts[0] == expect(
+                "A group of people stand in the back of a truck filled with cotton .",
+                "A man in a dark coat looks through a camera on a tripod .",
+            )
 
-    @needs_real
     def test_real_captions_with_made_features(self, tmp_path, out):
         source = tmp_path / "f30k_precomp"
         source.mkdir()
         for name in ("dev_caps.txt.gz", "dev_ids.txt.gz"):
-            (source / name).write_bytes((REAL / "flickr30k" / name).read_bytes())
-        np.save(source / "dev_ims.npy", np.arange(1014 * 2 * 3, dtype=np.float32).reshape(1014, 2, 3))
+            (source / name).write_bytes((DATA / "flickr30k" / name).read_bytes())
+        images = expect(1014, 3)
+        np.save(source / "dev_ims.npy", np.arange(images * 2 * 3, dtype=np.float32).reshape(images, 2, 3))
         data, _ = import_dataset("scan", source, out)
-        assert data.features("regions").shape == (1014, 2, 3)
-        assert data.image_ids[:2] == ("67", "99")
+        assert data.features("regions").shape == (images, 2, 3)
+        assert data.image_ids[:2] == expect(("67", "99"), ("2", "6"))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import fail
-from bcls._core.files import write_whole
+from bcls._core.files import rename, write_whole
 from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
@@ -238,9 +238,9 @@ def _write_regions(
                 split, row = rows[image]
                 arrays[split][row, : line.regions] = line.values().reshape(line.regions, width)
                 step(len(rows) - len(left))
-    for split, array in arrays.items():
-        array.flush()
-        (target / f".{split}.npy.tmp").replace(target / f"{split}.npy")
+    for split in files:
+        arrays.pop(split).flush()  # the last reference: on Windows a mapped file cannot be renamed
+        rename(target / f".{split}.npy.tmp", target / f"{split}.npy")
     return files
 
 

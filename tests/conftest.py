@@ -1,0 +1,44 @@
+"""The summary of skipped tests; in continuous integration a missing browser or interpreter is a failure."""
+
+import os
+import sys
+from collections import Counter
+
+import pytest
+
+collect_ignore = ["portable"]  # changes the process that imports it
+if sys.platform == "win32":  # these limit or fork processes, or need a terminal of POSIX
+    collect_ignore += ["cli/test_completion.py", "faults", "fuzz", "release/test_mutants.py", "release/test_scripts.py"]
+    collect_ignore += ["search/kill_rounds.py", "search/test_kill.py"]
+#: Beginnings of the reasons that fail a test where CI is set. Triton has packages for Linux only.
+REQUIRED = ("needs Chromium", "needs playwright", "needs axe-core", *["needs triton"] * (sys.platform == "linux"))
+
+
+def reason(report):
+    return str(report.longrepr[-1]).removeprefix("Skipped: ")
+
+
+def fail_if_required(report):
+    if report.skipped and os.environ.get("CI", "") in {"1", "true"} and not hasattr(report, "wasxfail"):
+        why = reason(report)
+        if why.startswith(REQUIRED):
+            report.outcome, report.longrepr = "failed", f"CI is set, and this test was skipped: {why}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return fail_if_required((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return fail_if_required((yield))
+
+
+def pytest_terminal_summary(terminalreporter):
+    reasons = Counter(reason(report) for report in terminalreporter.stats.get("skipped", []))
+    if reasons:
+        terminalreporter.section(f"{reasons.total()} skipped")
+        for why, number in reasons.most_common():
+            terminalreporter.line(f"{number:5} {why}")
