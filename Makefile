@@ -97,6 +97,7 @@ audit: $(VENV)/.dev
 
 release: $(VENV)/.dev
 	sh scripts/release.sh $(BIN)/python dist
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
