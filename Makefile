@@ -25,11 +25,11 @@ help:
 	@echo "make docs      the documentation site in docs/_build"
 	@echo "make clean     remove everything that the other targets created"
 
-$(VENV)/.demo: pyproject.toml constraints.txt scripts/setup.sh
+$(VENV)/.demo: pyproject.toml constraints.txt requirements.lock scripts/setup.sh
 	sh scripts/setup.sh "$(PYTHON)" "$(VENV)" all
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt scripts/setup.sh
+$(VENV)/.dev: pyproject.toml constraints.txt requirements.lock scripts/setup.sh
 	sh scripts/setup.sh "$(PYTHON)" "$(VENV)" dev
 	@touch $@ $(VENV)/.demo
 

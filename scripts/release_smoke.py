@@ -97,10 +97,7 @@ def smoke(program: Path, folder: Path) -> Iterator[tuple[str, float]]:
     """Run every command in a folder; yields each with its seconds."""
     python = program.with_name("python")
     code = "from bcls.cli.main import COMMANDS; print(*COMMANDS)"
-    shown = subprocess.run(
-        [python, "-c", code], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True, text=True
-    )  # noqa: S603
-    names = shown.stdout.split()
+    names = subprocess.check_output([python, "-c", code], cwd=folder, env=ENVIRONMENT, text=True).split()  # noqa: S603
     tried = {command.split()[0] for command, _ in COMMANDS} | {"serve"}
     if set(names) != tried:
         raise SmokeError(f"scripts/release_smoke.py: expected the commands {sorted(names)}, got {sorted(tried)}")

@@ -38,4 +38,16 @@ fi
     "$python" -m venv --clear "$venv"
 }
 echo "setup: installing bcls[$extra] at the versions in constraints.txt (a minute or two the first time)"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extra]"
+# On the platform of requirements.lock every file is compared with its hash. The second command then installs bcls alone,
+# and the CUDA libraries if torch is a CUDA build, which requires exact versions of them.
+if "$venv/bin/python" -c 'import platform, sys
+sys.exit((platform.python_implementation(), sys.version_info[:2], platform.system(), platform.machine())
+    != ("CPython", (3, 11), "Linux", "x86_64"))'; then
+    [ "$extra" = dev ] && last='$' || last='/^# dev$/'
+    sed -n "1,${last}p" requirements.lock >"$venv/requirements.lock"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$venv/requirements.lock"
+    set -- --no-build-isolation
+else
+    set --
+fi
+"$venv/bin/pip" install --quiet --disable-pip-version-check "$@" --constraint constraints.txt --editable ".[$extra]"
