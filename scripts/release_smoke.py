@@ -23,12 +23,12 @@ ROOT = Path(__file__).parents[1]
 
 #: Arguments of each command, and a regular expression that its standard output must match.
 COMMANDS = (
-    ("demo --out demo --images 60 --seeds 1 --epochs 1", "BCLS"),
+    ("demo --out demo --images 100 --seeds 1 --epochs 1", "BCLS"),
     ("data stats demo/scenes", "train"),
     ("data check demo/scenes", ""),
     ("data import folder photos --captions captions.csv --held-out 0.34 --out mine", ""),
     ("data features demo/scenes --backbone efficientnet-lite0 --regions global --name lite0", "1280"),
-    ("labels embed demo/scenes --encoder wordllama", "300 embeddings"),
+    ("labels embed demo/scenes --encoder wordllama", "500 embeddings"),
     ("labels alpha demo/scenes", "alpha 0"),
     ("train --config tiny.yaml --data demo/scenes --out run --dry-run", "parameters"),
     ("train --config tiny.yaml --data demo/scenes --out run", "1 epoch"),
@@ -43,7 +43,7 @@ COMMANDS = (
     ('search photos.index "a red wall" -k 2 --json', r'"path".*"score"'),
     ("search photos.index --image photos/red.png -k 1 --html found.html", r"red\.png"),
     ("export run --out towers", "width 32"),
-    ("index demo/scenes --model towers --out scenes.index", "60 photos"),
+    ("index demo/scenes --model towers --features lite0 --out scenes.index", "100 photos"),
     ("bench losses names --quick --out bench", ""),
     ("doctor", "bcls"),
     ("completion bash", "_shtab_bcls|complete"),
