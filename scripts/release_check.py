@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: Largest wheel and sdist in bytes. A file on PyPI may have 100 MB.
 LARGEST = {".whl": 90_000_000, ".gz": 95_000_000}
-#: Smaller files, such as configurations, may be equal.
-WEIGHTS = 100_000
+#: Endings of files with weights; other files, such as tokenizers, may be equal.
+WEIGHTS = (".safetensors", ".onnx")
 
 
 def version_in(root: Path) -> str:
@@ -73,7 +73,7 @@ def file_problems(folder: Path) -> list[str]:
         first: dict[str, str] = {}
         for name, content in _members(path):
             other = first.setdefault(hashlib.sha256(content).hexdigest(), name)
-            if len(content) >= WEIGHTS and other != name:
+            if name.endswith(WEIGHTS) and other != name:
                 found.append(f"{path.name}: {other} and {name} are the same file; keep one")
     return found
 
