@@ -26,11 +26,11 @@ help:
 	@echo "make docs      the documentation site in docs/_build"
 	@echo "make clean     remove everything that the other targets created"
 
-$(VENV)/.demo: pyproject.toml constraints.txt scripts/setup.sh
+$(VENV)/.demo: pyproject.toml constraints.txt requirements.lock scripts/setup.sh
 	sh scripts/setup.sh "$(PYTHON)" "$(VENV)" all
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt scripts/setup.sh
+$(VENV)/.dev: pyproject.toml constraints.txt requirements.lock scripts/setup.sh
 	sh scripts/setup.sh "$(PYTHON)" "$(VENV)" dev
 	@touch $@ $(VENV)/.demo
 
@@ -103,6 +103,7 @@ audit: $(VENV)/.dev
 
 release: $(VENV)/.dev
 	sh scripts/release.sh $(BIN)/python dist
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build

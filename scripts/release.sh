@@ -1,9 +1,10 @@
 #!/bin/sh
-# Builds wheel and sdist of the last commit, and the sha256 of both: release.sh PYTHON OUT
-# The same commit gives the same bytes, in any folder and at any time. PYTHON needs `build` and `hatchling` at the
-# versions of constraints.txt; nothing is downloaded.
+# Builds wheel and sdist of the last commit twice, compares them, checks their sizes, and writes the sha256 of both:
+# release.sh PYTHON OUT. The same commit gives the same bytes, in any folder and at any time. PYTHON needs `build` and
+# `hatchling` at the versions of constraints.txt; nothing is downloaded.
 set -eu
 python=${1:-python3} out=${2:-dist}
+case $python in */*) python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python") ;; esac # it is called elsewhere
 
 root=$(git -C "$(dirname "$0")" rev-parse --show-toplevel) || {
     echo "release: this is no git repository; a release is built from a commit" >&2
@@ -24,16 +25,24 @@ if [ -n "$(ls -A "$out")" ]; then
     exit 2
 fi
 
-# Only what is committed goes in, with the commit's time and nothing of this machine.
+# Only what is committed goes in, with the commit's time and nothing of this machine. Built twice, in two folders.
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-git -C "$root" archive HEAD | tar -x -C "$tree"
 SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 umask 022
-
-(cd "$tree" && "$python" scripts/release_check.py)
-(cd "$tree" && "$python" -m build --no-isolation --outdir "$out" .)
+for build in first second; do
+    mkdir -p "$tree/$build"
+    git -C "$root" archive HEAD | tar -x -C "$tree/$build"
+    (cd "$tree/$build" && "$python" scripts/release_check.py)
+    (cd "$tree/$build" && "$python" -m build --no-isolation --outdir "$tree/$build-dist" .)
+done
+diff --recursive "$tree/first-dist" "$tree/second-dist" || {
+    echo "release: two builds of the same commit differ" >&2
+    exit 1
+}
+(cd "$tree/first" && "$python" scripts/release_check.py --dist "$tree/first-dist")
+cp "$tree/first-dist"/* "$out"
 (cd "$out" && "$python" -c '
 import hashlib, pathlib
 names = sorted(path.name for path in pathlib.Path().iterdir())

@@ -1,15 +1,24 @@
-"""What must be true of a tree before it is released: ``python scripts/release_check.py [TAG]``.
+"""What must be true of a release: ``python scripts/release_check.py [TAG]`` for a tree, ``--dist DIR`` for built files.
 
 The version is written in one place, ``src/bcls/__init__.py``. CITATION.cff and, for a release, CHANGELOG.md and the tag
-must agree with it. Exits with 1 and a line for each thing that does not.
+must agree with it. Built files have a size limit, and no weight file is in them twice. Exits with 1 and a line for each
+problem.
 """
 
+import hashlib
 import re
 import sys
+import tarfile
 import tomllib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: Largest wheel and sdist in bytes. A file on PyPI may have 100 MB.
+LARGEST = {".whl": 90_000_000, ".gz": 95_000_000}
+#: Endings of files with weights; other files, such as tokenizers, may be equal.
+WEIGHTS = (".safetensors", ".onnx")
 
 
 def version_in(root: Path) -> str:
@@ -43,10 +52,46 @@ def problems(root: Path, tag: str | None = None) -> list[str]:
     return found
 
 
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            yield from ((name, wheel.read(name)) for name in wheel.namelist())
+        return
+    with tarfile.open(path) as sdist:
+        for member in sdist:
+            if file := sdist.extractfile(member):
+                yield member.name, file.read()
+
+
+def file_problems(folder: Path) -> list[str]:
+    """Built files that are too large, and weight files that a built file has twice."""
+    found = []
+    for path in sorted(one for one in folder.iterdir() if one.suffix in LARGEST):
+        if path.stat().st_size >= LARGEST[path.suffix]:
+            size, most = path.stat().st_size / 1e6, LARGEST[path.suffix] / 1e6
+            found.append(f"{path.name}: {size:.1f} MB, expected less than {most:.0f} MB; remove a file or weights")
+        first: dict[str, str] = {}
+        for name, content in _members(path):
+            other = first.setdefault(hashlib.sha256(content).hexdigest(), name)
+            if name.endswith(WEIGHTS) and other != name:
+                found.append(f"{path.name}: {other} and {name} are the same file; keep one")
+    return found
+
+
 def main() -> int:
-    """Print what does not agree."""
-    found = problems(ROOT, sys.argv[1] if len(sys.argv) > 1 else None)
-    print("\n".join(f"release: {line}" for line in found) or f"release: {version_in(ROOT)} is in order")
+    """Print what is wrong."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--dist"]:
+        found = file_problems(Path(arguments[1]))
+        good = ", ".join(
+            f"{path.name} {path.stat().st_size / 1e6:.1f} MB"
+            for path in sorted(Path(arguments[1]).iterdir())
+            if path.suffix in LARGEST
+        )
+    else:
+        found = problems(ROOT, arguments[0] if arguments else None)
+        good = f"{version_in(ROOT)} is in order"
+    print("\n".join(f"release: {line}" for line in found or [good]))
     return int(bool(found))
 
 

@@ -41,7 +41,27 @@ fi
     "$python" -m venv --clear "$venv"
 }
 echo "setup: installing bcls[$extra] at the versions in constraints.txt (a minute or two the first time)"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extra]"
+pip() { "$venv/bin/pip" --quiet --disable-pip-version-check "$@"; }
+# On the platform of requirements.lock every file is compared with its hash. The last command then installs bcls alone,
+# and the CUDA libraries if torch is a CUDA build, which requires exact versions of them.
+if "$venv/bin/python" -c 'import platform, sys
+sys.exit((platform.python_implementation(), sys.version_info[:2], platform.system(), platform.machine())
+    != ("CPython", (3, 11), "Linux", "x86_64"))'; then
+    lock="$venv/lock"
+    mkdir -p "$lock"
+    # Alone, since pip prefers the CUDA build of PyPI to a CPU build in a folder, whose hash it does not know in advance.
+    pip download --no-deps --constraint constraints.txt --dest "$lock" torch
+    sed -n '/^torch==/,/[^\\]$/p' requirements.lock >"$lock/torch.txt"
+    pip install --no-deps --no-index --find-links "$lock" --require-hashes -r "$lock/torch.txt"
+    [ "$extra" = dev ] && last='$' || last='/^# dev$/'
+    sed -n "1,${last}p" requirements.lock >"$lock/all.txt"
+    pip install --no-deps --require-hashes -r "$lock/all.txt"
+    rm -r "$lock"
+    set -- --no-build-isolation
+else
+    set --
+fi
+pip install "$@" --constraint constraints.txt --editable ".[$extra]"
 
 [ "$extra" = dev ] || exit 0
 # What the tests need besides Python packages; without it they are skipped, and the summary of the tests lists them.

@@ -4,14 +4,19 @@ Blocks of one page run in order, in one namespace. The text after ``# ->`` behin
 block that cannot run says ``# not run`` in its first line.
 """
 
+import html
 import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+
+import bcls
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if page.exists()]
@@ -75,11 +80,72 @@ def test_the_reference_lists_no_class_twice():
     assert [found for found in places.values() if len(found) > 1] == []
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site; a warning is an error."""
     pytest.importorskip("furo", reason='needs pip install "bcls[dev]"')
+    pytest.importorskip("sphinx_copybutton", reason='needs pip install "bcls[dev]"')
+    folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    command += ["-d", str(tmp_path / "doctrees"), str(ROOT / "docs"), str(tmp_path / "html")]
+    command += ["-d", str(folder / "doctrees"), str(ROOT / "docs"), str(folder / "html")]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    assert "bcls.losses.BCLSLoss" in (tmp_path / "html" / "reference.html").read_text(encoding="utf-8")
+    return folder / "html"
+
+
+@pytest.mark.slow
+def test_the_site_has_search_and_copy_buttons(site):
+    assert "kendal" in (site / "searchindex.js").read_text(encoding="utf-8")
+    page = (site / "quickstart.html").read_text(encoding="utf-8")
+    assert "copybutton.js" in page
+    assert 'role="search"' in page
+    kinds = re.findall(r'class="caption"[^>]*><span class="caption-text">([^<]+)', page)
+    assert kinds[:4] == ["Tutorials", "How-to guides", "Explanation", "Reference"]
+
+
+@pytest.mark.slow
+def test_links_inside_the_site_lead_somewhere(site):
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
+    missing, checked = [], 0
+    for path, text in pages.items():
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+            link = html.unescape(link)
+            if re.match(r"[a-z]+:", link) or link == "#":
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / unquote(name.partition("?")[0])).resolve() if name else path
+            checked += 1
+            if "_modules" in path.parts:  # links to functions that were made by another one have the name of that
+                anchor = ""
+            if not target.exists() or (anchor and target in anchors and unquote(anchor) not in anchors[target]):
+                missing.append(f"{path.name}: {link}")
+    assert missing == []
+    assert checked > 1000
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_public_name(site):
+    from sphinx.util.inventory import InventoryFile
+
+    with (site / "objects.inv").open("rb") as file:
+        inventory = InventoryFile.load(file, "", lambda base, name: name)
+    names = {name for kind, found in inventory.items() if kind.startswith("py:") for name in found}
+    packages = ["bcls", *(f"bcls.{one.name}" for one in pkgutil.iter_modules(bcls.__path__) if one.ispkg)]
+    missing, checked = [], 0
+    for package in packages:
+        module = importlib.import_module(package)
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            own = f"{getattr(value, '__module__', package)}.{getattr(value, '__qualname__', name)}"
+            checked += 1
+            if not name.startswith("__") and not {f"{package}.{name}", own, public_path(value)} & names:
+                missing.append(f"{package}.{name}")
+    assert missing == []
+    assert checked > 150
+
+
+def public_path(value):
+    """The name of an object in the package that exports it, such as bcls.losses.BCLSLoss."""
+    module = getattr(value, "__module__", "") or ""
+    return ".".join([*module.split(".")[:2], getattr(value, "__name__", "")])

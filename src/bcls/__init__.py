@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bcls.training import TrainConfig
     from bcls.training.train import train
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 #: Public names by the module that defines them; ``name:public`` where the two differ.
 _MODULES = {

@@ -23,8 +23,11 @@ def run(python, *words, cwd):
 def test_what_is_in_it(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"bcls", f"bcls-{__version__}.dist-info"}
-    for name in ("py.typed", "__main__.py", "web/static/app.js", "web/templates/search.html", "demo/page.css"):
-        assert f"bcls/{name}" in names
+    source = Path(__file__).parents[2] / "src"
+    files = {path.relative_to(source).as_posix() for path in (source / "bcls").rglob("*") if path.is_file()}
+    expected = {name for name in files if "__pycache__" not in name}
+    assert {"bcls/py.typed", "bcls/web/static/app.js", "bcls/models/photo/README.md"} <= expected
+    assert {name for name in names if name.startswith("bcls/")} == expected
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
 

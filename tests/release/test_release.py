@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
-from scripts.release_check import problems, version_in
+from scripts import release_check
+from scripts.release_check import file_problems, problems, version_in
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -118,6 +120,26 @@ def test_what_does_not_agree_is_named(file, content, says, tree):
 
 def test_another_tag(tree):
     assert problems(tree, "v1.2.4") == ["the tag is v1.2.4, the version 1.2.3: expected v1.2.3"]
+
+
+def test_built_files_have_limits(tmp_path, monkeypatch):
+    weights = os.urandom(100_000)
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        wheel.writestr("a/model.safetensors", weights)
+        wheel.writestr("a/__init__.py", "")
+        wheel.writestr("b/__init__.py", "")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as sdist:
+        sdist.add(tmp_path / "a.whl", "one")
+    assert file_problems(tmp_path) == []
+    with zipfile.ZipFile(tmp_path / "a.whl", "a") as wheel:
+        wheel.writestr("b/model.safetensors", weights)
+    twice = "a.whl: a/model.safetensors and b/model.safetensors are the same file; keep one"
+    assert file_problems(tmp_path) == [twice]
+    monkeypatch.setitem(release_check.LARGEST, ".whl", 100_000)
+    assert file_problems(tmp_path) == [
+        "a.whl: 0.2 MB, expected less than 0 MB; remove a file or weights",
+        twice,
+    ]
 
 
 def test_workflows_test_every_python_that_is_promised():
