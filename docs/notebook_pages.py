@@ -17,7 +17,7 @@ def write_pages(source: Path, target: Path) -> None:
 
 
 def _parts(cell: dict[str, Any], name: str, target: Path) -> list[str]:
-    text = "".join(cell["source"])
+    text = "".join(cell["source"]).replace(".ipynb)", ".md)")  # links to the other notebooks
     if cell["cell_type"] == "markdown":
         # The first paragraph of a notebook is its title.
         return text.split("\n\n", 1)
