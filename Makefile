@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 DEMO_OUT   ?= bcls-demo
 DEMO_FLAGS ?=
 
-.PHONY: help demo test test-all lint accessibility bench coverage docs evidence photo fuzz faults mutants audit release clean
+.PHONY: help demo test test-all lint accessibility bench coverage docs notebooks evidence photo fuzz faults mutants audit release clean
 
 help:
 	@echo "make demo      train three losses on synthetic scenes, about 3 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
@@ -24,6 +24,7 @@ help:
 	@echo "make audit     the installed packages against their hashes, and a bill of materials"
 	@echo "make release   reproducible wheel and sdist in dist"
 	@echo "make docs      the documentation site in docs/_build"
+	@echo "make notebooks execute the notebooks in docs/notebooks and store their outputs, a few minutes"
 	@echo "make clean     remove everything that the other targets created"
 
 $(VENV)/.demo: pyproject.toml constraints.txt requirements.lock scripts/setup.sh
@@ -107,6 +108,9 @@ release: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
+
+notebooks: $(VENV)/.dev
+	$(BIN)/python scripts/notebooks.py
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/_generated .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage "$(DEMO_OUT)"

@@ -5,6 +5,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
 import figures  # noqa: E402
+import notebook_pages  # noqa: E402
 
 import bcls  # noqa: E402
 
@@ -46,3 +47,4 @@ napoleon_custom_sections = ["Inputs"]
 def setup(app):  # noqa: ANN001, ANN201, D103
     # Drawn by the code that they illustrate, so that images and code agree.
     app.connect("builder-inited", lambda _: figures.draw_all(HERE / "_generated"))
+    app.connect("builder-inited", lambda _: notebook_pages.write_pages(HERE / "notebooks", HERE / "_generated"))

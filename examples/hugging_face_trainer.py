@@ -30,6 +30,8 @@ class RetrievalTrainer(Trainer):
         **others: Arguments of ``Trainer``. The training arguments must have ``remove_unused_columns=False``.
     """
 
+    loss_is_scaled_for_ga = False  # the trainer divides by the number of accumulated batches
+
     def __init__(self, *arguments: Any, labels: BatchLabels, loss: RetrievalLoss | None = None, **others: Any) -> None:
         super().__init__(*arguments, **others)
         self.labels = labels

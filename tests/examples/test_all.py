@@ -19,5 +19,5 @@ def test_an_example_is_one_short_file(file):
 def test_every_example_that_runs_has_a_test():
     runs = {file.stem for file in FILES if "def main(" in file.read_text(encoding="utf-8")}
     tested = {file.stem.removeprefix("test_") for file in EXAMPLES.parent.glob("tests/examples/test_*.py")}
-    assert len(runs) == 6
+    assert len(runs) == 7
     assert runs <= tested

@@ -52,6 +52,22 @@ def test_gradients_reach_both_towers(trainer):
         assert sum(weights.grad.abs().sum() for weights in tower.parameters() if weights.grad is not None) > 0
 
 
+def test_accumulated_batches_are_averaged(trainer):
+    """Two batches before a step have the gradient of the mean of their losses."""
+    made, rows = trainer
+    halves = [made.data_collator(rows[:6]), made.data_collator(rows[6:])]
+    made.current_gradient_accumulation_steps = 2  # as the trainer sets it in its loop
+    for half in halves:
+        made.training_step(made.model, dict(half), num_items_in_batch=6)
+    found = {name: weights.grad.clone() for name, weights in made.model.named_parameters() if weights.grad is not None}
+    made.model.zero_grad()
+    (sum(made.compute_loss(made.model, dict(half)) for half in halves) / 2).backward()
+    assert len(found) > 10
+    for name, weights in made.model.named_parameters():
+        if weights.grad is not None:
+            torch.testing.assert_close(found[name], weights.grad)
+
+
 def test_a_clip_learns(module):
     metrics = module.main()
     assert metrics["after"] > 2 * metrics["before"]

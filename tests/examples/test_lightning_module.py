@@ -17,7 +17,7 @@ def test_a_step_is_the_loss_of_the_library(module, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     features, vectors = torch.randn(3, 6, generator=generator), torch.randn(4, 5, generator=generator).numpy()
     torch.manual_seed(0)
-    model = module.build(
+    model = module.build_model(
         {"name": "vsepp", "features": 6, "width": 8}, vocabulary=module.Vocabulary.build(texts, threshold=1)
     )
     trained = module.RetrievalModule(model, features, texts, images, vectors)
@@ -39,3 +39,12 @@ def test_it_learns_what_holds_of_other_scenes(module):
     metrics = module.main(epochs=12)
     assert metrics["after"]["rsum"] > 1.5 * metrics["before"]["rsum"]
     assert metrics["after"]["i2t_tau_a"] > 0.05 + metrics["before"]["i2t_tau_a"]
+
+
+@pytest.mark.slow
+def test_two_processes_validate_as_one(module):
+    """75 captions a process in batches of 64 and 11; one more epoch of training in both."""
+    one = module.main(epochs=1)
+    two = module.main(epochs=1, devices=2, strategy="ddp_spawn")
+    assert two["before"] == pytest.approx(one["before"])
+    assert two["after"]["rsum"] != two["before"]["rsum"]

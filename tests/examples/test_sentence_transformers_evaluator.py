@@ -49,3 +49,44 @@ def test_a_text_model_learns_with_labels_made_on_the_fly(module):
     metrics = module.main()
     for name in ("rsum", "i2t_tau_a", "t2i_tau_a"):
         assert metrics["after"][name] > 1.5 * metrics["before"][name]
+
+
+def test_a_clip_learns_from_image_files_and_keeps_its_best_checkpoint(module, tmp_path):
+    """Loss and evaluator together in the trainer, with images that are decoded on demand."""
+    import datasets
+    from sentence_transformers import SentenceTransformer
+    from tiny_clip import tiny_clip
+
+    data, drawings = module.scenes(20)
+    images, files = data.image_of_caption, [str(tmp_path / f"{number}.png") for number in range(20)]
+    for drawing, file in zip(drawings, files, strict=True):
+        drawing.save(file)
+    rows = {"image": [files[image] for image in images], "caption": data.texts, "label": list(range(len(images)))}
+    pairs = module.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    model = SentenceTransformer(tiny_clip(tmp_path / "clip", data.texts), device="cpu")
+    vectors = module.load_text_encoder("minilm").encode(data.texts)
+    labels = module.relevance(vectors, vectors, images, caption_image=images)
+    evaluator = module.RetrievalEvaluator(drawings, data.texts, images, labels)
+    before = evaluator(model)
+    arguments = module.SentenceTransformerTrainingArguments(
+        str(tmp_path / "out"),
+        num_train_epochs=8,
+        per_device_train_batch_size=25,
+        learning_rate=2e-3,
+        logging_steps=4,
+        eval_strategy="epoch",
+        save_strategy="best",
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_rsum",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    loss = module.BCLS(model, captions=data.texts, image_of_caption=images)
+    trainer = module.SentenceTransformerTrainer(model, arguments, pairs, loss=loss, evaluator=evaluator)
+    trainer.train()
+    found = [entry["eval_rsum"] for entry in trainer.state.log_history if "eval_rsum" in entry]
+    assert len(found) == 8
+    assert max(found) > 1.5 * before["rsum"]
+    assert evaluator(model)["rsum"] == pytest.approx(max(found))
+    assert any({"binary", "continuous"} <= entry.keys() for entry in trainer.state.log_history)

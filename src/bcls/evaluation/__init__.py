@@ -17,12 +17,14 @@ from bcls.evaluation.kendall import kendall
 from bcls.evaluation.pages import PairLabels, comparison_page, evaluation_page
 from bcls.evaluation.recall import QueryRanks, median_rank, query_ranks, recalls
 from bcls.evaluation.scores import load_embeddings, load_similarity, score_model
+from bcls.evaluation.stateful import RetrievalMetrics
 from bcls.evaluation.statistics import human_correlation, paired_test, recall_intervals
 
 __all__ = [
     "CaptionVectors",
     "PairLabels",
     "QueryRanks",
+    "RetrievalMetrics",
     "coherent_score",
     "compare",
     "comparison_page",
