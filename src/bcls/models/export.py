@@ -31,6 +31,7 @@ from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
 from bcls.models.folder import (
+    CALIBRATION,
     CARD,
     CONFIG,
     ENCODER,
@@ -53,7 +54,7 @@ HALF_TOLERANCE = 1e-3
 PRECISIONS = ("float16", "float32")
 #: Files of an export, and files that may be there as well.
 _REQUIRED = {IMAGES, TEXTS, CONFIG}
-_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, WEIGHTS, IMAGE_WEIGHTS, TEXT_WEIGHTS, ENCODER, "calibration.json"}
+_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, WEIGHTS, IMAGE_WEIGHTS, TEXT_WEIGHTS, ENCODER, *CALIBRATION}
 #: Tensors with more values are stored outside of the graph. Word embeddings with more rows are stored as int8.
 _LARGE, _MANY_ROWS = 2048, 8192
 #: ONNX files are limited to 2 GB; the weights of a larger model are written to a separate file first.

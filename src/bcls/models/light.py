@@ -5,7 +5,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,6 +73,7 @@ class Exported:
         text_difference: The same for captions.
         tolerance: Allowed difference.
         version: Version of this description.
+        shared: Folder beside this one with the weight files that this one lacks; empty if it has all of them.
     """
 
     model: str
@@ -88,6 +89,7 @@ class Exported:
     text_difference: float
     tolerance: float
     version: int = VERSION
+    shared: str = ""
 
 
 class ImageBatch(NamedTuple):
@@ -222,10 +224,16 @@ class LightModel:
     def _text_tower(self) -> Any:
         return self._session(TEXTS, (TEXTS, TEXT_WEIGHTS, WEIGHTS), threads=cpu_count())
 
-    def _session(self, name: str, files: Iterable[str], threads: int) -> Any:
-        check_hashes(self.folder, self._hashes, files)
+    def _session(self, name: str, files: Sequence[str], threads: int) -> Any:
+        shared = [one for one in files if self.about.shared and not (self.folder / one).exists()]
+        other = self.folder.parent / self.about.shared
+        check_hashes(self.folder, self._hashes, [one for one in files if one not in shared])
+        check_hashes(other, self._hashes, shared)
         runtime = require("onnxruntime", "search", "a photo search")
         options = runtime.SessionOptions()
+        contents = [(other / one).read_bytes() for one in shared]
+        if shared:  # the runtime reads files of the same folder only
+            options.add_external_initializers_from_files_in_memory(shared, contents, [len(one) for one in contents])
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         # A waiting thread must not take a core from the threads that decode images or answer requests.

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from bcls._core.errors import check_numbers, fail
 from bcls.data.text_files import read_json
+from bcls.models.folder import CALIBRATION
 
 #: Files in the folder of a model.
-SETTINGS, BACKGROUND = "calibration.json", "calibration.safetensors"
+SETTINGS, BACKGROUND = CALIBRATION
 _HINT = "install or export the model again"
 
 
