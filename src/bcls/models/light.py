@@ -225,15 +225,16 @@ class LightModel:
         return self._session(TEXTS, (TEXTS, TEXT_WEIGHTS, WEIGHTS), threads=cpu_count())
 
     def _session(self, name: str, files: Sequence[str], threads: int) -> Any:
-        shared = [one for one in files if self.about.shared and not (self.folder / one).exists()]
-        other = self.folder.parent / self.about.shared
-        check_hashes(self.folder, self._hashes, [one for one in files if one not in shared])
-        check_hashes(other, self._hashes, shared)
+        other = self.folder.parent / self.about.shared if self.about.shared else self.folder
+        folders = {one: self.folder if (self.folder / one).exists() else other for one in files if one in self._hashes}
+        for one, folder in folders.items():
+            check_hashes(folder, self._hashes, [one])
         runtime = require("onnxruntime", "search", "a photo search")
         options = runtime.SessionOptions()
-        contents = [(other / one).read_bytes() for one in shared]
-        if shared:  # the runtime reads files of the same folder only
-            options.add_external_initializers_from_files_in_memory(shared, contents, [len(one) for one in contents])
+        if self.about.shared:  # the runtime itself does not read files of other folders
+            weights = {one: (folder / one).read_bytes() for one, folder in folders.items() if one != name}
+            sizes = [len(one) for one in weights.values()]
+            options.add_external_initializers_from_files_in_memory([*weights], [*weights.values()], sizes)
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         # A waiting thread must not take a core from the threads that decode images or answer requests.
