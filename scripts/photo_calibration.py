@@ -1,33 +1,33 @@
-"""Fit and evaluate the calibration of a photo model, and rank photos outside Flickr8k; used by ``photo_model.py``."""
+"""Fit the calibration of a photo model; used by ``photo_model.py``."""
 
 import json
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from photo_heads import Flickr
-from PIL import Image
+from photo_shipped import ABSENT, chosen_photos, expert_pairs
 from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
 
 from bcls._core.files import write_whole
-from bcls.data.judgements import flickr8k_expert
 from bcls.models.dual import DualModel
-from bcls.search.score_model import BACKGROUND, SETTINGS, ModelCalibration, query_terms, read_calibration
+from bcls.search.score_model import BACKGROUND, SETTINGS, ModelCalibration, query_terms
 
 ROOT = Path(__file__).parents[1]
-CLASSES, ABSENT = ROOT / "src/bcls/models/photo/classes.json", ROOT / "configs/photo/absent.json"
-OUTSIDE = ROOT / "configs/photo/outside.json"
+CLASSES = ROOT / "src/bcls/models/photo/classes.json"
 #: Background photos, fragments of captions, training captions that are far from the validation photos, and the share
 #: of validation captions that may be answered with "nothing fits".
-PHOTOS, FRAGMENTS, FAR, LOST = 256, 600, 150, 0.12
-#: An expert mean from here on counts as fitting; bins of the reliability diagram.
-FITTING, BINS = 3.0, 10
+PHOTOS, FRAGMENTS, FAR, LOST = 256, 600, 150, 0.135
+#: Tried templates of a query of one word.
+TEMPLATES = ("{}", "a {}", "the {}", "a photo of {}", "a photo of a {}")
+#: Last words of captions that are no things.
+OTHERS = {"another", "around", "away", "background", "down", "front", "her", "him", "off", "other", "out", "them"}
 #: Random pairs with a label below this do not fit.
 UNRELATED = 0.4
 Array = npt.NDArray[np.float64]
@@ -44,7 +44,9 @@ class Queries:
         fragments: Of parts of validation captions.
         absent_names: Of names of classes in no caption, without those of the list.
         absent_captions: Of training captions far from the validation photos, without those of the list.
-        listed: Of the absent queries of the list: classes, captions.
+        word: How a query of one word is encoded.
+        words: Mean average precision of the tried templates for words that end validation captions, on the validation
+            photos; a photo is relevant if one of its captions has the word.
     """
 
     images: Array
@@ -53,7 +55,8 @@ class Queries:
     fragments: Array
     absent_names: Array
     absent_captions: Array
-    listed: dict[str, Array]
+    word: str
+    words: dict[str, float]
 
 
 def read_queries(flickr: Flickr, model: DualModel) -> Queries:
@@ -76,26 +79,48 @@ def read_queries(flickr: Flickr, model: DualModel) -> Queries:
         fragments.append(" ".join(words[start : start + count]) or texts[caption])
     captions = model.encode_texts(flickr.texts).numpy().astype(np.float64)
 
+    images = model.encode_images(flickr.images).numpy().astype(np.float64)
+    tried = word_precision(flickr, model, images[flickr.rows["val"]])
+    word = max(tried, key=lambda one: tried[one])
+
     def encode(some: list[str]) -> Array:
-        return np.asarray(model.encode_texts(some).numpy(), dtype=np.float64)
+        prompts = [one if " " in one else word.format(one) for one in some]
+        return np.asarray(model.encode_texts(prompts).numpy(), dtype=np.float64)
 
     return Queries(
-        model.encode_images(flickr.images).numpy().astype(np.float64),
+        images,
         captions,
         encode(mentioned),
         encode(fragments),
         encode([one for one in missing if one not in listed["classes"]]),
         captions[far],
-        {name: encode(listed[name]) for name in ("classes", "captions")},
+        word,
+        tried,
     )
 
 
+def word_precision(flickr: Flickr, model: DualModel, photos: Array) -> dict[str, float]:
+    """Mean average precision of each template; see :class:`Queries`."""
+    words = [
+        [set(_words(flickr.data.captions[one].text).split()) for one in flickr.captions[photo]]
+        for photo in flickr.rows["val"]
+    ]
+    last = Counter(_words(flickr.data.captions[one].text).split()[-1] for one in flickr.captions_of("val"))
+    chosen = [one for one, count in last.items() if count >= 3 and len(one) > 2 and one not in OTHERS]
+    relevant = np.array([[any(one in caption for caption in photo) for photo in words] for one in chosen])
+    result = {}
+    for template in TEMPLATES:
+        texts = model.encode_texts([template.format(one) for one in chosen]).numpy()
+        hits = np.take_along_axis(relevant, np.argsort(-(texts @ photos.T), 1), 1)
+        precision = hits.cumsum(1) / np.arange(1, hits.shape[1] + 1)
+        result[template] = float(((precision * hits).sum(1) / hits.sum(1)).mean())
+    return result
+
+
 def fit_calibration(
-    model: DualModel,
     flickr: Flickr,
     queries: Queries,
     judgements: Path,
-    choice: Path,
     gate: tuple[float, ...],
     folder: Path,
 ) -> dict[str, Any]:
@@ -123,7 +148,11 @@ def fit_calibration(
         np.concatenate([np.full(len(one), fits) for one, (_, fits, _) in zip(found, groups, strict=True)]),
         np.concatenate([np.full(len(one), 1000 * w / len(one)) for one, (_, _, w) in zip(found, groups, strict=True)]),
     )
-    similarity, fits = expert_pairs(flickr, queries, judgements, choice, selection=True)[:2]
+    row = {one: number for number, one in enumerate(flickr.data.image_ids)}
+    column = {one.text: number for number, one in enumerate(flickr.data.captions)}
+    rated = [one for one in expert_pairs(flickr.data, judgements) if one[0] in chosen_photos()]
+    pairs = queries.images[[row[one] for one, _, _ in rated]] * queries.captions[[column[one] for _, one, _ in rated]]
+    similarity, fits = pairs.sum(1), np.array([one for _, _, one in rated])
     own = (queries.captions[val] * queries.images[flickr.owner[val]]).sum(1)
     other = generator.choice(flickr.rows["val"], len(val))
     labels = (flickr.sentences[flickr.captions[other]] * flickr.sentences[val][:, None]).sum(2).amax(1).numpy()
@@ -136,12 +165,12 @@ def fit_calibration(
     calibration = ModelCalibration(pair, query, 0.5, gate, background.astype(np.float32))
     best = [best_scores(calibration, texts, photos) for texts, _, _ in groups]
     threshold = round(float(np.quantile(best[0], LOST)), 4)
-    settings = {"pair": pair, "query": query, "gate": gate, "threshold": threshold}
+    settings = {"pair": pair, "query": query, "gate": gate, "threshold": threshold, "word": queries.word}
     write_whole(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
     write_whole(folder / BACKGROUND, save({"background": background}))
     names = ("captions", "fragments", "mentioned_classes", "absent_classes", "absent_captions")
     shares = {name: float((one >= threshold).mean()) for name, one in zip(names, best, strict=True)}
-    return settings | {"validation_shares_with_a_fit": shares}
+    return settings | {"validation_shares_with_a_fit": shares, "words": queries.words}
 
 
 def best_scores(calibration: ModelCalibration, texts: Array, photos: Array) -> Array:
@@ -149,87 +178,6 @@ def best_scores(calibration: ModelCalibration, texts: Array, photos: Array) -> A
     return np.array(
         [calibration(similarity, text)[()] for similarity, text in zip((texts @ photos.T).max(1), texts, strict=True)]
     )
-
-
-def expert_pairs(
-    flickr: Flickr, queries: Queries, judgements: Path, choice: Path, *, selection: bool
-) -> tuple[Array, Array, Array]:
-    """Similarities, whether the pair fits, and text vectors of rated pairs, of the selection photos or the others."""
-    rated = flickr8k_expert(judgements / "ExpertAnnotations.txt")
-    listed = set(choice.read_text(encoding="utf-8").split())
-    row = {one: number for number, one in enumerate(flickr.data.image_ids)}
-    marks: dict[tuple[int, int], list[float]] = {}
-    for photo, caption, mark in zip(
-        rated.photos.tolist(), rated.caption_ids.tolist(), rated.ratings.tolist(), strict=True
-    ):
-        if (photo in listed) == selection:
-            image, number = caption.rsplit("#", 1)
-            marks.setdefault((row[photo], int(flickr.captions[row[image]][int(number)])), []).append(mark)
-    photos, captions = np.array(list(marks)).T
-    fits = np.array([float(np.mean(one) >= FITTING) for one in marks.values()])
-    texts = queries.captions[captions]
-    return (texts * queries.images[photos]).sum(1), fits, texts
-
-
-def evaluate_calibration(
-    model: DualModel, flickr: Flickr, queries: Queries, judgements: Path, choice: Path, folder: Path
-) -> dict[str, Any]:
-    """Reliability on the rated photos that nothing was chosen on, and answers on an index of the test photos."""
-    calibration = read_calibration(folder)
-    if calibration is None:
-        raise FileNotFoundError(folder / SETTINGS)
-    similarity, fits, texts = expert_pairs(flickr, queries, judgements, choice, selection=False)
-    scores = np.array([calibration(one, text)[()] for one, text in zip(similarity, texts, strict=True)])
-    numbers = np.minimum((scores * BINS).astype(int), BINS - 1)
-    bins = [
-        {"pairs": int(mask.sum()), "score": float(scores[mask].mean()), "fitting": float(fits[mask].mean())}
-        for mask in (numbers == one for one in range(BINS))
-        if mask.any()
-    ]
-    error = sum(one["pairs"] * abs(one["score"] - one["fitting"]) for one in bins) / len(scores)
-    photos = queries.images[flickr.rows["test"]]
-    kept = best_scores(calibration, queries.captions[flickr.captions_of("test")], photos)
-    absent = {name: best_scores(calibration, one, photos) for name, one in queries.listed.items()}
-    both = np.concatenate(list(absent.values()))
-    return {
-        "ece": error,
-        "pairs": len(scores),
-        "fitting": float(fits.mean()),
-        "bins": bins,
-        "captions_kept": float((kept >= calibration.threshold).mean()),
-        "absent_rejected": float((both < calibration.threshold).mean()),
-        **{f"absent_{name}_rejected": float((one < calibration.threshold).mean()) for name, one in absent.items()},
-        "largest_absent_score": float(both.max()),
-        "captions_above_0.9": float((kept > 0.9).mean()),
-    }
-
-
-def outside_ranks(model: DualModel, flickr: Flickr, folder: Path) -> dict[str, Any]:
-    """Ranks of photos outside Flickr8k for their queries: among themselves, and with the 1,000 test photos."""
-    listed = json.loads(OUTSIDE.read_text(encoding="utf-8"))
-    names = list(listed["photos"])
-    photos = []
-    for name in names:
-        with Image.open(folder / name) as image:
-            photos.append(image.convert("RGB"))
-    answers: dict[str, set[int]] = {}
-    for number, name in enumerate(names):
-        for query in listed["photos"][name]:
-            answers.setdefault(query, set()).add(number)
-    for query, others in listed["also"].items():
-        answers[query] |= {names.index(name) for name in others}
-    outside = model.encode_images(photos)
-    everything = torch.cat([outside, model.encode_images(flickr.images[flickr.rows["test"]])])
-    texts = model.encode_texts(list(answers))
-    result: dict[str, Any] = {"queries": len(answers), "photos": len(names)}
-    for name, vectors in (("among_themselves", outside), ("with_test_photos", everything)):
-        scores = (texts @ vectors.T).numpy()
-        ranks = {}
-        for row, (query, right) in enumerate(answers.items()):
-            best = max(scores[row][one] for one in right)
-            ranks[query] = int((scores[row] > best).sum()) + 1
-        result[name] = {"first_three": float(np.mean([one <= 3 for one in ranks.values()])), "ranks": ranks}
-    return result
 
 
 def _logistic(values: Array, fits: Array, weights: Array) -> tuple[float, ...]:

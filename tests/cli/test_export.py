@@ -8,6 +8,7 @@ import torch
 from bcls.cli import main as cli
 from bcls.data.vocabulary import Vocabulary
 from bcls.models import build, load
+from bcls.models.folder import CALIBRATION
 
 
 @pytest.fixture
@@ -42,6 +43,17 @@ def test_folder(run, tmp_path):
     assert "written to model" in out
     again, first = load(tmp_path / "model"), load(tmp_path / "run")
     torch.testing.assert_close(again.encode_texts(["a dog"]), first.encode_texts(["a dog"]))
+
+
+@pytest.mark.parametrize("kind", ["onnx", "folder"])
+def test_the_calibration_is_copied(run, tmp_path, kind):
+    source = tmp_path / "run" / "checkpoints" / "best"
+    for name in CALIBRATION:
+        (source / name).write_text(f"contents of {name}")
+    for _ in range(2):  # the second run replaces the first
+        assert run("run", "--out", "copy", "--format", kind)[0] == 0
+    for name in CALIBRATION:
+        assert (tmp_path / "copy" / name).read_text() == f"contents of {name}"
 
 
 @pytest.mark.parametrize(

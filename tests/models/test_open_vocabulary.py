@@ -26,11 +26,11 @@ def plain():
 def test_similarity_is_the_formula(plain):
     generator = torch.Generator().manual_seed(1)
     names, near = torch.randn(1000, 384, generator=generator), torch.randn(256, 384, generator=generator)
-    model = add_open_vocabulary(plain, names, near, middle=0.1, width=0.05, scale=2.0)
+    model = add_open_vocabulary(plain, names, near, middle=0.1, width=0.05, sharpness=2.0)
     names, near = unit(names), unit(near)
     features = plain.image_vectors_of(IMAGES).values
-    classes = plain.image.encoder.backbone.class_logits(features).softmax(1)
-    image = 2 * (classes @ names - names.mean(0))
+    classes = plain.image.encoder.backbone.class_logits(features).mul(2).softmax(1)
+    image = classes @ names - names.mean(0)
     image = image / image.norm(dim=1, keepdim=True).clamp(min=1)
     own = unit(plain.text_vectors_of(TEXTS).values[:, 384:])
     share = torch.sigmoid((0.1 - (own @ near.T).amax(1)) / 0.05)

@@ -281,11 +281,11 @@ def test_archives(source, out, tiny, tmp_path, kind):
     assert counts(index(archive, out, tiny)) == (0, 0, 0, 12)
 
 
-def dataset(tmp_path, source):
+def dataset(tmp_path, source, text="a {} thing"):
     files = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.png"))
     images = tuple(ImageRecord(f"i{n}", "train" if n % 2 else "test", file) for n, file in enumerate(files))
     captions = tuple(
-        Caption(f"c{n}", image.image_id, f"a {file.split('-')[1]} thing", image.split)
+        Caption(f"c{n}", image.image_id, text.format(file.split("-")[1]), image.split)
         for n, (image, file) in enumerate(zip(images, files, strict=True))
     )
     write_dataset(tmp_path / "data", Content("tiny", images, captions, sources=(source,)))
@@ -297,6 +297,11 @@ def test_dataset_captions_are_indexed(source, out, tiny, tmp_path):
     assert (report.photos, report.captions) == (12, 12)
     assert read_index_manifest(out).calibration["text"].origin == "texts"  # 12 are few
     assert counts(index(tmp_path / "data", out, tiny)) == (0, 0, 0, 12)
+
+
+def test_dataset_captions_that_describe_nothing_are_left_out(source, out, tiny, tmp_path):
+    report = index(dataset(tmp_path, source, text=" IMG_{}.jpg "), out, tiny)
+    assert (report.photos, report.captions) == (12, 0)
 
 
 def test_features_of_a_dataset(source, out, tiny, tmp_path):

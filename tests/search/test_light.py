@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from bcls.cli import main as cli
 from bcls.data.images import decode
@@ -18,6 +19,7 @@ from bcls.models.light import LightModel
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from bcls.search.photo_index import PhotoIndex
+from bcls.search.score_model import read_calibration
 from bcls.search.service import Service
 from tests.models import factories as models
 from tests.search.factories import photos
@@ -147,6 +149,45 @@ def test_damaged_folders_are_one_line(copy, tmp_path, capsys, damage, message):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
+
+
+def test_weights_of_a_folder_beside_it(exported, copy):
+    (copy.parent / "other").mkdir()
+    shared = copy.parent / "other" / "model.safetensors"
+    (copy / shared.name).rename(shared)
+    about = json.loads((copy / "config.json").read_text(encoding="utf-8"))["onnx"]
+    change(copy, onnx={**about, "shared": "other"})
+    texts = ["a red wall", "two dogs"]
+    np.testing.assert_array_equal(LightModel(copy).encode_texts(texts), LightModel(exported[1]).encode_texts(texts))
+    shared.write_bytes(shared.read_bytes()[:-1] + b"?")
+    with pytest.raises(ValueError, match=r"other.model.safetensors`: expected a file with sha256"):
+        LightModel(copy).encode_texts(texts)
+    shared.unlink()
+    with pytest.raises(ValueError, match=r"other.model.safetensors`: expected a file of the model, got no such file"):
+        LightModel(copy).encode_texts(texts)
+
+
+def test_scores_by_the_calibration_of_the_model(copy, tmp_path):
+    """Also of queries with operators; one word is encoded with the template of the model."""
+    width = json.loads((copy / "config.json").read_text(encoding="utf-8"))["onnx"]["width"]
+    background = np.random.default_rng(0).normal(size=(5, width)).astype(np.float16)
+    save_file({"background": background}, copy / "calibration.safetensors")
+    settings = {"pair": [-1.0, 4.0], "query": [1.0, 2.0, 0.5, -0.5, 1.0], "gate": [2, 4, 0.4, 0.1], "threshold": 0.3}
+    (copy / "calibration.json").write_text(json.dumps({**settings, "word": "a {}"}), encoding="utf-8")
+    source = photos(tmp_path / "photos", 4)
+    calibration, model = read_calibration(copy), LightModel(copy)
+    with PhotoIndex.build(source, tmp_path / "index", model=str(copy)) as index:
+        for query, terms in (
+            ("red", {"a red": 1.0}),
+            ("red wall", {"red wall": 1.0}),
+            ("red wall + 0.5 dog - blue", {"red wall": 1.0, "a dog": 0.5, "a blue": -1.0}),
+        ):
+            vector = sum(weight * model.encode_texts([text])[0] for text, weight in terms.items())
+            vector = vector / np.linalg.norm(vector)
+            for hit in index.search(query, k=4):
+                assert hit.similarity == pytest.approx(float(model.encode_images([hit.path])[0] @ vector), abs=1e-4)
+                assert hit.score == pytest.approx(float(calibration(hit.similarity, vector)), abs=1e-3)
+                assert hit.threshold == 0.3
 
 
 def change(folder, **entries):

@@ -43,13 +43,30 @@ def test_vectors_without_a_part_have_finite_scores(folder):
         assert np.isfinite(read_calibration(folder)(0.2, text))
 
 
+def test_one_word_is_encoded_with_the_template(folder):
+    assert read_calibration(folder).prompt("dog") == "dog"
+    (folder / SETTINGS).write_text(json.dumps(GOOD | {"word": "a {}"}))
+    assert [read_calibration(folder).prompt(text) for text in ("dog", "{}", "two dogs")] == [
+        "a dog",
+        "a {}",
+        "two dogs",
+    ]
+
+
 def test_models_without_one(tmp_path):
     assert read_calibration(tmp_path) is None
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"pair": [1.0]}, {"pair": [0.0, -1.0]}, {"threshold": 2.0}, {"threshold": None}, {"gate": [2, 9, 0.4, 0.1]}],
+    [
+        {"pair": [1.0]},
+        {"pair": [0.0, -1.0]},
+        {"threshold": 2.0},
+        {"threshold": None},
+        {"gate": [2, 9, 0.4, 0.1]},
+        {"word": "a word"},
+    ],
 )
 def test_damaged_settings_are_named(folder, change):
     (folder / SETTINGS).write_text(json.dumps(GOOD | change))

@@ -37,7 +37,7 @@ GIB = 1 << 30
 #: Free bytes below which a run or an index is likely to fill the disk.
 LEAST_FREE = GIB
 #: Core dependencies whose versions are reported.
-_PACKAGES = ("numpy", "scipy", "pillow", "safetensors", "jsonargparse")
+_PACKAGES = ("numpy", "pillow", "safetensors", "jsonargparse")
 #: Weights of the model that ships in the package.
 PHOTO = "models/photo/model.safetensors"
 #: What each extra is for. The packages of an extra are read from the metadata of the installed package.

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from bcls._core.errors import check_choice, fail
+from bcls._core.files import write_whole
 from bcls.cli.arguments import parse
 
 ABOUT = (
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if settings.format == "folder":
         load(settings.model).save_pretrained(settings.out)
+        _copy_calibration(settings)
         text = f"written to {settings.out}; load it with bcls.load_model, or upload it with `hf upload`"
         print(json.dumps({"out": settings.out, "format": "folder"}) if settings.json else text)
         return 0
@@ -57,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         features=features,
         precision=settings.precision,
     )
+    _copy_calibration(settings)
     if settings.json:
         print(json.dumps({"out": settings.out, "format": "onnx", **asdict(exported)}))
         return 0
@@ -66,3 +70,14 @@ def main(arguments: Sequence[str]) -> int:
     print(f"maximum difference to torch {largest:.1e}, tolerance {exported.tolerance:g}")
     print(f"written to {settings.out}: index photos with `bcls index PHOTOS --out INDEX --model {settings.out}`")
     return 0
+
+
+def _copy_calibration(settings: ExportSettings) -> None:
+    """Copy the calibration of the scores, if the model has one."""
+    from bcls.models.folder import CALIBRATION
+    from bcls.models.loading import find_folder
+
+    folder = find_folder(settings.model)
+    for name in CALIBRATION:
+        if (folder / name).is_file():
+            write_whole(Path(settings.out) / name, (folder / name).read_bytes())

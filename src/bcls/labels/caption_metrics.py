@@ -127,7 +127,7 @@ class CiderD:
     """
 
     def __init__(self, words: Sequence[Sequence[str]], image_of_caption: Ids) -> None:
-        from scipy import sparse
+        sparse = require("scipy.sparse", "caption-metrics", "the metric 'cider'")
 
         lengths = np.array([len(sentence) for sentence in words], np.int64)
         self._bigrams = np.maximum(lengths - 1, 0)

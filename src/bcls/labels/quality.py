@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from bcls._core.errors import check_choice, fail
+from bcls._core.extras import require
 from bcls._core.progress import progress
 from bcls.data.dataset import ImageReader
 from bcls.data.images import decode
@@ -240,7 +241,7 @@ def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Label
         rated: The pairs and their ratings.
         labels: ``(P,)`` labels of the pairs.
     """
-    from scipy import stats
+    stats = require("scipy.stats", "text", "the quality of labels")
 
     subsets = {"all": np.ones_like(rated.own)}
     if rated.own.any() and np.count_nonzero(~rated.own) > 1:

@@ -126,7 +126,7 @@ def label_space_part(
 
 
 def add_open_vocabulary(
-    model: DualModel, names: Tensor, captions: Tensor, *, middle: float, width: float, scale: float = 1.0
+    model: DualModel, names: Tensor, captions: Tensor, *, middle: float, width: float, sharpness: float = 1.0
 ) -> DualModel:
     """Add the classes of the image encoder to a dual encoder with frozen EfficientNet-Lite and MiniLM.
 
@@ -138,7 +138,7 @@ def add_open_vocabulary(
         captions: ``(256, 384)`` centroids of the training captions, see :func:`bcls.models.open_vocabulary.centroids`.
         middle: Cosine with the nearest centroid at which a text reads both parts equally, c_0.
         width: Width of the transition, w.
-        scale: Weight of the class coordinates, a.
+        sharpness: Factor of the logits of the classes.
 
     Returns:
         A model with the same heads, in eval mode.
@@ -156,7 +156,7 @@ def add_open_vocabulary(
     vectors = unit(names)
     added = {
         "image.open_vocabulary.names": vectors,
-        "image.open_vocabulary.scale": torch.tensor(scale),
+        "image.open_vocabulary.sharpness": torch.tensor(sharpness),
         "text.open_vocabulary.mean": vectors.mean(0),
         "text.open_vocabulary.centroids": unit(captions),
         "text.open_vocabulary.gate": torch.tensor([middle, width]),

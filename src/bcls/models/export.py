@@ -31,6 +31,7 @@ from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
 from bcls.models.folder import (
+    CALIBRATION,
     CARD,
     CONFIG,
     ENCODER,
@@ -53,7 +54,7 @@ HALF_TOLERANCE = 1e-3
 PRECISIONS = ("float16", "float32")
 #: Files of an export, and files that may be there as well.
 _REQUIRED = {IMAGES, TEXTS, CONFIG}
-_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, WEIGHTS, IMAGE_WEIGHTS, TEXT_WEIGHTS, ENCODER, "calibration.json"}
+_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, WEIGHTS, IMAGE_WEIGHTS, TEXT_WEIGHTS, ENCODER, *CALIBRATION}
 #: Tensors with more values are stored outside of the graph. Word embeddings with more rows are stored as int8.
 _LARGE, _MANY_ROWS = 2048, 8192
 #: ONNX files are limited to 2 GB; the weights of a larger model are written to a separate file first.
@@ -420,7 +421,7 @@ def _external_tensors(onnx: Any, moved: list[tuple[str, npt.NDArray[Any], Any]],
     own = {name: np.ascontiguousarray(values) for name, values, place in moved if place is None}
     if own:
         write_whole(file, save(own))
-    offsets = _tensor_offsets(file) if own else {}
+    offsets = tensor_offsets(file) if own else {}
     tensors = []
     for name, values, place in moved:
         holder, start = place or (file.name, offsets[name])
@@ -444,7 +445,7 @@ def _key(values: npt.NDArray[Any]) -> tuple[Any, ...]:
     return values.dtype.str, values.shape, hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
 
 
-def _tensor_offsets(path: Path) -> dict[str, int]:
+def tensor_offsets(path: Path) -> dict[str, int]:
     """Positions of the tensors of a safetensors file: the length of the header, the header as JSON, the data."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
@@ -456,7 +457,7 @@ def _tensor_places(path: Path) -> dict[tuple[Any, ...], tuple[str, int]]:
     """File name and position of the tensors of a safetensors file, by their contents."""
     from safetensors.numpy import load_file
 
-    offsets = _tensor_offsets(path)
+    offsets = tensor_offsets(path)
     return {_key(values): (path.name, offsets[name]) for name, values in load_file(path).items()}
 
 

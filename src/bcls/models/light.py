@@ -5,7 +5,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,6 +73,7 @@ class Exported:
         text_difference: The same for captions.
         tolerance: Allowed difference.
         version: Version of this description.
+        shared: Folder beside this one with the weight files that this one lacks; empty if it has all of them.
     """
 
     model: str
@@ -88,6 +89,7 @@ class Exported:
     text_difference: float
     tolerance: float
     version: int = VERSION
+    shared: str = ""
 
 
 class ImageBatch(NamedTuple):
@@ -136,9 +138,10 @@ class LightModel:
         if content[ONNX].get("version") != VERSION:
             got = f"version {content[ONNX].get('version')!r}"
             fail(where, f"an export of version {VERSION}", got, "export the model again with `bcls export`")
-        self._hashes = content.get(SHA256)
-        if not isinstance(self._hashes, dict) or not {IMAGES, TEXTS} <= self._hashes.keys():
+        hashes = content.get(SHA256)
+        if not isinstance(hashes, dict) or not {IMAGES, TEXTS} <= hashes.keys():
             fail(where, f'"{SHA256}" with the hashes of the files', "none", _COPY_AGAIN)
+        self._hashes: dict[str, Any] = hashes
         self.about: Exported = from_plain(Exported, content[ONNX], CONFIG)
         self.weights = hashlib.sha256(repr(sorted(self._hashes.items())).encode()).hexdigest()
         resize = self.about.resize
@@ -222,10 +225,17 @@ class LightModel:
     def _text_tower(self) -> Any:
         return self._session(TEXTS, (TEXTS, TEXT_WEIGHTS, WEIGHTS), threads=cpu_count())
 
-    def _session(self, name: str, files: Iterable[str], threads: int) -> Any:
-        check_hashes(self.folder, self._hashes, files)
+    def _session(self, name: str, files: Sequence[str], threads: int) -> Any:
+        other = self.folder.parent / self.about.shared if self.about.shared else self.folder
+        folders = {one: self.folder if (self.folder / one).exists() else other for one in files if one in self._hashes}
+        for one, folder in folders.items():
+            check_hashes(folder, self._hashes, [one])
         runtime = require("onnxruntime", "search", "a photo search")
         options = runtime.SessionOptions()
+        if self.about.shared:  # the runtime itself does not read files of other folders
+            weights = {one: (folder / one).read_bytes() for one, folder in folders.items() if one != name}
+            sizes = [len(one) for one in weights.values()]
+            options.add_external_initializers_from_files_in_memory([*weights], [*weights.values()], sizes)
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         # A waiting thread must not take a core from the threads that decode images or answer requests.

@@ -1,8 +1,8 @@
 r"""Open vocabulary: the ImageNet classes of the image encoder as further coordinates of a dual encoder's vectors.
 
 Heads trained on a small dataset know little outside its themes. The classifier of the frozen image encoder knows 1,000
-classes, and the text encoder knows their names. With class probabilities :math:`p(I)`, unit vectors N of the class
-names and their mean :math:`\bar n`, an image and a text get
+classes, and the text encoder knows their names. With class probabilities :math:`p(I)`, the softmax of the logits times
+a sharpness, unit vectors N of the class names and their mean :math:`\bar n`, an image and a text get
 
 .. math:: v = N^\top p(I) - \bar n, \quad t = \frac{y_T - \bar n}{\lVert y_T - \bar n \rVert}
 
@@ -10,7 +10,7 @@ names and their mean :math:`\bar n`, an image and a text get
 the farther it is from the training captions, measured by its largest cosine c with centroids of their vectors:
 
 .. math::
-    s(I, T) = \tfrac{1}{\sqrt 2} \left[ \sqrt{1 - g} \, s_{heads} + \sqrt{g} \, a \, v^\top t \right], \quad
+    s(I, T) = \tfrac{1}{\sqrt 2} \left[ \sqrt{1 - g} \, s_{heads} + \sqrt{g} \, v^\top t \right], \quad
     g = \sigma\!\left(\frac{c_0 - c}{w}\right)
 
 It stays one dot product of unit vectors: images have one more coordinate that fills their norm up to 1, which is 0 for
@@ -40,13 +40,13 @@ class OpenImages(nn.Module):
         super().__init__()
         self._backbone: tuple[Any] = (encoder.backbone,)  # a tuple, since it is a part of the encoder already
         self.register_buffer("names", torch.zeros(CLASSES, WIDTH))
-        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("sharpness", torch.ones(()))
 
     def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
         """``(N, D + 385)`` unit vectors of features ``(N, d)`` and the unit vectors ``(N, D)`` of the heads."""
         names = self.get_buffer("names")
-        classes: Tensor = self._backbone[0].class_logits(features).softmax(-1)
-        added = (classes @ names - names.mean(0)) * self.get_buffer("scale")
+        logits: Tensor = self._backbone[0].class_logits(features) * self.get_buffer("sharpness")
+        added = logits.softmax(-1) @ names - names.mean(0)
         square = added.square().sum(-1, keepdim=True)
         added = added * square.clamp(min=1.0).rsqrt()
         rest = (1 - square).clamp(min=0.0).sqrt()

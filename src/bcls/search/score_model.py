@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from bcls._core.errors import check_numbers, fail
 from bcls.data.text_files import read_json
+from bcls.models.folder import CALIBRATION
 
 #: Files in the folder of a model.
-SETTINGS, BACKGROUND = "calibration.json", "calibration.safetensors"
+SETTINGS, BACKGROUND = CALIBRATION
 _HINT = "install or export the model again"
 
 
@@ -35,6 +36,7 @@ class ModelCalibration:
         threshold: Photos with at least this probability count as fitting.
         gate: First and last coordinate of the class part of a text vector, and middle and width of its gate.
         background: ``(B, D)`` vectors of the background photos.
+        word: How a text of one word is encoded, ``{}`` for the word.
     """
 
     pair: tuple[float, ...]
@@ -42,6 +44,11 @@ class ModelCalibration:
     threshold: float
     gate: tuple[float, ...]
     background: npt.NDArray[np.float32]
+    word: str = "{}"
+
+    def prompt(self, text: str) -> str:
+        """The text that is encoded for a query; the model was trained on sentences, and knows few words alone."""
+        return text if " " in text else self.word.replace("{}", text)
 
     def __call__(self, similarity: npt.ArrayLike, vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Probabilities of photos with these similarities to a text, in the same shape.
@@ -100,8 +107,11 @@ def read_calibration(folder: Path) -> ModelCalibration | None:
     first, last = numbers["gate"][:2]
     if not 0 <= first < last <= background.shape[1]:
         fail(str(path), f"coordinates up to {background.shape[1]}", numbers["gate"], _HINT)
+    word = content.get("word", "{}")
+    if not isinstance(word, str) or "{}" not in word:
+        fail(f"{path}: word", "a text with {}", repr(word), _HINT)
     parts = {name: tuple(float(one) for one in numbers[name]) for name in ("pair", "query", "gate")}
-    return ModelCalibration(**parts, threshold=float(numbers["threshold"][0]), background=background)
+    return ModelCalibration(**parts, threshold=float(numbers["threshold"][0]), background=background, word=word)
 
 
 def _read_background(path: Path) -> npt.NDArray[np.float32]:

@@ -193,7 +193,7 @@ class Service:
         self._lock = threading.Lock()
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
-        self._calibration = _model_calibration(model or self._index.manifest.model)
+        self.calibration = _model_calibration(model or self._index.manifest.model)
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         self._groups: tuple[object, list[list[int]]] | None = None
         encoder = self.model if isinstance(self.model, LightModel) else self.model.for_queries()
@@ -220,7 +220,7 @@ class Service:
     @property
     def threshold(self) -> float:
         """Score from which photos count as fitting a text."""
-        return FITS if self._calibration is None else self._calibration.threshold
+        return FITS if self.calibration is None else self.calibration.threshold
 
     @property
     def index(self) -> Index:
@@ -269,15 +269,14 @@ class Service:
         """
         terms, k = parse_query(_check_text(text)), _check_k(k)
         index = self.index
-        vectors = [weight * self._text_vector(term) for weight, term in terms]
+        prompt = self.calibration.prompt if self.calibration is not None else str
+        vectors = [weight * self._text_vector(prompt(term)) for weight, term in terms]
         if image is not None:
             vectors.append(self._encode_image(index, image)[0][0])
         vector = _unit_sum(vectors)
         rerank = self.settings.rerank if index.manifest.cross and terms == [(1.0, terms[0][1])] and image is None else 0
         if not rerank or index.source is None:
-            # The calibration of the model is for the vector of one text.
-            calibration = self._calibration if len(terms) == 1 and image is None else None
-            kind = "text" if image is None else "photo"
+            kind, calibration = ("text", self.calibration) if image is None else ("photo", None)
             return _nearest_sorted(index, vector, k, filters, kind, sort, calibration=calibration)
         hits = _nearest_photos(index, vector, max(k, rerank), filters, "text")
         names, limit = [hit.name for hit in hits], index.manifest.max_pixels

@@ -288,7 +288,7 @@ class DatasetSource:
         return self._dataset.read_bytes(self._dataset.image_ids[self._row(name)])
 
     def captions(self, name: str) -> tuple[str, ...]:
-        """Captions of the dataset."""
+        """Captions of the dataset that describe something; see :func:`describes`."""
         return self._texts.get(self._dataset.image_ids[self._row(name)], ())
 
     def date(self, name: str) -> float:
@@ -314,7 +314,7 @@ class DatasetSource:
     def _texts(self) -> dict[str, tuple[str, ...]]:
         texts: dict[str, list[str]] = {}
         for caption in self._dataset.captions if self._with_captions else ():
-            if caption.text.strip():
+            if describes(caption.text.strip()):
                 texts.setdefault(caption.image_id, []).append(caption.text.strip())
         return {image: tuple(dict.fromkeys(lines)) for image, lines in texts.items()}
 
