@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("tests", "least"), [("not slow", 60), pytest.param("slow", 30, marks=pytest.mark.slow)], ids=["fast", "slow"]
+    ("tests", "least"), [("not slow", 85), pytest.param("slow", 30, marks=pytest.mark.slow)], ids=["fast", "slow"]
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tests of the kernels run on the GPU themselves")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason='needs triton: pip install "bcls[kernels]"')
 def test_kernels_in_the_interpreter(tests, least):
-    files = [f"tests/losses/{file}" for file in KERNEL_TESTS]
+    files = [*(f"tests/losses/{file}" for file in KERNEL_TESTS), "tests/models/test_cross_kernels.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", tests, *files]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -2,7 +2,10 @@
 
 import pytest
 
+from tests.losses.factories import TRITON
 from tests.models import factories
+
+collect_ignore = [] if TRITON else ["test_cross_kernels.py"]  # tests/losses/test_interpreter.py runs it
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from bcls.losses.backends import triton_runs_on, without_kernels
+from bcls.losses.backends import without_kernels
 from bcls.models import build
 from bcls.models.cross_attention import image_side
 from bcls.models.padded import Padded
@@ -17,10 +17,6 @@ PRECISIONS = {torch.float16: 4e-3, torch.bfloat16: 3e-2} if GPU else {torch.floa
 #: Images, regions, width, nodes of the longest caption, width of a similarity vector.
 SIZES = [(3, 5, 70, 6, 20), (1, 1, 16, 2, 3)]
 SIZES += [(5, 36, 1024, 25, 256), (4, 60, 96, 100, 40), (130, 36, 256, 17, 128)] if GPU else [(2, 17, 65, 18, 33)]
-
-pytestmark = pytest.mark.skipif(
-    not triton_runs_on(torch.device(DEVICE)), reason="neither a GPU nor Triton's interpreter"
-)
 
 
 def inputs(images, regions, width, nodes, size, *, masked):
