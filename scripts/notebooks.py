@@ -26,7 +26,7 @@ def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
     """
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
+    NotebookClient(notebook, timeout=None, kernel_name="python3", resources=resources).execute()
     return notebook
 
 
@@ -37,12 +37,16 @@ def clean(notebook: nbformat.NotebookNode) -> None:
         cell.metadata.pop("execution", None)
         if cell.cell_type != "code":
             continue
-        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-        for output in cell.outputs:
+        outputs, cell.outputs = cell.outputs, []
+        for output in outputs:
             data = output.get("data", {})
             if "image/png" in data:
                 data["image/png"] = _reduce(data["image/png"])
                 data.pop("text/plain", None)
+            if output.get("name") == "stdout" and cell.outputs and cell.outputs[-1].get("name") == "stdout":
+                cell.outputs[-1].text += output.text  # there was a progress message in between
+            elif output.get("name") != "stderr":
+                cell.outputs.append(output)
 
 
 def _reduce(encoded: str) -> str:
