@@ -50,6 +50,7 @@ def release(folder, out, umask=0o022, **environment):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_same_commit_gives_the_same_bytes(repository, tmp_path):
     pytest.importorskip("build", reason="needs pip install build")
     second = tmp_path / "a second place" / "deeper"
