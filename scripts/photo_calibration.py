@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CLASSES = ROOT / "src/bcls/models/photo/classes.json"
 #: Background photos, fragments of captions, training captions that are far from the validation photos, and the share
 #: of validation captions that may be answered with "nothing fits".
-PHOTOS, FRAGMENTS, FAR, LOST = 256, 600, 150, 0.12
+PHOTOS, FRAGMENTS, FAR, LOST = 256, 600, 150, 0.135
 #: Tried templates of a query of one word.
 TEMPLATES = ("{}", "a {}", "the {}", "a photo of {}", "a photo of a {}")
 #: Last words of captions that are no things.

@@ -1,17 +1,19 @@
 """Evaluate a photo model as users run it: ``PhotoIndex`` on ONNX Runtime, over the test photos of Flickr8k.
 
 ``python scripts/photo_shipped.py --name photo --data DIR --judgements DIR --outside DIR`` builds indexes with the model
-folder of the package and replaces ``test``, ``held_out`` and ``outside`` in ``results/NAME.json``, and the model card:
+folder of the package, and replaces these parts of ``results/NAME.json`` and the model card:
 
 - ``test``: recalls and Kendall's tau on the test split, and Kendall's tau with people;
 - ``held_out``: reliability of the scores on the rated photos that nothing was chosen on, and how many test captions and
   absent queries (``configs/photo/absent.json``) get a fitting photo;
 - ``operators``: the same for queries with operators: both halves of a caption, added, and two absent classes, added;
+- ``duplicates``: similarities of changed copies of photos, and of different photos;
 - ``outside``: ranks of photos outside Flickr8k (``configs/photo/outside.json``, in the unpacked wheels of scikit-image
   and scikit-learn) for queries that were written before the first run: among themselves, and with the test photos.
 """
 
 import argparse
+import io
 import json
 import tempfile
 import zipfile
@@ -22,16 +24,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from bcls._core.files import write_whole
 from bcls.data import open_dataset
 from bcls.data.dataset import Dataset
+from bcls.data.images import decode
 from bcls.data.judgements import flickr8k_expert
 from bcls.evaluation.evaluator import CaptionVectors
 from bcls.experiments.metrics import PARTS, human_agreement, read_judgements, split_metrics
 from bcls.labels import load_text_encoder
+from bcls.models.light import LightModel
 from bcls.search import PhotoIndex
-from bcls.search.embedding import runtime_of, text_vectors
+from bcls.search.embedding import text_vectors
 from bcls.search.service import Hit, ServiceSettings
 from bcls.training.run_folder import describe
 
@@ -40,6 +45,8 @@ CHOICE, ABSENT = ROOT / "configs/flickr8k/judged_choice.txt", ROOT / "configs/ph
 OUTSIDE = ROOT / "configs/photo/outside.json"
 #: An expert mean from here on counts as fitting; bins of the reliability diagram.
 FITTING, BINS = 3.0, 10
+#: Photos that are changed, and tried thresholds of near-duplicates.
+COPIES, DUPLICATES = 200, (0.9, 0.925, 0.95, 0.975)
 #: Queries at the same time: they share passes through the model.
 CLIENTS = 32
 Array = npt.NDArray[np.float64]
@@ -55,12 +62,13 @@ def main() -> None:
     given = parser.parse_args()
     path = ROOT / f"results/{given.name}.json"
     about = json.loads(path.read_text(encoding="utf-8"))
-    about |= evaluate(given.name, open_dataset(given.data), Path(given.judgements), given.outside)
+    found = evaluate(given.name, open_dataset(given.data), Path(given.judgements), given.outside)
+    about |= found
     world = describe(1)
     about |= {key: world[key] for key in ("bcls", "revision", "python", "packages", "gpus")}
     write_whole(path, json.dumps(about, indent=1) + "\n")
     write_whole(ROOT / "src/bcls/models" / given.name / "README.md", card(about))
-    print(json.dumps({key: about[key] for key in ("test", "held_out", "outside") if key in about}, indent=1))
+    print(json.dumps(found, indent=1))
 
 
 def evaluate(name: str, data: Dataset, judgements: Path, outside: str | None) -> dict[str, Any]:
@@ -72,7 +80,7 @@ def evaluate(name: str, data: Dataset, judgements: Path, outside: str | None) ->
             for one in test.image_ids:
                 archive.writestr(one, test.read_bytes(one))
         with PhotoIndex.build(place / "test.zip", place / "index", model=name) as index:
-            if runtime_of(index.service.model) != "ONNX Runtime":
+            if not isinstance(index.service.model, LightModel):
                 raise ValueError(f"{name} is not exported to ONNX")
         settings = ServiceSettings(timeout=600)
         with PhotoIndex(place / "index", settings=settings) as index:
@@ -89,10 +97,11 @@ def evaluate(name: str, data: Dataset, judgements: Path, outside: str | None) ->
                 lambda names, some: photos[[images[one] for one in names]] @ np.stack([vectors[one] for one in some]).T,
                 PARTS,
             )
-            result = {
+            result: dict[str, Any] = {
                 "test": metrics | agreement,
                 "held_out": reliability(index, data, judgements, photos, images) | answers(index, test),
                 "operators": reliability(index, data, judgements, photos, images, halves=True) | sums(index, test),
+                "duplicates": near_duplicates(index.service.model, test, photos),
             }
         if outside is not None:
             result["outside"] = outside_ranks(name, Path(outside), place)
@@ -205,6 +214,36 @@ def sums(index: PhotoIndex, test: Dataset) -> dict[str, Any]:
     }
 
 
+def near_duplicates(
+    model: LightModel, test: Dataset, photos: npt.NDArray[np.float32]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Shares of similarities that reach a threshold: of changed copies with their photo, and of the closest photos."""
+    rows = range(0, len(photos), len(photos) // COPIES)
+    found: dict[str, list[float]] = {
+        kind: [] for kind in ("half size", "JPEG quality 40", "cropped to 90 %", "brighter")
+    }
+    for row in rows:
+        image = decode(test.read_bytes(test.image_ids[row]), test.image_ids[row])
+        width, height = image.size
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=40)
+        copies = [
+            image.resize((width // 2, height // 2), Image.Resampling.LANCZOS),
+            Image.open(buffer),
+            image.crop((width // 20, height // 20, width - width // 20, height - height // 20)),
+            image.point(lambda value: min(255, int(1.2 * value))),
+        ]
+        for kind, similarity in zip(found, model.encode_images(copies) @ photos[row], strict=True):
+            found[kind].append(float(similarity))
+    others = photos @ photos.T
+    np.fill_diagonal(others, -1)
+    found["another photo"] = others.max(1).tolist()
+    return {
+        kind: {str(one): float(np.mean(np.array(values) >= one)) for one in DUPLICATES}
+        for kind, values in found.items()
+    }
+
+
 def outside_ranks(name: str, folder: Path, place: Path) -> dict[str, Any]:
     """Ranks of photos outside Flickr8k for their queries: among themselves, and with the 1,000 test photos."""
     listed = json.loads(OUTSIDE.read_text(encoding="utf-8"))
@@ -218,11 +257,11 @@ def outside_ranks(name: str, folder: Path, place: Path) -> dict[str, Any]:
     for query, others in listed["also"].items():
         answers[query] |= set(others)
     result: dict[str, Any] = {"queries": len(answers), "photos": len(listed["photos"])}
-    for kind, sources in (
-        ("among_themselves", [place / "outside.zip"]),
-        ("with_test_photos", [place / "outside.zip", place / "test.zip"]),
+    for kind, sources, out in (
+        ("among_themselves", [place / "outside.zip"], place / "outside"),
+        ("with_test_photos", [place / "test.zip", place / "outside.zip"], place / "index"),
     ):
-        with PhotoIndex.build(sources, place / kind, model=name) as index:
+        with PhotoIndex.build(sources, out, model=name) as index:
             ranks = {}
             for query, right in answers.items():
                 names = [hit.name for hit in index.search(query, k=min(1000, len(index)))]

@@ -138,9 +138,10 @@ class LightModel:
         if content[ONNX].get("version") != VERSION:
             got = f"version {content[ONNX].get('version')!r}"
             fail(where, f"an export of version {VERSION}", got, "export the model again with `bcls export`")
-        self._hashes = content.get(SHA256)
-        if not isinstance(self._hashes, dict) or not {IMAGES, TEXTS} <= self._hashes.keys():
+        hashes = content.get(SHA256)
+        if not isinstance(hashes, dict) or not {IMAGES, TEXTS} <= hashes.keys():
             fail(where, f'"{SHA256}" with the hashes of the files', "none", _COPY_AGAIN)
+        self._hashes: dict[str, Any] = hashes
         self.about: Exported = from_plain(Exported, content[ONNX], CONFIG)
         self.weights = hashlib.sha256(repr(sorted(self._hashes.items())).encode()).hexdigest()
         resize = self.about.resize

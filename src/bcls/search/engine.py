@@ -208,7 +208,7 @@ def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
         row, column = np.nonzero((found.scores >= threshold) & (found.numbers >= 0))
         pairs.append((rows[row], np.searchsorted(numbers, found.numbers[row, column])))
     first, second = (np.concatenate(one) for one in zip(*pairs, strict=True)) if pairs else (numbers, numbers)
-    labels, before = np.arange(len(numbers)), np.empty(0)
+    labels, before = np.arange(len(numbers)), np.arange(0)
     while not np.array_equal(labels, before):  # the smallest label spreads within each group
         before = labels.copy()
         np.minimum.at(labels, first, labels[second])
