@@ -41,7 +41,7 @@ from benchmarks.tables import show_ratios
 ROOT = Path(__file__).parents[1]
 CLIENTS, MIXED, NOISE = 8, 3, 0.3
 #: Photos in the sample for torch, JPEG files of 12 megapixels, and runs of which the best counts.
-SAMPLE, LARGE, ROUNDS = 96, 48, 3
+SAMPLE, LARGE, ROUNDS = 48, 24, 3
 #: Queries on the command line.
 ALONE = 7
 #: Photos per second that each model must reach on Flickr8k's photos and on large ones.

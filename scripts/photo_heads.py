@@ -27,13 +27,23 @@ WIDTH, EPOCHS, NORM = 384, 12, 5.27
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Settings of one head; ``last`` scales the features of the last layer, ``dropout`` is of the image features."""
+    """Settings of one head.
+
+    Attributes:
+        seed: Of weights and order.
+        batch: Pairs per step.
+        lr: Learning rate.
+        last: Scale of the text features of the last layer.
+        dropout: Of the image features.
+        ema: Decay of the moving average of the weights, which is kept; 0 for none.
+    """
 
     seed: int
     batch: int = 128
     lr: float = 2e-3
     last: float = 1.0
     dropout: float = 0.7
+    ema: float = 0.0
 
 
 class Flickr:
@@ -111,6 +121,7 @@ def _train(flickr: Flickr, settings: HeadSettings) -> tuple[dict[str, Tensor], f
     captions = flickr.captions_of("train")
     steps = len(captions) // settings.batch
     best, kept = -1.0, {}
+    average = {name: value.detach().clone() for name, value in heads.named_parameters()}
     for epoch in range(EPOCHS):
         heads.train()
         shuffled = order.permutation(captions)
@@ -124,13 +135,20 @@ def _train(flickr: Flickr, settings: HeadSettings) -> tuple[dict[str, Tensor], f
             value.backward()
             nn.utils.clip_grad_norm_(heads.parameters(), 2.0)
             optimizer.step()
+            done = epoch * steps + step
+            decay = min(settings.ema, (1 + done) / (10 + done))
+            for name, parameter in heads.named_parameters():
+                average[name].lerp_(parameter.detach(), 1 - decay)
         if epoch < EPOCHS - 3:
             continue
+        current = {name: value.clone() for name, value in heads.state_dict().items()}
+        heads.load_state_dict(current | average)
         heads.eval()
         with torch.no_grad():
             rsum = flickr.rsum(unit(heads[0](flickr.images)), unit(heads[1](texts)))["rsum"]
         if rsum > best:
             best, kept = rsum, {name: value.clone() for name, value in model.trained_state().items()}
+        heads.load_state_dict(current)
     for name in ("text.head.linear.weight", "text.head.mlp.0.weight"):
         kept[name] = kept[name] * scale
     return kept, best

@@ -54,8 +54,12 @@ FEATURES, NETWORK = "lite012", 1280
 MODELS: dict[str, Any] = {
     "photo": {
         "networks": (0, 1, 2),
-        "heads": (HeadSettings(1), HeadSettings(3, batch=256, lr=3e-3), HeadSettings(0, last=2.0)),
-        "least": 336.0,
+        "heads": (
+            HeadSettings(1),
+            HeadSettings(7, dropout=0.6, ema=0.998),
+            HeadSettings(8, batch=256, lr=3e-3, dropout=0.6, ema=0.998),
+        ),
+        "least": 337.0,
     },
     "photo-fast": {
         "networks": (0, 1),
@@ -64,9 +68,9 @@ MODELS: dict[str, Any] = {
     },
 }
 #: Tried weights of the label space part, relative to the heads, and its ridge.
-SHARES, RIDGE = (0.0, 0.075, 0.1, 0.125), 4.0
+SHARES, RIDGE = (0.0, 0.1, 0.125, 0.15), 4.0
 #: Tried gates between heads and classes: middle, width, and sharpness of the class probabilities; none for heads alone.
-GATES = (None, (0.38, 0.03, 1.0), (0.31, 0.05, 1.0), (0.31, 0.05, 1.25))
+GATES = (None, (0.38, 0.03, 1.0), (0.31, 0.05, 1.25))
 
 #: Templates of the class names.
 TEMPLATES = ("{}", "a {}", "a photo of a {}")

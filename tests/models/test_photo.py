@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from bcls.models import load
+from bcls.models.light import LightModel
 from tests.samples import DATA, FULL
 
 pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
@@ -41,8 +43,6 @@ def test_captions_find_their_photos(model):
     import io
     import zipfile
 
-    from PIL import Image
-
     place = DATA / "flickr8k"
     images = json.loads(gzip.decompress((place / "dataset_flickr8k.json.gz").read_bytes()))["images"]
     some = [one for one in images if one["split"] == "val" or not FULL][:40]
@@ -54,3 +54,28 @@ def test_captions_find_their_photos(model):
     scores = model.similarity(pictures, [one["sentences"][0]["raw"] for one in some]).numpy()
     ranks = (scores > np.diag(scores)).sum(0)
     assert (ranks < 3).mean() > 0.8
+
+
+def test_photo_fast_runs_on_onnx_runtime_with_the_weights_of_photo():
+    """The weights of the frozen networks are shipped once, in the folder of ``photo``."""
+    fast = FOLDER.with_name("photo-fast")
+    assert not (fast / "image.safetensors").exists()
+    image = Image.effect_noise((60, 40), 80).convert("RGB")
+    light, texts = LightModel(fast), ["a dog runs on the beach", "sheet music"]
+    plain = load("photo-fast")
+    np.testing.assert_allclose(light.encode_texts(texts), plain.encode_texts(texts).numpy(), atol=0.005)
+    np.testing.assert_allclose(light.encode_images([image]), plain.encode_images([image]).numpy(), atol=0.005)
+
+
+def test_the_documentation_has_the_results():
+    page = (Path(__file__).parents[2] / "docs" / "photos.md").read_text(encoding="utf-8")
+    held, outside = RESULTS["held_out"], RESULTS["outside"]
+    shares = held["absent_rejected"], held["captions_kept"], RESULTS["operators"]["captions_kept"]
+    for number in (
+        f"{held['ece']:.3f}",
+        f"{RESULTS['operators']['ece']:.3f}",
+        *(f"{100 * share:.1f} %" for share in shares),
+        *(f"{100 * outside[kind]['first_three']:.0f} %" for kind in ("among_themselves", "with_test_photos")),
+        f"({held['threshold']:.2f})",
+    ):
+        assert number in page
