@@ -162,7 +162,7 @@ def fit_calibration(
         np.concatenate([fits, np.ones(len(own)), np.zeros(len(wrong))]),
         np.concatenate([np.ones(len(fits)), *(np.full(len(one), 0.1 * len(fits) / len(one)) for one in (own, wrong))]),
     )
-    calibration = ModelCalibration(pair, query, 0.5, gate, background.astype(np.float32))
+    calibration = ModelCalibration(pair, query, 0.5, gate, background.astype(np.float64))
     best = [best_scores(calibration, texts, photos) for texts, _, _ in groups]
     threshold = round(float(np.quantile(best[0], LOST)), 4)
     settings = {"pair": pair, "query": query, "gate": gate, "threshold": threshold, "word": queries.word}

@@ -43,7 +43,7 @@ class ModelCalibration:
     query: tuple[float, ...]
     threshold: float
     gate: tuple[float, ...]
-    background: npt.NDArray[np.float32]
+    background: npt.NDArray[np.float64]
     word: str = "{}"
 
     def prompt(self, text: str) -> str:
@@ -66,14 +66,14 @@ class ModelCalibration:
     def describe(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """``(C, 3)``: mean, standard deviation and nearest centroid's cosine of text vectors ``(C, D)``."""
         texts = np.asarray(vectors, dtype=np.float64)
-        return query_terms(texts, self.background.astype(np.float64), self.gate)
+        return query_terms(texts, self.background, self.gate)
 
 
 def query_terms(
     texts: npt.NDArray[np.float64], background: npt.NDArray[np.float64], gate: tuple[float, ...]
 ) -> npt.NDArray[np.float64]:
     """The terms of :meth:`ModelCalibration.describe`."""
-    scores = texts @ background.T
+    scores = np.einsum("cd,bd->cb", texts, background)  # the threads of a matrix product cost more for one text
     first, last, middle, width = gate
     inside = (texts[:, int(first) : int(last)] ** 2).sum(1)
     outside = (texts**2).sum(1) - inside
@@ -114,7 +114,7 @@ def read_calibration(folder: Path) -> ModelCalibration | None:
     return ModelCalibration(**parts, threshold=float(numbers["threshold"][0]), background=background, word=word)
 
 
-def _read_background(path: Path) -> npt.NDArray[np.float32]:
+def _read_background(path: Path) -> npt.NDArray[np.float64]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -124,4 +124,4 @@ def _read_background(path: Path) -> npt.NDArray[np.float32]:
         fail(str(path), "vectors of background photos", str(error).splitlines()[0], _HINT)
     if found is None or found.ndim != 2 or not len(found) or not math.isfinite(float(found.astype(np.float32).sum())):
         fail(str(path), "an array `background` (B, D) of finite numbers", "none", _HINT)
-    return np.asarray(found, dtype=np.float32)
+    return np.asarray(found, dtype=np.float64)
