@@ -4,7 +4,7 @@ import torch
 
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
-from bcls.losses import BCLSLoss, KendallWindowLoss, TripletLoss, bcls_loss
+from bcls.losses import BCLSLoss, KendallWindowLoss, TripletLoss
 from bcls.models import build, load
 
 similarity = torch.eye(4)
@@ -15,7 +15,6 @@ KendallWindowLoss(mining="soft")  # error: arg-type
 TripletLoss(reduction="max")  # error: arg-type
 TripletLoss()([[1.0]])  # error: arg-type
 TripletLoss()(similarity, similarity, torch.arange(4))  # error: call-arg
-bcls_loss(similarity, gama=20.0)  # error: call-arg
 number: float = BCLSLoss()(similarity, similarity)  # error: assignment
 recalls(similarity)  # error: call-arg
 names: list[str] = kendall(similarity, similarity)  # error: assignment
