@@ -58,12 +58,12 @@ def test_a_clear_difference_and_none(split):
 
 
 def test_the_tested_sum_is_the_sum_of_recalls_with_uneven_captions(tmp_path):
-    from bcls.evaluation.evaluator import _rsum_by_image
+    from bcls.evaluation.evaluator import rsum_by_image
 
     generator = np.random.default_rng(0)
     owner = np.array([0, 0, 0, 1, 3, 3, 4])  # nobody wrote about image 2
     scores = generator.standard_normal((5, 7))
-    shares = _rsum_by_image(query_ranks(scores, owner), owner)
+    shares = rsum_by_image(query_ranks(scores, owner), owner)
     assert len(shares) == 4
     assert shares.mean() == pytest.approx(recalls(scores, owner)["rsum"])
 
