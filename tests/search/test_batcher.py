@@ -12,7 +12,7 @@ def lengths(texts):
 
 
 def make(encode=lengths, **options):
-    return Batcher(encode, **{"batch": 4, "wait": 0.001, "waiting": 8, "timeout": 2.0, **options})
+    return Batcher(encode, **{"batch": 4, "waiting": 8, "timeout": 2.0, **options})
 
 
 def test_an_error_for_one_text_does_not_affect_the_others():
@@ -21,7 +21,7 @@ def test_an_error_for_one_text_does_not_affect_the_others():
             raise ValueError("bad text")
         return lengths(texts)
 
-    batcher = make(picky, wait=0.05)
+    batcher = make(picky)
     results = {}
 
     def ask(text):
@@ -41,7 +41,7 @@ def test_an_error_for_one_text_does_not_affect_the_others():
 
 def test_the_same_text_is_encoded_once():
     seen = []
-    batcher = make(lambda texts: seen.append(list(texts)) or time.sleep(0.1) or lengths(texts), wait=0.1)
+    batcher = make(lambda texts: seen.append(list(texts)) or time.sleep(0.1) or lengths(texts))
     threads = [threading.Thread(target=batcher, args=("same",)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -67,17 +67,25 @@ def test_close_answers_waiting_texts_first():
         batcher("late")
 
 
-def test_a_single_client_does_not_wait():
-    batcher = make(lengths, wait=0.3)
-    started = time.monotonic()
-    for text in ("a", "bb", "ccc"):
-        batcher(text)
-    assert time.monotonic() - started < 0.3  # a single client is answered at once
-    batcher._several = True
-    started = time.monotonic()
-    batcher("alone again")
-    assert time.monotonic() - started >= 0.3
-    started = time.monotonic()
-    batcher("and now known to be")
-    assert time.monotonic() - started < 0.3
+def test_texts_that_arrive_during_a_batch_share_the_next_one():
+    seen, started, free = [], threading.Event(), threading.Event()
+
+    def encode(texts):
+        seen.append(sorted(texts))
+        started.set()
+        assert free.wait(5)
+        return lengths(texts)
+
+    batcher = make(encode)
+    threads = [threading.Thread(target=batcher, args=(text,)) for text in ("first", "a", "bb", "ccc")]
+    threads[0].start()
+    assert started.wait(5)
+    for thread in threads[1:]:
+        thread.start()
+    while batcher._queue.qsize() < 3:
+        time.sleep(0.001)
+    free.set()
+    for thread in threads:
+        thread.join()
     batcher.close()
+    assert seen == [["first"], ["a", "bb", "ccc"]]

@@ -252,11 +252,12 @@ def test_another_model_is_rejected(built, tmp_path, monkeypatch):
 
 def test_concurrent_queries_share_batches_and_get_their_own_results(built):
     words = ["red", "green", "blue", "yellow", "black", "white"]
-    with Service(built, settings=ServiceSettings(cache=0, wait=0.02)) as service:
+    with Service(built, settings=ServiceSettings(cache=0)) as service:
         expected = {word: service.search(word, k=3) for word in words}
         sizes = []
         real = service.model.encode_texts
-        service.model.encode_texts = lambda texts: sizes.append(len(texts)) or real(texts)
+        # The model of the tests takes no time, so that no queries would gather.
+        service.model.encode_texts = lambda texts: time.sleep(0.01) or sizes.append(len(texts)) or real(texts)
         wrong = []
 
         def ask(word):
@@ -356,7 +357,6 @@ def test_invalid_settings(built):
         {"cache": -1},
         {"queue": 0},
         {"timeout": 0},
-        {"wait": -1},
         {"rerank": -1},
     ):
         with pytest.raises(ValueError, match=r"`\w+`: expected a"):

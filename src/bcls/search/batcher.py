@@ -46,12 +46,11 @@ def limit_work(slots: threading.BoundedSemaphore, timeout: float, work: str = "q
 class Batcher:
     """Calls ``encode`` in one thread, with all texts that have arrived since the last call.
 
-    While a batch is in the model, the next one is collected, so ``wait`` adds no delay under load.
+    A text is encoded at once if the model is free: waiting for others made a batch larger and every query slower.
 
     Args:
         encode: ``(n,)`` texts to ``(n, D)`` vectors.
         batch: Maximum number of texts per call.
-        wait: Seconds that the first text of a batch waits for others, if the previous batch had several.
         waiting: Maximum number of texts in the queue.
         timeout: Seconds until a text is given up.
 
@@ -60,12 +59,9 @@ class Batcher:
         batches: Number of calls so far.
     """
 
-    def __init__(
-        self, encode: Callable[[list[str]], Vector], *, batch: int, wait: float, waiting: int, timeout: float
-    ) -> None:
+    def __init__(self, encode: Callable[[list[str]], Vector], *, batch: int, waiting: int, timeout: float) -> None:
         self._encode = encode
         self._batch = check_whole("batch", batch, least=1)
-        self._wait = check_number("wait", wait, "0.01 is usual", low=0)
         self._timeout = check_number("timeout", timeout, "10 is usual", above=0)
         self._queue: queue.Queue[tuple[str, Future[Vector]] | None] = queue.Queue(
             check_whole("waiting", waiting, least=1)
@@ -73,7 +69,6 @@ class Batcher:
         self._seconds_per_batch = 0.05
         self.texts = self.batches = 0
         self._closed = False
-        self._several = False
         self._thread = threading.Thread(target=self._work, name="bcls-encode", daemon=True)
         self._thread.start()
 
@@ -106,13 +101,9 @@ class Batcher:
         batch: list[tuple[str, Future[Vector]] | None] = []
         while not batch or batch[-1] is not None:
             batch = [self._queue.get()]
-            # A single client is answered at once. After a batch of several texts the same clients are likely to send
-            # their next queries within a moment, and one larger batch is cheaper than two.
-            deadline = time.monotonic() + (self._wait if self._several else 0.0)
             with suppress(queue.Empty):
                 while batch[-1] is not None and len(batch) < self._batch:
-                    batch.append(self._queue.get(timeout=max(0.0, deadline - time.monotonic())))
-            self._several = len(batch) > 1
+                    batch.append(self._queue.get_nowait())
             # Texts whose time is over are not encoded.
             wanted = [one for one in batch if one is not None and one[1].set_running_or_notify_cancel()]
             if wanted:

@@ -48,14 +48,12 @@ class ServiceSettings:
 
     Attributes:
         cache: Texts whose vectors are cached; 0 for none.
-        wait: Seconds that the first text of a batch waits for others, if the previous batch had several.
         queue: Texts that may wait; more are rejected.
         timeout: Seconds after which a query is given up.
         rerank: Results that are reranked by models with cross attention; 0 for none.
     """
 
     cache: int = 1024
-    wait: float = 0.01
     queue: int = 256
     timeout: float = 10.0
     rerank: int = 50
@@ -200,7 +198,6 @@ class Service:
         self._batcher = Batcher(
             lambda texts: text_vectors(encoder, texts),
             batch=_TOGETHER,
-            wait=self.settings.wait,
             waiting=self.settings.queue,
             timeout=self.settings.timeout,
         )
