@@ -89,6 +89,26 @@ def _attend_backward_kernel(
 
 
 @triton.jit
+def _load_weights(weights_ptr, image, row, region, number, rows):
+    """Attention weights (rows, R) of some rows of one image, their places, and which are real."""
+    places = (image * number + region[None, :]) * rows + row[:, None]
+    held = (row < rows)[:, None] & (region < number)[None, :]
+    return tl.load(weights_ptr + places, mask=held, other=0.0), places, held
+
+
+@triton.jit
+def _difference(
+    weights, regions_ptr, words_ptr, image, row, region, column, number, rows, width, PRECISION: tl.constexpr
+):
+    """Regions (R, columns), and contexts less words (rows, columns) in float32, for some columns of D."""
+    there = (column < width)[None, :]
+    places = (image * number + region[:, None]) * width + column[None, :]
+    regions = tl.load(regions_ptr + places, mask=(region < number)[:, None] & there, other=0.0)
+    words = tl.load(words_ptr + row[:, None] * width + column[None, :], mask=(row < rows)[:, None] & there, other=0)
+    return regions, tl.dot(weights, regions, input_precision=PRECISION) - words.to(tl.float32)
+
+
+@triton.jit
 def _local_kernel(
     regions_ptr, weights_ptr, words_ptr, layer_ptr, bias_ptr, nodes_ptr, norm_ptr, number, rows, width, size,
     R: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
@@ -96,28 +116,22 @@ def _local_kernel(
     """Unit similarity vectors of some rows of one image, without the contexts ever being in memory."""
     image = tl.program_id(1).to(tl.int64)
     row, region, out = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, R), tl.arange(0, K)
-    held, known = row < rows, region < number
-    of_weights = (image * number + region[None, :]) * rows + row[:, None]
-    weights = tl.load(weights_ptr + of_weights, mask=held[:, None] & known[None, :], other=0.0)
+    weights, _of_weights, _held = _load_weights(weights_ptr, image, row, region, number, rows)
     local = tl.zeros((ROWS, K), dtype=tl.float32)
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        there = column < width
-        of_regions = (image * number + region[:, None]) * width + column[None, :]
-        regions = tl.load(regions_ptr + of_regions, mask=known[:, None] & there[None, :], other=0.0)
-        words = tl.load(
-            words_ptr + row[:, None] * width + column[None, :], mask=held[:, None] & there[None, :], other=0
+        _regions, difference = _difference(
+            weights, regions_ptr, words_ptr, image, row, region, column, number, rows, width, PRECISION
         )
-        difference = tl.dot(weights, regions, input_precision=PRECISION) - words.to(tl.float32)
         of_layer = out[None, :] * width + column[:, None]
-        layer = tl.load(layer_ptr + of_layer, mask=(out < size)[None, :] & there[:, None], other=0.0)
+        layer = tl.load(layer_ptr + of_layer, mask=(out < size)[None, :] & (column < width)[:, None], other=0.0)
         local = tl.dot((difference * difference).to(layer.dtype), layer, local, input_precision=PRECISION)
     local += tl.load(bias_ptr + out, mask=out < size, other=0.0).to(tl.float32)[None, :]
     norm = tl.sqrt(tl.sum(local * local, 1))
     inverse = tl.where(norm > 1e-10, 1 / (norm + 1e-8), 0.0)
     places = nodes_ptr + (image * rows + row[:, None]) * size + out[None, :]
-    tl.store(places, local * inverse[:, None], mask=held[:, None] & (out < size)[None, :])
-    tl.store(norm_ptr + image * rows + row, norm, mask=held)
+    tl.store(places, local * inverse[:, None], mask=(row < rows)[:, None] & (out < size)[None, :])
+    tl.store(norm_ptr + image * rows + row, norm, mask=row < rows)
 
 
 @triton.jit
@@ -129,35 +143,43 @@ def _local_backward_kernel(
     """Gradients of contexts and of attention weights, and the squared differences, from the gradient of a layer."""
     image = tl.program_id(1).to(tl.int64)
     row, region, out = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, R), tl.arange(0, K)
-    held, known = row < rows, region < number
-    of_weights = (image * number + region[None, :]) * rows + row[:, None]
-    weights = tl.load(weights_ptr + of_weights, mask=held[:, None] & known[None, :], other=0.0)
+    weights, of_weights, held = _load_weights(weights_ptr, image, row, region, number, rows)
     of_nodes = (image * rows + row[:, None]) * size + out[None, :]
-    local = tl.load(local_ptr + of_nodes, mask=held[:, None] & (out < size)[None, :], other=0.0)
+    local = tl.load(local_ptr + of_nodes, mask=(row < rows)[:, None] & (out < size)[None, :], other=0.0)
     total = tl.zeros((ROWS, R), dtype=tl.float32)
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        there = column < width
-        of_regions = (image * number + region[:, None]) * width + column[None, :]
-        regions = tl.load(regions_ptr + of_regions, mask=known[:, None] & there[None, :], other=0.0)
-        both = held[:, None] & there[None, :]
-        words = tl.load(words_ptr + row[:, None] * width + column[None, :], mask=both, other=0)
-        difference = tl.dot(weights, regions, input_precision=PRECISION) - words.to(tl.float32)
+        regions, difference = _difference(
+            weights, regions_ptr, words_ptr, image, row, region, column, number, rows, width, PRECISION
+        )
         of_layer = out[:, None] * width + column[None, :]
-        layer = tl.load(layer_ptr + of_layer, mask=(out < size)[:, None] & there[None, :], other=0.0)
+        layer = tl.load(layer_ptr + of_layer, mask=(out < size)[:, None] & (column < width)[None, :], other=0.0)
         context = (2 * tl.dot(local, layer, input_precision=PRECISION) * difference).to(regions.dtype)
         of_contexts = (image * rows + row[:, None]) * width + column[None, :]
+        both = (row < rows)[:, None] & (column < width)[None, :]
         tl.store(context_ptr + of_contexts, context, mask=both)
         tl.store(squares_ptr + of_contexts, difference * difference, mask=both)
         total = tl.dot(context, tl.trans(regions), total, input_precision=PRECISION)
-    tl.store(grad_ptr + of_weights, total, mask=held[:, None] & known[None, :])
+    tl.store(grad_ptr + of_weights, total, mask=held)
 
 
 @triton.jit
-def _mix(queries, keys, real):
+def _mix(
+    queries_ptr, nodes_ptr, mask_ptr, pair, asked, nodes, captions, size,
+    Q: tl.constexpr, P: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Queries (Q, K), real nodes (P, K), shares (Q, P), and places and masks of queries and nodes."""
+    query, node, column = tl.arange(0, Q), tl.arange(0, P), tl.arange(0, K)
+    there = (column < size)[None, :]
+    asking, holding = (query < asked)[:, None] & there, (node < nodes)[:, None] & there
+    where = (pair * asked + query[:, None]) * size + column[None, :]
+    queries = tl.load(queries_ptr + where, mask=asking, other=0.0)
+    places = (pair * nodes + node[:, None]) * size + column[None, :]
+    real = tl.load(mask_ptr + (pair % captions) * nodes + node, mask=node < nodes, other=0) != 0
+    keys = tl.where(real[:, None], tl.load(nodes_ptr + places, mask=holding, other=0.0), 0.0)
     logits = tl.where(real[None, :], tl.dot(queries, tl.trans(keys), input_precision="ieee"), -float("inf"))
     powers = tl.exp(logits - tl.max(logits, 1)[:, None])
-    return powers / tl.sum(powers, 1)[:, None]
+    return queries, keys, powers / tl.sum(powers, 1)[:, None], where, asking, places, holding
 
 
 @triton.jit
@@ -166,15 +188,9 @@ def _mix_kernel(
     Q: tl.constexpr, P: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(0).to(tl.int64)
-    query, node, column = tl.arange(0, Q), tl.arange(0, P), tl.arange(0, K)
-    there = (column < size)[None, :]
-    asking, holding = (query < asked)[:, None] & there, (node < nodes)[:, None] & there
-    where = (pair * asked + query[:, None]) * size + column[None, :]
-    queries = tl.load(queries_ptr + where, mask=asking, other=0.0)
-    keys = tl.load(nodes_ptr + (pair * nodes + node[:, None]) * size + column[None, :], mask=holding, other=0.0)
-    real = tl.load(mask_ptr + (pair % captions) * nodes + node, mask=node < nodes, other=0) != 0
-    keys = tl.where(real[:, None], keys, 0.0)
-    shares = _mix(queries, keys, real)
+    _, keys, shares, where, asking, _, _ = _mix(
+        queries_ptr, nodes_ptr, mask_ptr, pair, asked, nodes, captions, size, Q, P, K
+    )
     tl.store(out_ptr + where, tl.dot(shares.to(keys.dtype), keys, input_precision="ieee"), mask=asking)
 
 
@@ -184,16 +200,10 @@ def _mix_backward_kernel(
     Q: tl.constexpr, P: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(0).to(tl.int64)
-    query, node, column = tl.arange(0, Q), tl.arange(0, P), tl.arange(0, K)
-    there = (column < size)[None, :]
-    asking, holding = (query < asked)[:, None] & there, (node < nodes)[:, None] & there
-    where = (pair * asked + query[:, None]) * size + column[None, :]
-    queries = tl.load(queries_ptr + where, mask=asking, other=0.0)
-    places = (pair * nodes + node[:, None]) * size + column[None, :]
-    real = tl.load(mask_ptr + (pair % captions) * nodes + node, mask=node < nodes, other=0) != 0
-    keys = tl.where(real[:, None], tl.load(nodes_ptr + places, mask=holding, other=0.0), 0.0)
+    queries, keys, shares, where, asking, places, holding = _mix(
+        queries_ptr, nodes_ptr, mask_ptr, pair, asked, nodes, captions, size, Q, P, K
+    )
     grad = tl.load(grad_ptr + where, mask=asking, other=0.0)
-    shares = _mix(queries, keys, real)
     change = tl.dot(grad, tl.trans(keys), input_precision="ieee")
     change = (shares * (change - tl.sum(shares * change, 1)[:, None])).to(keys.dtype)
     tl.store(queries_grad_ptr + where, tl.dot(change, keys, input_precision="ieee"), mask=asking)

@@ -242,7 +242,7 @@ class _SimilarityVectors(torch.autograd.Function):
         kernels = kernels_for(regions, words.shape[1], grad.shape[-1])
         if kernels is None:
             found = attend(raw, gram, mask, ctx.smooth)
-            weights = found.weights.to(dtype)
+            weights, twice = found.weights.to(dtype), 2 * weight
         else:
             weights = kernels.attend(raw, gram, mask, ctx.smooth, _SLOPE)
         local = grad.view(count, len(flat), -1)
@@ -252,7 +252,7 @@ class _SimilarityVectors(torch.autograd.Function):
         for part in _image_parts(count, flat.numel(), regions.device):
             if kernels is None:
                 difference = (weights[part].mT @ regions[part]).sub_(flat)
-                context_grad = (local[part] @ (2 * weight)).mul_(difference)
+                context_grad = (local[part] @ twice).mul_(difference)
                 squares, weights_grad = difference.square_(), regions[part] @ context_grad.mT
             else:
                 arrays = (regions[part], weights[part], flat, weight, local[part])
