@@ -70,14 +70,14 @@ evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions global --name lite02
 	$(BIN)/bcls data features "$(DATA)" $(FOUR)
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite2 --regions 36 --name grid
-	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions crops-36 --name crops
+	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions crops-36 --view mirrored --name crops
 	$(BIN)/bcls labels embed "$(DATA)" --encoder minilm
 	set -e; for s in $(SWEEPS); do $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s; done
 	$(BIN)/bcls sweep configs/flickr8k/sweeps/variants.yaml --data "$(DATA)" --out sweeps/variants --judgements "$(JUDGEMENTS)"
 	set -e; for s in $(TESTED); do \
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
-	$(BIN)/python scripts/evidence_page.py $(addprefix sweeps/,$(SWEEPS) together sgraf paper-exact finalists variants beyond noise)
+	$(BIN)/python -m scripts.evidence_page $(addprefix sweeps/,$(SWEEPS) together sgraf paper-exact finalists variants beyond noise)
 	$(BIN)/python -m scripts.model_table
 
 photo: $(VENV)/.dev

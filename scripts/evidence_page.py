@@ -1,4 +1,4 @@
-"""Copies results of sweeps and writes docs/evidence.md: ``python scripts/evidence_page.py [SWEEP ...]``.
+"""Copies results of sweeps and writes docs/evidence.md: ``python -m scripts.evidence_page [SWEEP ...]``.
 
 Metrics, settings and ranks (no weights) of the given folders of ``bcls sweep`` are first copied to
 ``results/flickr8k``. From that folder it always writes a short page with claims, three tables and three plots, and
