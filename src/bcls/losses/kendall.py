@@ -23,7 +23,7 @@ from bcls.losses._torch.pairs import count_weighted, hinge_sum
 from bcls.losses.backends import can_fuse, engine_for
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import Windows, check_alpha, check_stride, sliding_windows, window_count
+from bcls.losses.windows import Windows, check_alpha, check_stride, window_count
 
 Normalize = Literal["none", "active"]
 Mining = Literal["hard", "none"]
@@ -168,7 +168,7 @@ class KendallWindowLoss(RetrievalLoss):
     def settings(self, size: int, weight: float = 1.0) -> Windows:
         """The settings of the fused kernels for a batch of ``size``, as a term with a ``weight``."""
         scale = weight if self.reduction == "sum" else weight / size
-        return sliding_windows(self.alpha, self.beta, valid_only=self.window_norm == "valid", scale=scale)
+        return Windows(self.alpha, self.beta, self.window_norm == "valid", scale)  # checked by the constructor
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
