@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     check_page(settings.html, settings.queries)
     if markdown is not None and (Path(markdown).is_dir() or not Path(markdown).parent.is_dir()):
         fail("--markdown", "a file in an existing folder", repr(markdown), "create the folder first")
-    from bcls.experiments.summary import summarize
+    from bcls.experiments.results import summarize
 
     if settings.gallery:
         if len(folders) != 1 or settings.data is None or settings.html is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
-from bcls.experiments.summary import Spread, Summary, SummaryRow, compare_rows, spread
+from bcls.experiments.results import Spread, Summary, SummaryRow, compare_rows, spread
 
 #: Level of the adjusted p-values.
 LEVEL = 0.05

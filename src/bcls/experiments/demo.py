@@ -23,9 +23,8 @@ from bcls._core.extras import require
 from bcls._core.files import write_whole
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
-from bcls.data.records import Caption, FeatureFile, ImageRecord
+from bcls.data.records import Caption, Content, FeatureFile, ImageRecord, write_dataset
 from bcls.data.synthetic import SceneDataset, make_scenes, render_all, true_relevance
-from bcls.data.write import Content, write_dataset
 from bcls.evaluation.recall import recalls
 from bcls.experiments import demo_report
 from bcls.experiments.demo_report import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, Floats, RelevanceSplit

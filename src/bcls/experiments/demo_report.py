@@ -19,7 +19,7 @@ from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset
 from bcls.evaluation.pages import Direction, Gallery, ranking
 from bcls.evaluation.recall import query_ranks
-from bcls.experiments.summary import Spread, metric_cells, spread
+from bcls.experiments.results import Spread, metric_cells, spread
 from bcls.reports.blocks import Cell, Table
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page

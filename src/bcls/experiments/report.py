@@ -11,8 +11,7 @@ from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
 from bcls.experiments.claims import UNKNOWN, Claim, check_claims, paper_metrics
-from bcls.experiments.results import RUNS
-from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, compare_rows, metric_cells
+from bcls.experiments.results import RUNS, MetricColumn, Summary, SummaryRow, compare_rows, metric_cells
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine

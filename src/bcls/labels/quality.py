@@ -17,8 +17,7 @@ from bcls._core.extras import require
 from bcls._core.progress import progress
 from bcls.data.dataset import ImageReader
 from bcls.data.images import decode
-from bcls.data.importers.captions import read_karpathy
-from bcls.data.importers.common import ImportSettings, find_images
+from bcls.data.importers.captions import ImportSettings, find_images, read_karpathy
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.records import ImageRecord
 from bcls.data.text_files import read_json

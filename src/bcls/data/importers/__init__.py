@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from bcls._core.errors import check_choice, check_number, fail
 from bcls.data.importers.archives import read_huggingface, read_webdataset
-from bcls.data.importers.captions import read_coco, read_folder, read_karpathy
-from bcls.data.importers.common import ImportSettings
+from bcls.data.importers.captions import ImportSettings, read_coco, read_folder, read_karpathy
 from bcls.data.importers.regions import import_regions, read_scan
-from bcls.data.records import Manifest, read_manifest
-from bcls.data.write import Content, check_free, check_records, write_dataset
+from bcls.data.records import Content, Manifest, check_free, check_records, read_manifest, write_dataset
 
 __all__ = ["KINDS", "ImportSettings", "Imported", "run_import"]
 

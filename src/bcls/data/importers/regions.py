@@ -18,10 +18,9 @@ from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import load_array, new_array
-from bcls.data.importers.common import ImportSettings
-from bcls.data.records import Caption, FeatureFile, ImageRecord, add_features
+from bcls.data.importers.captions import ImportSettings
+from bcls.data.records import Caption, Content, FeatureFile, ImageRecord, add_features
 from bcls.data.text_files import find_file, read_lines
-from bcls.data.write import Content
 
 #: Name of the features.
 REGIONS = "regions"
