@@ -11,7 +11,8 @@ from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.check import CheckSettings, check_dataset, print_report
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import KINDS, ImportSettings, run_import
-from bcls.features.extraction import FeatureSettings
+from bcls.data.stats import compute_stats, plot_stats, print_splits, print_stats
+from bcls.features.extraction import FeatureSettings, extract
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,6 @@ def _import(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps({"out": settings.out, "name": imported.manifest.name, "splits": splits}))
     else:
-        from bcls.data.stats import print_splits
-
         print_splits(imported.manifest)
         print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
     return 0
@@ -111,8 +110,6 @@ def _check(arguments: Sequence[str]) -> int:
 def _stats(arguments: Sequence[str]) -> int:
     about = "Count captions per image, words per caption, and image sizes."
     settings = parse("data stats", about, StatsSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.stats import compute_stats, plot_stats, print_stats
-
     dataset = open_dataset(settings.folder)
     stats = compute_stats(dataset, sizes=settings.sizes)
     if settings.plot is not None:
@@ -130,8 +127,6 @@ def _features(arguments: Sequence[str]) -> int:
         "The exit code is 1 if images are unreadable and not in quarantine; the others are extracted."
     )
     settings = parse("data features", about, FeatureArguments, arguments, positional={"folder": "DIR"})
-    from bcls.features.extraction import extract
-
     # Absolute, for worker processes that start in another folder.
     images = None if settings.images is None else Path(settings.images).resolve()
     done = extract(open_dataset(Path(settings.folder).resolve(), images=images), settings)

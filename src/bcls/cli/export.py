@@ -54,11 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
     features = trained_features(settings.model)
     exported = export_onnx(
-        load(settings.model),
-        settings.out,
-        regions=settings.regions,
-        features=features,
-        precision=settings.precision,
+        load(settings.model), settings.out, regions=settings.regions, features=features, precision=settings.precision
     )
     _copy_calibration(settings)
     if settings.json:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bcls._core.errors import fail
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
+from bcls.data.dataset import open_dataset
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,6 @@ def main(arguments: Sequence[str]) -> int:
 def _embed(arguments: Sequence[str]) -> int:
     about = "Embed the captions of a dataset and cache the embeddings in its folder. Run again to resume."
     settings = parse("labels embed", about, EmbedSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.dataset import open_dataset
     from bcls.labels.cache import cache_folder, cached_embeddings
 
     started = time.monotonic()
@@ -107,7 +107,6 @@ def _embed(arguments: Sequence[str]) -> int:
 def _alpha(arguments: Sequence[str]) -> int:
     about = "Print the standard deviation of similarities between captions of an image, the paper's choice of alpha."
     settings = parse("labels alpha", about, AlphaSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.dataset import open_dataset
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
 
     dataset = open_dataset(Path(settings.folder)).split(settings.split)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bcls._core.errors import fail, visible
+from bcls._core.files import write_whole
 from bcls.cli.arguments import parse
-
-if TYPE_CHECKING:
-    from bcls.search.service import PhotoInfo, SearchResult, Service
+from bcls.data.image_files import check_size
+from bcls.search.engine import parse_filter
+from bcls.search.service import Hit, PhotoInfo, SearchResult, Service, ServiceSettings
+from bcls.search.sheets import contact_sheet, page
 
 ABOUT = (
     'Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both. A text may '
@@ -77,9 +79,6 @@ def main(arguments: Sequence[str]) -> int:
     settings = parse("search", ABOUT, SearchSettings, arguments, positional=names, imports=True)
     text = settings.text
     _check(text, settings)
-    from bcls.search.engine import parse_filter
-    from bcls.search.service import Service, ServiceSettings
-
     limits = parse_filter(settings.after, settings.before, settings.under, settings.words)
     service_settings = ServiceSettings(rerank=settings.rerank, timeout=_TIMEOUT)
     with Service(settings.index, settings.model, service_settings) as service:
@@ -116,7 +115,7 @@ def _check(text: str | None, settings: SearchSettings) -> None:
         fail("--captions", "no --contact, --html or --open", "one of them", "captions are printed as text")
 
 
-def _show_groups(groups: "Sequence[Sequence[PhotoInfo]]", settings: SearchSettings) -> None:
+def _show_groups(groups: Sequence[Sequence[PhotoInfo]], settings: SearchSettings) -> None:
     if settings.json:
         print(json.dumps([[photo.as_json() for photo in group] for group in groups]))
         return
@@ -132,18 +131,12 @@ def _line(path: str, settings: SearchSettings) -> str:
 
 
 def _read(path: str) -> bytes:
-    from bcls.data.image_files import check_size
-
     file = Path(path)
     check_size("--image", file.name, file.stat().st_size)
     return file.read_bytes()
 
 
-def _show(service: "Service", title: str, settings: SearchSettings, result: "SearchResult[Any]") -> None:
-    from bcls._core.files import write_whole
-    from bcls.search.service import Hit
-    from bcls.search.sheets import contact_sheet, page
-
+def _show(service: Service, title: str, settings: SearchSettings, result: SearchResult[Any]) -> None:
     hits = [hit for hit in result.hits if hit.fits or not settings.fitting]
     note = _note(result, shown=len(hits))
     photos = [hit for hit in hits if isinstance(hit, Hit)]
@@ -170,7 +163,7 @@ def _show(service: "Service", title: str, settings: SearchSettings, result: "Sea
     print(note)
 
 
-def _note(result: "SearchResult[Any]", *, shown: int) -> str:
+def _note(result: SearchResult[Any], *, shown: int) -> str:
     if not result.hits:
         return "no photo passes the filters"
     if not result.fits and not shown:

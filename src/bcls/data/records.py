@@ -80,10 +80,10 @@ def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
 
 def images_of(captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
     """Return a record for each image of the captions, in the order of their first captions."""
-    records: dict[str, ImageRecord] = {}
+    splits: dict[str, str] = {}
     for caption in captions:
-        records.setdefault(caption.image_id, ImageRecord(caption.image_id, caption.split))
-    return tuple(records.values())
+        splits.setdefault(caption.image_id, caption.split)
+    return tuple(ImageRecord(image_id, split) for image_id, split in splits.items())
 
 
 def check_splits(where: str, images: Iterable[ImageRecord], captions: Iterable[Caption]) -> None:

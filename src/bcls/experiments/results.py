@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from math import isnan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bcls._core.config import Shape, check_shape
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
+from bcls.data.dataset import Dataset
 from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.evaluator import rsum_by_image
 from bcls.evaluation.recall import QueryRanks
@@ -27,9 +28,6 @@ from bcls.evaluation.statistics import hierarchical_test
 from bcls.experiments.plan import RUN, PlannedRun, plan_trials, search_space, trials
 from bcls.experiments.sweep_file import Sweep
 from bcls.reports.blocks import Cell
-
-if TYPE_CHECKING:
-    from bcls.data.dataset import Dataset
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
 
@@ -145,7 +143,7 @@ def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
 
 
 def write_metadata(
-    out: Path, sweep: Sweep, file: str | Path, dataset: "Dataset", chosen: dict[str, dict[str, Any]]
+    out: Path, sweep: Sweep, file: str | Path, dataset: Dataset, chosen: dict[str, dict[str, Any]]
 ) -> None:
     """Write ``sweep.json``.
 

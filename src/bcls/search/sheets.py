@@ -2,13 +2,11 @@
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from PIL import Image, ImageDraw
 
 from bcls.reports.html import embed_image, render_page
 from bcls.search.service import Hit, Service
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _SIDE, _LINE, _GAP, _COLUMNS = 224, 20, 8, 5
 
@@ -23,8 +21,6 @@ def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
     Returns:
         A PNG file.
     """
-    from PIL import Image, ImageDraw
-
     columns = min(_COLUMNS, len(hits)) or 1
     rows = -(-len(hits) // columns) or 1
     step = _SIDE + _GAP
@@ -69,7 +65,7 @@ def page(service: Service, title: str, hits: Sequence[Hit], note: str) -> str:
     return render_page("search.html", title, note=note, hits=shown)
 
 
-def _thumbnail(service: Service, hit: Hit) -> "Image.Image | None":
+def _thumbnail(service: Service, hit: Hit) -> Image.Image | None:
     try:
         return service.thumbnail(hit.number, _SIDE)
     except (OSError, ValueError):
