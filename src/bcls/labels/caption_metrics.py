@@ -20,20 +20,6 @@ Ids = NDArray[np.int64]
 SCORERS = ("cider", "meteor", "spice")
 
 
-def load_pair_scorer(name: str) -> "PairScorer":
-    """Load a caption metric: ``"cider"``, ``"meteor"`` or ``"spice"``.
-
-    Raises:
-        ValueError: There is no such metric, or a program that it needs is missing.
-        MissingExtraError: ``pycocoevalcap`` is not installed.
-
-    Example:
-        >>> load_pair_scorer("cider").name
-        'cider'
-    """
-    return PairScorer(check_choice("name", name, SCORERS))
-
-
 class PairScorer:
     """Scores a caption against the captions of an image.
 
@@ -44,11 +30,17 @@ class PairScorer:
         name: One of :data:`SCORERS`.
 
     Raises:
-        ValueError: Java is missing, or Stanford CoreNLP 3.6.0, which SPICE needs and no package contains.
+        ValueError: There is no such metric, Java is missing, or Stanford CoreNLP 3.6.0, which SPICE needs and no
+            package contains.
+        MissingExtraError: ``pycocoevalcap`` is not installed.
+
+    Example:
+        >>> PairScorer("cider").name
+        'cider'
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = check_choice("name", name, SCORERS)
         if name == "spice":
             find_java(name)
             folder = metrics_folder(name) / "spice" / "lib"

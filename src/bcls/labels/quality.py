@@ -21,7 +21,7 @@ from bcls.data.importers.captions import ImportSettings, find_images, read_karpa
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.records import ImageRecord
 from bcls.data.text_files import read_json
-from bcls.labels.caption_metrics import SCORERS, load_pair_scorer
+from bcls.labels.caption_metrics import SCORERS, PairScorer
 from bcls.labels.encoders import ClipEncoder, load_text_encoder
 from bcls.labels.relevance import AGGREGATES, pair_relevance
 
@@ -149,7 +149,7 @@ def pair_labels(
 
     Args:
         rated: The pairs. The captions of all of them are encoded together, each distinct one once.
-        name: A name for :func:`bcls.labels.load_text_encoder` or :func:`bcls.labels.caption_metrics.load_pair_scorer`.
+        name: A name for :func:`bcls.labels.load_text_encoder` or :class:`bcls.labels.caption_metrics.PairScorer`.
         aggregates: ``"max"``, ``"mean"``, ``"paired"``; ignored for a metric, and for images with one caption.
 
     Yields:
@@ -164,7 +164,7 @@ def pair_labels(
 
 
 def _scored(rated: Sequence[RatedPairs], name: str) -> Iterator[tuple[str, RatedPairs, Labels]]:
-    scorer = load_pair_scorer(name)
+    scorer = PairScorer(name)
     for one in rated:
         with progress(f"{one.data} by {name}", len(one.images)) as step:
             scores = scorer.pair_scores(

@@ -33,7 +33,7 @@ EXTENSIONS = (".txt", ".json")
 _KEYS = ("captions", "caption", "text", "description", "title")
 _VIDEOS = frozenset({".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp", ".mts", ".m2ts", ".wmv", ".mpg", ".mpeg"})
 _OTHER_IMAGES = frozenset(
-    {".svg", ".eps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"}
+    [".svg", ".eps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"]
 )
 _CAMERA_WORDS = (
     "bild camera canon caption copy dcim default description digital dsc dscf dscn edited exif file foto fujifilm "

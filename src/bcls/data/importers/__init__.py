@@ -16,7 +16,7 @@ __all__ = ["KINDS", "ImportSettings", "Imported", "run_import"]
 
 
 class Importer(NamedTuple):
-    """A format: the function that reads it, a description, and its settings besides ``out`` and ``json``."""
+    """A format: the function that reads it, a description, and its settings besides those of every reader."""
 
     read: Callable[[Path, ImportSettings], Content] | None
     description: str
@@ -28,23 +28,15 @@ KINDS: dict[str, Importer] = {
     "folder": Importer(
         read_folder,
         "images and a CSV, TSV or JSONL file of captions",
-        "name images captions split held_out image_column caption_column encoding copy",
+        "images captions split held_out image_column caption_column encoding",
     ),
-    "karpathy": Importer(
-        read_karpathy, "dataset_*.json with Karpathy's splits, images by --images", "name images restval copy"
-    ),
-    "coco": Importer(
-        read_coco, "captions_*.json of MS-COCO, a file or a folder of them", "name images split held_out copy"
-    ),
-    "scan": Importer(read_scan, "a *_precomp folder with captions, ids and region features", "name encoding copy"),
+    "karpathy": Importer(read_karpathy, "dataset_*.json with Karpathy's splits, images by --images", "images restval"),
+    "coco": Importer(read_coco, "captions_*.json of MS-COCO, a file or a folder of them", "images split held_out"),
+    "scan": Importer(read_scan, "a *_precomp folder with captions, ids and region features", "encoding"),
     "butd": Importer(None, "bottom-up-attention .tsv files: adds region features to the dataset at --out", ""),
-    "webdataset": Importer(
-        read_webdataset, "tar files with images and .txt or .json captions", "name split held_out copy"
-    ),
+    "webdataset": Importer(read_webdataset, "tar files with images and .txt or .json captions", "split held_out"),
     "huggingface": Importer(
-        read_huggingface,
-        "a folder that `datasets` saved with save_to_disk",
-        "name held_out image_column caption_column copy",
+        read_huggingface, "a folder that `datasets` saved with save_to_disk", "held_out image_column caption_column"
     ),
 }
 
@@ -75,7 +67,7 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
     """
     check_choice("kind", kind, KINDS)
     importer = KINDS[kind]
-    used = {"out", "json", *importer.settings.split()}
+    used = {"out", "json", *(("name", "copy") if importer.read else ()), *importer.settings.split()}
     for one in fields(ImportSettings):
         value = getattr(settings, one.name)
         if one.name not in used and one.default is not MISSING and value != one.default:
