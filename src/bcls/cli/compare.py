@@ -62,8 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     metrics = compare_models(split, sides, names, settings)
     if settings.json:
         about = {"a": names[0], "b": names[1], "dataset": split.name, "split": settings.split}
-        sizes = {"images": len(split.images), "captions": len(split.captions)}
-        print(as_json({**about, **sizes, **metrics}))
+        print(as_json({**about, "images": len(split.images), "captions": len(split.captions), **metrics}))
     else:
         title = f"A: {names[0]}, B: {names[1]}, on {split.name}, {settings.split}: {len(split.images):,} images"
         print_comparison(title, metrics)

@@ -78,8 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: str, arguments: list[str]) -> int:
     keep_freed_memory()
     try:
-        module = importlib.import_module(COMMANDS[command][0])
-        code: int = module.main(arguments)
+        code: int = importlib.import_module(COMMANDS[command][0]).main(arguments)
     except KeyboardInterrupt:
         return _print_error(f"bcls {command}: interrupted; everything written so far is kept", 130)
     except (ValueError, MissingExtraError) as error:

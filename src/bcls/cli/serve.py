@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from bcls._core.errors import check_whole, fail
 from bcls.cli.arguments import parse
+from bcls.search.service import Service, ServiceSettings
 
 if TYPE_CHECKING:
-    from bcls.search.service import Service
     from bcls.web import Site, WebSettings
 
 ABOUT = (
@@ -114,9 +114,7 @@ def _site(folder: str, settings: ServeSettings, limits: "WebSettings") -> "Site"
     return Site(service, limits, other, labels, runs)
 
 
-def _service(folder: str, settings: ServeSettings, model: str | None) -> "Service":
-    from bcls.search.service import Service, ServiceSettings
-
+def _service(folder: str, settings: ServeSettings, model: str | None) -> Service:
     cache = ServiceSettings().cache if settings.cache else 0
     limits = ServiceSettings(cache=cache, rerank=settings.rerank, timeout=settings.timeout, queue=settings.at_once)
     return Service(folder, model, limits)

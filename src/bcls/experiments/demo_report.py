@@ -28,8 +28,7 @@ from bcls.reports.html import render_page
 LOSSES = {"triplet-hn": "Triplet-HN", "triplet-sn": "Triplet-SN", "bcls": "BCLS"}
 #: Metrics on the test split: key, heading, digits.
 METRICS = (
-    *((f"i2t_r{k}", f"R@{k} i→t", 1) for k in (1, 5, 10)),
-    *((f"t2i_r{k}", f"R@{k} t→i", 1) for k in (1, 5, 10)),
+    *((f"{key}_r{k}", f"R@{k} {way}", 1) for key, way in (("i2t", "i→t"), ("t2i", "t→i")) for k in (1, 5, 10)),
     ("rsum", "RSUM", 1),
     ("tau_pseudo", "τ pseudo", 3),
     ("tau_true", "τ true", 3),

@@ -297,6 +297,5 @@ def _select(rows: NDArray[np.float16], captions: Sequence[Caption], wanted: Sequ
             got = f"caption {caption.caption_id!r}, which is missing there or has another text"
             fail("dataset", "captions of its folder", got, "open the dataset again")
     chosen = np.array([row_of[caption.caption_id] for caption in wanted], dtype=np.int64)
-    if len(chosen) and (np.diff(chosen) == 1).all():
-        return rows[chosen[0] : chosen[-1] + 1]
-    return rows[chosen]
+    consecutive = len(chosen) and (np.diff(chosen) == 1).all()
+    return rows[chosen[0] : chosen[-1] + 1] if consecutive else rows[chosen]

@@ -254,5 +254,4 @@ def metrics_folder(metric: str) -> Path:
     Raises:
         MissingExtraError: It is not installed.
     """
-    package = require("pycocoevalcap", "caption-metrics", f"the metric {metric!r}")
-    return Path(next(iter(package.__path__)))
+    return Path(require("pycocoevalcap", "caption-metrics", f"the metric {metric!r}").__path__[0])

@@ -71,12 +71,10 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
     for one in fields(ImportSettings):
         value = getattr(settings, one.name)
         if one.name not in used and one.default is not MISSING and value != one.default:
-            flag = f"--{one.name.replace('_', '-')}"
-            fail(flag, f"no value for a {kind} source", value, "leave it out")
+            fail(f"--{one.name.replace('_', '-')}", f"no value for a {kind} source", value, "leave it out")
     out = Path(settings.out)
     if importer.read is None:
-        notes = import_regions(Path(source), out)
-        return Imported(read_manifest(out), notes)
+        return Imported(notes=import_regions(Path(source), out), manifest=read_manifest(out))
     check_free(out)
     content = importer.read(Path(source), settings)
     if settings.held_out is not None:
