@@ -12,16 +12,13 @@ from bcls.cli.arguments import parse
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.reports.html import check_page, write_page
 
-ABOUT = (
-    "Compare two models on a split: recalls, differences with intervals, p-values of a paired test over images, and "
-    "the number of queries on which they disagree. MODEL is as for `bcls evaluate`. To average several models on a "
-    "side, use --a and --b."
-)
-
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """Settings of ``bcls compare``.
+    """Compare two models on a split: recalls, and their differences with intervals.
+
+    Prints p-values of a paired test over images as well, and the number of queries on which the models disagree.
+    MODEL is as for `bcls evaluate`. To average several models on a side, use --a and --b.
 
     Attributes:
         data: Folder of the dataset.
@@ -52,7 +49,7 @@ class CompareSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("compare", ABOUT, CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
+    settings = parse("compare", CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
     sides = _check(settings)
     from bcls.evaluation.tables import as_json, print_comparison
 

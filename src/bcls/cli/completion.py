@@ -12,16 +12,13 @@ from bcls.cli.main import COMMANDS
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-ABOUT = """Print a completion script for a shell.
-
-bash: eval "$(bcls completion bash)" in ~/.bashrc;
-zsh: eval "$(bcls completion zsh)" in ~/.zshrc, after compinit;
-fish: bcls completion fish > ~/.config/fish/completions/bcls.fish"""
-
 
 @dataclass(frozen=True)
 class CompletionSettings:
-    """Settings of ``bcls completion``.
+    """Print a completion script for a shell.
+
+    bash: eval "$(bcls completion bash)" in ~/.bashrc; zsh: eval "$(bcls completion zsh)" in ~/.zshrc, after
+    compinit; fish: bcls completion fish > ~/.config/fish/completions/bcls.fish
 
     Attributes:
         shell: The shell.
@@ -32,7 +29,7 @@ class CompletionSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("completion", ABOUT, CompletionSettings, arguments, positional={"shell": "SHELL"})
+    settings = parse("completion", CompletionSettings, arguments, positional={"shell": "SHELL"})
     print(root_parser().get_completion_script(f"shtab-{settings.shell}"))
     return 0
 

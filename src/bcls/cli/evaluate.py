@@ -7,18 +7,17 @@ from pathlib import Path
 from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls.cli.arguments import parse
 
-ABOUT = (
-    "Compute retrieval metrics of a model on a split. MODEL is the folder of a training run or of a saved model, a "
-    "similarity matrix (images x captions), or a folder with embeddings in images.npy and texts.npy. The scores of "
-    "several models are averaged. Files are .npy, .npz or .safetensors; file.npz:key selects an array."
-)
 #: Settings that are options of :func:`bcls.evaluation.evaluate`.
 _OPTIONS = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
 
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """Settings of ``bcls evaluate``.
+    """Compute retrieval metrics of a model on a split.
+
+    MODEL is the folder of a training run or of a saved model, a similarity matrix (images x captions), or a folder
+    with embeddings in images.npy and texts.npy. The scores of several models are averaged. Files are .npy, .npz or
+    .safetensors; file.npz:key selects an array.
 
     Attributes:
         data: Folder of the dataset.
@@ -65,7 +64,7 @@ class EvaluateSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("evaluate", ABOUT, EvaluateSettings, arguments, positional={"models": "MODEL"}, imports=True)
+    settings = parse("evaluate", EvaluateSettings, arguments, positional={"models": "MODEL"}, imports=True)
     models = _check(settings)
     from bcls.data.dataset import open_dataset
     from bcls.evaluation.evaluator import CaptionVectors, evaluate

@@ -8,15 +8,13 @@ from dataclasses import asdict, dataclass, field
 from bcls.cli.arguments import parse
 from bcls.search.build import IndexSettings
 
-ABOUT = (
-    "Index the photos of folders, zip or tar files, or datasets. Run again to add, update and remove photos that "
-    "changed. Unreadable files are listed and skipped. An interrupted run keeps what it has indexed."
-)
-
 
 @dataclass(frozen=True)
 class IndexArguments(IndexSettings):
-    """Arguments of ``bcls index``.
+    """Index the photos of folders, zip or tar files, or datasets.
+
+    Run again to add, update and remove photos that changed. Unreadable files are listed and skipped. An interrupted
+    run keeps what it has indexed.
 
     Attributes:
         photos: Folders, zip or tar files with photos, or folders of datasets.
@@ -27,7 +25,7 @@ class IndexArguments(IndexSettings):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("index", ABOUT, IndexArguments, arguments, positional={"photos": "PHOTOS"}, imports=True)
+    settings = parse("index", IndexArguments, arguments, positional={"photos": "PHOTOS"}, imports=True)
     from bcls.search.build import build_index
 
     report = build_index(settings.photos, settings)

@@ -14,7 +14,7 @@ from bcls.data.dataset import open_dataset
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """Settings of ``bcls labels embed``.
+    """Embed the captions of a dataset and cache the embeddings in its folder. Run again to resume.
 
     Attributes:
         folder: Folder of the dataset.
@@ -39,7 +39,10 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class QualitySettings:
-    """Settings of ``bcls labels quality``.
+    """Correlate labels from captions with human ratings.
+
+    The ratings are those of the paper's Table II with --cxc, pairs of captions with --sts, and Flickr8k in
+    CLIPScore's protocol with --flickr8k.
 
     Attributes:
         cxc: CxC's image-caption ratings, sits_val.csv or sits_test.csv, plain or .gz.
@@ -64,7 +67,7 @@ class QualitySettings:
 
 @dataclass(frozen=True)
 class AlphaSettings:
-    """Settings of ``bcls labels alpha``.
+    """Print the standard deviation of similarities between captions of an image, the paper's choice of alpha.
 
     Attributes:
         folder: Folder of the dataset.
@@ -87,8 +90,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _embed(arguments: Sequence[str]) -> int:
-    about = "Embed the captions of a dataset and cache the embeddings in its folder. Run again to resume."
-    settings = parse("labels embed", about, EmbedSettings, arguments, positional={"folder": "DIR"})
+    settings = parse("labels embed", EmbedSettings, arguments, positional={"folder": "DIR"})
     from bcls.labels.cache import cache_folder, cached_embeddings
 
     started = time.monotonic()
@@ -105,8 +107,7 @@ def _embed(arguments: Sequence[str]) -> int:
 
 
 def _alpha(arguments: Sequence[str]) -> int:
-    about = "Print the standard deviation of similarities between captions of an image, the paper's choice of alpha."
-    settings = parse("labels alpha", about, AlphaSettings, arguments, positional={"folder": "DIR"})
+    settings = parse("labels alpha", AlphaSettings, arguments, positional={"folder": "DIR"})
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
 
     dataset = open_dataset(Path(settings.folder)).split(settings.split)
@@ -126,11 +127,7 @@ def _alpha(arguments: Sequence[str]) -> int:
 
 
 def _quality(arguments: Sequence[str]) -> int:
-    about = (
-        "Correlate labels from captions with human ratings: the paper's Table II with --cxc, pairs of captions with "
-        "--sts, and Flickr8k in CLIPScore's protocol with --flickr8k."
-    )
-    settings = parse("labels quality", about, QualitySettings, arguments)
+    settings = parse("labels quality", QualitySettings, arguments)
     encoders, aggregates = _split("--encoder", settings.encoder), _split("--aggregate", settings.aggregate)
     from bcls.evaluation.statistics import human_correlation
     from bcls.labels.quality import label_quality, pair_labels

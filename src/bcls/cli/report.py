@@ -8,15 +8,12 @@ from pathlib import Path
 from bcls._core.errors import fail
 from bcls.cli.arguments import parse
 
-ABOUT = (
-    "Summarize sweeps: means and standard deviations over seeds, paired tests, charts, and for each claim of the paper "
-    "whether it holds. Prints Markdown unless a file is given."
-)
-
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Settings of ``bcls report``.
+    """Summarize sweeps: means and standard deviations over seeds, paired tests, charts, and the claims of the paper.
+
+    For each claim it states whether it holds. Prints Markdown unless a file is given.
 
     Attributes:
         folders: Folders of sweeps.
@@ -42,7 +39,7 @@ class ReportSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("report", ABOUT, ReportSettings, arguments, positional={"folders": "DIR"})
+    settings = parse("report", ReportSettings, arguments, positional={"folders": "DIR"})
     folders, markdown = settings.folders, settings.markdown
     if not folders:
         fail("DIR", "folders that `bcls sweep` wrote", "none", "for example `bcls report sweeps/main`")

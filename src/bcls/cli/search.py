@@ -17,18 +17,16 @@ from bcls.search.engine import parse_filter
 from bcls.search.service import Hit, PhotoInfo, SearchResult, Service, ServiceSettings
 from bcls.search.sheets import contact_sheet, page
 
-ABOUT = (
-    'Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both. A text may '
-    'have operators between spaces, and weights with a decimal point: "dog + 0.5 beach - person". Scores are between 0 '
-    "and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed."
-)
 #: Seconds for a query. A single query may take as long as a slow machine needs.
 _TIMEOUT = 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of ``bcls search``.
+    """Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both.
+
+    A text may have operators between spaces, and weights with a decimal point: "dog + 0.5 beach - person". Scores
+    are between 0 and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed.
 
     Attributes:
         index: Folder of the index.
@@ -76,7 +74,7 @@ class SearchSettings:
 def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     names = {"index": "INDEX", "text": "TEXT"}
-    settings = parse("search", ABOUT, SearchSettings, arguments, positional=names, imports=True)
+    settings = parse("search", SearchSettings, arguments, positional=names, imports=True)
     text = settings.text
     _check(text, settings)
     limits = parse_filter(settings.after, settings.before, settings.under, settings.words)

@@ -13,15 +13,12 @@ from bcls.search.service import Service, ServiceSettings
 if TYPE_CHECKING:
     from bcls.web import Site, WebSettings
 
-ABOUT = (
-    "Serve the search page of an index at http://127.0.0.1:8000, and a JSON API (see /about/api). By default only this "
-    "machine can connect; another --host needs --token or --behind-proxy."
-)
-
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of ``bcls serve``.
+    """Serve the search page of an index at http://127.0.0.1:8000, and a JSON API (see /about/api).
+
+    By default only this machine can connect; another --host needs --token or --behind-proxy.
 
     Attributes:
         index: Folder of the index.
@@ -60,7 +57,7 @@ class ServeSettings:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("serve", ABOUT, ServeSettings, arguments, positional={"index": "INDEX"}, imports=True)
+    settings = parse("serve", ServeSettings, arguments, positional={"index": "INDEX"}, imports=True)
     from bcls._core.extras import require
 
     for module in ("fastapi", "uvicorn", "jinja2", "python_multipart", "prometheus_client"):

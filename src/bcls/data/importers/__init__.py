@@ -16,28 +16,21 @@ __all__ = ["KINDS", "ImportSettings", "Imported", "run_import"]
 
 
 class Importer(NamedTuple):
-    """A format: the function that reads it, a description, and its settings besides those of every reader."""
+    """A format: the function that reads it, and its settings besides those of every reader."""
 
     read: Callable[[Path, ImportSettings], Content] | None
-    description: str
     settings: str
 
 
 #: Importers by the name of the format. ``butd`` adds features to an existing dataset instead of creating one.
 KINDS: dict[str, Importer] = {
-    "folder": Importer(
-        read_folder,
-        "images and a CSV, TSV or JSONL file of captions",
-        "images captions split held_out image_column caption_column encoding",
-    ),
-    "karpathy": Importer(read_karpathy, "dataset_*.json with Karpathy's splits, images by --images", "images restval"),
-    "coco": Importer(read_coco, "captions_*.json of MS-COCO, a file or a folder of them", "images split held_out"),
-    "scan": Importer(read_scan, "a *_precomp folder with captions, ids and region features", "encoding"),
-    "butd": Importer(None, "bottom-up-attention .tsv files: adds region features to the dataset at --out", ""),
-    "webdataset": Importer(read_webdataset, "tar files with images and .txt or .json captions", "split held_out"),
-    "huggingface": Importer(
-        read_huggingface, "a folder that `datasets` saved with save_to_disk", "held_out image_column caption_column"
-    ),
+    "folder": Importer(read_folder, "images captions split held_out image_column caption_column encoding"),
+    "karpathy": Importer(read_karpathy, "images restval"),
+    "coco": Importer(read_coco, "images split held_out"),
+    "scan": Importer(read_scan, "encoding"),
+    "butd": Importer(None, ""),
+    "webdataset": Importer(read_webdataset, "split held_out"),
+    "huggingface": Importer(read_huggingface, "held_out image_column caption_column"),
 }
 
 
