@@ -246,9 +246,7 @@ def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> lis
     return resets
 
 
-def _one_line(
-    message: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None
-) -> str:
+def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None) -> str:
     r"""A parser's message on one line, with flags as the user writes them, the closest flag and a hint.
 
     Example:
@@ -259,7 +257,7 @@ def _one_line(
         >>> _one_line("the following arguments are required: out, index", "index", positional={"index": "INDEX"})
         'the following arguments are required: --out, INDEX; see `bcls index --help`'
     """
-    text = " ".join(message.split())
+    text = " ".join(text.split())
     text = re.sub(r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", text)
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
     start, required, names = text.partition("arguments are required: ")

@@ -31,7 +31,7 @@ MANIFEST_FILE = "manifest.json"
 QUARANTINE_FILE = "quarantine.json"
 FORMAT = "bcls-dataset"
 VERSION = 1
-_FIX_LINE = "fix that line"
+_FIX = "fix that line"
 _FIX_MANIFEST = "see the dataset page of the documentation, or import the dataset again"
 
 
@@ -126,20 +126,18 @@ def _parse(
 
 
 def _caption(where: str, row: dict[str, Any]) -> Caption:
-    caption_id, image_id = (
-        str(get_field(where, row, key, str, int, hint=_FIX_LINE)) for key in ("caption_id", "image_id")
-    )
-    text = get_field(where, row, "text", str, hint=_FIX_LINE, empty=True)
-    return Caption(caption_id, image_id, text, get_field(where, row, "split", str, hint=_FIX_LINE))
+    caption_id, image_id = (str(get_field(where, row, key, str, int, hint=_FIX)) for key in ("caption_id", "image_id"))
+    text = get_field(where, row, "text", str, hint=_FIX, empty=True)
+    return Caption(caption_id, image_id, text, get_field(where, row, "split", str, hint=_FIX))
 
 
 def _image(where: str, row: dict[str, Any]) -> ImageRecord:
-    file = None if row.get("file") is None else get_field(where, row, "file", str, hint=_FIX_LINE, empty=True)
+    file = None if row.get("file") is None else get_field(where, row, "file", str, hint=_FIX, empty=True)
     source = row.get("source", 0)
     if not isinstance(source, int) or source < 0:
-        fail(where, "'source' to be an integer of at least 0", repr(source)[:60], _FIX_LINE)
-    image_id = str(get_field(where, row, "image_id", str, int, hint=_FIX_LINE))
-    return ImageRecord(image_id, get_field(where, row, "split", str, hint=_FIX_LINE), file, source)
+        fail(where, "'source' to be an integer of at least 0", repr(source)[:60], _FIX)
+    image_id = str(get_field(where, row, "image_id", str, int, hint=_FIX))
+    return ImageRecord(image_id, get_field(where, row, "split", str, hint=_FIX), file, source)
 
 
 def _read_parquet(path: Path) -> list[dict[str, Any]]:

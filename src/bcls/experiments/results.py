@@ -25,7 +25,7 @@ from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.evaluator import rsum_by_image
 from bcls.evaluation.recall import QueryRanks
 from bcls.evaluation.statistics import hierarchical_test
-from bcls.experiments.plan import RUN, PlannedRun, plan_trials, search_space, trials
+from bcls.experiments.plan import RUN, Choices, PlannedRun, Runs, plan_trials, search_space, trials
 from bcls.experiments.sweep_file import Sweep
 from bcls.reports.blocks import Cell
 
@@ -128,7 +128,7 @@ def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
     write_whole(run_folder(out, run) / RESULT, json.dumps(result, indent=1) + "\n")
 
 
-def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
+def write_results(out: Path, runs: Runs) -> None:
     """Write ``results.jsonl`` from the finished runs of a plan, trials included."""
     lines = []
     with FileLock(out / ".results.lock"):
@@ -142,9 +142,7 @@ def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
         write_whole(out / RESULTS, "".join(lines))
 
 
-def write_metadata(
-    out: Path, sweep: Sweep, file: str | Path, dataset: Dataset, chosen: dict[str, dict[str, Any]]
-) -> None:
+def write_metadata(out: Path, sweep: Sweep, file: str | Path, dataset: Dataset, chosen: Choices) -> None:
     """Write ``sweep.json``.
 
     Raises:
@@ -183,7 +181,7 @@ def add_metadata(out: Path, **values: Any) -> None:
     write_whole(out / SWEEP, json.dumps({**read_metadata(out), **values}, indent=1) + "\n")
 
 
-def previous_choices(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
+def previous_choices(out: Path, sweep: Sweep) -> Choices:
     """The earlier choices of the search in a folder, for configurations whose trials have not changed.
 
     A choice is final: the chosen run is evaluated afterwards, possibly after training it again on another machine,
@@ -343,20 +341,19 @@ def summarize(folder: str | Path) -> Summary:
     Raises:
         ValueError: The folder contains no sweep, or its files are damaged.
     """
+    folder = Path(folder)
     metadata, lines = read_results(folder)
     runs = [line for line in lines if line["phase"] == RUN]
     if len(runs) < len(lines) and not metadata.get("search"):
         remedy = "run the sweep again: finished runs are kept"
-        fail(str(Path(folder) / SWEEP), "`search`, since there are trials", "none", remedy)
+        fail(str(folder / SWEEP), "`search`, since there are trials", "none", remedy)
     names, order = dict.fromkeys(line["name"] for line in runs), metadata["rows"]
     settings = {line["row"]: line["settings"] for line in runs}
-    rows = [
-        _row(Path(folder), metadata, name, [line for line in runs if line["name"] == name], settings) for name in names
-    ]
+    rows = [_row(folder, metadata, name, [one for one in runs if one["name"] == name], settings) for name in names]
     rows.sort(key=lambda row: order.index(row.row) if row.row in order else len(order))
     chosen = {run["key"] for run in runs}
     return Summary(
-        Path(folder),
+        folder,
         metadata,
         rows,
         trials=len(lines) - len(runs),

@@ -124,9 +124,8 @@ class CiderD:
         lengths = np.array([len(sentence) for sentence in words], np.int64)
         self._bigrams = np.maximum(lengths - 1, 0)
         self._order = np.argsort(image_of_caption, kind="stable")
-        self._images, self._starts, self._counts = np.unique(
-            image_of_caption[self._order], return_index=True, return_counts=True
-        )
+        owners = image_of_caption[self._order]
+        self._images, self._starts, self._counts = np.unique(owners, return_index=True, return_counts=True)
         vocabulary: dict[str, int] = {}
         tokens = np.array([vocabulary.setdefault(word, len(vocabulary)) for one in words for word in one], np.int64)
         caption = np.repeat(np.arange(len(words)), lengths)

@@ -142,9 +142,11 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
     return loaded
 
 
-def pair_labels(
-    rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]
-) -> Iterator[tuple[str, RatedPairs, Labels]]:
+#: Names of aggregates, with rated pairs and their labels.
+LabelledPairs = Iterator[tuple[str, RatedPairs, Labels]]
+
+
+def pair_labels(rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]) -> LabelledPairs:
     """Compute the labels of rated pairs with one encoder or metric.
 
     Args:
@@ -163,7 +165,7 @@ def pair_labels(
     return _scored(rated, name) if name in SCORERS else _encoded(rated, name, aggregates)
 
 
-def _scored(rated: Sequence[RatedPairs], name: str) -> Iterator[tuple[str, RatedPairs, Labels]]:
+def _scored(rated: Sequence[RatedPairs], name: str) -> LabelledPairs:
     scorer = PairScorer(name)
     for one in rated:
         with progress(f"{one.data} by {name}", len(one.images)) as step:
@@ -173,9 +175,7 @@ def _scored(rated: Sequence[RatedPairs], name: str) -> Iterator[tuple[str, Rated
         yield REFERENCES, one, scores
 
 
-def _encoded(
-    rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]
-) -> Iterator[tuple[str, RatedPairs, Labels]]:
+def _encoded(rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]) -> LabelledPairs:
     encoder = load_text_encoder(name)
     needed = [np.union1d(np.flatnonzero(np.isin(one.image_of_caption, one.images)), one.captions) for one in rated]
     texts = [one.texts[row] for rows, one in zip(needed, rated, strict=True) for row in rows]

@@ -138,9 +138,8 @@ def _seconds(argument: str, text: str) -> float | None:
     for form in _DATE_FORMATS:
         with suppress(ValueError):
             return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
-    return fail(
-        argument, "a date such as 2024, 2024-05 or 2024-05-17", repr(text), "write year, month, day in this order"
-    )
+    hint = "write year, month, day in this order"
+    return fail(argument, "a date such as 2024, 2024-05 or 2024-05-17", repr(text), hint)
 
 
 class VectorRow(NamedTuple):

@@ -57,11 +57,9 @@ def page(service: Service, title: str, hits: Sequence[Hit], note: str) -> str:
     shown = []
     for hit in hits:
         small = _thumbnail(service, hit)
-        captions = " / ".join(hit.captions)
-        image = None if small is None else embed_image(small, captions or hit.name, _SIDE)
-        shown.append(
-            {"image": image, "path": hit.path, "score": f"{hit.score:.2f}", "captions": captions, "fits": hit.fits}
-        )
+        text, score = " / ".join(hit.captions), f"{hit.score:.2f}"
+        image = None if small is None else embed_image(small, text or hit.name, _SIDE)
+        shown.append({"image": image, "path": hit.path, "score": score, "captions": text, "fits": hit.fits})
     return render_page("search.html", title, note=note, hits=shown)
 
 

@@ -405,12 +405,10 @@ class CombinedSource:
 PhotoSource: TypeAlias = FileSource | DatasetSource | CombinedSource
 
 
-def _is_excluded(name: str, patterns: Sequence[str]) -> bool:
+def _is_excluded(name: str, globs: Sequence[str]) -> bool:
     """Whether a pattern matches a name, or with no slash in it one of the name's parts."""
     parts = name.split("/")
-    return any(
-        fnmatch.fnmatchcase(one, pattern) for pattern in patterns for one in ([name] if "/" in pattern else parts)
-    )
+    return any(fnmatch.fnmatchcase(one, glob) for glob in globs for one in ([name] if "/" in glob else parts))
 
 
 def _is(entry: "os.DirEntry[str]", what: str) -> bool:

@@ -404,9 +404,7 @@ def _desert(draw: Draw, side: int, horizon: int, rng: Rng) -> None:
     _specks(draw, side, horizon, rng, (206, 160, 100), 70)
     x, low, tall = float(rng.uniform(0.05, 0.95)) * side, horizon + side * 0.03, side * 0.13
     draw.line((x, low, x, low - tall), fill=(122, 158, 104), width=side // 40)
-    arms = [
-        (x + tall * across, low - tall * up) for across, up in ((-0.35, 0.8), (-0.35, 0.45), (0.35, 0.45), (0.35, 0.9))
-    ]
+    arms = [(x + tall * dx, low - tall * dy) for dx, dy in ((-0.35, 0.8), (-0.35, 0.45), (0.35, 0.45), (0.35, 0.9))]
     draw.line(arms, fill=(122, 158, 104), width=side // 60)
 
 

@@ -86,9 +86,7 @@ class Background:
     typical: Sequence[str]
 
 
-_VOCABULARY: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "vocabulary.json").read_text(encoding="utf-8")
-)
+_VOCABULARY: dict[str, Any] = json.loads((Path(__file__).parent / "vocabulary.json").read_text(encoding="utf-8"))
 CATEGORIES = {name: Category(**one) for name, one in _VOCABULARY["categories"].items()}
 BACKGROUNDS = {name: Background(**one) for name, one in _VOCABULARY["backgrounds"].items()}
 #: Words for each colour.
