@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     title = f"{name} on {split.name}, {settings.split}"
     folds = f", recalls are means of {settings.folds} folds" if settings.folds > 1 else ""
     if settings.html is not None:
-        labels = captions and PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
+        labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
         page = evaluation_page(title + folds, split, similarity, metrics, labels=labels, count=settings.queries)
         write_page(settings.html, page)
     sizes = {"images": len(split.images), "captions": len(split.captions)}

@@ -210,7 +210,7 @@ def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
         row, column = np.nonzero((found.scores >= threshold) & (found.numbers >= 0))
         pairs.append((rows[row], np.searchsorted(numbers, found.numbers[row, column])))
     first, second = (np.concatenate(one) for one in zip(*pairs, strict=True)) if pairs else (numbers, numbers)
-    graph = coo_matrix((np.ones(len(first), np.bool_), (first, second)), (len(numbers), len(numbers)))
+    graph = coo_matrix((np.ones(len(first), np.int8), (first, second)), (len(numbers), len(numbers)))
     _, labels = connected_components(graph, directed=False)
     groups: dict[int, list[int]] = {}
     for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
