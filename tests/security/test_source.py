@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "src").rglob("*.py"))
 #: Files and calls that are allowed.
-ALLOWED = {}
+ALLOWED = {
+    ("bcls/features/jobs.py", "pickle.loads"): "bytes of the job's own workers, which run our code",
+}
 FORBIDDEN = {
     "eval",
     "exec",

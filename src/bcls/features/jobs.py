@@ -1,7 +1,8 @@
-"""Run blocks of work in this process or on Ray."""
+"""Run blocks of work in this process or as a Ray Data job."""
 
 import logging
 import os
+import pickle
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -46,7 +47,7 @@ def run_blocks(
         start: Builds a worker, in the process that runs it. A worker with threads of its own may have methods
             ``prefetch(block)``, called with the next block before the worker is called with the current one, and
             ``close()``, called at the end to cancel the blocks that were started.
-        engine: ``"local"`` runs in this process, in order. ``"ray"`` runs on Ray (extra ``jobs``): workers are
+        engine: ``"local"`` runs in this process, in order. ``"ray"`` is a Ray Data job (extra ``jobs``): workers are
             actors, and results are yielded in the order in which they finish.
         address: A Ray cluster, such as ``"auto"`` or ``"ray://head:10001"``, whose machines have this library
             installed. Without it ``"ray"`` starts a cluster on this machine and stops it at the end.
@@ -137,22 +138,47 @@ def _run_local(blocks: Sequence[Block], start: Start[Block], threads: int | None
 
 
 #: Ray prints usage notes and hints unless these are set before it is imported.
-_QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_QUIET = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+}
 _START_RAY = "start one with `ray start --head`, or omit the address"
 
 
 class RayActor:
-    """A worker in a process of its own."""
+    """A worker in a process of its own. Exceptions are returned as values, because Ray would retry the block."""
 
-    def __init__(self, start: Start[Any], threads: int) -> None:
-        self._start, self._threads = start, threads
-        self._work: Worker[Any] | None = None
+    def __init__(self, start: bytes, threads: int) -> None:
+        self._threads = threads
+        self._error: Exception | None = None
+        try:
+            # Ray restarts a dead actor without limit, but the cause, a block or too little memory, is still there.
+            if require("ray", "jobs", "the engine 'ray'").get_runtime_context().was_current_actor_reconstructed:
+                _fail_dead_worker("its process ended")
+            with torch_threads(threads):
+                self._work = pickle.loads(start)()  # noqa: S301 - from the process that started this job
+        except Exception as error:
+            self._error = error
 
-    def compute(self, number: int, block: Any) -> tuple[int, Any]:
-        """Compute a block. The worker is built with the first one, so that its errors are raised here."""
-        with torch_threads(self._threads):
-            self._work = self._work or self._start()
-            return number, self._work(block)
+    def __call__(self, rows: dict[str, npt.NDArray[Any]]) -> dict[str, list[Any]]:
+        """Compute the blocks in some rows."""
+        return {"number": list(rows["number"]), "result": [self._result(block) for block in rows["block"]]}
+
+    def _result(self, block: bytes) -> bytes:
+        try:
+            if self._error is not None:
+                raise self._error
+            with torch_threads(self._threads):
+                return pickle.dumps(self._work(pickle.loads(block)), protocol=5)  # noqa: S301 - as above
+        except Exception as error:
+            try:
+                packed = pickle.dumps(error)
+                pickle.loads(packed)  # noqa: S301 - our own bytes; some exceptions cannot be unpickled
+            except Exception:
+                packed = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+            return packed
 
 
 def _run_on_ray(
@@ -165,22 +191,27 @@ def _run_on_ray(
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     ray = require("ray", "jobs", "the engine 'ray'")
+    require("ray.data", "jobs", "the engine 'ray'")
+    dumps = ray.cloudpickle.dumps
+    rows = [{"number": number, "block": dumps(block)} for number, block in enumerate(blocks)]
     with nullcontext() if ray.is_initialized() else _cluster(ray, address, workers):
-        # More workers than the cluster has room for would never start.
-        room = ray.cluster_resources()
-        count = min(workers, len(blocks), int(room.get("GPU", 0) / gpus) if gpus else int(room.get("CPU", 1)))
-        actor, shared = ray.remote(num_cpus=1, num_gpus=gpus)(RayActor), ray.put(start)
-        pool = [actor.remote(shared, threads or torch.get_num_threads()) for _ in range(max(1, count))]
-        calls = ray.util.ActorPool(pool).map_unordered(lambda one, block: one.compute.remote(*block), enumerate(blocks))
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        job = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            RayActor,
+            fn_constructor_args=(dumps(start), threads or torch.get_num_threads()),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(blocks))),
+            num_cpus=1,
+            num_gpus=gpus or None,
+        )
         try:
-            for number, result in calls:
-                yield number, np.array(result)  # a copy, since the array in Ray's memory is read-only
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause or error from None
+            for row in job.iter_rows():
+                result = pickle.loads(row["result"])  # noqa: S301 - from a worker of this job
+                if isinstance(result, Exception):
+                    raise result
+                yield int(row["number"]), np.asarray(result)
         except ray.exceptions.RayError as error:
-            reason = "its process ended" if isinstance(error, ray.exceptions.RayActorError) else reason_of(error)
-            hint = "run the command again, with fewer workers if memory was exhausted"
-            fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
+            _fail_dead_worker(reason_of(error))
 
 
 @contextmanager
@@ -195,7 +226,8 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, ValueError, RuntimeError) as error:
         _fail_to_connect(address, error)
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         yield
     finally:
@@ -218,6 +250,11 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
         fail("address", "a running Ray cluster", f"{address!r} ({error.strerror or error})", _START_RAY)
+
+
+def _fail_dead_worker(reason: str) -> NoReturn:
+    hint = "run the command again, with fewer workers if memory was exhausted"
+    fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
 
 
 @contextmanager
