@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bcls._core.files import write_whole
 from bcls.models.dual import DualModel
-from bcls.search.calibration import BACKGROUND, SETTINGS, ModelCalibration, query_terms
+from bcls.search.score_model import BACKGROUND, SETTINGS, ModelCalibration, query_terms
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ROOT / "src/bcls/models/photo/classes.json"
@@ -124,7 +124,7 @@ def fit_calibration(
     gate: tuple[float, ...],
     folder: Path,
 ) -> dict[str, Any]:
-    """Fit both factors and the threshold of :class:`bcls.search.calibration.ModelCalibration`, and write the files."""
+    """Fit both factors and the threshold of :class:`bcls.search.score_model.ModelCalibration`, and write the files."""
     generator = np.random.default_rng(0)
     chosen = np.sort(generator.choice(flickr.rows["train"], PHOTOS, replace=False))
     background = queries.images[chosen].astype(np.float16)

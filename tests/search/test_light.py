@@ -17,9 +17,9 @@ from bcls.models import build
 from bcls.models.export import export_onnx
 from bcls.models.light import LightModel
 from bcls.search.build import IndexSettings, build_index
-from bcls.search.calibration import read_calibration
 from bcls.search.index import open_index
 from bcls.search.photo_index import PhotoIndex
+from bcls.search.score_model import read_calibration
 from bcls.search.service import Service
 from tests.models import factories as models
 from tests.search.factories import photos

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bcls.search.calibration import BACKGROUND, SETTINGS, read_calibration
+from bcls.search.score_model import BACKGROUND, SETTINGS, read_calibration
 
 GOOD = {"pair": [-2.0, 10.0], "query": [1.0, 2.0, 0.5, -0.5, 3.0], "gate": [2, 4, 0.4, 0.1], "threshold": 0.3}
 

@@ -21,7 +21,7 @@ from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, impor
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
 #: Subfolder in which a dual encoder keeps config and tokenizer of an encoder that is not an installed package's.
 ENCODER = "encoder"
-#: Calibration of the scores, which a model may have; see :mod:`bcls.search.calibration`.
+#: Calibration of the scores, which a model may have; see :mod:`bcls.search.score_model`.
 CALIBRATION = ("calibration.json", "calibration.safetensors")
 #: Entries of the config beside the model's own settings: SHA-256 of the files, and the description of an ONNX export.
 SHA256, ONNX = "sha256", "onnx"

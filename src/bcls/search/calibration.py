@@ -1,27 +1,18 @@
-"""Calibration: similarities of a model become scores between 0 and 1 that are comparable across indexes.
-
-An index has a calibration of its own (:class:`Calibration`). A model may have one as well, which gives the probability
-that a photo fits a text, for indexes of any size (:class:`ModelCalibration`).
-"""
+"""Calibration: similarities of a model become scores between 0 and 1 that are comparable across indexes."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import check_numbers, fail
-from bcls.data.text_files import read_json
-from bcls.models.folder import CALIBRATION
+from bcls._core.errors import fail
 from bcls.search.catalog import Catalog
 from bcls.search.embedding import SearchModel, text_vectors
 from bcls.search.engine import Engine
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 #: Results with at least this score count as relevant.
 FITS = 0.5
 #: Captions or photos that are sampled, also for models with cross attention, and candidates per text for these.
@@ -32,7 +23,7 @@ _QUANTILES = 65
 #: Weight of the wide curve in a distribution.
 _WIDE = 0.02
 #: Scores of named photos for a text, by a model with cross attention.
-PairScores = Callable[[list[str], str], Floats]
+PairScores = Callable[[list[str], str], npt.NDArray[np.float64]]
 _TEXTS = json.loads(Path(__file__).with_name("calibration.json").read_text(encoding="utf-8"))
 #: Everyday scenes that are common in photo collections.
 SCENES: list[str] = _TEXTS["scenes"]
@@ -73,7 +64,7 @@ class Calibration:
             if values.ndim != 1 or not len(values) or not np.isfinite(values).all() or (np.diff(values) < 0).any():
                 fail(name, "quantiles in ascending order", getattr(self, name), "run `bcls index` again")
 
-    def __call__(self, similarity: npt.ArrayLike) -> Floats:
+    def __call__(self, similarity: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Scores of similarities, in the same shape."""
         values = np.asarray(similarity, dtype=np.float64)
         right = _share_below(values, self.right)
@@ -98,7 +89,7 @@ def fit(right: npt.ArrayLike, wrong: npt.ArrayLike, origin: str) -> Calibration:
     return Calibration(low, high, origin)
 
 
-def _share_below(values: Floats, quantiles: list[float]) -> Floats:
+def _share_below(values: npt.NDArray[np.float64], quantiles: list[float]) -> npt.NDArray[np.float64]:
     """Share of a distribution below each value: strictly increasing, strictly between 0 and 1."""
     points = np.asarray(quantiles, dtype=np.float64)
     shares = np.linspace(0, 1, len(points)) if len(points) > 1 else np.array([0.5])
@@ -138,7 +129,9 @@ def calibrate(
     return {"text": fit(right, wrong, origin), "photo": _between_photos(numbers, photos)}
 
 
-def _own_captions(catalog: Catalog, photos: Engine, captions: Engine, pair_scores: PairScores | None) -> Floats:
+def _own_captions(
+    catalog: Catalog, photos: Engine, captions: Engine, pair_scores: PairScores | None
+) -> npt.NDArray[np.float64]:
     """Similarities of captions with their own photos."""
     chosen = _sample(catalog.numbers("captions"), SAMPLE if pair_scores is None else CROSS_SAMPLE)
     found = list(catalog.captions(chosen).values())
@@ -153,7 +146,7 @@ def _own_captions(catalog: Catalog, photos: Engine, captions: Engine, pair_score
 
 def _best_photos(
     texts: Sequence[str], catalog: Catalog, photos: Engine, model: SearchModel, pair_scores: PairScores | None
-) -> Floats:
+) -> npt.NDArray[np.float64]:
     """Similarity of the best photo for each text."""
     found = photos.search(text_vectors(model, texts), 1 if pair_scores is None else CANDIDATES)
     if pair_scores is None:
@@ -180,115 +173,3 @@ def _sample(numbers: npt.NDArray[np.int64], size: int) -> list[int]:
     if len(numbers) > size:
         numbers = np.sort(np.random.default_rng(0).choice(numbers, size, replace=False))
     return [int(number) for number in numbers]
-
-
-#: Files in the folder of a model.
-SETTINGS, BACKGROUND = CALIBRATION
-_HINT = "install or export the model again"
-
-
-@dataclass(frozen=True)
-class ModelCalibration:
-    r"""Probability that a photo fits a text, from their similarity s and from the text alone.
-
-    .. math::
-        p = \sigma(a_0 + a_1 s) \cdot \sigma(b_0 + b_1 s + b_2 \mu_T + b_3 \sigma_T + b_4 c_T)
-
-    The first factor was fitted to people's judgements of photos and captions. The second one recognises texts about
-    things that the photos do not show: :math:`\mu_T` and :math:`\sigma_T` are mean and standard deviation of the
-    similarities of the text with fixed background photos, and :math:`c_T` is its largest cosine with centroids of the
-    training captions, see :mod:`bcls.models.open_vocabulary`. Nothing depends on the index. The order of the photos
-    stays that of the similarities, since :math:`a_1` and :math:`b_1` are positive.
-
-    Attributes:
-        pair: a.
-        query: b.
-        threshold: Photos with at least this probability count as fitting.
-        gate: First and last coordinate of the class part of a text vector, and middle and width of its gate.
-        background: ``(B, D)`` vectors of the background photos.
-        word: How a text of one word is encoded, ``{}`` for the word.
-    """
-
-    pair: tuple[float, ...]
-    query: tuple[float, ...]
-    threshold: float
-    gate: tuple[float, ...]
-    background: Floats
-    word: str = "{}"
-
-    def prompt(self, text: str) -> str:
-        """The text that is encoded for a query; the model was trained on sentences, and knows few words alone."""
-        return text if " " in text else self.word.replace("{}", text)
-
-    def __call__(self, similarity: npt.ArrayLike, vector: npt.ArrayLike) -> Floats:
-        """Probabilities of photos with these similarities to a text, in the same shape.
-
-        Args:
-            similarity: Any shape.
-            vector: ``(D,)`` vector of the text.
-        """
-        values, text = np.asarray(similarity, dtype=np.float64), np.asarray(vector, dtype=np.float64)
-        mean, deviation, nearest = self.describe(text[None])[0]
-        bias, slope, *others = self.query
-        known = bias + slope * values + float(np.dot(others, (mean, deviation, nearest)))
-        return _sigmoid(self.pair[0] + self.pair[1] * values) * _sigmoid(known)
-
-    def describe(self, vectors: npt.ArrayLike) -> Floats:
-        """``(C, 3)``: mean, standard deviation and nearest centroid's cosine of text vectors ``(C, D)``."""
-        return query_terms(np.asarray(vectors, dtype=np.float64), self.background, self.gate)
-
-
-def query_terms(texts: Floats, background: Floats, gate: tuple[float, ...]) -> Floats:
-    """The terms of :meth:`ModelCalibration.describe`."""
-    scores = np.einsum("cd,bd->cb", texts, background)  # the threads of a matrix product cost more for one text
-    first, last, middle, width = gate
-    inside = (texts[:, int(first) : int(last)] ** 2).sum(1)
-    outside = (texts**2).sum(1) - inside
-    tiny = 1e-12
-    nearest = middle - width * np.log(np.maximum(inside, tiny) / np.maximum(outside, tiny))
-    return np.stack([scores.mean(1), scores.std(1), np.clip(nearest, -1, 1)], axis=1)
-
-
-def _sigmoid(values: npt.ArrayLike) -> Floats:
-    return np.asarray(0.5 + 0.5 * np.tanh(np.asarray(values, dtype=np.float64) / 2))
-
-
-def read_calibration(folder: Path) -> ModelCalibration | None:
-    """Read the calibration in the folder of a model; ``None`` if it has none.
-
-    Raises:
-        ValueError: A file is damaged or missing.
-    """
-    path = folder / SETTINGS
-    if not path.is_file():
-        return None
-    content = read_json(path)
-    if not isinstance(content, dict):
-        fail(str(path), "a JSON object", type(content).__name__, _HINT)
-    sizes = {"pair": 2, "query": 5, "gate": 4, "threshold": 1}
-    given = {name: content.get(name) for name in sizes} | {"threshold": [content.get("threshold")]}
-    numbers = {name: check_numbers(f"{path}: {name}", given[name], _HINT, count=sizes[name]) for name in sizes}
-    if min(numbers["pair"][1], numbers["query"][1]) <= 0 or not 0 < numbers["threshold"][0] < 1:
-        fail(str(path), "positive slopes and a threshold between 0 and 1", json.dumps(content)[:80], _HINT)
-    background = _read_background(path.with_name(BACKGROUND))
-    first, last = numbers["gate"][:2]
-    if not 0 <= first < last <= background.shape[1]:
-        fail(str(path), f"coordinates up to {background.shape[1]}", numbers["gate"], _HINT)
-    word = content.get("word", "{}")
-    if not isinstance(word, str) or "{}" not in word:
-        fail(f"{path}: word", "a text with {}", repr(word), _HINT)
-    parts = {name: tuple(float(one) for one in numbers[name]) for name in ("pair", "query", "gate")}
-    return ModelCalibration(**parts, threshold=float(numbers["threshold"][0]), background=background, word=word)
-
-
-def _read_background(path: Path) -> Floats:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        found = load_file(path).get("background")
-    except (OSError, SafetensorError) as error:
-        fail(str(path), "vectors of background photos", str(error).splitlines()[0], _HINT)
-    if found is None or found.ndim != 2 or not len(found) or not math.isfinite(float(found.astype(np.float32).sum())):
-        fail(str(path), "an array `background` (B, D) of finite numbers", "none", _HINT)
-    return np.asarray(found, dtype=np.float64)

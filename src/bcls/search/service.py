@@ -18,11 +18,12 @@ from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.data.images import decode
 from bcls.models.light import LightModel
 from bcls.search.batcher import Batcher, limit_work
-from bcls.search.calibration import FITS, ModelCalibration, read_calibration
+from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
 from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
+from bcls.search.score_model import ModelCalibration, read_calibration
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -99,7 +100,7 @@ class Hit(PhotoInfo):
 
     Attributes:
         score: Between 0 and 1, see :class:`bcls.search.Calibration` and
-            :class:`bcls.search.calibration.ModelCalibration`.
+            :class:`bcls.search.score_model.ModelCalibration`.
         similarity: Similarity by the model, on its own scale.
         threshold: Scores from here on count as relevant.
     """
