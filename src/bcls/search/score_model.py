@@ -65,7 +65,8 @@ class ModelCalibration:
 
     def describe(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """``(C, 3)``: mean, standard deviation and nearest centroid's cosine of text vectors ``(C, D)``."""
-        return query_terms(np.asarray(vectors, dtype=np.float64), self.background, self.gate)
+        texts = np.asarray(vectors, dtype=np.float64)
+        return query_terms(texts, self.background, self.gate)
 
 
 def query_terms(
