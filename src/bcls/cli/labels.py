@@ -136,7 +136,7 @@ def _quality(arguments: Sequence[str]) -> int:
     rows: list[dict[str, Any]] = []
     for encoder in encoders:
         for aggregate, one, labels in pair_labels(rated, encoder, aggregates):
-            rows += [asdict(row) for row in label_quality(encoder, aggregate, one, labels)]
+            rows += label_quality(encoder, aggregate, one, labels)
             # The metrics that CLIPScore reports.
             tau = {"flickr8k-expert": "tau_c", "flickr8k-crowdflower": "tau_b"}.get(one.data)
             if tau is not None:

@@ -204,34 +204,7 @@ def _photo_cosines(
     return cosines
 
 
-@dataclass(frozen=True)
-class Quality:
-    """Correlation of one kind of labels with human ratings.
-
-    Attributes:
-        data: Name of the ratings, such as ``"cxc-sits"``.
-        encoder: Name of the text encoder or metric.
-        aggregate: How the captions of an image were combined; ``"references"`` for a metric, ``"image"`` for the photo.
-        subset: ``"all"`` pairs, or ``"others"``, without the images' own captions.
-        pairs: Number of pairs.
-        pearson: Pearson correlation with the mean rating.
-        spearman: Spearman rank correlation.
-        low: Lower end of the 95 % interval of the Pearson correlation, by resampling images.
-        high: Upper end.
-    """
-
-    data: str
-    encoder: str
-    aggregate: str
-    subset: str
-    pairs: int
-    pearson: float
-    spearman: float
-    low: float
-    high: float
-
-
-def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Labels) -> Iterator[Quality]:
+def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Labels) -> Iterator[dict[str, Any]]:
     """Correlate labels with ratings: of all pairs, then without the images' own captions if there are any.
 
     Args:
@@ -239,17 +212,24 @@ def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Label
         aggregate: The aggregate, for the result.
         rated: The pairs and their ratings.
         labels: ``(P,)`` labels of the pairs.
+
+    Yields:
+        ``data``, the name of the ratings, such as ``"cxc-sits"``; ``encoder``; ``aggregate``, how the captions of an
+        image were combined (``"references"`` for a metric, ``"image"`` for the photo); ``subset``, ``"all"`` pairs or
+        ``"others"``, without the images' own captions; ``pairs``, their number; the correlations ``pearson`` and
+        ``spearman`` with the mean rating; and ``low`` and ``high``, the ends of the 95 % interval of ``pearson``, by
+        resampling images.
     """
     stats = require("scipy.stats", "text", "the quality of labels")
-
     subsets = {"all": np.ones_like(rated.own)}
     if rated.own.any() and np.count_nonzero(~rated.own) > 1:
         subsets["others"] = ~rated.own
     for subset, chosen in subsets.items():
         x, y = labels[chosen], rated.ratings[chosen]
+        about = {"data": rated.data, "encoder": encoder, "aggregate": aggregate, "subset": subset, "pairs": len(x)}
         pearson, spearman = float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
         low, high = _interval(x, y, rated.groups[chosen])
-        yield Quality(rated.data, encoder, aggregate, subset, len(x), pearson, spearman, low, high)
+        yield {**about, "pearson": pearson, "spearman": spearman, "low": low, "high": high}
 
 
 def _interval(labels: Labels, ratings: NDArray[np.float64], groups: Ids, resamples: int = 1000) -> tuple[float, float]:
