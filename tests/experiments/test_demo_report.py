@@ -8,7 +8,7 @@ import pytest
 
 from bcls._core.extras import MissingExtraError
 from bcls.data.dataset import open_dataset
-from bcls.data.synthetic import make_scenes, render_all, true_relevance
+from bcls.data.synthetic import make_scenes, true_relevance
 from bcls.experiments.demo import write_scenes
 from bcls.experiments.demo_report import COLORS, LOSSES, METRICS, DemoRun, RelevanceSplit, pick, write_report
 from tests.reports.page_reader import charts_of, check_page_is_closed
@@ -24,7 +24,7 @@ def text_of(page):
 def split(tmp_path_factory):
     scenes = make_scenes(12, seed=5)
     folder = tmp_path_factory.mktemp("scenes") / "scenes"
-    write_scenes(folder, scenes, render_all(scenes.scenes, size=48), (0, 0, 12))
+    write_scenes(folder, scenes, (0, 0, 12))
     true = true_relevance(scenes.scenes, scenes.captions)
     return RelevanceSplit(open_dataset(folder).split("test"), true * 0.5 + 0.25, true)
 

@@ -137,7 +137,7 @@ def render_all(scenes: Sequence[Scene], size: int = DEFAULT_SIZE) -> npt.NDArray
 
 def save(
     dataset: SceneDataset, folder: str | Path, *, splits: Sequence[str] | None = None, size: int = DEFAULT_SIZE
-) -> None:
+) -> npt.NDArray[np.uint8]:
     """Draw a dataset and write it to a folder.
 
     Every file is written atomically, and ``captions.jsonl`` is written last.
@@ -147,6 +147,9 @@ def save(
         folder: Output folder; it is created if needed, and existing files of the same names are replaced.
         splits: ``"train"``, ``"val"`` or ``"test"`` for each image; all ``"train"`` by default.
         size: Side of the images in pixels.
+
+    Returns:
+        The images, as those of :func:`render_all`.
 
     Raises:
         ValueError: There is not one known split per image, or ``size`` is too small.
@@ -175,6 +178,7 @@ def save(
             caption_rows.append({**row, "text": caption.text, "split": splits[number]})
     for name, rows in (("scenes.jsonl", scene_rows), ("captions.jsonl", caption_rows)):
         write_whole(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
+    return pixels
 
 
 def load(folder: str | Path) -> SceneDataset:
