@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -105,17 +105,14 @@ class DemoRun:
         return {key: value for key, value in vars(self).items() if key != "similarity"}
 
 
-def summary(runs: Iterable[DemoRun]) -> dict[str, dict[str, Spread]]:
+def summary(runs: Sequence[DemoRun]) -> dict[str, dict[str, Spread]]:
     """Compute mean and deviation of every test metric for every loss that has runs, in the order of :data:`LOSSES`."""
-    tests: dict[str, list[dict[str, float]]] = {loss: [] for loss in LOSSES}
-    for run in runs:
-        tests[run.loss].append(run.test)
-    return {
-        loss: {key: spread([test[key] for test in own]) for key, _, _ in METRICS} for loss, own in tests.items() if own
-    }
+    tests = {loss: [run.test for run in runs if run.loss == loss] for loss in LOSSES}
+    keys = [key for key, _, _ in METRICS]
+    return {loss: {key: spread([test[key] for test in own]) for key in keys} for loss, own in tests.items() if own}
 
 
-def summary_json(runs: Iterable[DemoRun]) -> dict[str, dict[str, dict[str, float]]]:
+def summary_json(runs: Sequence[DemoRun]) -> dict[str, dict[str, dict[str, float]]]:
     """Return :func:`summary` as it is written to ``results.json`` and printed with ``--json``."""
     return {
         loss: {key: {"mean": one.mean, "deviation": one.deviation} for key, one in metrics.items()}
@@ -339,13 +336,10 @@ def _chart(key: str, runs: Sequence[DemoRun]) -> ChartImage | None:
     """Draw one line for each loss: the mean over seeds, in a band from the lowest to the highest seed."""
     lines = []
     for loss, name in LOSSES.items():
-        by_epoch: dict[float, list[float]] = {}
-        for run in runs:
-            for epoch, value in zip(run.epochs, getattr(run, key), strict=True):
-                if run.loss == loss and math.isfinite(value):
-                    by_epoch.setdefault(epoch, []).append(value)
-        points = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
-        band = [(epoch, min(values), max(values)) for epoch, values in sorted(by_epoch.items())]
+        every = [getattr(run, key) for run in runs if run.loss == loss]
+        by_epoch = list(zip(runs[0].epochs, zip(*every, strict=True), strict=False))
+        points = [(float(epoch), fmean(values)) for epoch, values in by_epoch]
+        band = [(float(epoch), min(values), max(values)) for epoch, values in by_epoch]
         lines.append(ChartLine(name, points, band=band, color=COLORS[loss]))
     return line_chart(CHARTS[key][0], "epoch", lines)
 
