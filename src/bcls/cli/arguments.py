@@ -101,10 +101,10 @@ def parse(
 
 
 #: Name -> function, usage and help of a subcommand.
-Subcommands: TypeAlias = Mapping[str, tuple[Callable[[Sequence[str]], int], str, str]]
+Subcommands: TypeAlias = Mapping[str, tuple[Callable[[list[str]], int], str, str]]
 
 
-def run_subcommand(command: str, description: str, subcommands: Subcommands, arguments: Sequence[str]) -> int:
+def run_subcommand(command: str, description: str, subcommands: Subcommands, arguments: list[str]) -> int:
     """Run one of the subcommands of a command, or print their list.
 
     Args:

@@ -1,7 +1,6 @@
 """``bcls bench``: time and memory of the losses on this machine."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +36,7 @@ class BenchSettings:
     subjects: list[str] = field(default_factory=list)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("bench", BenchSettings, arguments, positional={"subjects": "SUBJECT"})
     for name in settings.subjects:

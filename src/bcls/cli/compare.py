@@ -47,7 +47,7 @@ class CompareSettings:
     labels: str | None = None
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("compare", CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
     sides = _check(settings)

@@ -1,6 +1,6 @@
 """``bcls completion``: a script that completes commands, flags, choices and file names in a shell."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
@@ -27,7 +27,7 @@ class CompletionSettings:
     shell: Literal["bash", "zsh", "fish", "tcsh", "powershell"]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("completion", CompletionSettings, arguments, positional={"shell": "SHELL"})
     print(root_parser().get_completion_script(f"shtab-{settings.shell}"))
@@ -53,7 +53,7 @@ def root_parser() -> "ArgumentParser":
     return root
 
 
-def _parser_of(run: Callable[[Sequence[str]], int]) -> "ArgumentParser":
+def _parser_of(run: Callable[[list[str]], int]) -> "ArgumentParser":
     try:
         run([PARSER_ONLY])
     except ParserRequest as request:

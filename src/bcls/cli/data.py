@@ -3,7 +3,6 @@
 import json
 import sys
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +77,7 @@ class FeatureArguments(FeatureSettings):
     folder: str = ""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     from PIL import Image
 
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_subcommand("data", "Dataset folders of images and captions.", SUBCOMMANDS, arguments)
 
 
-def _import(arguments: Sequence[str]) -> int:
+def _import(arguments: list[str]) -> int:
     names = {"kind": "KIND", "source": "SOURCE"}
     settings = parse("data import", ImportArguments, arguments, positional=names)
     imported = run_import(settings.kind, settings.source, settings)
@@ -102,7 +101,7 @@ def _import(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _check(arguments: Sequence[str]) -> int:
+def _check(arguments: list[str]) -> int:
     settings = parse("data check", CheckArguments, arguments, positional={"folder": "DIR"})
     report = check_dataset(settings.folder, settings)
     if settings.json:
@@ -112,7 +111,7 @@ def _check(arguments: Sequence[str]) -> int:
     return 0 if report.is_clean and not (settings.strict and report.findings) else 1
 
 
-def _stats(arguments: Sequence[str]) -> int:
+def _stats(arguments: list[str]) -> int:
     settings = parse("data stats", StatsSettings, arguments, positional={"folder": "DIR"})
     dataset = open_dataset(settings.folder)
     stats = compute_stats(dataset, sizes=settings.sizes)
@@ -125,7 +124,7 @@ def _stats(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _features(arguments: Sequence[str]) -> int:
+def _features(arguments: list[str]) -> int:
     settings = parse("data features", FeatureArguments, arguments, positional={"folder": "DIR"})
     # Absolute, for worker processes that start in another folder.
     images = None if settings.images is None else Path(settings.images).resolve()

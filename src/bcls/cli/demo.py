@@ -1,14 +1,13 @@
 """``bcls demo``: train and compare three losses on synthetic scenes."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from bcls.cli.arguments import parse
 from bcls.experiments.demo_report import DemoSettings
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("demo", DemoSettings, arguments)
     # Imported here, since it imports torch, which `bcls demo --help` does not need.

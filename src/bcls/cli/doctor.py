@@ -87,7 +87,7 @@ class Check:
     problem: str = ""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("doctor", DoctorSettings, arguments)
     report = as_json(examine())

@@ -1,6 +1,5 @@
 """``bcls evaluate``: retrieval metrics of a model or of saved scores."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +61,7 @@ class EvaluateSettings:
     queries: int = 20
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("evaluate", EvaluateSettings, arguments, positional={"models": "MODEL"}, imports=True)
     models = _check(settings)

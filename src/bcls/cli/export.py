@@ -1,7 +1,6 @@
 """``bcls export``: export a model to ONNX or to a folder for the Hugging Face Hub."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,7 +32,7 @@ class ExportSettings:
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("export", ExportSettings, arguments, positional={"model": "MODEL"}, imports=True)
     check_choice("--format", settings.format, ("onnx", "folder"))

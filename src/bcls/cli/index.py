@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from bcls.cli.arguments import parse
@@ -23,7 +22,7 @@ class IndexArguments(IndexSettings):
     photos: list[str] = field(default_factory=list)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("index", IndexArguments, arguments, positional={"photos": "PHOTOS"}, imports=True)
     from bcls.search.build import build_index

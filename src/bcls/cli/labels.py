@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,12 +83,12 @@ class AlphaSettings:
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     return run_subcommand("labels", "Continuous labels from captions.", SUBCOMMANDS, arguments)
 
 
-def _embed(arguments: Sequence[str]) -> int:
+def _embed(arguments: list[str]) -> int:
     settings = parse("labels embed", EmbedSettings, arguments, positional={"folder": "DIR"})
     from bcls.labels.cache import cache_folder, cached_embeddings
 
@@ -106,7 +105,7 @@ def _embed(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _alpha(arguments: Sequence[str]) -> int:
+def _alpha(arguments: list[str]) -> int:
     settings = parse("labels alpha", AlphaSettings, arguments, positional={"folder": "DIR"})
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
 
@@ -126,7 +125,7 @@ def _alpha(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _quality(arguments: Sequence[str]) -> int:
+def _quality(arguments: list[str]) -> int:
     settings = parse("labels quality", QualitySettings, arguments)
     encoders, aggregates = _split("--encoder", settings.encoder), _split("--aggregate", settings.aggregate)
     from bcls.evaluation.statistics import human_correlation

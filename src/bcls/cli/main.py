@@ -9,7 +9,6 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
 
 from bcls import __version__
 from bcls._core.errors import visible
@@ -48,7 +47,7 @@ def usage() -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the command line.
 
     Args:

@@ -1,7 +1,6 @@
 """``bcls report``: tables, charts and claims from sweeps."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -37,7 +36,7 @@ class ReportSettings:
     queries: int = 20
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("report", ReportSettings, arguments, positional={"folders": "DIR"})
     folders, markdown = settings.folders, settings.markdown

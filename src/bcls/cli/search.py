@@ -3,7 +3,6 @@
 import json
 import sys
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -71,7 +70,7 @@ class SearchSettings:
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     names = {"index": "INDEX", "text": "TEXT"}
     settings = parse("search", SearchSettings, arguments, positional=names, imports=True)
@@ -113,7 +112,7 @@ def _check(text: str | None, settings: SearchSettings) -> None:
         fail("--captions", "no --contact, --html or --open", "one of them", "captions are printed as text")
 
 
-def _show_groups(groups: Sequence[Sequence[PhotoInfo]], settings: SearchSettings) -> None:
+def _show_groups(groups: list[tuple[PhotoInfo, ...]], settings: SearchSettings) -> None:
     if settings.json:
         print(json.dumps([[photo.as_json() for photo in group] for group in groups]))
         return

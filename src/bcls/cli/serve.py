@@ -1,7 +1,6 @@
 """``bcls serve``: the web app of an index."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +54,7 @@ class ServeSettings:
     max_pixels: int = 40_000_000
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("serve", ServeSettings, arguments, positional={"index": "INDEX"}, imports=True)
     from bcls._core.extras import require

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bcls.cli.arguments import parse
@@ -23,7 +22,7 @@ class SweepArguments(SweepSettings):
     file: str = ""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`.
 
     Returns:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from bcls.cli.arguments import parse
@@ -26,7 +25,7 @@ class TrainSettings(TrainConfig):
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("train", TrainSettings, arguments, imports=True)
     config = TrainConfig(**{one.name: getattr(settings, one.name) for one in fields(TrainConfig)})

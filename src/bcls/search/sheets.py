@@ -1,7 +1,6 @@
 """Search results as a contact sheet (PNG) and as a self-contained HTML page."""
 
 import io
-from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
@@ -11,7 +10,7 @@ from bcls.search.service import Hit, Service
 _SIDE, _LINE, _GAP, _COLUMNS = 224, 20, 8, 5
 
 
-def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
+def contact_sheet(service: Service, hits: list[Hit]) -> bytes:
     """Draw thumbnails with their scores; a missing photo is a gray rectangle.
 
     Args:
@@ -42,7 +41,7 @@ def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
     return file.getvalue()
 
 
-def page(service: Service, title: str, hits: Sequence[Hit], note: str) -> str:
+def page(service: Service, title: str, hits: list[Hit], note: str) -> str:
     """Render a page with embedded thumbnails.
 
     Args:
