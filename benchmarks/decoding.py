@@ -18,8 +18,7 @@ import torch
 from PIL import Image
 
 from bcls.data.dataset import open_dataset
-from bcls.data.records import Caption, ImageRecord
-from bcls.data.write import Content, write_dataset
+from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 from bcls.features.backbones import load_backbone
 from bcls.features.extraction import FeatureSettings, extract
 from benchmarks.tables import show

@@ -26,7 +26,7 @@ import torch
 
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
-from bcls.data.write import Content, write_dataset
+from bcls.data.records import Content, write_dataset
 from bcls.features.backbones import load_backbone
 from bcls.features.extraction import FeatureSettings, extract
 from benchmarks.tables import show

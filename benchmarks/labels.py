@@ -84,8 +84,7 @@ class Noise:
 
 def write_coco_size(folder):
     """Write a dataset with as many captions as COCO has: those of Flickr8k repeated, five per image."""
-    from bcls.data.records import Caption, ImageRecord
-    from bcls.data.write import Content, write_dataset
+    from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 
     texts = flickr8k_captions()
     captions = tuple(

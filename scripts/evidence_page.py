@@ -16,8 +16,7 @@ from pathlib import Path
 from bcls._core.files import write_whole
 from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, Claim, check_claims, read_paper
 from bcls.experiments.report import as_markdown, build
-from bcls.experiments.results import RANKS, RESULTS, SWEEP, read_results
-from bcls.experiments.summary import Summary, SummaryRow, summarize
+from bcls.experiments.results import RANKS, RESULTS, SWEEP, Summary, SummaryRow, read_results, summarize
 from bcls.reports.blocks import markdown_table
 from bcls.reports.charts import COLORS, figure_file
 from scripts import model_table

@@ -7,7 +7,7 @@ term, and BCLS. Losses are compared within one row only, where the features are 
 from pathlib import Path
 
 from bcls.experiments.claims import is_rival
-from bcls.experiments.summary import Summary, SummaryRow, compare_rows, summarize
+from bcls.experiments.results import Summary, SummaryRow, compare_rows, summarize
 from bcls.reports.blocks import markdown_table
 from scripts.readme_part import write_part
 

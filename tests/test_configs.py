@@ -18,7 +18,7 @@ PAPER = [path for path in FILES if path.parent.name in {"flickr30k", "coco"}]
 
 
 def read(path, *flags):
-    return parse("train", "", TrainConfig, ["--config", str(path), *flags])
+    return parse("train", TrainConfig, ["--config", str(path), *flags])
 
 
 def name(path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bcls.experiments.summary import summarize
+from bcls.experiments.results import summarize
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

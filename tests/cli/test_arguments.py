@@ -25,7 +25,7 @@ class Settings:
 
 
 def read(*words):
-    return parse("command", "Does it.", Settings, words)
+    return parse("command", Settings, words)
 
 
 def test_a_list_takes_one_value_or_more():
@@ -111,31 +111,31 @@ class Flags:
 
 def test_flags_are_accepted_with_hyphens_and_with_underscores():
     expected = Flags(dry_run=True, max_rows=3, name="a_b")
-    assert parse("command", "", Flags, ["--dry-run", "--max-rows=3", "--name", "a_b"]) == expected
-    assert parse("command", "", Flags, ["--dry_run", "--max_rows=3", "--name", "a_b"]) == expected
-    assert parse("command", "", Flags, ["--no-dry-run", "--max-rows", "4"]) == Flags(max_rows=4)
-    assert parse("command", "", Flags, ["--no_dry_run"]) == Flags()
+    assert parse("command", Flags, ["--dry-run", "--max-rows=3", "--name", "a_b"]) == expected
+    assert parse("command", Flags, ["--dry_run", "--max_rows=3", "--name", "a_b"]) == expected
+    assert parse("command", Flags, ["--no-dry-run", "--max-rows", "4"]) == Flags(max_rows=4)
+    assert parse("command", Flags, ["--no_dry_run"]) == Flags()
     with pytest.raises(ValueError, match="--no-such"):
-        parse("command", "", Flags, ["--no-such"])
+        parse("command", Flags, ["--no-such"])
 
 
 def test_dotted_flags_are_accepted_with_hyphens_and_with_underscores():
     for flag in ("--model.similarity-width", "--model.similarity_width"):
-        parsed = parse("train", "", TrainConfig, ["--model.name", "saf", flag, "8"])
+        parsed = parse("train", TrainConfig, ["--model.name", "saf", flag, "8"])
         assert parsed.model == {"name": "saf", "similarity_width": 8}
 
 
 def test_a_name_of_one_letter_has_a_short_flag():
-    assert parse("command", "", Flags, ["-k", "3"]) == parse("command", "", Flags, ["--k", "3"]) == Flags(k=3)
+    assert parse("command", Flags, ["-k", "3"]) == parse("command", Flags, ["--k", "3"]) == Flags(k=3)
 
 
 def test_errors_and_help_spell_flags_with_hyphens(capsys):
     with pytest.raises(ValueError, match=r"--max-rows: Expected a int"):
-        parse("command", "", Flags, ["--max-rows", "x"])
+        parse("command", Flags, ["--max-rows", "x"])
     with pytest.raises(ValueError, match=r"did you mean --max-rows\?"):
-        parse("command", "", Flags, ["--max_row", "1"])
+        parse("command", Flags, ["--max_row", "1"])
     with pytest.raises(SystemExit):
-        parse("command", "", Flags, ["--help"])
+        parse("command", Flags, ["--help"])
     shown = capsys.readouterr().out
     assert "--max-rows MAX_ROWS" in shown
     assert "--dry-run, --no-dry-run" in shown
@@ -153,7 +153,7 @@ class Search:
 
 def search(*words):
     names = {"index": "INDEX", "text": "TEXT", "others": "OTHER"}
-    return parse("search", "", Search, words, positional=names)
+    return parse("search", Search, words, positional=names)
 
 
 def test_positional_arguments(capsys):
@@ -174,16 +174,16 @@ def test_flags_win_over_a_file_of_settings_wherever_they_stand(tmp_path, at):
     (tmp_path / "a.yaml").write_text("max_rows: 7\nname: a\n")
     words = ["--max-rows", "3"]
     words[at:at] = ["--config", str(tmp_path / "a.yaml")]
-    assert parse("command", "", Flags, words) == Flags(max_rows=3, name="a")
+    assert parse("command", Flags, words) == Flags(max_rows=3, name="a")
 
 
 def test_the_last_file_of_settings_wins(tmp_path):
     for name, rows in (("a", 7), ("b", 8)):
         (tmp_path / f"{name}.yaml").write_text(f"max_rows: {rows}\n")
     words = [f"--config={tmp_path}/a.yaml", "--config", f"{tmp_path}/b.yaml"]
-    assert parse("command", "", Flags, words) == Flags(max_rows=8)
+    assert parse("command", Flags, words) == Flags(max_rows=8)
     with pytest.raises(ValueError, match="`--config`: expected a value"):
-        parse("command", "", Flags, ["--config"])
+        parse("command", Flags, ["--config"])
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def test_a_new_name_drops_the_arguments_of_the_preset(tmp_path):
     config = ["--config", str(tmp_path / "a.yaml")]
 
     def loss(*words):
-        return parse("train", "", Named, [*words]).loss
+        return parse("train", Named, [*words]).loss
 
     assert loss(*config) == {"name": "triplet-sn", "gamma": 20}
     assert loss(*config, "--loss.name", "infonce") == {"name": "infonce"}
@@ -213,12 +213,12 @@ def test_a_module_is_imported_before_the_settings_are_parsed(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "imported_by_a_test.py").write_text("import sys\nsys.imported_by_a_test = True\n")
     words = ["--dry-run", "--import", "imported_by_a_test"]
-    assert parse("command", "", Flags, words, imports=True) == Flags(dry_run=True)
+    assert parse("command", Flags, words, imports=True) == Flags(dry_run=True)
     assert sys.imported_by_a_test
     with pytest.raises(ValueError, match=r"`--import`: expected a Python module.*got no_such_module"):
-        parse("command", "", Flags, ["--import=no_such_module"], imports=True)
+        parse("command", Flags, ["--import=no_such_module"], imports=True)
     (tmp_path / "broken_by_a_test.py").write_text("1 / 0\n")
     with pytest.raises(ValueError, match=r"broken_by_a_test \(ZeroDivisionError: division by zero\)"):
-        parse("command", "", Flags, ["--import", "broken_by_a_test"], imports=True)
+        parse("command", Flags, ["--import", "broken_by_a_test"], imports=True)
     with pytest.raises(ValueError, match="unrecognized arguments: --import"):
-        parse("command", "", Flags, ["--import", "sys"])
+        parse("command", Flags, ["--import", "sys"])

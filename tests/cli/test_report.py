@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bcls.cli.report import main
-from bcls.experiments import SweepSettings, run_sweep, summary
+from bcls.experiments import SweepSettings, results, run_sweep
 from tests.experiments.factories import data, write
 from tests.experiments.sweep_factory import line, sweep
 
@@ -45,8 +45,8 @@ def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
     page = tmp_path / "g.html"
     words = [out, "--data", str(tmp_path / "data"), "--html", str(page), "--gallery"]
     read = []
-    real = summary.summarize
-    monkeypatch.setattr(summary, "summarize", lambda folder: read.append(folder) or real(folder))
+    real = results.summarize
+    monkeypatch.setattr(results, "summarize", lambda folder: read.append(folder) or real(folder))
     assert main([*words, "HN", "BCLS"]) == 0
     assert read == [out]
     assert "A: HN. B: BCLS." in page.read_text(encoding="utf-8")

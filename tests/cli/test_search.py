@@ -58,7 +58,7 @@ def test_one_query_is_not_given_up_on_a_slow_machine(run, made, monkeypatch):
 
     limits = []
     real = settings.ServiceSettings
-    patched = "bcls.search.service.ServiceSettings"
+    patched = "bcls.cli.search.ServiceSettings"
     monkeypatch.setattr(patched, lambda **given: limits.append(given["timeout"]) or real(**given))
     assert run(made, "red")[0] == 0
     assert limits[0] >= 3600

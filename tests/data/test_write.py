@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bcls.data.dataset import open_dataset
-from bcls.data.records import Caption, FeatureFile, ImageRecord
-from bcls.data.write import Content, write_dataset
+from bcls.data.records import Caption, Content, FeatureFile, ImageRecord, write_dataset
 from tests.data.factories import image_bytes, make_images
 
 ODD = [
@@ -55,7 +54,7 @@ class TestWriting:
 
     def test_unfinished_folder_is_not_a_dataset_and_can_be_overwritten(self, tmp_path, monkeypatch):
         with monkeypatch.context() as broken:
-            broken.setattr("bcls.data.write.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            broken.setattr("bcls.data.records.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 write_dataset(tmp_path / "out", content())
         with pytest.raises(ValueError, match="again if an import was interrupted"):
@@ -103,7 +102,7 @@ class TestWriting:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(os, "fsync", note)
-        monkeypatch.setattr("bcls.data.write.write_manifest", stop)
+        monkeypatch.setattr("bcls.data.records.write_manifest", stop)
         source = make_images(tmp_path / "source", ["i0.png", "i1.png"])
         with pytest.raises(KeyboardInterrupt):
             write_dataset(tmp_path / "copied", content(sources=(source,)), copy=True)

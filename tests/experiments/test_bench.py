@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -119,9 +120,9 @@ def _quickly(monkeypatch):
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_subject_measures_every_path_at_every_value(name, monkeypatch):
     if name == "names":
-        monkeypatch.setitem(SUBJECTS[name].values, "cpu", (16, 32))
+        monkeypatch.setitem(SUBJECTS, name, replace(SUBJECTS[name], cpu=(16, 32)))
     result = run_subject(name, CPU, quick=True)
-    axis, values = result["axis"], SUBJECTS[name].values["cpu"][:2]
+    axis, values = result["axis"], SUBJECTS[name].cpu[:2]
     assert sorted({row[axis] for row in result["rows"]}) == sorted(values)
     assert all(row["ms"] > 0 for row in result["rows"])
     assert all((row["MB"] > 0) == (row["path"] != LIMIT) for row in result["rows"])
@@ -147,7 +148,7 @@ def test_results_are_kept_if_a_later_benchmark_is_interrupted(tmp_path, monkeypa
     def stop(size, device):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(SUBJECTS, "windows", bench.Subject("t", "M", {"cpu": (1,)}, stop))
+    monkeypatch.setitem(SUBJECTS, "windows", bench.Subject("t", "M", (1,), (1,), stop))
     with pytest.raises(KeyboardInterrupt):
         run_all(["width", "windows"], tmp_path / "new", "cpu", quick=True)
     kept = {path.name for path in (tmp_path / "new").iterdir()}

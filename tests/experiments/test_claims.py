@@ -3,7 +3,7 @@ import pytest
 
 from bcls.evaluation.statistics import hierarchical_test, holm
 from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, check_claims
-from bcls.experiments.summary import compare_rows, summarize
+from bcls.experiments.results import compare_rows, summarize
 from tests.experiments.sweep_factory import line, ranks, sweep
 
 

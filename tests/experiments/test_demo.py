@@ -16,7 +16,7 @@ from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.experiments import demo as demo
 from bcls.experiments.demo_report import LOSSES, METRICS, DemoRun, DemoSettings, print_table, summary
-from bcls.experiments.summary import Spread
+from bcls.experiments.results import Spread
 from bcls.models import load
 from bcls.training.metrics_log import read_metrics
 

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from bcls.experiments.claims import INCONCLUSIVE, NOT, PARTLY, check_claims
-from bcls.experiments.results import read_results
-from bcls.experiments.summary import summarize
+from bcls.experiments.results import read_results, summarize
 from bcls.experiments.sweep_file import merge
 from scripts.evidence_page import KEPT, REMARKS, keep
 from tests.experiments.sweep_factory import line, ranks, sweep

@@ -10,7 +10,7 @@ from bcls.evaluation.evaluator import compare
 from bcls.evaluation.recall import QueryRanks
 from bcls.experiments.claims import read_paper
 from bcls.experiments.report import as_html, as_markdown, build, main_table
-from bcls.experiments.summary import Spread, compare_rows, spread, summarize
+from bcls.experiments.results import Spread, compare_rows, spread, summarize
 from bcls.reports.blocks import Chart, Table
 from tests.experiments.sweep_factory import line, ranks, sweep
 from tests.reports.page_reader import charts_of, check_page_is_closed

@@ -9,9 +9,8 @@ import torch
 
 from bcls._core.files import recover, replace_folder
 from bcls.data.dataset import open_dataset
-from bcls.data.records import Caption, ImageRecord
+from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 from bcls.data.vocabulary import Vocabulary
-from bcls.data.write import Content, write_dataset
 from bcls.features.array_cache import ArrayCache
 from bcls.labels.cache import ROWS, open_rows, read_manifest, write_cache
 from bcls.losses import TripletLoss

@@ -11,8 +11,7 @@ import pytest
 from bcls._core.extras import MissingExtraError
 from bcls.cli import main as cli
 from bcls.data.dataset import open_dataset
-from bcls.data.records import Caption, ImageRecord
-from bcls.data.write import Content, write_dataset
+from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 from bcls.labels import cache
 from bcls.labels.cache import Fingerprint, cache_folder, cached_embeddings, fingerprint
 from bcls.labels.encoders import load_text_encoder

@@ -10,7 +10,7 @@ from scipy import stats
 
 from bcls.cli import main as cli
 from bcls.labels import caption_metrics as _java
-from bcls.labels.caption_metrics import CiderD, load_pair_scorer, ptb_tokens
+from bcls.labels.caption_metrics import CiderD, PairScorer, ptb_tokens
 from bcls.labels.quality import load_cxc
 from tests.samples import DATA, expect
 
@@ -88,7 +88,7 @@ def test_meteor_equals_the_published_code():
 
     images, captions = np.array([0, 1, 2, 0, 0]), np.array([2, 3, 0, 1, 5])
     reports = []
-    found = load_pair_scorer("meteor").pair_scores(
+    found = PairScorer("meteor").pair_scores(
         [*TEXTS, "..."], np.append(OWNERS, 2), images, captions, lambda *counts: reports.append(counts)
     )
     words = ptb_tokens("meteor", [*TEXTS, "..."])
@@ -103,14 +103,14 @@ def test_meteor_equals_the_published_code():
 
 def test_missing_programs_are_named(monkeypatch, capsys):
     with pytest.raises(ValueError, match="`name`: expected one of 'cider', 'meteor', 'spice', got 'meteo'; did you"):
-        load_pair_scorer("meteo")
+        PairScorer("meteo")
     monkeypatch.setattr(_java.shutil, "which", lambda name: None)
     for name in ("cider", "meteor"):
-        scorer = load_pair_scorer(name)
+        scorer = PairScorer(name)
         with pytest.raises(ValueError, match=f"`{name}`: expected Java, got no `java` on the path; install"):
             scorer.pair_scores(TEXTS, OWNERS, OWNERS[:1], OWNERS[:1])
     with pytest.raises(ValueError, match="`spice`: expected Java"):
-        load_pair_scorer("spice")
+        PairScorer("spice")
 
 
 @needs_java
@@ -119,13 +119,13 @@ def test_spice_names_the_missing_file(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"`spice`: expected Stanford CoreNLP in .*3.6.0.jar, got no such file; copy it"
     ):
-        load_pair_scorer("spice")
+        PairScorer("spice")
 
 
 @needs_java
 def test_cider_on_cxc_equals_the_paper():
     rated = load_cxc(DATA / "cxc" / "sits_test.csv", DATA / "coco" / "captions_karpathy_test5k.json")
-    scores = load_pair_scorer("cider").pair_scores(rated.texts, rated.image_of_caption, rated.images, rated.captions)
+    scores = PairScorer("cider").pair_scores(rated.texts, rated.image_of_caption, rated.images, rated.captions)
     assert stats.pearsonr(scores, rated.ratings).statistic == pytest.approx(expect(0.738, 0.848), abs=0.001)
 
 

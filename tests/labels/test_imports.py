@@ -29,7 +29,7 @@ sys.modules["torch"] = None
 from pathlib import Path
 from bcls.data.dataset import open_dataset
 from bcls.data.records import Caption, ImageRecord
-from bcls.data.write import Content, write_dataset
+from bcls.data.records import Content, write_dataset
 from bcls.labels import cached_embeddings, relevance
 folder = Path({str(tmp_path / "data")!r})
 texts = ["a dog runs", "a brown dog runs", "two trains"]

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bcls.data.records import Caption, ImageRecord
-from bcls.data.write import Content, write_dataset
+from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 from bcls.models import build
 from bcls.search.engine import SearchFilter
 from bcls.search.index import open_index, read_index_manifest

@@ -8,9 +8,8 @@ import torch
 from PIL import Image
 
 from bcls.data.dataset import open_dataset
-from bcls.data.records import Caption, ImageRecord
+from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 from bcls.data.vocabulary import Vocabulary
-from bcls.data.write import Content, write_dataset
 from bcls.models import build
 from bcls.models.padded import Padded
 from bcls.search.build import IndexSettings, build_index

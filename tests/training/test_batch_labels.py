@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bcls.labels.caption_metrics import load_pair_scorer
+from bcls.labels.caption_metrics import PairScorer
 from bcls.labels.relevance import relevance
 from bcls.training import batch_labels
 from bcls.training.batch_labels import BatchLabels, CiderLabels
@@ -96,7 +96,7 @@ def test_cider_labels_equal_the_scores_of_pairs():
     captions = np.array([4, 1, 2, 7])
     labels = CiderLabels(texts, OWNER, CPU)
     made = labels(torch.from_numpy(captions))
-    scores = load_pair_scorer("cider").pair_scores(texts, OWNER, np.repeat(OWNER[captions], 4), np.tile(captions, 4))
+    scores = PairScorer("cider").pair_scores(texts, OWNER, np.repeat(OWNER[captions], 4), np.tile(captions, 4))
     assert made.dtype == torch.float32
     assert not labels.on_device
     np.testing.assert_allclose(made.numpy(), scores.reshape(4, 4), atol=1e-5)

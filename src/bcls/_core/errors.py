@@ -137,8 +137,6 @@ def visible(text: str) -> str:
         >>> print(visible("a\nb\x1b[2Jc"))
         a\nb\x1b[2Jc
     """
-    if text.isprintable():
-        return text
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 

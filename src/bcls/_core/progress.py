@@ -15,7 +15,6 @@ class Step(Protocol):
 
     def __call__(self, done: int, note: str = "") -> None:
         """Report that ``done`` units of the total are finished; ``note`` is shown beside it."""
-        ...
 
 
 @contextmanager

@@ -39,7 +39,6 @@ class ParserRequest(Exception):  # noqa: N818 - not an error
 
 def parse(
     command: str,
-    description: str,
     settings: type[Settings],
     arguments: Sequence[str],
     *,
@@ -50,10 +49,9 @@ def parse(
 
     Args:
         command: Name of the command, such as ``data check``.
-        description: What it does, for ``--help``.
-        settings: A dataclass; the `Attributes` of its docstring are the help of the arguments. A ``bool`` is a switch
-            with a ``--no-`` form, a ``list[str]`` takes one value or more, and a field with a name of one letter has a
-            short flag as well.
+        settings: A dataclass. Its docstring is the text of ``--help``: what the command does, and in `Attributes` the
+            help of the arguments. A ``bool`` is a switch with a ``--no-`` form, a ``list[str]`` takes one value or
+            more, and a field with a name of one letter has a short flag as well.
         arguments: Arguments after the command.
         positional: Fields that are positional arguments, with the names that ``--help`` shows: ``{"folder": "DIR"}``.
             A ``str`` is required, ``str | None`` optional, and a ``list[str]`` takes any number.
@@ -71,9 +69,10 @@ def parse(
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
         ... class Count:
+        ...     "Count files."
         ...     folder: str
         ...     dry_run: bool = False
-        >>> parse("count", "Count files.", Count, ["photos", "--dry-run"], positional={"folder": "DIR"})
+        >>> parse("count", Count, ["photos", "--dry-run"], positional={"folder": "DIR"})
         Count(folder='photos', dry_run=True)
     """
     # Takes 0.1 s to import, which `bcls --help` does not need.
@@ -88,7 +87,7 @@ def parse(
     for file in files:
         if Path(file).is_file():  # the parser reports a missing file
             check_yaml(Path(file))
-    parser = _parser(command, description, settings, positional or {}, imports=imports)
+    parser = _parser(command, settings, positional or {}, imports=imports)
     if words == [PARSER_ONLY]:
         raise ParserRequest(parser)
     flags = [field.name.replace("_", "-") for field in fields(settings)]
@@ -102,10 +101,10 @@ def parse(
 
 
 #: Name -> function, usage and help of a subcommand.
-Subcommands: TypeAlias = Mapping[str, tuple[Callable[[Sequence[str]], int], str, str]]
+Subcommands: TypeAlias = Mapping[str, tuple[Callable[[list[str]], int], str, str]]
 
 
-def run_subcommand(command: str, description: str, subcommands: Subcommands, arguments: Sequence[str]) -> int:
+def run_subcommand(command: str, description: str, subcommands: Subcommands, arguments: list[str]) -> int:
     """Run one of the subcommands of a command, or print their list.
 
     Args:
@@ -147,15 +146,13 @@ def import_module(name: str) -> None:
         fail("--import", "a Python module that can be imported", got, hint)
 
 
-def _parser(
-    command: str, description: str, settings: type, positional: Mapping[str, str], *, imports: bool
-) -> "ArgumentParser":
+def _parser(command: str, settings: type, positional: Mapping[str, str], *, imports: bool) -> "ArgumentParser":
     import docstring_parser
     import jsonargparse
 
     parser = jsonargparse.ArgumentParser(
         prog=f"bcls {command}",
-        description=description,
+        description=docstring_parser.parse_from_object(settings).description,
         exit_on_error=False,
         allow_abbrev=False,
         print_config="--print-config",
@@ -249,9 +246,7 @@ def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> lis
     return resets
 
 
-def _one_line(
-    message: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None
-) -> str:
+def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None) -> str:
     r"""A parser's message on one line, with flags as the user writes them, the closest flag and a hint.
 
     Example:
@@ -262,7 +257,7 @@ def _one_line(
         >>> _one_line("the following arguments are required: out, index", "index", positional={"index": "INDEX"})
         'the following arguments are required: --out, INDEX; see `bcls index --help`'
     """
-    text = " ".join(message.split())
+    text = " ".join(text.split())
     text = re.sub(r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", text)
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
     start, required, names = text.partition("arguments are required: ")

@@ -1,32 +1,25 @@
 """``bcls bench``: time and memory of the losses on this machine."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bcls._core.errors import check_choice
 from bcls.cli.arguments import parse
 
-#: The benchmarks in their order on the page, with what each varies.
-SUBJECTS = {
-    "losses": "losses on a matrix by batch size",
-    "names": "every loss that has a name by batch size",
-    "windows": "the window loss by the number of windows",
-    "streaming": "BCLS from embeddings by batch size",
-    "width": "BCLS from embeddings by their width",
-}
-ABOUT = (
-    "Measure time and memory of one step of the losses, forward and backward, on the GPU if there is one: every "
-    "implementation, a straightforward one, and a copy of the matrix as the lower bound. SUBJECT is one or more of "
-    + ", ".join(f"{name} ({what})" for name, what in SUBJECTS.items())
-    + "; default: all. Writes bench-SUBJECT.json, bench-SUBJECT.svg and bench.md. Takes minutes; seconds with --quick."
-)
+#: The benchmarks in their order on the page.
+SUBJECTS = ("losses", "names", "windows", "streaming", "width")
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """Settings of ``bcls bench``.
+    """Measure time and memory of one step of the losses, forward and backward, on the GPU if there is one.
+
+    Every implementation is compared with a straightforward one, and with a copy of the matrix as the lower bound.
+    SUBJECT is one or more of losses (losses on a matrix by batch size), names (every loss that has a name by batch
+    size), windows (the window loss by the number of windows), streaming (BCLS from embeddings by batch size) and
+    width (BCLS from embeddings by their width); default: all. Writes bench-SUBJECT.json, bench-SUBJECT.svg and
+    bench.md. Takes minutes; seconds with --quick.
 
     Attributes:
         out: Folder for the results.
@@ -43,15 +36,15 @@ class BenchSettings:
     subjects: list[str] = field(default_factory=list)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("bench", ABOUT, BenchSettings, arguments, positional={"subjects": "SUBJECT"})
+    settings = parse("bench", BenchSettings, arguments, positional={"subjects": "SUBJECT"})
     for name in settings.subjects:
         check_choice("SUBJECT", name, SUBJECTS)
     check_choice("--device", settings.device, ("auto", "cuda", "cpu"))
     from bcls.experiments.bench import run_all
 
-    results = run_all(settings.subjects or list(SUBJECTS), Path(settings.out), settings.device, quick=settings.quick)
+    results = run_all(settings.subjects or SUBJECTS, Path(settings.out), settings.device, quick=settings.quick)
     if settings.json:
         print(json.dumps(results))
     else:

@@ -5,24 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bcls._core.errors import fail, prefix_errors
 from bcls.cli.arguments import parse
-
-if TYPE_CHECKING:
-    from bcls.data.dataset import Dataset
-
-ABOUT = (
-    "Compare two models on a split: recalls, differences with intervals, p-values of a paired test over images, and "
-    "the number of queries on which they disagree. MODEL is as for `bcls evaluate`. To average several models on a "
-    "side, use --a and --b."
-)
+from bcls.data.dataset import Dataset, open_dataset
+from bcls.reports.html import check_page, write_page
 
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """Settings of ``bcls compare``.
+    """Compare two models on a split: recalls, and their differences with intervals.
+
+    Prints p-values of a paired test over images as well, and the number of queries on which the models disagree.
+    MODEL is as for `bcls evaluate`. To average several models on a side, use --a and --b.
 
     Attributes:
         data: Folder of the dataset.
@@ -51,13 +47,11 @@ class CompareSettings:
     labels: str | None = None
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("compare", ABOUT, CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
+    settings = parse("compare", CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
     sides = _check(settings)
-    from bcls.data.dataset import open_dataset
     from bcls.evaluation.tables import as_json, print_comparison
-    from bcls.reports.html import check_page
 
     check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)
@@ -65,8 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     metrics = compare_models(split, sides, names, settings)
     if settings.json:
         about = {"a": names[0], "b": names[1], "dataset": split.name, "split": settings.split}
-        sizes = {"images": len(split.images), "captions": len(split.captions)}
-        print(as_json({**about, **sizes, **metrics}))
+        print(as_json({**about, "images": len(split.images), "captions": len(split.captions), **metrics}))
     else:
         title = f"A: {names[0]}, B: {names[1]}, on {split.name}, {settings.split}: {len(split.images):,} images"
         print_comparison(title, metrics)
@@ -74,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def compare_models(
-    split: "Dataset", sides: Mapping[str, list[str]], names: Sequence[str], settings: CompareSettings
+    split: Dataset, sides: Mapping[str, list[str]], names: Sequence[str], settings: CompareSettings
 ) -> dict[str, float]:
     """Compare two models on a split, and write the page if there is one in the settings.
 
@@ -93,7 +86,6 @@ def compare_models(
     from bcls.evaluation.pages import PairLabels, comparison_page
     from bcls.evaluation.recall import query_ranks
     from bcls.evaluation.scores import is_model, load_similarity
-    from bcls.reports.html import write_page
 
     # One matrix at a time is in memory. The page reads the matrices again; those of models are kept in a file for it.
     with tempfile.TemporaryDirectory(prefix="bcls-scores-", ignore_cleanup_errors=True) as folder:

@@ -1,6 +1,6 @@
 """``bcls completion``: a script that completes commands, flags, choices and file names in a shell."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
@@ -12,16 +12,13 @@ from bcls.cli.main import COMMANDS
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-ABOUT = """Print a completion script for a shell.
-
-bash: eval "$(bcls completion bash)" in ~/.bashrc;
-zsh: eval "$(bcls completion zsh)" in ~/.zshrc, after compinit;
-fish: bcls completion fish > ~/.config/fish/completions/bcls.fish"""
-
 
 @dataclass(frozen=True)
 class CompletionSettings:
-    """Settings of ``bcls completion``.
+    """Print a completion script for a shell.
+
+    bash: eval "$(bcls completion bash)" in ~/.bashrc; zsh: eval "$(bcls completion zsh)" in ~/.zshrc, after
+    compinit; fish: bcls completion fish > ~/.config/fish/completions/bcls.fish
 
     Attributes:
         shell: The shell.
@@ -30,9 +27,9 @@ class CompletionSettings:
     shell: Literal["bash", "zsh", "fish", "tcsh", "powershell"]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("completion", ABOUT, CompletionSettings, arguments, positional={"shell": "SHELL"})
+    settings = parse("completion", CompletionSettings, arguments, positional={"shell": "SHELL"})
     print(root_parser().get_completion_script(f"shtab-{settings.shell}"))
     return 0
 
@@ -56,7 +53,7 @@ def root_parser() -> "ArgumentParser":
     return root
 
 
-def _parser_of(run: Callable[[Sequence[str]], int]) -> "ArgumentParser":
+def _parser_of(run: Callable[[list[str]], int]) -> "ArgumentParser":
     try:
         run([PARSER_ONLY])
     except ParserRequest as request:

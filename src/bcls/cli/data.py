@@ -3,20 +3,26 @@
 import json
 import sys
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.check import CheckSettings, check_dataset, print_report
 from bcls.data.dataset import open_dataset
-from bcls.data.importers import KINDS, ImportSettings, run_import
-from bcls.features.extraction import FeatureSettings
+from bcls.data.importers import ImportSettings, run_import
+from bcls.data.stats import compute_stats, plot_stats, print_splits, print_stats
+from bcls.features.extraction import FeatureSettings, extract
 
 
 @dataclass(frozen=True)
 class ImportArguments(ImportSettings):
-    """Arguments of ``bcls data import``.
+    """Import images and captions into a dataset folder.
+
+    KIND is the layout of SOURCE: folder: images and a CSV, TSV or JSONL file of captions; karpathy: dataset_*.json
+    with Karpathy's splits, images by --images; coco: captions_*.json of MS-COCO, a file or a folder of them; scan:
+    a *_precomp folder with captions, ids and region features; butd: bottom-up-attention .tsv files: adds region
+    features to the dataset at --out; webdataset: tar files with images and .txt or .json captions; huggingface: a
+    folder that `datasets` saved with save_to_disk.
 
     Attributes:
         kind: Layout of the source.
@@ -29,7 +35,9 @@ class ImportArguments(ImportSettings):
 
 @dataclass(frozen=True)
 class CheckArguments(CheckSettings):
-    """Arguments of ``bcls data check``.
+    """Check every image, caption and feature of a dataset, and list the problems.
+
+    Writes quarantine.json, whose entries training skips. The exit code is 1 if there are problems.
 
     Attributes:
         folder: Folder of the dataset.
@@ -40,7 +48,7 @@ class CheckArguments(CheckSettings):
 
 @dataclass(frozen=True)
 class StatsSettings:
-    """Settings of ``bcls data stats``.
+    """Count captions per image, words per caption, and image sizes.
 
     Attributes:
         folder: Folder of the dataset.
@@ -57,7 +65,10 @@ class StatsSettings:
 
 @dataclass(frozen=True)
 class FeatureArguments(FeatureSettings):
-    """Arguments of ``bcls data features``.
+    """Extract features of every image with a pretrained network and add them to the dataset.
+
+    Run again to resume. The exit code is 1 if images are unreadable and not in quarantine; the others are
+    extracted.
 
     Attributes:
         folder: Folder of the dataset.
@@ -66,7 +77,7 @@ class FeatureArguments(FeatureSettings):
     folder: str = ""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     from PIL import Image
 
@@ -75,11 +86,9 @@ def main(arguments: Sequence[str]) -> int:
     return run_subcommand("data", "Dataset folders of images and captions.", SUBCOMMANDS, arguments)
 
 
-def _import(arguments: Sequence[str]) -> int:
-    kinds = "; ".join(f"{kind}: {what}" for kind, (_, what, _) in KINDS.items())
-    about = f"Import images and captions into a dataset folder. KIND is the layout of SOURCE: {kinds}."
+def _import(arguments: list[str]) -> int:
     names = {"kind": "KIND", "source": "SOURCE"}
-    settings = parse("data import", about, ImportArguments, arguments, positional=names)
+    settings = parse("data import", ImportArguments, arguments, positional=names)
     imported = run_import(settings.kind, settings.source, settings)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -87,19 +96,13 @@ def _import(arguments: Sequence[str]) -> int:
     if settings.json:
         print(json.dumps({"out": settings.out, "name": imported.manifest.name, "splits": splits}))
     else:
-        from bcls.data.stats import print_splits
-
         print_splits(imported.manifest)
         print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
     return 0
 
 
-def _check(arguments: Sequence[str]) -> int:
-    about = (
-        "Check every image, caption and feature of a dataset, list the problems, and write quarantine.json, whose "
-        "entries training skips. The exit code is 1 if there are problems."
-    )
-    settings = parse("data check", about, CheckArguments, arguments, positional={"folder": "DIR"})
+def _check(arguments: list[str]) -> int:
+    settings = parse("data check", CheckArguments, arguments, positional={"folder": "DIR"})
     report = check_dataset(settings.folder, settings)
     if settings.json:
         print(json.dumps(report.as_json()))
@@ -108,11 +111,8 @@ def _check(arguments: Sequence[str]) -> int:
     return 0 if report.is_clean and not (settings.strict and report.findings) else 1
 
 
-def _stats(arguments: Sequence[str]) -> int:
-    about = "Count captions per image, words per caption, and image sizes."
-    settings = parse("data stats", about, StatsSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.stats import compute_stats, plot_stats, print_stats
-
+def _stats(arguments: list[str]) -> int:
+    settings = parse("data stats", StatsSettings, arguments, positional={"folder": "DIR"})
     dataset = open_dataset(settings.folder)
     stats = compute_stats(dataset, sizes=settings.sizes)
     if settings.plot is not None:
@@ -124,14 +124,8 @@ def _stats(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _features(arguments: Sequence[str]) -> int:
-    about = (
-        "Extract features of every image with a pretrained network and add them to the dataset. Run again to resume. "
-        "The exit code is 1 if images are unreadable and not in quarantine; the others are extracted."
-    )
-    settings = parse("data features", about, FeatureArguments, arguments, positional={"folder": "DIR"})
-    from bcls.features.extraction import extract
-
+def _features(arguments: list[str]) -> int:
+    settings = parse("data features", FeatureArguments, arguments, positional={"folder": "DIR"})
     # Absolute, for worker processes that start in another folder.
     images = None if settings.images is None else Path(settings.images).resolve()
     done = extract(open_dataset(Path(settings.folder).resolve(), images=images), settings)

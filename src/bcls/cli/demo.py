@@ -1,21 +1,15 @@
 """``bcls demo``: train and compare three losses on synthetic scenes."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from bcls.cli.arguments import parse
 from bcls.experiments.demo_report import DemoSettings
 
-ABOUT = (
-    "Generate synthetic scenes with captions, label every pair with MiniLM, train a small two-tower model with "
-    "Triplet-HN, Triplet-SN and BCLS with the same budget, print a table and write a report."
-)
 
-
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("demo", ABOUT, DemoSettings, arguments)
+    settings = parse("demo", DemoSettings, arguments)
     # Imported here, since it imports torch, which `bcls demo --help` does not need.
     from bcls.experiments.demo import run
     from bcls.experiments.demo_report import print_table, summary_json

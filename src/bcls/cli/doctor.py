@@ -28,11 +28,6 @@ from bcls.cli.arguments import parse
 if TYPE_CHECKING:
     from torch import Tensor
 
-ABOUT = (
-    "Report versions, devices, extras, disk space and packaged weights, and run a short self-test. The output can be "
-    "pasted into a bug report: user names, host names and folders are redacted. The exit code is 1 if there are "
-    "problems. A missing extra is not a problem."
-)
 GIB = 1 << 30
 #: Free bytes below which a run or an index is likely to fill the disk.
 LEAST_FREE = GIB
@@ -65,7 +60,10 @@ _REINSTALL_TORCH = "install torch again; if that does not help, please report th
 
 @dataclass(frozen=True)
 class DoctorSettings:
-    """Settings of ``bcls doctor``.
+    """Report versions, devices, extras, disk space and packaged weights, and run a short self-test.
+
+    The output can be pasted into a bug report: user names, host names and folders are redacted. The exit code is 1
+    if there are problems. A missing extra is not a problem.
 
     Attributes:
         json: Print the report as JSON.
@@ -89,9 +87,9 @@ class Check:
     problem: str = ""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("doctor", ABOUT, DoctorSettings, arguments)
+    settings = parse("doctor", DoctorSettings, arguments)
     report = as_json(examine())
     print(json.dumps(report, indent=1) if settings.json else as_text(report))
     return 1 if report["problems"] else 0

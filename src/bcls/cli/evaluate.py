@@ -1,24 +1,22 @@
 """``bcls evaluate``: retrieval metrics of a model or of saved scores."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls.cli.arguments import parse
 
-ABOUT = (
-    "Compute retrieval metrics of a model on a split. MODEL is the folder of a training run or of a saved model, a "
-    "similarity matrix (images x captions), or a folder with embeddings in images.npy and texts.npy. The scores of "
-    "several models are averaged. Files are .npy, .npz or .safetensors; file.npz:key selects an array."
-)
 #: Settings that are options of :func:`bcls.evaluation.evaluate`.
 _OPTIONS = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
 
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """Settings of ``bcls evaluate``.
+    """Compute retrieval metrics of a model on a split.
+
+    MODEL is the folder of a training run or of a saved model, a similarity matrix (images x captions), or a folder
+    with embeddings in images.npy and texts.npy. The scores of several models are averaged. Files are .npy, .npz or
+    .safetensors; file.npz:key selects an array.
 
     Attributes:
         data: Folder of the dataset.
@@ -63,9 +61,9 @@ class EvaluateSettings:
     queries: int = 20
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("evaluate", ABOUT, EvaluateSettings, arguments, positional={"models": "MODEL"}, imports=True)
+    settings = parse("evaluate", EvaluateSettings, arguments, positional={"models": "MODEL"}, imports=True)
     models = _check(settings)
     from bcls.data.dataset import open_dataset
     from bcls.evaluation.evaluator import CaptionVectors, evaluate
@@ -89,9 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     title = f"{name} on {split.name}, {settings.split}"
     folds = f", recalls are means of {settings.folds} folds" if settings.folds > 1 else ""
     if settings.html is not None:
-        labels = None
-        if captions is not None:
-            labels = PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
+        labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
         page = evaluation_page(title + folds, split, similarity, metrics, labels=labels, count=settings.queries)
         write_page(settings.html, page)
     sizes = {"images": len(split.images), "captions": len(split.captions)}

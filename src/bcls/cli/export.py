@@ -1,7 +1,6 @@
 """``bcls export``: export a model to ONNX or to a folder for the Hugging Face Hub."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -9,15 +8,12 @@ from bcls._core.errors import check_choice, fail
 from bcls._core.files import write_whole
 from bcls.cli.arguments import parse
 
-ABOUT = (
-    "Export a model: as ONNX files of its two towers, compared with torch, or as a folder for the Hugging Face Hub. "
-    "MODEL is a run folder, whose best checkpoint is used, a model folder, or a name."
-)
-
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """Settings of ``bcls export``.
+    """Export a model as ONNX files of its two towers, compared with torch, or as a folder for the Hugging Face Hub.
+
+    MODEL is a run folder, whose best checkpoint is used, a model folder, or a name.
 
     Attributes:
         model: Run folder (its best checkpoint is exported), model folder, or name of a model.
@@ -36,9 +32,9 @@ class ExportSettings:
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("export", ABOUT, ExportSettings, arguments, positional={"model": "MODEL"}, imports=True)
+    settings = parse("export", ExportSettings, arguments, positional={"model": "MODEL"}, imports=True)
     check_choice("--format", settings.format, ("onnx", "folder"))
     if settings.format == "folder" and settings.regions:
         fail("--regions", "--format onnx beside it", "--format folder", "leave it out")
@@ -54,11 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
     features = trained_features(settings.model)
     exported = export_onnx(
-        load(settings.model),
-        settings.out,
-        regions=settings.regions,
-        features=features,
-        precision=settings.precision,
+        load(settings.model), settings.out, regions=settings.regions, features=features, precision=settings.precision
     )
     _copy_calibration(settings)
     if settings.json:

@@ -2,18 +2,18 @@
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bcls._core.errors import fail
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
+from bcls.data.dataset import open_dataset
 
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """Settings of ``bcls labels embed``.
+    """Embed the captions of a dataset and cache the embeddings in its folder. Run again to resume.
 
     Attributes:
         folder: Folder of the dataset.
@@ -38,7 +38,10 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class QualitySettings:
-    """Settings of ``bcls labels quality``.
+    """Correlate labels from captions with human ratings.
+
+    The ratings are those of the paper's Table II with --cxc, pairs of captions with --sts, and Flickr8k in
+    CLIPScore's protocol with --flickr8k.
 
     Attributes:
         cxc: CxC's image-caption ratings, sits_val.csv or sits_test.csv, plain or .gz.
@@ -63,7 +66,7 @@ class QualitySettings:
 
 @dataclass(frozen=True)
 class AlphaSettings:
-    """Settings of ``bcls labels alpha``.
+    """Print the standard deviation of similarities between captions of an image, the paper's choice of alpha.
 
     Attributes:
         folder: Folder of the dataset.
@@ -80,15 +83,13 @@ class AlphaSettings:
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     return run_subcommand("labels", "Continuous labels from captions.", SUBCOMMANDS, arguments)
 
 
-def _embed(arguments: Sequence[str]) -> int:
-    about = "Embed the captions of a dataset and cache the embeddings in its folder. Run again to resume."
-    settings = parse("labels embed", about, EmbedSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.dataset import open_dataset
+def _embed(arguments: list[str]) -> int:
+    settings = parse("labels embed", EmbedSettings, arguments, positional={"folder": "DIR"})
     from bcls.labels.cache import cache_folder, cached_embeddings
 
     started = time.monotonic()
@@ -104,10 +105,8 @@ def _embed(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _alpha(arguments: Sequence[str]) -> int:
-    about = "Print the standard deviation of similarities between captions of an image, the paper's choice of alpha."
-    settings = parse("labels alpha", about, AlphaSettings, arguments, positional={"folder": "DIR"})
-    from bcls.data.dataset import open_dataset
+def _alpha(arguments: list[str]) -> int:
+    settings = parse("labels alpha", AlphaSettings, arguments, positional={"folder": "DIR"})
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
 
     dataset = open_dataset(Path(settings.folder)).split(settings.split)
@@ -126,12 +125,8 @@ def _alpha(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _quality(arguments: Sequence[str]) -> int:
-    about = (
-        "Correlate labels from captions with human ratings: the paper's Table II with --cxc, pairs of captions with "
-        "--sts, and Flickr8k in CLIPScore's protocol with --flickr8k."
-    )
-    settings = parse("labels quality", about, QualitySettings, arguments)
+def _quality(arguments: list[str]) -> int:
+    settings = parse("labels quality", QualitySettings, arguments)
     encoders, aggregates = _split("--encoder", settings.encoder), _split("--aggregate", settings.aggregate)
     from bcls.evaluation.statistics import human_correlation
     from bcls.labels.quality import label_quality, pair_labels
@@ -140,7 +135,7 @@ def _quality(arguments: Sequence[str]) -> int:
     rows: list[dict[str, Any]] = []
     for encoder in encoders:
         for aggregate, one, labels in pair_labels(rated, encoder, aggregates):
-            rows += [asdict(row) for row in label_quality(encoder, aggregate, one, labels)]
+            rows += label_quality(encoder, aggregate, one, labels)
             # The metrics that CLIPScore reports.
             tau = {"flickr8k-expert": "tau_c", "flickr8k-crowdflower": "tau_b"}.get(one.data)
             if tau is not None:

@@ -9,7 +9,6 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
 
 from bcls import __version__
 from bcls._core.errors import visible
@@ -48,7 +47,7 @@ def usage() -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the command line.
 
     Args:
@@ -78,8 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: str, arguments: list[str]) -> int:
     keep_freed_memory()
     try:
-        module = importlib.import_module(COMMANDS[command][0])
-        code: int = module.main(arguments)
+        code: int = importlib.import_module(COMMANDS[command][0]).main(arguments)
     except KeyboardInterrupt:
         return _print_error(f"bcls {command}: interrupted; everything written so far is kept", 130)
     except (ValueError, MissingExtraError) as error:

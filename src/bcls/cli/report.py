@@ -1,22 +1,18 @@
 """``bcls report``: tables, charts and claims from sweeps."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bcls._core.errors import fail
 from bcls.cli.arguments import parse
 
-ABOUT = (
-    "Summarize sweeps: means and standard deviations over seeds, paired tests, charts, and for each claim of the paper "
-    "whether it holds. Prints Markdown unless a file is given."
-)
-
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Settings of ``bcls report``.
+    """Summarize sweeps: means and standard deviations over seeds, paired tests, charts, and the claims of the paper.
+
+    For each claim it states whether it holds. Prints Markdown unless a file is given.
 
     Attributes:
         folders: Folders of sweeps.
@@ -40,9 +36,9 @@ class ReportSettings:
     queries: int = 20
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("report", ABOUT, ReportSettings, arguments, positional={"folders": "DIR"})
+    settings = parse("report", ReportSettings, arguments, positional={"folders": "DIR"})
     folders, markdown = settings.folders, settings.markdown
     if not folders:
         fail("DIR", "folders that `bcls sweep` wrote", "none", "for example `bcls report sweeps/main`")
@@ -51,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     check_page(settings.html, settings.queries)
     if markdown is not None and (Path(markdown).is_dir() or not Path(markdown).parent.is_dir()):
         fail("--markdown", "a file in an existing folder", repr(markdown), "create the folder first")
-    from bcls.experiments.summary import summarize
+    from bcls.experiments.results import summarize
 
     if settings.gallery:
         if len(folders) != 1 or settings.data is None or settings.html is None:

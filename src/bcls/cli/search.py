@@ -3,30 +3,29 @@
 import json
 import sys
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bcls._core.errors import fail, visible
+from bcls._core.files import write_whole
 from bcls.cli.arguments import parse
+from bcls.data.image_files import check_size
+from bcls.search.engine import parse_filter
+from bcls.search.service import Hit, PhotoInfo, SearchResult, Service, ServiceSettings
+from bcls.search.sheets import contact_sheet, page
 
-if TYPE_CHECKING:
-    from bcls.search.service import PhotoInfo, SearchResult, Service
-
-ABOUT = (
-    'Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both. A text may '
-    'have operators between spaces, and weights with a decimal point: "dog + 0.5 beach - person". Scores are between 0 '
-    "and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed."
-)
 #: Seconds for a query. A single query may take as long as a slow machine needs.
 _TIMEOUT = 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of ``bcls search``.
+    """Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both.
+
+    A text may have operators between spaces, and weights with a decimal point: "dog + 0.5 beach - person". Scores
+    are between 0 and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed.
 
     Attributes:
         index: Folder of the index.
@@ -71,15 +70,12 @@ class SearchSettings:
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     names = {"index": "INDEX", "text": "TEXT"}
-    settings = parse("search", ABOUT, SearchSettings, arguments, positional=names, imports=True)
+    settings = parse("search", SearchSettings, arguments, positional=names, imports=True)
     text = settings.text
     _check(text, settings)
-    from bcls.search.engine import parse_filter
-    from bcls.search.service import Service, ServiceSettings
-
     limits = parse_filter(settings.after, settings.before, settings.under, settings.words)
     service_settings = ServiceSettings(rerank=settings.rerank, timeout=_TIMEOUT)
     with Service(settings.index, settings.model, service_settings) as service:
@@ -116,7 +112,7 @@ def _check(text: str | None, settings: SearchSettings) -> None:
         fail("--captions", "no --contact, --html or --open", "one of them", "captions are printed as text")
 
 
-def _show_groups(groups: "Sequence[Sequence[PhotoInfo]]", settings: SearchSettings) -> None:
+def _show_groups(groups: list[tuple[PhotoInfo, ...]], settings: SearchSettings) -> None:
     if settings.json:
         print(json.dumps([[photo.as_json() for photo in group] for group in groups]))
         return
@@ -132,18 +128,12 @@ def _line(path: str, settings: SearchSettings) -> str:
 
 
 def _read(path: str) -> bytes:
-    from bcls.data.image_files import check_size
-
     file = Path(path)
     check_size("--image", file.name, file.stat().st_size)
     return file.read_bytes()
 
 
-def _show(service: "Service", title: str, settings: SearchSettings, result: "SearchResult[Any]") -> None:
-    from bcls._core.files import write_whole
-    from bcls.search.service import Hit
-    from bcls.search.sheets import contact_sheet, page
-
+def _show(service: Service, title: str, settings: SearchSettings, result: SearchResult[Any]) -> None:
     hits = [hit for hit in result.hits if hit.fits or not settings.fitting]
     note = _note(result, shown=len(hits))
     photos = [hit for hit in hits if isinstance(hit, Hit)]
@@ -170,7 +160,7 @@ def _show(service: "Service", title: str, settings: SearchSettings, result: "Sea
     print(note)
 
 
-def _note(result: "SearchResult[Any]", *, shown: int) -> str:
+def _note(result: SearchResult[Any], *, shown: int) -> str:
     if not result.hits:
         return "no photo passes the filters"
     if not result.fits and not shown:

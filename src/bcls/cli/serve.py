@@ -1,27 +1,23 @@
 """``bcls serve``: the web app of an index."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcls._core.errors import check_whole, fail
 from bcls.cli.arguments import parse
+from bcls.search.service import Service, ServiceSettings
 
 if TYPE_CHECKING:
-    from bcls.search.service import Service
     from bcls.web import Site, WebSettings
-
-ABOUT = (
-    "Serve the search page of an index at http://127.0.0.1:8000, and a JSON API (see /about/api). By default only this "
-    "machine can connect; another --host needs --token or --behind-proxy."
-)
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of ``bcls serve``.
+    """Serve the search page of an index at http://127.0.0.1:8000, and a JSON API (see /about/api).
+
+    By default only this machine can connect; another --host needs --token or --behind-proxy.
 
     Attributes:
         index: Folder of the index.
@@ -58,9 +54,9 @@ class ServeSettings:
     max_pixels: int = 40_000_000
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("serve", ABOUT, ServeSettings, arguments, positional={"index": "INDEX"}, imports=True)
+    settings = parse("serve", ServeSettings, arguments, positional={"index": "INDEX"}, imports=True)
     from bcls._core.extras import require
 
     for module in ("fastapi", "uvicorn", "jinja2", "python_multipart", "prometheus_client"):
@@ -114,9 +110,7 @@ def _site(folder: str, settings: ServeSettings, limits: "WebSettings") -> "Site"
     return Site(service, limits, other, labels, runs)
 
 
-def _service(folder: str, settings: ServeSettings, model: str | None) -> "Service":
-    from bcls.search.service import Service, ServiceSettings
-
+def _service(folder: str, settings: ServeSettings, model: str | None) -> Service:
     cache = ServiceSettings().cache if settings.cache else 0
     limits = ServiceSettings(cache=cache, rerank=settings.rerank, timeout=settings.timeout, queue=settings.at_once)
     return Service(folder, model, limits)

@@ -2,22 +2,18 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bcls.cli.arguments import parse
 from bcls.experiments.sweep_file import SweepSettings
 
-ABOUT = (
-    "Train and evaluate each configuration of a YAML file with each seed (see configs/paper and configs/flickr8k): "
-    "grids, named configurations, and searches with the same budget for each. Run again to continue: finished runs are "
-    "recognized by their settings. Only --final evaluates the test split and human judgements."
-)
-
 
 @dataclass(frozen=True)
 class SweepArguments(SweepSettings):
-    """Arguments of ``bcls sweep``.
+    """Train and evaluate each configuration of a YAML file with each seed (see configs/paper and configs/flickr8k).
+
+    A file has a grid, named configurations, or searches with the same budget for each. Run again to continue:
+    finished runs are recognized by their settings. Only --final evaluates the test split and human judgements.
 
     Attributes:
         file: YAML file that lists configurations, seeds and searches.
@@ -26,13 +22,13 @@ class SweepArguments(SweepSettings):
     file: str = ""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`.
 
     Returns:
         0, or 1 if a run diverged.
     """
-    settings = parse("sweep", ABOUT, SweepArguments, arguments, positional={"file": "FILE"}, imports=True)
+    settings = parse("sweep", SweepArguments, arguments, positional={"file": "FILE"}, imports=True)
     from bcls.experiments.sweep import list_runs, run_sweep
 
     if settings.dry_run:

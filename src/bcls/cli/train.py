@@ -2,22 +2,19 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from bcls.cli.arguments import parse
 from bcls.training.config import Result, TrainConfig
 
-_ABOUT = (
-    "Trains a model on a dataset folder. Settings come from --config FILE (presets are in configs/) and from flags, "
-    "which win over the file; `--model.KEY` and `--loss.KEY` set the arguments of model and loss; `--import MODULE` "
-    "loads losses and models of your own. Several GPUs: torchrun --nproc_per_node 4 -m bcls train ..."
-)
-
 
 @dataclass(frozen=True)
 class TrainSettings(TrainConfig):
-    """Settings of ``bcls train``: those of the run, and of the command itself.
+    """Trains a model on a dataset folder.
+
+    Settings come from --config FILE (presets are in configs/) and from flags, which win over the file;
+    `--model.KEY` and `--loss.KEY` set the arguments of model and loss; `--import MODULE` loads losses and models of
+    your own. Several GPUs: torchrun --nproc_per_node 4 -m bcls train ...
 
     Attributes:
         dry_run: Show sizes, steps, parameters and memory, and train nothing.
@@ -28,9 +25,9 @@ class TrainSettings(TrainConfig):
     json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
-    settings = parse("train", _ABOUT, TrainSettings, arguments, imports=True)
+    settings = parse("train", TrainSettings, arguments, imports=True)
     config = TrainConfig(**{one.name: getattr(settings, one.name) for one in fields(TrainConfig)})
     if settings.dry_run:
         from bcls.training.estimate import estimate

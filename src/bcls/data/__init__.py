@@ -3,24 +3,8 @@
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Features
 from bcls.data.judgements import CxCPairs, HumanRatings, flickr8k_crowdflower, flickr8k_expert, read_cxc
-from bcls.data.records import Caption, ImageRecord, Manifest
+from bcls.data.records import Caption, Content, ImageRecord, Manifest, write_dataset
 from bcls.data.vocabulary import Vocabulary, tokenize
-from bcls.data.write import Content, write_dataset
 
-__all__ = [
-    "Caption",
-    "Content",
-    "CxCPairs",
-    "Dataset",
-    "Features",
-    "HumanRatings",
-    "ImageRecord",
-    "Manifest",
-    "Vocabulary",
-    "flickr8k_crowdflower",
-    "flickr8k_expert",
-    "open_dataset",
-    "read_cxc",
-    "tokenize",
-    "write_dataset",
-]
+__all__ = ["Caption", "Content", "Dataset", "Features", "ImageRecord", "Manifest", "open_dataset", "write_dataset"]
+__all__ += ["CxCPairs", "HumanRatings", "Vocabulary", "flickr8k_crowdflower", "flickr8k_expert", "read_cxc", "tokenize"]

@@ -1,10 +1,11 @@
 """A dataset of images and captions, read from its folder."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +42,8 @@ def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> "Da
     if listed is None:
         listed = records.images_of(captions)
     records.check_splits(str(folder / records.CAPTIONS), listed, captions)
-    seen: Counter[str] = Counter()
-    positions = {}
-    for record in listed:
-        positions[record.image_id] = record.split, seen[record.split]
-        seen[record.split] += 1
+    numbers: defaultdict[str, count[int]] = defaultdict(count)
+    positions = {one.image_id: (one.split, next(numbers[one.split])) for one in listed}
     sources = tuple(folder / one.path for one in manifest.images)
     reader = ImageReader(sources if images is None else relocate(sources, Path(images)), listed)
     dataset = Dataset(folder, manifest, listed, captions, reader, positions)
@@ -101,7 +99,7 @@ class Dataset:
     def splits(self) -> dict[str, tuple[int, int]]:
         """Number of images and of captions in each split."""
         captions = Counter(caption.split for caption in self.captions)
-        return {split: (count, captions[split]) for split, count in Counter(one.split for one in self.images).items()}
+        return {split: (size, captions[split]) for split, size in Counter(one.split for one in self.images).items()}
 
     @cached_property
     def split_sizes(self) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """Statistics of a dataset: captions per image, words per caption, image sizes; as JSON, table and plot."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from bcls.data.dataset import Dataset
 from bcls.data.images import open_image
 from bcls.data.records import Manifest
+from bcls.reports.blocks import Table
 from bcls.reports.charts import figure_file
 
 Counts = npt.NDArray[np.int64]
@@ -97,7 +97,7 @@ def plot_stats(stats: list[SplitStats], path: Path, title: str) -> None:
 def print_splits(manifest: Manifest) -> None:
     """Print the numbers of images and captions of each split."""
     rows = [(split, f"{images:,}", f"{captions:,}") for split, (images, captions) in manifest.splits.items()]
-    _print_table(manifest.name, ("images", "captions"), rows)
+    Table.of_texts(("split", "images", "captions"), rows).print(manifest.name)
 
 
 def print_stats(name: str, stats: list[SplitStats]) -> None:
@@ -107,21 +107,8 @@ def print_stats(name: str, stats: list[SplitStats]) -> None:
     for row in (one.as_json() for one in stats):
         percentiles = ("{p5:g} / {median:g} / {p95:g}".format(**row[key]) if row[key] else "" for key in summaries)
         rows.append((row["split"], f"{row['images']:,}", f"{row['captions']:,}", *percentiles))
-    columns = ("images", "captions", *(key.replace("_", " ") for key in summaries))
-    _print_table(name, columns, rows, "5th / 50th / 95th percentile")
-
-
-def _print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]], caption: str | None = None) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("split", title=escape(title), caption=caption)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    Console().print(table)
+    columns = ("split", "images", "captions", *(key.replace("_", " ") for key in summaries))
+    Table.of_texts(columns, rows).print(name, "5th / 50th / 95th percentile")
 
 
 def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:

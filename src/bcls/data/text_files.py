@@ -92,8 +92,7 @@ def read_json_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[i
         if line.strip():
             value = parse_json(line, str(path), number)
             if not isinstance(value, dict):
-                got = type(value).__name__
-                fail(f"{path}, line {number}", "a JSON object", got, "write one object per line")
+                fail(f"{path}, line {number}", "a JSON object", type(value).__name__, "write one object per line")
             yield number, value
 
 

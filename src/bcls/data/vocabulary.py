@@ -122,13 +122,8 @@ def _ends_sentence(chunk: str) -> bool:
         return False
     word = chunk[: match.start()].lstrip("\"'`([{<").lower()
     # A single letter is an initial, and a period after a number does not end a sentence.
-    is_short = len(word) == 1 and word.isalpha()
-    return not (
-        is_short
-        or word.rpartition("-")[2] in _ABBREVIATIONS
-        or _NUMBER.fullmatch(word)
-        or _INNER_PERIOD.fullmatch(word)
-    )
+    is_short = (len(word) == 1 and word.isalpha()) or word.rpartition("-")[2] in _ABBREVIATIONS
+    return not (is_short or _NUMBER.fullmatch(word) or _INNER_PERIOD.fullmatch(word))
 
 
 PAD, START, END, UNKNOWN = range(4)

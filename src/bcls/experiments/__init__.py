@@ -7,21 +7,18 @@ that settings can be read without importing torch.
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
-    "Outcome": "sweep",
-    "PlannedRun": "plan",
-    "Sweep": "sweep_file",
-    "SweepSettings": "sweep_file",
-    "plan_runs": "plan",
-    "read_results": "results",
-    "read_sweep": "sweep_file",
-    "run_sweep": "sweep",
+_MODULES = {
+    "plan": "PlannedRun plan_runs",
+    "results": "read_results",
+    "sweep": "Outcome run_sweep",
+    "sweep_file": "Sweep SweepSettings read_sweep",
 }
+_LOCATIONS = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = ["Outcome", "PlannedRun", "Sweep", "SweepSettings", "plan_runs", "read_results", "read_sweep", "run_sweep"]
+__all__ = list(_LOCATIONS)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LOCATIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"bcls.experiments.{_HOMES[name]}"), name)
+    return getattr(import_module(f"bcls.experiments.{_LOCATIONS[name]}"), name)

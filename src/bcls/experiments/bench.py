@@ -208,13 +208,15 @@ class Subject:
     Attributes:
         title: Heading of the table.
         axis: Name of the varied quantity, a column of the result.
-        values: Values by device type; a quick run uses the first two.
+        cuda: Values on a GPU; a quick run uses the first two.
+        cpu: Values on a CPU.
         paths: Steps by name at a value, and the bytes of the gradients they return.
     """
 
     title: str
     axis: str
-    values: dict[str, tuple[int, ...]]
+    cuda: Sequence[int]
+    cpu: Sequence[int]
     paths: Callable[[int, torch.device], tuple[dict[str, Run], int]]
 
 
@@ -276,23 +278,13 @@ def _powers(first: int, last: int) -> tuple[int, ...]:
     return tuple(2**power for power in range(first, last + 1))
 
 
-_ALL_WINDOWS = (6, 18, 60, 180, 600)
+_COUNTS = (6, 18, 60, 180, 600)
 SUBJECTS = {
-    "losses": Subject(
-        "Losses on a matrix against the batch", "B", {"cuda": _powers(7, 14), "cpu": _powers(6, 11)}, _losses
-    ),
-    "names": Subject(
-        "Every loss against the batch", "B", {"cuda": (128, 512, 1024, 2048), "cpu": (128, 256, 1024)}, _names
-    ),
-    "windows": Subject(
-        "The window loss against the number of windows", "M", {"cuda": _ALL_WINDOWS, "cpu": _ALL_WINDOWS}, _windows
-    ),
-    "streaming": Subject(
-        "BCLS from embeddings against the batch", "B", {"cuda": _powers(10, 16), "cpu": _powers(7, 12)}, _streaming
-    ),
-    "width": Subject(
-        "BCLS from embeddings against their width", "d", {"cuda": _powers(6, 11), "cpu": _powers(6, 10)}, _width
-    ),
+    "losses": Subject("Losses on a matrix against the batch", "B", _powers(7, 14), _powers(6, 11), _losses),
+    "names": Subject("Every loss against the batch", "B", (128, 512, 1024, 2048), (128, 256, 1024), _names),
+    "windows": Subject("The window loss against the number of windows", "M", _COUNTS, _COUNTS, _windows),
+    "streaming": Subject("BCLS from embeddings against the batch", "B", _powers(10, 16), _powers(7, 12), _streaming),
+    "width": Subject("BCLS from embeddings against their width", "d", _powers(6, 11), _powers(6, 10), _width),
 }
 
 
@@ -312,7 +304,7 @@ def run_subject(name: str, device: torch.device, *, quick: bool = False) -> dict
     """
     check_choice("subject", name, SUBJECTS)
     subject = SUBJECTS[name]
-    values = subject.values[device.type][: 2 if quick else None]
+    values = (subject.cuda if device.type == "cuda" else subject.cpu)[: 2 if quick else None]
     rows: list[dict[str, Any]] = []
     with progress(subject.title, len(values)) as report:
         for number, value in enumerate(values):

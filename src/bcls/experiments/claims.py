@@ -15,7 +15,7 @@ from typing import Any
 
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
-from bcls.experiments.summary import Spread, Summary, SummaryRow, compare_rows, spread
+from bcls.experiments.results import Spread, Summary, SummaryRow, compare_rows, spread
 
 #: Level of the adjusted p-values.
 LEVEL = 0.05
@@ -166,8 +166,7 @@ def read_paper(path: str | Path) -> dict[str, Any]:
         ValueError: The file has another format.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        tables: dict[str, Any] = content["tables"]
+        tables: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))["tables"]
     except (ValueError, KeyError, TypeError) as error:
         got = f"{path} ({type(error).__name__})"
         fail("--paper", "the file results/paper.json", got, "use the file of the source distribution")

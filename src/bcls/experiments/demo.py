@@ -1,19 +1,14 @@
 """The demo: draws scenes as a dataset, trains one small model with each loss and seed, and evaluates every run."""
 
-import io
 import json
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch.nn import functional
 
@@ -23,9 +18,8 @@ from bcls._core.extras import require
 from bcls._core.files import write_whole
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
-from bcls.data.records import Caption, FeatureFile, ImageRecord
-from bcls.data.synthetic import SceneDataset, make_scenes, render_all, true_relevance
-from bcls.data.write import Content, write_dataset
+from bcls.data.records import FeatureFile, ImageFiles, Manifest, write_manifest
+from bcls.data.synthetic import SceneDataset, make_scenes, save, true_relevance
 from bcls.evaluation.recall import recalls
 from bcls.experiments import demo_report
 from bcls.experiments.demo_report import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, Floats, RelevanceSplit
@@ -115,9 +109,8 @@ def prepare(settings: DemoSettings, folder: Path) -> DemoData:
     """
     scenes = make_scenes(settings.images, seed=0)
     with progress("drawing scenes", settings.images) as step:
-        pixels = render_all(scenes.scenes, size=SIDE)
+        write_scenes(folder, scenes, settings.sizes)
         step(settings.images)
-    write_scenes(folder, scenes, pixels, settings.sizes)
     dataset = open_dataset(folder)
     # The cache stores float16, so the lengths are not exactly 1.
     cached = torch.from_numpy(np.array(cached_embeddings(dataset, ENCODER), dtype=np.float32))
@@ -138,37 +131,21 @@ def prepare(settings: DemoSettings, folder: Path) -> DemoData:
     )
 
 
-def write_scenes(folder: Path, scenes: SceneDataset, pixels: npt.NDArray[np.uint8], sizes: tuple[int, ...]) -> None:
-    """Write scenes as a dataset folder: captions, PNG files in a zip, and the same pixels as features.
+def write_scenes(folder: Path, scenes: SceneDataset, sizes: tuple[int, ...]) -> None:
+    """Write scenes as a dataset folder, with the pixels of the images as features.
 
     Args:
-        folder: Folder of the dataset, new or empty.
-        scenes: Scenes and captions, in the order of the splits.
-        pixels: ``(N, S, S, 3)`` images of the scenes.
-        sizes: Number of images for training, validation and test.
+        folder: A new folder.
+        scenes: Scenes with captions.
+        sizes: Number of images of the three splits.
     """
-    splits = np.repeat(SPLITS, sizes).tolist()
-    ids = [f"{number:05d}" for number in range(len(splits))]
-    images = tuple(ImageRecord(one, split, f"{one}.png") for one, split in zip(ids, splits, strict=True))
-    captions = []
-    for number, caption in enumerate(scenes.captions):  # five for each image
-        one = ids[caption.image]
-        captions.append(Caption(f"{one}-{number % 5}", one, caption.text, splits[caption.image]))
-    with tempfile.TemporaryDirectory(prefix="bcls-demo-") as temporary:
-        files = {}
-        for split, part in zip(SPLITS, np.split(pixels, np.cumsum(sizes)[:-1]), strict=True):
-            files[split] = FeatureFile(str(Path(temporary) / f"{split}.npy"))
-            np.save(files[split].path, part.transpose(0, 3, 1, 2))
-        pngs = zip((f"{one}.png" for one in ids), _png(pixels), strict=True)
-        content = Content("scenes", images, tuple(captions), features={PIXELS: files}, image_bytes=pngs)
-        write_dataset(folder, content, copy=True)
-
-
-def _png(pixels: npt.NDArray[np.uint8]) -> Iterator[bytes]:
-    for image in pixels:
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, format="PNG")
-        yield file.getvalue()
+    pixels = save(scenes, folder, splits=np.repeat(SPLITS, sizes).tolist(), size=SIDE)
+    features = folder / "features" / PIXELS
+    features.mkdir(parents=True)
+    for split, part in zip(SPLITS, np.split(pixels, np.cumsum(sizes)[:-1]), strict=True):
+        np.save(features / f"{split}.npy", part.transpose(0, 3, 1, 2))
+    files = {split: FeatureFile(f"features/{PIXELS}/{split}.npy") for split in SPLITS}
+    write_manifest(folder, Manifest("scenes", images=(ImageFiles("images"),), features={PIXELS: files}))
 
 
 def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: Path) -> DemoRun:

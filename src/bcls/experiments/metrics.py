@@ -4,13 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bcls._core.errors import fail
+from bcls.data.dataset import Dataset
 from bcls.data.judgements import HumanRatings, flickr8k_crowdflower, flickr8k_expert
 from bcls.data.records import MANIFEST_FILE, ImageFiles, Manifest, write_manifest
 from bcls.data.synthetic import load, make_scenes, save, true_relevance
@@ -21,9 +22,6 @@ from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, query_ranks, recalls
 from bcls.evaluation.statistics import human_correlation, jackknife_values
 from bcls.training.metrics_log import read_metrics
-
-if TYPE_CHECKING:
-    from bcls.data.dataset import Dataset
 
 #: Metrics of each epoch's validation that a search may choose by.
 MEASURES = ("rsum", "tau")
@@ -40,7 +38,7 @@ _SCENE_SIDE = 96
 
 
 def split_metrics(
-    split: "Dataset",
+    split: Dataset,
     similarity: NDArray[Any],
     captions: CaptionVectors | None = None,
     *,
@@ -114,7 +112,7 @@ def mean_tau(similarity: NDArray[Any], relevance: NDArray[Any]) -> float:
     return (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
 
 
-def _true_tau(split: "Dataset", similarity: NDArray[Any]) -> float:
+def _true_tau(split: Dataset, similarity: NDArray[Any]) -> float:
     scenes, wanted = load(split.folder), [int(image_id) for image_id in split.image_ids]
     images = set(wanted)
     captions = [caption for caption in scenes.captions if caption.image in images]
@@ -189,7 +187,7 @@ class Judgements:
         return pairs
 
 
-def read_judgements(folder: str | Path, dataset: "Dataset", choice: Path | None) -> Judgements:
+def read_judgements(folder: str | Path, dataset: Dataset, choice: Path | None) -> Judgements:
     """Read the human ratings of Flickr8k.
 
     Args:

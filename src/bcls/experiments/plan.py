@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from bcls._core.errors import check_choice, fail
 from bcls.experiments.sweep_file import MACHINE, Configuration, Sweep, check_settings, label, merge
@@ -58,6 +58,11 @@ class PlannedRun:
         if self.members:
             content = {"members": [member.key for member in self.members]}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+#: Several runs, and the settings that a search chose for each configuration.
+Runs: TypeAlias = Sequence[PlannedRun]
+Choices: TypeAlias = dict[str, dict[str, Any]]
 
 
 def plan_runs(sweep: Sweep, chosen: Mapping[str, Mapping[str, Any]] | None = None) -> list[PlannedRun]:
@@ -117,15 +122,11 @@ def trials(sweep: Sweep, configuration: Configuration) -> list[dict[str, Any]]:
     own = list(_points(configuration.space))
     for points in (common, own):
         random.Random(search.seed).shuffle(points)
-    every = [
-        {**point, **own[(place + turn) % len(own)]} for turn in range(len(own)) for place, point in enumerate(common)
-    ]
+    every = [{**one, **own[(place + turn) % len(own)]} for turn in range(len(own)) for place, one in enumerate(common)]
     return every[: search.budget]
 
 
-def choose(
-    trials: Sequence[PlannedRun], results: Mapping[str, Mapping[str, Any]], measure: str
-) -> dict[str, dict[str, Any]] | None:
+def choose(trials: Runs, results: Mapping[str, Mapping[str, Any]], measure: str) -> Choices | None:
     """Choose the best point of each configuration's search space.
 
     A trial that diverged counts as worst. Of equal points the first in the order of the plan is chosen.
@@ -160,7 +161,7 @@ def choose(
     return chosen
 
 
-def take_share(runs: Sequence[PlannedRun], shard: str | None) -> list[PlannedRun]:
+def take_share(runs: Runs, shard: str | None) -> list[PlannedRun]:
     """Select the runs that one of several machines does.
 
     Runs are distributed round-robin; an ensemble and its members stay together, as do ensembles with common members.

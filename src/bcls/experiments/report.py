@@ -11,8 +11,7 @@ from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
 from bcls.experiments.claims import UNKNOWN, Claim, check_claims, paper_metrics
-from bcls.experiments.results import RUNS
-from bcls.experiments.summary import MetricColumn, Summary, SummaryRow, compare_rows, metric_cells
+from bcls.experiments.results import RUNS, MetricColumn, Summary, SummaryRow, compare_rows, metric_cells
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
@@ -57,6 +56,8 @@ COLUMNS: tuple[MetricColumn, ...] = (
     *((f"judged_{key}_{way}", f"fitting {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
     *((f"eccv_{key}_{way}", f"ECCV {way} {name}", 1) for way in ("i2t", "t2i") for key, name in _ECCV.items()),
 )
+#: Columns of the table of comparisons.
+_COMPARISON = ("claim", "data, model", "comparison", "difference", "95 % interval", "over", "adjusted p", "verdict")
 #: Losses in the charts of convergence.
 _CONVERGENCE = ("triplet-hn", "triplet-sn", "bcls")
 #: Charts of convergence: key in the history, and title.
@@ -164,17 +165,7 @@ def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Sect
                 numbers[3] = f"{finding.adjusted:.4f}"
             rows.append([one.claim, finding.where, finding.what, *numbers])
     if rows:
-        headings = [
-            "claim",
-            "data, model",
-            "comparison",
-            "difference",
-            "95 % interval",
-            "over",
-            "adjusted p",
-            "verdict",
-        ]
-        found.append(Table.of_texts(headings, rows))
+        found.append(Table.of_texts(_COMPARISON, rows))
     return Section("Claims of the paper", found)
 
 

@@ -1,22 +1,33 @@
-"""Files of a sweep folder: the result of each run, all results in ``results.jsonl``, metadata in ``sweep.json``."""
+"""Results of sweeps: the files of a sweep folder, and mean and standard deviation over seeds for each configuration.
+
+``runs/KEY/result.json`` is the result of one run, ``results.jsonl`` has all of them, and ``sweep.json`` the metadata.
+"""
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from math import isnan, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, stdev
+from typing import Any
 
+import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 
 from bcls._core.config import Shape, check_shape
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
-from bcls.experiments.plan import PlannedRun, plan_trials, search_space, trials
+from bcls.data.dataset import Dataset
+from bcls.evaluation.arrays import read_npz
+from bcls.evaluation.evaluator import rsum_by_image
+from bcls.evaluation.recall import QueryRanks
+from bcls.evaluation.statistics import hierarchical_test
+from bcls.experiments.plan import RUN, Choices, PlannedRun, Runs, plan_trials, search_space, trials
 from bcls.experiments.sweep_file import Sweep
-
-if TYPE_CHECKING:
-    from bcls.data.dataset import Dataset
+from bcls.reports.blocks import Cell
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
 
@@ -117,7 +128,7 @@ def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
     write_whole(run_folder(out, run) / RESULT, json.dumps(result, indent=1) + "\n")
 
 
-def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
+def write_results(out: Path, runs: Runs) -> None:
     """Write ``results.jsonl`` from the finished runs of a plan, trials included."""
     lines = []
     with FileLock(out / ".results.lock"):
@@ -131,9 +142,7 @@ def write_results(out: Path, runs: Sequence[PlannedRun]) -> None:
         write_whole(out / RESULTS, "".join(lines))
 
 
-def write_metadata(
-    out: Path, sweep: Sweep, file: str | Path, dataset: "Dataset", chosen: dict[str, dict[str, Any]]
-) -> None:
+def write_metadata(out: Path, sweep: Sweep, file: str | Path, dataset: Dataset, chosen: Choices) -> None:
     """Write ``sweep.json``.
 
     Raises:
@@ -172,7 +181,7 @@ def add_metadata(out: Path, **values: Any) -> None:
     write_whole(out / SWEEP, json.dumps({**read_metadata(out), **values}, indent=1) + "\n")
 
 
-def previous_choices(out: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
+def previous_choices(out: Path, sweep: Sweep) -> Choices:
     """The earlier choices of the search in a folder, for configurations whose trials have not changed.
 
     A choice is final: the chosen run is evaluated afterwards, possibly after training it again on another machine,
@@ -206,3 +215,253 @@ def _trial_keys(sweep: Sweep) -> dict[str, list[str]]:
     for trial in plan_trials(sweep):
         keys.setdefault(trial.configuration, []).append(trial.key)
     return keys
+
+
+#: Key, heading and number of digits of a metric in a table.
+MetricColumn = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of a metric over seeds.
+
+    Attributes:
+        deviation: 0 for one seed.
+        count: Number of seeds.
+    """
+
+    mean: float
+    deviation: float
+    count: int
+
+    @property
+    def error(self) -> float | None:
+        """Standard error of the mean; ``None`` for one seed."""
+        return self.deviation / sqrt(self.count) if self.count > 1 else None
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Compute mean and standard deviation.
+
+    Example:
+        >>> spread([1.0, 3.0])
+        Spread(mean=2.0, deviation=1.4142135623730951, count=2)
+    """
+    mean = fmean(values)
+    if isnan(mean):  # undefined for one of the runs, such as tau of constant scores
+        return Spread(mean, mean, len(values))
+    return Spread(mean, stdev(values) if len(values) > 1 else 0.0, len(values))
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """A configuration at one point of the grid, over all its seeds.
+
+    Attributes:
+        folder: Folder of the sweep.
+        row: Name of the configuration in the sweep file.
+        name: The same with the point of the grid and, for SAM, the choice of its negatives, as tables show it.
+        model: Name of the model; of an ensemble, that of its first member, as the loss.
+        test: Empty until the sweep is final.
+        histories: Metrics of each epoch, for each seed.
+        keys: Key of the run of each seed.
+        failed: Number of seeds that diverged.
+    """
+
+    sweep: str
+    folder: str
+    row: str
+    name: str
+    dataset: str
+    model: str
+    loss: dict[str, Any]
+    point: dict[str, Any]
+    noise: float
+    paper: dict[str, str]
+    validation: dict[str, Spread]
+    test: dict[str, Spread]
+    histories: list[list[dict[str, float]]]
+    keys: dict[int, str]
+    ensemble: list[str]
+    failed: int
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Means over seeds of the metrics of each epoch that all seeds have reached."""
+        return [
+            {key: fmean(one[key] for one in epochs) for key in epochs[0] if all(key in one for one in epochs)}
+            for epochs in zip(*self.histories, strict=False)
+        ]
+
+    @property
+    def metrics(self) -> dict[str, Spread]:
+        """Metrics on the test split if there are any, else on the validation split."""
+        return self.test or self.validation
+
+    def on(self, split: str) -> dict[str, Spread]:
+        """Metrics on ``"test"`` or ``"validation"``."""
+        return self.test if split == "test" else self.validation
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Summary of a sweep.
+
+    Attributes:
+        folder: Folder of the sweep.
+        metadata: Content of ``sweep.json``.
+        rows: The configurations in the order of the sweep file.
+        trials: Number of runs of a search.
+        tested_trials: Number of those that were tested after an earlier choice and are no configuration now.
+        commits: Revisions of the code that trained the runs.
+        seconds: Training time of all runs.
+    """
+
+    folder: Path
+    metadata: dict[str, Any]
+    rows: list[SummaryRow]
+    trials: int = 0
+    tested_trials: int = 0
+    commits: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def split(self) -> str:
+        """Split that the tables show: ``"test"`` if every configuration was tested, else ``"validation"``."""
+        finished = [row for row in self.rows if row.validation]  # the others diverged with every seed
+        return "test" if finished and all(row.test for row in finished) else "validation"
+
+
+def summarize(folder: str | Path) -> Summary:
+    """Read the results of a sweep and average them over seeds.
+
+    Args:
+        folder: Folder that ``bcls sweep`` wrote.
+
+    Raises:
+        ValueError: The folder contains no sweep, or its files are damaged.
+    """
+    folder = Path(folder)
+    metadata, lines = read_results(folder)
+    runs = [line for line in lines if line["phase"] == RUN]
+    if len(runs) < len(lines) and not metadata.get("search"):
+        remedy = "run the sweep again: finished runs are kept"
+        fail(str(folder / SWEEP), "`search`, since there are trials", "none", remedy)
+    names, order = dict.fromkeys(line["name"] for line in runs), metadata["rows"]
+    settings = {line["row"]: line["settings"] for line in runs}
+    rows = [_row(folder, metadata, name, [one for one in runs if one["name"] == name], settings) for name in names]
+    rows.sort(key=lambda row: order.index(row.row) if row.row in order else len(order))
+    chosen = {run["key"] for run in runs}
+    return Summary(
+        folder,
+        metadata,
+        rows,
+        trials=len(lines) - len(runs),
+        tested_trials=sum("test" in line for line in lines if line["key"] not in chosen),
+        commits=sorted({line["revision"] for line in lines if line.get("revision")}),
+        seconds=sum({line["key"]: line.get("seconds", 0.0) for line in lines}.values()),
+    )
+
+
+def metric_cells(columns: Sequence[MetricColumn], rows: Sequence[Mapping[str, Spread]]) -> list[list[Cell]]:
+    """Format metrics as rows of cells: mean and deviation, the best of several means in bold, empty if missing.
+
+    Example:
+        >>> [row[0].text for row in metric_cells([("rsum", "RSUM", 1)], [{"rsum": spread([1.0, 3.0])}, {}])]
+        ['2.0 ± 1.4', '']
+    """
+    formatted: list[list[Cell]] = [[] for _ in rows]
+    for key, _, digits in columns:
+        means = [row[key].mean for row in rows if key in row and not isnan(row[key].mean)]
+        best = f"{max(means):.{digits}f}" if len(means) > 1 else None
+        for cells, value in zip(formatted, (row.get(key) for row in rows), strict=True):
+            mean = "" if value is None else f"{value.mean:.{digits}f}"
+            deviation = f" ± {value.deviation:.{digits}f}" if value is not None and value.count > 1 else ""
+            cells.append(Cell(mean + deviation, bold=mean == best))
+    return formatted
+
+
+def compare_rows(a: SummaryRow, b: SummaryRow, split: str, metric: str = "rsum") -> dict[str, float] | None:
+    """Test whether two configurations differ in a metric on the same images.
+
+    Resamples seeds and images, each image with its captions; see :func:`bcls.evaluation.statistics.hierarchical_test`.
+
+    Args:
+        a: The first configuration.
+        b: The second configuration.
+        split: ``"test"`` or ``"validation"``.
+        metric: ``"rsum"``, or another one whose values by image were saved, such as ``"report_expert_tau_c"``.
+
+    Returns:
+        ``difference`` of a minus b, with ``difference_low``, ``difference_high``, ``p_value`` and ``seeds``, the
+        smaller number of seeds of the two; ``None`` if one of them has no saved values.
+
+    Raises:
+        ValueError: The files of ranks are damaged or belong to different images.
+    """
+    tables: list[list[NDArray[np.float64]]] = []
+    for row in (a, b):
+        files = [Path(row.folder) / RANKS / f"{key}-{split}.npz" for key in row.keys.values()]
+        found = [_contributions(file, metric) for file in files if file.is_file()]
+        tables.append([values for values in found if values is not None])
+    if not all(tables):
+        return None
+    sizes = {len(values) for table in tables for values in table}
+    if len(sizes) > 1:
+        got = f"{' and '.join(map(str, sorted(sizes)))} images"
+        fail(str(Path(a.folder) / RANKS), "ranks of the same images in each file", got, "copy the ranks again")
+    first, second = (np.array(table) for table in tables)
+    return {**hierarchical_test(first, second), "seeds": float(min(len(first), len(second)))}
+
+
+def _contributions(file: Path, metric: str) -> NDArray[np.float64] | None:
+    """Read values by image whose mean is the metric; RSUM is split among the query images."""
+    if metric != "rsum":
+        with suppress(ValueError):  # not saved
+            return np.asarray(read_npz(file, (metric,))[0], np.float64)
+        return None
+    i2t, t2i, owner = read_npz(file, ("i2t", "t2i", "owner"))
+    flat = all(array.ndim == 1 and array.dtype.kind in "iu" and array.size for array in (i2t, t2i, owner))
+    inside = flat and len(t2i) == len(owner) and 0 <= int(owner.min()) <= int(owner.max()) < len(i2t)
+    if not (inside and (i2t > 0).any()):
+        got = ", ".join(f"{array.dtype} of shape {array.shape}" for array in (i2t, t2i, owner))
+        fail(str(file), "ranks of images, ranks of captions and the image of each caption", got, "copy the file again")
+    return rsum_by_image(QueryRanks(i2t, t2i), owner)
+
+
+def _row(
+    folder: Path, metadata: Mapping[str, Any], name: str, lines: Sequence[Mapping[str, Any]], by_row: Mapping[str, Any]
+) -> SummaryRow:
+    first, good = lines[0], [line for line in lines if "failed" not in line]
+    settings = by_row.get(first["ensemble"][0], first["settings"]) if first["ensemble"] else first["settings"]
+    return SummaryRow(
+        sweep=metadata["name"],
+        folder=str(folder),
+        name=name if first["ensemble"] else _with_sampling(name, settings["loss"]),
+        model=settings["model"]["name"],
+        loss=settings["loss"],
+        paper=first.get("paper") or {},
+        validation=_spreads(line["validation"] for line in good),
+        # A mean over the tested seeds alone would not be comparable with the validation mean over all seeds.
+        test=_spreads(line["test"] for line in good) if good and all("test" in line for line in good) else {},
+        histories=[line["history"] for line in good if "history" in line],
+        keys={line["seed"]: line["key"] for line in good},
+        failed=len(lines) - len(good),
+        **{key: first[key] for key in ("row", "dataset", "point", "noise", "ensemble")},
+    )
+
+
+def _with_sampling(name: str, loss: Mapping[str, Any]) -> str:
+    """Add SAM's choice of negatives to a name: the same name stood for another one in earlier versions.
+
+    Example:
+        >>> _with_sampling("SAM", {"name": "sam", "sampling": "least-similar"})
+        'SAM (least-similar)'
+    """
+    return f"{name} ({loss.get('sampling', 'soft')})" if loss["name"] == "sam" else name
+
+
+def _spreads(found: Iterable[Mapping[str, float]]) -> dict[str, Spread]:
+    every = list(found)
+    shared = [key for key in every[0] if all(key in one for one in every)] if every else []
+    return {key: spread([one[key] for one in every]) for key in shared}

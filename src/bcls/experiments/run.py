@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import tokenize
 from bcls.evaluation.evaluator import CaptionVectors
+from bcls.evaluation.recall import QueryRanks
 from bcls.evaluation.scores import score_model
 from bcls.experiments import metrics
 from bcls.experiments.plan import TRIAL, PlannedRun
@@ -30,6 +31,7 @@ from bcls.labels.cache import cached_embeddings
 from bcls.labels.caption_metrics import CiderD
 from bcls.labels.relevance import relevance
 from bcls.models import load
+from bcls.models.base import RetrievalModel
 from bcls.models.padded import Padded
 from bcls.training.batch_labels import NoisyLabels
 from bcls.training.config import TrainConfig
@@ -38,10 +40,6 @@ from bcls.training.metrics_log import DivergedError
 from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
 from bcls.training.setup import build_model
 from bcls.training.train import train
-
-if TYPE_CHECKING:
-    from bcls.evaluation.recall import QueryRanks
-    from bcls.models.base import RetrievalModel
 
 #: Seconds between checkpoints of a run. An epoch of a small model takes a second, and a checkpoint half of one.
 SAVE_SECONDS = 120.0
@@ -174,12 +172,12 @@ class SharedData:
         """One split, without quarantined items if the settings exclude them."""
         return (self.dataset.without_quarantined() if config.skip_quarantined else self.dataset).split(name)
 
-    def model(self, config: TrainConfig) -> "RetrievalModel":
+    def model(self, config: TrainConfig) -> RetrievalModel:
         """A new model with the initial weights that ``bcls train`` would draw from the same seed."""
         torch.manual_seed(config.seed)
         return self.lend(build_model(config, self.split(config.train_split, config)))
 
-    def lend(self, model: "RetrievalModel") -> "RetrievalModel":
+    def lend(self, model: RetrievalModel) -> RetrievalModel:
         """Let the frozen encoders of a model use the cache.
 
         Args:
@@ -218,7 +216,7 @@ class SharedData:
             self._others[key] = {"cider": np.concatenate(every), "wordllama": relevance(vectors, vectors, owner, owner)}
         return {name: labels for name, labels in self._others.get(key, {}).items() if name != encoder}
 
-    def _cached(self, side: str, model: "RetrievalModel", compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
+    def _cached(self, side: str, model: RetrievalModel, compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
         encoder = encoder_settings(asdict(model.config), side)
 
         def cached(items: Any) -> Padded:
@@ -275,7 +273,7 @@ def _config(context: SweepContext, run: PlannedRun) -> TrainConfig:
     return TrainConfig(**{**run.settings, **location, **machine})
 
 
-def _load_trained(context: SweepContext, run: PlannedRun) -> "tuple[TrainConfig, RetrievalModel]":
+def _load_trained(context: SweepContext, run: PlannedRun) -> tuple[TrainConfig, RetrievalModel]:
     """The settings and the best model of a trained run."""
     model = load(str(run_folder(context.out, run) / CHECKPOINTS / BEST))
     model.to("cuda" if context.settings.device != "cpu" and torch.cuda.is_available() else "cpu")
@@ -283,7 +281,7 @@ def _load_trained(context: SweepContext, run: PlannedRun) -> "tuple[TrainConfig,
 
 
 def _metrics(
-    context: SweepContext, run: PlannedRun, models: "list[tuple[TrainConfig, RetrievalModel]]", kind: str
+    context: SweepContext, run: PlannedRun, models: list[tuple[TrainConfig, RetrievalModel]], kind: str
 ) -> dict[str, float]:
     """Compute the metrics of a run, or of an ensemble, on the validation or the test split."""
     sweep, shared, config, test = context.sweep, context.shared, models[0][0], kind == "test"
@@ -315,7 +313,7 @@ def _metrics(
 
 
 def _write_ranks(
-    path: Path, ranks: "QueryRanks", owner: "NDArray[np.int64]", by_photo: dict[str, NDArray[np.float64]]
+    path: Path, ranks: QueryRanks, owner: NDArray[np.int64], by_photo: dict[str, NDArray[np.float64]]
 ) -> None:
     """Write the ranks of the queries, the image of each caption, and values by photo: what tests over images need."""
     path.parent.mkdir(exist_ok=True)

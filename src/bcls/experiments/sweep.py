@@ -21,7 +21,7 @@ from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.extras import MissingExtraError
 from bcls.evaluation.inputs import cores
 from bcls.experiments import results
-from bcls.experiments.plan import PlannedRun, choose, plan_runs, plan_trials, take_share
+from bcls.experiments.plan import Choices, PlannedRun, Runs, choose, plan_runs, plan_trials, take_share
 from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
 from bcls.features.jobs import torch_threads
 from bcls.training.run_folder import CHECKPOINTS
@@ -45,7 +45,7 @@ class Outcome:
     failed: list[str]
     spent: bool
     searching: bool
-    chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
+    chosen: Choices = field(default_factory=dict)
 
 
 def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
@@ -117,7 +117,7 @@ def _only(sweep: Sweep, names: Sequence[str]) -> Sweep:
     return replace(sweep, configurations=tuple(row for row in rows.values() if row.name in wanted or not names))
 
 
-def _chosen(out: Path, sweep: Sweep, tried: Sequence[PlannedRun]) -> dict[str, dict[str, Any]] | None:
+def _chosen(out: Path, sweep: Sweep, tried: Runs) -> Choices | None:
     """The settings that the search chose, earlier choices included; ``None`` if a trial is not finished."""
     if sweep.search is None:
         return {}
@@ -126,9 +126,7 @@ def _chosen(out: Path, sweep: Sweep, tried: Sequence[PlannedRun]) -> dict[str, d
     return None if chosen is None else {**chosen, **results.previous_choices(out, sweep)}
 
 
-def _do(
-    sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan: Sequence[PlannedRun], until: float | None
-) -> bool:
+def _do(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float | None) -> bool:
     """Do the share of the runs, in this process or in several; returns whether the time ran out."""
     mine = take_share(runs, settings.shard)
     if settings.processes > 1 and len(mine) > 1 and _do_in_processes(sweep, settings, mine, plan, until):
@@ -148,7 +146,7 @@ def _work_until(until: float | None, threads: int | None, *arguments: Any) -> bo
     return spent.is_set()
 
 
-def work(sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan: Sequence[PlannedRun]) -> None:
+def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs) -> None:
     """Do runs one after another; runs that another process works on are skipped.
 
     Args:
@@ -185,9 +183,7 @@ def _members_are_finished(out: Path, run: PlannedRun) -> bool:
     return all(result is not None and "again" not in result for result in members)
 
 
-def _do_in_processes(
-    sweep: Sweep, settings: SweepSettings, runs: Sequence[PlannedRun], plan: Sequence[PlannedRun], until: float | None
-) -> bool:
+def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float | None) -> bool:
     """Do runs in ``settings.processes`` processes, each of which takes the next free run.
 
     Returns:
@@ -297,7 +293,7 @@ def _check(sweep: Sweep, settings: SweepSettings) -> None:
             model_config(model)
 
 
-def _remove_unchosen(out: Path, tried: Sequence[PlannedRun], runs: Sequence[PlannedRun]) -> None:
+def _remove_unchosen(out: Path, tried: Runs, runs: Runs) -> None:
     """Remove the checkpoints of trials that are not runs of the final table; their metrics are kept."""
     kept = {run.key for run in runs}
     for trial in tried:
@@ -311,7 +307,7 @@ def _remove_unchosen(out: Path, tried: Sequence[PlannedRun], runs: Sequence[Plan
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def add_spread(out: Path, settings: SweepSettings, runs: Sequence[PlannedRun]) -> None:
+def add_spread(out: Path, settings: SweepSettings, runs: Runs) -> None:
     """Add the spread of similarities between captions of an image to ``sweep.json``; the paper sets alpha to it."""
     from bcls.training.config import TrainConfig
 
@@ -328,9 +324,7 @@ def add_spread(out: Path, settings: SweepSettings, runs: Sequence[PlannedRun]) -
         results.add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
 
 
-def _outcome(
-    out: Path, runs: Sequence[PlannedRun], *, spent: bool, searching: bool, chosen: dict[str, dict[str, Any]]
-) -> Outcome:
+def _outcome(out: Path, runs: Runs, *, spent: bool, searching: bool, chosen: Choices) -> Outcome:
     finished = [(run, result) for run in runs if (result := results.read_result(out, run)) is not None]
     failed = [f"{run.name}, seed {run.seed}" for run, result in finished if "failed" in result]
     return Outcome(len(runs), len(finished), failed, spent, searching, chosen)

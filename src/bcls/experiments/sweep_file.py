@@ -1,7 +1,7 @@
 """Sweep files: the configurations, grid, seeds and search of an experiment, read from YAML and checked."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -238,9 +238,7 @@ def _parse(path: Path, plain: dict[str, Any]) -> Sweep:
     common = merge(_base(path, plain.get("base", {})), _mapping(path, plain.get("settings", {}), "settings"))
     search = None if plain.get("search") is None else _search(path, plain["search"])
     paper = plain.get("paper", [])
-    tables = tuple(
-        check_choice("paper", table, PAPER_TABLES) for table in (paper if isinstance(paper, list) else [paper])
-    )
+    tables = tuple(check_choice("paper", one, PAPER_TABLES) for one in (paper if isinstance(paper, list) else [paper]))
     runs = _mapping(path, plain.get("runs", {path.stem: {}}), "runs")
     configurations = tuple(_configuration(path, common, name, change or {}, tables) for name, change in runs.items())
     grid = _lists("grid", plain.get("grid", {}))
@@ -288,15 +286,13 @@ def _configuration(
     )
 
 
-def _check_configurations(
-    configurations: tuple[Configuration, ...], grid: dict[str, list[Any]], search: Search | None
-) -> None:
-    trained = [one.name for one in configurations if not one.ensemble]
+def _check_configurations(every: Sequence[Configuration], grid: dict[str, list[Any]], search: Search | None) -> None:
+    trained = [one.name for one in every if not one.ensemble]
     if not trained:
         fail("runs", "at least one configuration that is trained", "none", "add one, or leave `runs` out")
     if search is not None and grid:
         fail("grid", "either a grid or a search", "both", "the grid of a search is `search.space`")
-    for one in configurations:
+    for one in every:
         for member in one.ensemble:
             check_choice(f"runs.{one.name}.ensemble", member, trained)
         if one.space and search is None:

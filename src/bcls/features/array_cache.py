@@ -167,8 +167,7 @@ def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> Diffe
 
 def installed_versions(*packages: str) -> dict[str, str]:
     """Return the versions of this library and of those packages that are installed, for manifests."""
-    found = {package: version for package in packages if (version := version_of(package))}
-    return {"bcls": __version__, **found}
+    return {"bcls": __version__} | {package: found for package in packages if (found := version_of(package))}
 
 
 def _sync(file: IO[bytes]) -> None:

@@ -5,6 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -352,14 +353,9 @@ def tokens_to_grid(tokens: Tensor, cells: int | None) -> Tensor:
 
 
 def _processor_file(library: Any, source: str | Path) -> Path | None:
-    for file in ("preprocessor_config.json", "processor_config.json"):
-        if isinstance(source, Path):
-            found = str(source / file) if (source / file).is_file() else None
-        else:
-            found = library.utils.cached_file(source, file, _raise_exceptions_for_missing_entries=False)
-        if found is not None:
-            return Path(found)
-    return None
+    find = partial(library.utils.cached_file, str(source), _raise_exceptions_for_missing_entries=False)
+    found = (find(file) for file in ("preprocessor_config.json", "processor_config.json"))
+    return next((Path(one) for one in found if one is not None), None)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -153,7 +152,7 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
     )
 
 
-def finished_splits(folder: Path, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def finished_splits(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Read ``manifest.json`` of a feature folder.
 
     Returns:

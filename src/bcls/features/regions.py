@@ -111,10 +111,7 @@ def _square(regions: int | str) -> tuple[int, int]:
 
 
 def crops(
-    image: Image.Image,
-    side: int,
-    view: View = "whole",
-    resample: Image.Resampling = Image.Resampling.BICUBIC,
+    image: Image.Image, side: int, view: View = "whole", resample: Image.Resampling = Image.Resampling.BICUBIC
 ) -> Tensor:
     """Cut square crops from an image.
 

@@ -9,21 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+import bcls.features.regions as crop
 from bcls._core.errors import fail
 from bcls.data.dataset import Dataset
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.regions import (
-    CROP_BOXES,
-    VIEWS,
-    ZOOMS,
-    Regions,
-    View,
-    cut_boxes,
-    image_pixels,
-    image_views,
-    pool_regions,
-    zoomed,
-)
+from bcls.features.regions import VIEWS, ZOOMS, Regions, View
 
 Rows = npt.NDArray[np.float16]
 
@@ -73,7 +63,7 @@ class FeatureWorker:
             self._backbone = self._backbone.to(memory_format=torch.channels_last)
         self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
         self._views, self._smallest_crop = views, smallest_crop
-        self._boxes = len(CROP_BOXES) if regions == "crops-36" else 1
+        self._boxes = len(crop.CROP_BOXES) if regions == "crops-36" else 1
         self._crops_at_once = _crops_at_once(device)
         cells = regions[0] * regions[1] if isinstance(regions, tuple) else self._boxes
         self._shape = (backbone.channels,) if regions is None else (cells, backbone.channels)
@@ -118,15 +108,14 @@ class FeatureWorker:
 
     def _compute(self, images: list[torch.Tensor]) -> Rows:
         cut = self._boxes > 1
-        parts = [
-            one.to(self._device) for one in (images if cut else [torch.cat(images)])
-        ]  # while another lane computes
+        # Copied while another lane computes.
+        parts = [one.to(self._device) for one in (images if cut else [torch.cat(images)])]
         with self._compute_slots, torch.inference_mode():
-            pixels = torch.cat([cut_boxes(one, self._backbone.side) for one in parts]) if cut else parts[0]
+            pixels = torch.cat([crop.cut_boxes(one, self._backbone.side) for one in parts]) if cut else parts[0]
             if self._view in ZOOMS:
-                pixels = zoomed(pixels, self._view).flatten(0, 1)
+                pixels = crop.zoomed(pixels, self._view).flatten(0, 1)
             grid = self._backbone(pixels).float()
-            values = pool_regions(grid, self._regions) if isinstance(self._regions, tuple) else grid.mean((2, 3))
+            values = crop.pool_regions(grid, self._regions) if isinstance(self._regions, tuple) else grid.mean((2, 3))
             values = values.unflatten(0, (-1, VIEWS[self._view])).mean(1)
             return cast(Rows, values.reshape(len(images), *self._shape).half().cpu().numpy())
 
@@ -134,10 +123,10 @@ class FeatureWorker:
         try:
             image = self._dataset.read_image(image_id)
             if self._boxes > 1:
-                return [image_pixels(image)]
+                return [crop.image_pixels(image)]
             # Zooms are made of bytes on the device of the network.
             view: View = "whole" if self._view in ZOOMS else self._view
-            views = image_views(image, image_id, self._views, self._smallest_crop)
+            views = crop.image_views(image, image_id, self._views, self._smallest_crop)
             return [self._backbone.views(one, view) for one in views]
         except (ValueError, OSError):
             return None  # the main process reads the image again to report the reason

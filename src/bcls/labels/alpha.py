@@ -21,12 +21,10 @@ class Captioned(Protocol):
     @property
     def texts(self) -> list[str]:
         """The captions."""
-        ...
 
     @property
     def image_of_caption(self) -> NDArray[np.int64]:
         """The image of each caption."""
-        ...
 
 
 @dataclass(frozen=True)

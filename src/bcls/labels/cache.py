@@ -5,10 +5,9 @@ import json
 import platform
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,14 +150,8 @@ def open_rows(folder: Path, count: int) -> NDArray[np.float16]:
     return rows
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """Hashes of the files of an encoder.
-
-    Attributes:
-        weights: sha256 of the names and contents of the weight files.
-        settings: sha256 of all other files: modules, pooling, maximum length, vocabulary.
-    """
+class Fingerprint(NamedTuple):
+    """Hashes of the files of an encoder: of its weights, and of its settings and vocabulary."""
 
     weights: str
     settings: str
@@ -239,7 +232,7 @@ def _captions_hash(captions: tuple[Caption, ...]) -> str:
 
 def _manifest(folder: Path, captions: tuple[Caption, ...], encoder: str, precision: str) -> Manifest:
     try:
-        hashes = asdict(fingerprint(encoder))
+        hashes = fingerprint(encoder)._asdict()
     except MissingExtraError:
         found = read_manifest(folder)
         if found is None:
@@ -304,6 +297,5 @@ def _select(rows: NDArray[np.float16], captions: Sequence[Caption], wanted: Sequ
             got = f"caption {caption.caption_id!r}, which is missing there or has another text"
             fail("dataset", "captions of its folder", got, "open the dataset again")
     chosen = np.array([row_of[caption.caption_id] for caption in wanted], dtype=np.int64)
-    if len(chosen) and (np.diff(chosen) == 1).all():
-        return rows[chosen[0] : chosen[-1] + 1]
-    return rows[chosen]
+    consecutive = len(chosen) and (np.diff(chosen) == 1).all()
+    return rows[chosen[0] : chosen[-1] + 1] if consecutive else rows[chosen]

@@ -20,20 +20,6 @@ Ids = NDArray[np.int64]
 SCORERS = ("cider", "meteor", "spice")
 
 
-def load_pair_scorer(name: str) -> "PairScorer":
-    """Load a caption metric: ``"cider"``, ``"meteor"`` or ``"spice"``.
-
-    Raises:
-        ValueError: There is no such metric, or a program that it needs is missing.
-        MissingExtraError: ``pycocoevalcap`` is not installed.
-
-    Example:
-        >>> load_pair_scorer("cider").name
-        'cider'
-    """
-    return PairScorer(check_choice("name", name, SCORERS))
-
-
 class PairScorer:
     """Scores a caption against the captions of an image.
 
@@ -44,11 +30,17 @@ class PairScorer:
         name: One of :data:`SCORERS`.
 
     Raises:
-        ValueError: Java is missing, or Stanford CoreNLP 3.6.0, which SPICE needs and no package contains.
+        ValueError: There is no such metric, Java is missing, or Stanford CoreNLP 3.6.0, which SPICE needs and no
+            package contains.
+        MissingExtraError: ``pycocoevalcap`` is not installed.
+
+    Example:
+        >>> PairScorer("cider").name
+        'cider'
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = check_choice("name", name, SCORERS)
         if name == "spice":
             find_java(name)
             folder = metrics_folder(name) / "spice" / "lib"
@@ -132,9 +124,8 @@ class CiderD:
         lengths = np.array([len(sentence) for sentence in words], np.int64)
         self._bigrams = np.maximum(lengths - 1, 0)
         self._order = np.argsort(image_of_caption, kind="stable")
-        self._images, self._starts, self._counts = np.unique(
-            image_of_caption[self._order], return_index=True, return_counts=True
-        )
+        owners = image_of_caption[self._order]
+        self._images, self._starts, self._counts = np.unique(owners, return_index=True, return_counts=True)
         vocabulary: dict[str, int] = {}
         tokens = np.array([vocabulary.setdefault(word, len(vocabulary)) for one in words for word in one], np.int64)
         caption = np.repeat(np.arange(len(words)), lengths)
@@ -262,5 +253,4 @@ def metrics_folder(metric: str) -> Path:
     Raises:
         MissingExtraError: It is not installed.
     """
-    package = require("pycocoevalcap", "caption-metrics", f"the metric {metric!r}")
-    return Path(next(iter(package.__path__)))
+    return Path(require("pycocoevalcap", "caption-metrics", f"the metric {metric!r}").__path__[0])

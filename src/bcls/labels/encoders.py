@@ -36,12 +36,10 @@ class TextEncoder(Protocol):
     @property
     def name(self) -> str:
         """The name it was loaded by."""
-        ...
 
     @property
     def dimension(self) -> int:
         """Length of the vectors."""
-        ...
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode texts.
@@ -56,7 +54,6 @@ class TextEncoder(Protocol):
         Raises:
             ValueError: ``texts`` is not a sequence of strings.
         """
-        ...
 
 
 def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncoder:

@@ -17,12 +17,11 @@ from bcls._core.extras import require
 from bcls._core.progress import progress
 from bcls.data.dataset import ImageReader
 from bcls.data.images import decode
-from bcls.data.importers.captions import read_karpathy
-from bcls.data.importers.common import ImportSettings, find_images
+from bcls.data.importers.captions import ImportSettings, find_images, read_karpathy
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.records import ImageRecord
 from bcls.data.text_files import read_json
-from bcls.labels.caption_metrics import SCORERS, load_pair_scorer
+from bcls.labels.caption_metrics import SCORERS, PairScorer
 from bcls.labels.encoders import ClipEncoder, load_text_encoder
 from bcls.labels.relevance import AGGREGATES, pair_relevance
 
@@ -143,14 +142,16 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
     return loaded
 
 
-def pair_labels(
-    rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]
-) -> Iterator[tuple[str, RatedPairs, Labels]]:
+#: Names of aggregates, with rated pairs and their labels.
+LabelledPairs = Iterator[tuple[str, RatedPairs, Labels]]
+
+
+def pair_labels(rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]) -> LabelledPairs:
     """Compute the labels of rated pairs with one encoder or metric.
 
     Args:
         rated: The pairs. The captions of all of them are encoded together, each distinct one once.
-        name: A name for :func:`bcls.labels.load_text_encoder` or :func:`bcls.labels.caption_metrics.load_pair_scorer`.
+        name: A name for :func:`bcls.labels.load_text_encoder` or :class:`bcls.labels.caption_metrics.PairScorer`.
         aggregates: ``"max"``, ``"mean"``, ``"paired"``; ignored for a metric, and for images with one caption.
 
     Yields:
@@ -164,8 +165,8 @@ def pair_labels(
     return _scored(rated, name) if name in SCORERS else _encoded(rated, name, aggregates)
 
 
-def _scored(rated: Sequence[RatedPairs], name: str) -> Iterator[tuple[str, RatedPairs, Labels]]:
-    scorer = load_pair_scorer(name)
+def _scored(rated: Sequence[RatedPairs], name: str) -> LabelledPairs:
+    scorer = PairScorer(name)
     for one in rated:
         with progress(f"{one.data} by {name}", len(one.images)) as step:
             scores = scorer.pair_scores(
@@ -174,9 +175,7 @@ def _scored(rated: Sequence[RatedPairs], name: str) -> Iterator[tuple[str, Rated
         yield REFERENCES, one, scores
 
 
-def _encoded(
-    rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]
-) -> Iterator[tuple[str, RatedPairs, Labels]]:
+def _encoded(rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]) -> LabelledPairs:
     encoder = load_text_encoder(name)
     needed = [np.union1d(np.flatnonzero(np.isin(one.image_of_caption, one.images)), one.captions) for one in rated]
     texts = [one.texts[row] for rows, one in zip(needed, rated, strict=True) for row in rows]
@@ -205,34 +204,7 @@ def _photo_cosines(
     return cosines
 
 
-@dataclass(frozen=True)
-class Quality:
-    """Correlation of one kind of labels with human ratings.
-
-    Attributes:
-        data: Name of the ratings, such as ``"cxc-sits"``.
-        encoder: Name of the text encoder or metric.
-        aggregate: How the captions of an image were combined; ``"references"`` for a metric, ``"image"`` for the photo.
-        subset: ``"all"`` pairs, or ``"others"``, without the images' own captions.
-        pairs: Number of pairs.
-        pearson: Pearson correlation with the mean rating.
-        spearman: Spearman rank correlation.
-        low: Lower end of the 95 % interval of the Pearson correlation, by resampling images.
-        high: Upper end.
-    """
-
-    data: str
-    encoder: str
-    aggregate: str
-    subset: str
-    pairs: int
-    pearson: float
-    spearman: float
-    low: float
-    high: float
-
-
-def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Labels) -> Iterator[Quality]:
+def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Labels) -> Iterator[dict[str, Any]]:
     """Correlate labels with ratings: of all pairs, then without the images' own captions if there are any.
 
     Args:
@@ -240,17 +212,24 @@ def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Label
         aggregate: The aggregate, for the result.
         rated: The pairs and their ratings.
         labels: ``(P,)`` labels of the pairs.
+
+    Yields:
+        ``data``, the name of the ratings, such as ``"cxc-sits"``; ``encoder``; ``aggregate``, how the captions of an
+        image were combined (``"references"`` for a metric, ``"image"`` for the photo); ``subset``, ``"all"`` pairs or
+        ``"others"``, without the images' own captions; ``pairs``, their number; the correlations ``pearson`` and
+        ``spearman`` with the mean rating; and ``low`` and ``high``, the ends of the 95 % interval of ``pearson``, by
+        resampling images.
     """
     stats = require("scipy.stats", "text", "the quality of labels")
-
     subsets = {"all": np.ones_like(rated.own)}
     if rated.own.any() and np.count_nonzero(~rated.own) > 1:
         subsets["others"] = ~rated.own
     for subset, chosen in subsets.items():
         x, y = labels[chosen], rated.ratings[chosen]
+        about = {"data": rated.data, "encoder": encoder, "aggregate": aggregate, "subset": subset, "pairs": len(x)}
         pearson, spearman = float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
         low, high = _interval(x, y, rated.groups[chosen])
-        yield Quality(rated.data, encoder, aggregate, subset, len(x), pearson, spearman, low, high)
+        yield {**about, "pearson": pearson, "spearman": spearman, "low": low, "high": high}
 
 
 def _interval(labels: Labels, ratings: NDArray[np.float64], groups: Ids, resamples: int = 1000) -> tuple[float, float]:

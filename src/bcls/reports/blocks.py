@@ -62,13 +62,13 @@ class Table:
 
         return [True, *(is_words(place) for place in range(1, len(self.headings)))]
 
-    def print(self, title: str) -> None:
+    def print(self, title: str, caption: str | None = None) -> None:
         """Print the table to the terminal, or 160 characters wide to a file."""
         from rich.console import Console
         from rich.table import Table as TerminalTable
         from rich.text import Text as TerminalText
 
-        shown = TerminalTable(title=title)
+        shown = TerminalTable(title=TerminalText(title), caption=caption)
         for heading, is_words in zip(self.headings, self.words, strict=True):
             shown.add_column(heading, justify="left" if is_words else "right")
         for row in self.rows:

@@ -7,15 +7,14 @@ import sys
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from PIL import Image
 
 import bcls
 from bcls._core.errors import check_whole, fail
 from bcls._core.extras import require
 from bcls._core.files import write_whole
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 #: Longest side of an embedded thumbnail, in pixels.
 THUMBNAIL = 160
@@ -56,7 +55,7 @@ def render_page(template: str, title: str, *, script: str | None = None, **value
     return page
 
 
-def embed_image(image: "Image.Image", alt: str, side: int = THUMBNAIL) -> dict[str, str | int]:
+def embed_image(image: Image.Image, alt: str, side: int = THUMBNAIL) -> dict[str, str | int]:
     """Encode a thumbnail of an image as a data URI.
 
     Args:

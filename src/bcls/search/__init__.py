@@ -18,34 +18,8 @@ from bcls.search.index import Index, IndexManifest, open_engine, open_index, rea
 from bcls.search.photo_index import PhotoIndex
 from bcls.search.service import CaptionHit, Hit, PhotoInfo, SearchResult, Service, ServiceSettings
 
-__all__ = [
-    "ENGINES",
-    "FITS",
-    "Calibration",
-    "CaptionHit",
-    "Catalog",
-    "Engine",
-    "Hit",
-    "Index",
-    "IndexManifest",
-    "IndexReport",
-    "IndexSettings",
-    "IndexUnavailableError",
-    "IndexedCaption",
-    "Neighbors",
-    "OverloadedError",
-    "Photo",
-    "PhotoIndex",
-    "PhotoInfo",
-    "SearchFilter",
-    "SearchResult",
-    "Service",
-    "ServiceSettings",
-    "VectorRow",
-    "build_index",
-    "open_engine",
-    "open_index",
-    "parse_filter",
-    "parse_query",
-    "read_index_manifest",
-]
+__all__ = ["Index", "IndexManifest", "IndexReport", "IndexSettings", "PhotoIndex", "build_index", "open_index"]
+__all__ += ["FITS", "Calibration", "Catalog", "IndexedCaption", "Photo", "read_index_manifest"]
+__all__ += ["IndexUnavailableError", "OverloadedError"]
+__all__ += ["ENGINES", "Engine", "Neighbors", "SearchFilter", "VectorRow", "open_engine", "parse_filter", "parse_query"]
+__all__ += ["CaptionHit", "Hit", "PhotoInfo", "SearchResult", "Service", "ServiceSettings"]

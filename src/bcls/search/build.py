@@ -471,18 +471,16 @@ class IndexWriter:
         texts: dict[int, list[str]] = {photo.number: [] for photo in photos}
         for caption in captions:
             texts[caption.photo].append(caption.text)
-        self.index.photos.add(
-            [
-                VectorRow(photo.number, vector, photo.date, photo.name, words_of(texts[photo.number]))
-                for photo, vector in zip(photos, vectors, strict=True)
-            ]
-        )
+        rows = [
+            VectorRow(photo.number, vector, photo.date, photo.name, words_of(texts[photo.number]))
+            for photo, vector in zip(photos, vectors, strict=True)
+        ]
+        self.index.photos.add(rows)
         self._add_captions(captions, caption_vectors, {photo.number: photo.date for photo in photos})
 
     def _add_captions(self, captions: Sequence[IndexedCaption], vectors: Vectors, dates: Mapping[int, float]) -> None:
-        self.index.captions.add(
-            [
-                VectorRow(one.number, vector, dates[one.photo], one.name, words_of([one.text]))
-                for one, vector in zip(captions, vectors, strict=True)
-            ]
-        )
+        rows = [
+            VectorRow(one.number, vector, dates[one.photo], one.name, words_of([one.text]))
+            for one, vector in zip(captions, vectors, strict=True)
+        ]
+        self.index.captions.add(rows)

@@ -101,11 +101,7 @@ def _share_below(values: npt.NDArray[np.float64], quantiles: list[float]) -> npt
 
 
 def calibrate(
-    catalog: Catalog,
-    photos: Engine,
-    captions: Engine,
-    model: SearchModel,
-    pair_scores: PairScores | None = None,
+    catalog: Catalog, photos: Engine, captions: Engine, model: SearchModel, pair_scores: PairScores | None = None
 ) -> dict[str, Calibration]:
     """Fit the scores of an index; see :class:`Calibration`.
 
@@ -149,11 +145,7 @@ def _own_captions(
 
 
 def _best_photos(
-    texts: Sequence[str],
-    catalog: Catalog,
-    photos: Engine,
-    model: SearchModel,
-    pair_scores: PairScores | None,
+    texts: Sequence[str], catalog: Catalog, photos: Engine, model: SearchModel, pair_scores: PairScores | None
 ) -> npt.NDArray[np.float64]:
     """Similarity of the best photo for each text."""
     found = photos.search(text_vectors(model, texts), 1 if pair_scores is None else CANDIDATES)

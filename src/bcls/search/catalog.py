@@ -34,22 +34,22 @@ FROM photos WHERE (?1 IS NULL OR date >= ?1) AND (?2 IS NULL OR date < ?2) AND s
 class Photo(NamedTuple):
     """A photo of the index."""
 
+    #: Name below the photo folder, or in the archive.
     name: str
-    """Name below the photo folder, or in the archive."""
+    #: Size and modification time of its files, to detect changes without reading them.
     stamp: str
-    """Size and modification time of its files, to detect changes without reading them."""
+    #: Hash of its contents.
     sha256: str
-    """Hash of its contents."""
+    #: When it was taken, else when the file was last modified, in seconds since 1970.
     date: float
-    """When it was taken, else when the file was last modified, in seconds since 1970."""
+    #: Whether the date comes from the camera (EXIF).
     from_camera: bool
-    """Whether the date comes from the camera (EXIF)."""
+    #: Degrees, from EXIF.
     latitude: float | None = None
-    """Degrees, from EXIF."""
+    #: Degrees, from EXIF.
     longitude: float | None = None
-    """Degrees, from EXIF."""
+    #: Number in the index, never reused; 0 for a photo that is not in the index yet.
     number: int = 0
-    """Number in the index, never reused; 0 for a photo that is not in the index yet."""
 
     @property
     def location(self) -> tuple[float, float] | None:

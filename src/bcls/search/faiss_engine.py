@@ -325,9 +325,7 @@ def last_rows(written: Numbers, living: Numbers) -> _Mask:
     return mask
 
 
-def read_newest(
-    faiss: Any, folder: Path, epoch: int, rows: int, dimension: int, *, mapped: bool = True
-) -> tuple[Any, int]:
+def read_newest(faiss: Any, folder: Path, epoch: int, rows: int, width: int, *, mapped: bool = True) -> tuple[Any, int]:
     """The faiss file that covers most rows of an epoch, and how many; ``(None, 0)`` if there is none.
 
     Damaged or foreign files are ignored, since the rows are stored elsewhere.
@@ -342,7 +340,7 @@ def read_newest(
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError:
             continue
-        if index.ntotal == size and index.d == dimension:
+        if index.ntotal == size and index.d == width:
             return index, size
     return None, 0
 

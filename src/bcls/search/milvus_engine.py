@@ -13,16 +13,8 @@ import numpy as np
 
 from bcls._core.errors import fail
 from bcls._core.extras import require
-from bcls.search.engine import (
-    IndexUnavailableError,
-    Neighbors,
-    Numbers,
-    SearchFilter,
-    VectorRow,
-    Vectors,
-    check_queries,
-    top_k,
-)
+from bcls.search import engine
+from bcls.search.engine import IndexUnavailableError, Numbers, SearchFilter, VectorRow, Vectors
 
 #: Rows per request; a server rejects requests of more than 64 MB.
 _REQUEST = 1000
@@ -110,9 +102,9 @@ class MilvusEngine:
             with self._unavailable():
                 self._client.delete(self._collection, ids=[int(one) for one in numbers[start : start + _REQUEST]])
 
-    def search(self, queries: Vectors, k: int, filters: SearchFilter | None = None) -> Neighbors:
+    def search(self, queries: Vectors, k: int, filters: SearchFilter | None = None) -> engine.Neighbors:
         """Find the nearest rows; Milvus applies the filter."""
-        queries = check_queries(queries, k, self._dimension)
+        queries = engine.check_queries(queries, k, self._dimension)
         if k > MAX_RESULTS:
             fail("k", f"at most {MAX_RESULTS} with Milvus", k, "request fewer results")
         with self._unavailable():
@@ -130,7 +122,7 @@ class MilvusEngine:
         for row, hits in enumerate(answers):
             for column, hit in enumerate(hits):
                 scores[row, column], numbers[row, column] = hit["distance"], hit["number"]
-        return top_k(scores, numbers, k)
+        return engine.top_k(scores, numbers, k)
 
     def count(self) -> int:
         """Number of rows."""

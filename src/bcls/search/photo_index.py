@@ -3,7 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from PIL import Image
 
 from bcls._core.errors import fail
 from bcls.data.image_files import check_size
@@ -11,9 +13,6 @@ from bcls.search.build import IndexReport, IndexSettings, build_index
 from bcls.search.engine import SearchFilter
 from bcls.search.index import ModelInput
 from bcls.search.service import DUPLICATE, Hit, PhotoInfo, Service, ServiceSettings
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 class PhotoIndex:
@@ -87,11 +86,11 @@ class PhotoIndex:
 
     def search(
         self,
-        query: "str | Path | Image.Image",
+        query: str | Path | Image.Image,
         k: int = 10,
         filters: SearchFilter | None = None,
         *,
-        image: "Path | Image.Image | None" = None,
+        image: Path | Image.Image | None = None,
         sort: str = "score",
     ) -> list[Hit]:
         """Find photos.
@@ -156,7 +155,7 @@ class PhotoIndex:
         self.service.close()
 
 
-def _image(image: "Path | Image.Image") -> "bytes | Image.Image":
+def _image(image: Path | Image.Image) -> bytes | Image.Image:
     if not isinstance(image, Path):
         return image
     check_size("query", image.name, image.stat().st_size)

@@ -1,19 +1,16 @@
 """Search results as a contact sheet (PNG) and as a self-contained HTML page."""
 
 import io
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from PIL import Image, ImageDraw
 
 from bcls.reports.html import embed_image, render_page
 from bcls.search.service import Hit, Service
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 _SIDE, _LINE, _GAP, _COLUMNS = 224, 20, 8, 5
 
 
-def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
+def contact_sheet(service: Service, hits: list[Hit]) -> bytes:
     """Draw thumbnails with their scores; a missing photo is a gray rectangle.
 
     Args:
@@ -23,8 +20,6 @@ def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
     Returns:
         A PNG file.
     """
-    from PIL import Image, ImageDraw
-
     columns = min(_COLUMNS, len(hits)) or 1
     rows = -(-len(hits) // columns) or 1
     step = _SIDE + _GAP
@@ -46,7 +41,7 @@ def contact_sheet(service: Service, hits: Sequence[Hit]) -> bytes:
     return file.getvalue()
 
 
-def page(service: Service, title: str, hits: Sequence[Hit], note: str) -> str:
+def page(service: Service, title: str, hits: list[Hit], note: str) -> str:
     """Render a page with embedded thumbnails.
 
     Args:
@@ -61,15 +56,13 @@ def page(service: Service, title: str, hits: Sequence[Hit], note: str) -> str:
     shown = []
     for hit in hits:
         small = _thumbnail(service, hit)
-        captions = " / ".join(hit.captions)
-        image = None if small is None else embed_image(small, captions or hit.name, _SIDE)
-        shown.append(
-            {"image": image, "path": hit.path, "score": f"{hit.score:.2f}", "captions": captions, "fits": hit.fits}
-        )
+        text, score = " / ".join(hit.captions), f"{hit.score:.2f}"
+        image = None if small is None else embed_image(small, text or hit.name, _SIDE)
+        shown.append({"image": image, "path": hit.path, "score": score, "captions": text, "fits": hit.fits})
     return render_page("search.html", title, note=note, hits=shown)
 
 
-def _thumbnail(service: Service, hit: Hit) -> "Image.Image | None":
+def _thumbnail(service: Service, hit: Hit) -> Image.Image | None:
     try:
         return service.thumbnail(hit.number, _SIDE)
     except (OSError, ValueError):

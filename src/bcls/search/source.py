@@ -33,7 +33,7 @@ EXTENSIONS = (".txt", ".json")
 _KEYS = ("captions", "caption", "text", "description", "title")
 _VIDEOS = frozenset({".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp", ".mts", ".m2ts", ".wmv", ".mpg", ".mpeg"})
 _OTHER_IMAGES = frozenset(
-    {".svg", ".eps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"}
+    [".svg", ".eps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"]
 )
 _CAMERA_WORDS = (
     "bild camera canon caption copy dcim default description digital dsc dscf dscn edited exif file foto fujifilm "
@@ -405,12 +405,10 @@ class CombinedSource:
 PhotoSource: TypeAlias = FileSource | DatasetSource | CombinedSource
 
 
-def _is_excluded(name: str, patterns: Sequence[str]) -> bool:
+def _is_excluded(name: str, globs: Sequence[str]) -> bool:
     """Whether a pattern matches a name, or with no slash in it one of the name's parts."""
     parts = name.split("/")
-    return any(
-        fnmatch.fnmatchcase(one, pattern) for pattern in patterns for one in ([name] if "/" in pattern else parts)
-    )
+    return any(fnmatch.fnmatchcase(one, glob) for glob in globs for one in ([name] if "/" in glob else parts))
 
 
 def _is(entry: "os.DirEntry[str]", what: str) -> bool:

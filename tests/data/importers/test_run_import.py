@@ -3,7 +3,7 @@ import json
 import pytest
 
 from bcls.data.importers import KINDS
-from bcls.data.importers.common import split_from_name
+from bcls.data.importers.captions import split_from_name
 from tests.data.factories import import_dataset, import_error, make_images
 
 

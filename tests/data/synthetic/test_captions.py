@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from bcls.data.synthetic import Facts, Mention, Relation, make_scenes
-from bcls.data.synthetic.drawing import draw_object
+from bcls.data.synthetic.dataset import draw_object
 from bcls.data.synthetic.scene import BACKGROUNDS, CATEGORIES, COLOURS, RELATIONS, SIZES
 
 

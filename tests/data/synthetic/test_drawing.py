@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from bcls.data.synthetic import Scene, SceneObject, make_scenes, render, render_all
-from bcls.data.synthetic.drawing import PAINT, SHAPES, draw_object
+from bcls.data.synthetic.dataset import PAINT, SHAPES, draw_object
 from bcls.data.synthetic.scene import BACKGROUNDS, CATEGORIES, COLOURS
 
 BLANK = (1, 2, 3)

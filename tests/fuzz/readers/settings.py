@@ -66,7 +66,7 @@ def read_file(name, content, folder):
 def read_flags(content, folder):
     path = put(folder, "config.yaml", content)
     try:
-        config = parse("train", "Trains.", TrainConfig, ["--config", str(path)])
+        config = parse("train", TrainConfig, ["--config", str(path)])
     except ValueError as error:
         if str(error).endswith("see `bcls train --help`"):  # a message of the parser, on one line
             fail("--config", "settings", str(error), "see the help")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bcls.experiments.report import as_html, as_markdown, build
-from bcls.experiments.summary import summarize
+from bcls.experiments.results import summarize
 from tests.experiments.sweep_factory import line, ranks, sweep
 from tests.fuzz.damage import damage_json, or_plain
 from tests.fuzz.engine import Reader

@@ -8,46 +8,29 @@ from typing import NamedTuple
 
 from bcls._core.errors import check_choice, check_number, fail
 from bcls.data.importers.archives import read_huggingface, read_webdataset
-from bcls.data.importers.captions import read_coco, read_folder, read_karpathy
-from bcls.data.importers.common import ImportSettings
+from bcls.data.importers.captions import ImportSettings, read_coco, read_folder, read_karpathy
 from bcls.data.importers.regions import import_regions, read_scan
-from bcls.data.records import Manifest, read_manifest
-from bcls.data.write import Content, check_free, check_records, write_dataset
+from bcls.data.records import Content, Manifest, check_free, check_records, read_manifest, write_dataset
 
 __all__ = ["KINDS", "ImportSettings", "Imported", "run_import"]
 
 
 class Importer(NamedTuple):
-    """A format: the function that reads it, a description, and its settings besides ``out`` and ``json``."""
+    """A format: the function that reads it, and its settings besides those of every reader."""
 
     read: Callable[[Path, ImportSettings], Content] | None
-    description: str
     settings: str
 
 
 #: Importers by the name of the format. ``butd`` adds features to an existing dataset instead of creating one.
 KINDS: dict[str, Importer] = {
-    "folder": Importer(
-        read_folder,
-        "images and a CSV, TSV or JSONL file of captions",
-        "name images captions split held_out image_column caption_column encoding copy",
-    ),
-    "karpathy": Importer(
-        read_karpathy, "dataset_*.json with Karpathy's splits, images by --images", "name images restval copy"
-    ),
-    "coco": Importer(
-        read_coco, "captions_*.json of MS-COCO, a file or a folder of them", "name images split held_out copy"
-    ),
-    "scan": Importer(read_scan, "a *_precomp folder with captions, ids and region features", "name encoding copy"),
-    "butd": Importer(None, "bottom-up-attention .tsv files: adds region features to the dataset at --out", ""),
-    "webdataset": Importer(
-        read_webdataset, "tar files with images and .txt or .json captions", "name split held_out copy"
-    ),
-    "huggingface": Importer(
-        read_huggingface,
-        "a folder that `datasets` saved with save_to_disk",
-        "name held_out image_column caption_column copy",
-    ),
+    "folder": Importer(read_folder, "images captions split held_out image_column caption_column encoding"),
+    "karpathy": Importer(read_karpathy, "images restval"),
+    "coco": Importer(read_coco, "images split held_out"),
+    "scan": Importer(read_scan, "encoding"),
+    "butd": Importer(None, ""),
+    "webdataset": Importer(read_webdataset, "split held_out"),
+    "huggingface": Importer(read_huggingface, "held_out image_column caption_column"),
 }
 
 
@@ -77,16 +60,14 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
     """
     check_choice("kind", kind, KINDS)
     importer = KINDS[kind]
-    used = {"out", "json", *importer.settings.split()}
+    used = {"out", "json", *(("name", "copy") if importer.read else ()), *importer.settings.split()}
     for one in fields(ImportSettings):
         value = getattr(settings, one.name)
         if one.name not in used and one.default is not MISSING and value != one.default:
-            flag = f"--{one.name.replace('_', '-')}"
-            fail(flag, f"no value for a {kind} source", value, "leave it out")
+            fail(f"--{one.name.replace('_', '-')}", f"no value for a {kind} source", value, "leave it out")
     out = Path(settings.out)
     if importer.read is None:
-        notes = import_regions(Path(source), out)
-        return Imported(read_manifest(out), notes)
+        return Imported(notes=import_regions(Path(source), out), manifest=read_manifest(out))
     check_free(out)
     content = importer.read(Path(source), settings)
     if settings.held_out is not None:

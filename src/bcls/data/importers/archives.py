@@ -8,10 +8,9 @@ from bcls._core.config import check_shape
 from bcls._core.errors import fail, reason_of
 from bcls._core.extras import require
 from bcls.data.image_files import TarStore, check_member, is_image_file, open_store
-from bcls.data.importers.common import ImportSettings, find_column, source_name, split_from_name
-from bcls.data.records import Caption, ImageRecord
+from bcls.data.importers.captions import ImportSettings, find_column, source_name, split_from_name
+from bcls.data.records import Caption, Content, ImageRecord
 from bcls.data.text_files import parse_json, read_json
-from bcls.data.write import Content
 
 _CAPTION_KEYS = ("captions", "caption", "text")
 #: Maximum size of a text member in bytes; larger ones are no captions.

@@ -17,11 +17,10 @@ from bcls._core.files import rename, write_whole
 from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
-from bcls.data.features import load_array, new_array
-from bcls.data.importers.common import ImportSettings
-from bcls.data.records import Caption, FeatureFile, ImageRecord, add_features
+from bcls.data.features import Array, load_array, new_array
+from bcls.data.importers.captions import ImportSettings
+from bcls.data.records import Caption, Content, FeatureFile, ImageRecord, add_features
 from bcls.data.text_files import find_file, read_lines
-from bcls.data.write import Content
 
 #: Name of the features.
 REGIONS = "regions"
@@ -88,7 +87,7 @@ def _scan_splits(source: Path) -> list[str]:
     return sorted(found, key=lambda split: (_SPLIT_ORDER.index(split) if split in _SPLIT_ORDER else 99, split))
 
 
-def _scan_ids(source: Path, split: str, texts: int, rows: npt.NDArray[Any] | None) -> tuple[list[str], int]:
+def _scan_ids(source: Path, split: str, texts: int, rows: Array | None) -> tuple[list[str], int]:
     """Return the ids of the images, and the number of captions per image."""
     path = find_file(source / f"{split}_ids.txt")
     lines = [line.strip() for line in read_lines(path)] if path.exists() else None
@@ -119,9 +118,7 @@ def _scan_ids(source: Path, split: str, texts: int, rows: npt.NDArray[Any] | Non
     return lines[::per_image], per_image
 
 
-def _captions_per_image(
-    source: Path, split: str, texts: int, rows: npt.NDArray[Any] | None, lines: list[str] | None
-) -> int:
+def _captions_per_image(source: Path, split: str, texts: int, rows: Array | None, lines: list[str] | None) -> int:
     """Return the number of captions per image if the features do not give it: none, or a row for each caption."""
     if lines and len(lines) == texts:
         return next((number for number, line in enumerate(lines) if line != lines[0]), texts)
@@ -135,7 +132,7 @@ def _captions_per_image(
     return _CAPTIONS_PER_IMAGE
 
 
-def _is_repeated(rows: npt.NDArray[Any]) -> bool:
+def _is_repeated(rows: Array) -> bool:
     """Return whether the rows of a feature file are equal in groups; compares four groups."""
     each = _CAPTIONS_PER_IMAGE
     starts = np.unique(np.linspace(0, len(rows) // each - 1, 4).astype(int)) * each

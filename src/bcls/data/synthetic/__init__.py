@@ -16,18 +16,5 @@ from bcls.data.synthetic.dataset import SceneDataset, load, make_scenes, render,
 from bcls.data.synthetic.relevance import true_relevance
 from bcls.data.synthetic.scene import Scene, SceneObject
 
-__all__ = [
-    "Caption",
-    "Facts",
-    "Mention",
-    "Relation",
-    "Scene",
-    "SceneDataset",
-    "SceneObject",
-    "load",
-    "make_scenes",
-    "render",
-    "render_all",
-    "save",
-    "true_relevance",
-]
+__all__ = ["Scene", "SceneDataset", "SceneObject", "load", "make_scenes", "render", "render_all", "save"]
+__all__ += ["Caption", "Facts", "Mention", "Relation", "true_relevance"]

@@ -1,6 +1,5 @@
 """Captions of scenes: the facts that they state, and their wording in English."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,7 +199,7 @@ def noun_phrase(rng: Rng, mention: Mention) -> str:
     return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
 
 
-def _word(rng: Rng, words: Sequence[str]) -> str:
+def _word(rng: Rng, words: list[str]) -> str:
     # The plain word is the most frequent, so that captions of different scenes often have the same wording.
     return pick(rng, words, [2.0] + [1.0] * (len(words) - 1))
 

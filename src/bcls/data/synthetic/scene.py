@@ -61,9 +61,9 @@ class Category:
     """
 
     group: str
-    words: Sequence[str]
-    verbs: Sequence[str]
-    colours: Sequence[str]
+    words: list[str]
+    verbs: list[str]
+    colours: list[str]
     width: float = 1.0
     height: float = 1.0
     flies: bool = False
@@ -80,15 +80,13 @@ class Background:
         typical: Typical categories, which are more frequent.
     """
 
-    where: Sequence[str]
-    over: Sequence[str]
-    nouns: Sequence[str]
-    typical: Sequence[str]
+    where: list[str]
+    over: list[str]
+    nouns: list[str]
+    typical: list[str]
 
 
-_VOCABULARY: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "vocabulary.json").read_text(encoding="utf-8")
-)
+_VOCABULARY: dict[str, Any] = json.loads((Path(__file__).parent / "vocabulary.json").read_text(encoding="utf-8"))
 CATEGORIES = {name: Category(**one) for name, one in _VOCABULARY["categories"].items()}
 BACKGROUNDS = {name: Background(**one) for name, one in _VOCABULARY["backgrounds"].items()}
 #: Words for each colour.
