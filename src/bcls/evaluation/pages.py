@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import bcls.evaluation.tables as tables
 from bcls.data.dataset import Dataset
 from bcls.evaluation.inputs import first_few
-from bcls.evaluation.recall import QueryRanks, query_ranks
+from bcls.evaluation.recall import Ids, QueryRanks, query_ranks
 from bcls.evaluation.tables import DIRECTION_NAMES
 from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartImage, bar_chart
@@ -108,9 +108,7 @@ def evaluation_page(
     lists = []
     for direction in DIRECTIONS:
         found = [ranking(similarity, owner, ranks, direction, query) for query in hardest(ranks, direction, count)]
-        queries = [
-            gallery.query([one], [""], note=f"rank {one.rank:,}", opened=place < 2) for place, one in enumerate(found)
-        ]
+        queries = [gallery.query([one], [""], note=f"rank {one.rank:,}", opened=one in found[:2]) for one in found]
         lists.append({"title": f"{DIRECTION_NAMES[direction]}: the {len(found):,} hardest", "queries": queries})
     headings, groups = ["metric", *DIRECTION_NAMES.values()], tables.metric_rows(metrics)
     return render_page(
@@ -168,10 +166,8 @@ def comparison_page(
     lists = []
     for direction in DIRECTIONS:
         pairs = [pair for pair in zip(*rankings, strict=True) if pair[0].direction == direction]
-        queries = [
-            gallery.query(pair, ["A", "B"], note=f"A {pair[0].rank:,}, B {pair[1].rank:,}", opened=place == 0)
-            for place, pair in enumerate(pairs)
-        ]
+        notes = [f"A {one.rank:,}, B {other.rank:,}" for one, other in pairs]
+        queries = [gallery.query(pair, ["A", "B"], note=notes[n], opened=n == 0) for n, pair in enumerate(pairs)]
         better = sum(one.rank < other.rank for one, other in pairs)
         summary = f"A is ahead in {better:,}, B in {len(pairs) - better:,}" if pairs else "all ranks are equal"
         lists.append({"title": f"{DIRECTION_NAMES[direction]}: {summary}", "queries": queries})
@@ -332,12 +328,7 @@ def most_different(a: QueryRanks, b: QueryRanks, direction: Direction, count: in
 
 
 def ranking(
-    similarity: NDArray[Any],
-    owner: NDArray[np.int64],
-    ranks: QueryRanks,
-    direction: Direction,
-    query: int,
-    count: int | None = None,
+    similarity: NDArray[Any], owner: Ids, ranks: QueryRanks, direction: Direction, query: int, count: int | None = None
 ) -> Ranking:
     """Return the first items of one query, ties to the lower index.
 
@@ -391,9 +382,8 @@ def rank_histogram(title: str, ranks: Mapping[str, NDArray[Any]], items: int) ->
 
 
 def _rank_charts(split: Dataset, ranks: Mapping[str, QueryRanks]) -> list[ChartImage]:
-    items = {"i2t": len(split.captions), "t2i": len(split.images)}
     charts = []
-    for direction in DIRECTIONS:
+    for direction, items in (("i2t", split.captions), ("t2i", split.images)):
         own = {name: getattr(model_ranks, direction) for name, model_ranks in ranks.items()}
-        charts.append(rank_histogram(DIRECTION_NAMES[direction], own, items[direction]))
+        charts.append(rank_histogram(DIRECTION_NAMES[direction], own, len(items)))
     return charts

@@ -232,11 +232,7 @@ def pick(matrix: Matrix, rows: Ids, columns: Ids) -> Floats:
 
 
 def count_above(
-    similarity: Matrix,
-    rows: slice | Ids,
-    columns: slice | Ids,
-    of_images: Sequence[Targets],
-    of_captions: Sequence[Targets],
+    similarity: Matrix, rows: slice | Ids, columns: slice | Ids, of_images: list[Targets], of_captions: list[Targets]
 ) -> tuple[list[Ids], list[Ids]]:
     """Count the items that rank above the targets within a part of the matrix, in one pass over it.
 

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bcls.data.dataset import Dataset
     from bcls.data.features import Features
     from bcls.models.base import RetrievalModel
+    from bcls.models.padded import Padded
 
 #: Elements of a matrix processed at a time: 16 MB of float32.
 BLOCK = 1 << 22
@@ -159,7 +160,9 @@ def score_model(
     captions: Any = list(texts)
     with ThreadPoolExecutor(_THREADS, "bcls-read") as pool:
         if features is not None:
-            inputs: Any = LazyImages(images, _feature_reader(images.features(features)), step)
+            stored = images.features(features)
+            every = np.arange(len(stored))
+            inputs: Any = LazyImages(images, lambda part: read_features(stored, every[part]).float(), step)
         else:
             inputs = lazy_images(images, pool, step)
             if getattr(model, "frozen_images", False):
@@ -194,23 +197,22 @@ class LazyImages:
         return read
 
 
-def lazy_images(dataset: "Dataset", pool: ThreadPoolExecutor, step: Callable[[int], None] | None = None) -> LazyImages:
+def lazy_images(dataset: "Dataset", pool: Executor, step: Callable[[int], None] | None = None) -> LazyImages:
     """The images of a dataset, read by the threads of a pool."""
     return LazyImages(dataset, lambda part: list(pool.map(dataset.read_image, dataset.image_ids[part])), step)
 
 
-def _feature_reader(features: "Features") -> Callable[[slice], Any]:
+def read_features(features: "Features", images: NDArray[np.int64], views: NDArray[np.int64] | int = 0) -> "Padded":
+    """Read features of some images, each in one view, and their numbers of regions, in the precision of the file."""
     import torch
 
     from bcls.models.padded import Padded
 
-    def read(part: slice) -> Padded:
-        rows = range(len(features))[part]
-        counts = [count for row in rows if (count := features.regions(row)) is not None]
-        lengths = torch.tensor(counts, dtype=torch.int64) if len(counts) == len(rows) else None
-        return Padded(torch.from_numpy(features.take(rows)).float(), lengths)
-
-    return read
+    counts = [features.regions(int(image), int(view)) for image, view in np.broadcast(images, views)]
+    lengths = None
+    if len(features.shape) > 2 and any(count is not None for count in counts):
+        lengths = torch.tensor([features.shape[1] if count is None else count for count in counts])
+    return Padded(torch.from_numpy(features.take(images, views)), lengths)
 
 
 def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features: str | None) -> None:
@@ -230,9 +232,9 @@ def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features
                 hint = f"give `features`, or --features, one of {', '.join(split.feature_names)}"
             fail(name, "the name of the features that it reads", "none", hint)
     else:
-        first = _feature_reader(split.features(features))(slice(0, 1))
+        first = read_features(split.features(features), np.arange(1))
         try:
-            model.prepare_images(first)
+            model.prepare_images(first.float())
         except ValueError as error:
             what = f"the features {features!r} of {split.name}"
             raise ValueError(

@@ -1,5 +1,7 @@
 """A metric with state, in the style of torchmetrics: ``update`` for each batch, then ``compute`` and ``reset``."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -41,12 +43,7 @@ class RetrievalMetrics:
         self._batches: list[tuple[Tensor, ...]] = []
 
     def update(
-        self,
-        images: "Tensor",
-        captions: "Tensor",
-        image_ids: "Tensor",
-        caption_ids: "Tensor",
-        vectors: "Tensor | None" = None,
+        self, images: Tensor, captions: Tensor, image_ids: Tensor, caption_ids: Tensor, vectors: Tensor | None = None
     ) -> None:
         """Add a batch of pairs.
 

@@ -252,9 +252,8 @@ def hierarchical_test(
         drawn.append(parts)
         means.append(float(values.mean()))
     samples = np.concatenate(drawn[0]) - np.concatenate(drawn[1])
-    near = 1e-12 * max(
-        float(np.abs(table).max()) for table in tables
-    )  # sums of equal values differ in their last digits
+    # Sums of equal values differ in their last digits.
+    near = 1e-12 * max(float(np.abs(table).max()) for table in tables)
     sides = int(np.count_nonzero(samples <= near)), int(np.count_nonzero(samples >= -near))
     p_value = min(1.0, 2 * (1 + min(sides)) / (1 + resamples))
     return add_intervals({"difference": means[0] - means[1]}, samples[:, None], confidence) | {"p_value": p_value}

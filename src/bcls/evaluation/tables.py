@@ -48,10 +48,8 @@ def as_json(values: Mapping[str, str | float]) -> str:
         >>> as_json({"name": "vsepp", "rsum": 512.5, "i2t_skew10": math.nan})
         '{"name": "vsepp", "rsum": 512.5, "i2t_skew10": null}'
     """
-    plain = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
-    }
-    return json.dumps(plain)
+    finite = {key: value for key, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
+    return json.dumps(dict.fromkeys(values) | finite)
 
 
 def as_row(kind: str, name: str, metrics: Mapping[str, float]) -> str:

@@ -1,5 +1,6 @@
 """Base class of the losses: one call, named terms, one reduction; and the checked input of a loss."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -35,10 +36,8 @@ class Batch(NamedTuple):
     def labels(self) -> Tensor:
         """The relevance, for losses that require it."""
         if self.relevance is None:
-            hint = (
-                "this loss learns from continuous labels: compute them with bcls.labels.relevance, or use another loss"
-            )
-            fail("relevance", "a (B, B) matrix of labels", None, hint)
+            hint = "compute them with bcls.labels.relevance, or use another loss"
+            fail("relevance", "a (B, B) matrix of labels", None, f"this loss learns from continuous labels: {hint}")
         return self.relevance
 
     @property
@@ -216,10 +215,7 @@ def reduce(total: Tensor, size: int, reduction: Reduction) -> Tensor:
 
 def total(terms: dict[str, Tensor]) -> Tensor:
     """Sum of named terms."""
-    first, *others = terms.values()
-    for term in others:
-        first = first + term
-    return first
+    return functools.reduce(torch.add, terms.values())
 
 
 def check_part(argument: str, part: object, reduction: Reduction, *, bounded: bool = True) -> nn.Module:

@@ -64,11 +64,8 @@ class DualModel(RetrievalModel):
             fail("image_head", expected, f"{width} and {other}", "add a head")
         self.config = replace(config, width=width, base_sha256=sha256)
         # Frozen encoders that are rebuilt from their source when the model is loaded.
-        self.frozen = tuple(
-            f"{side}.encoder."
-            for side, branch in sides.items()
-            if not branch.tuned and (branch.encoder.packaged or config.lora_rank > 0)
-        )
+        frozen = {side: branch.encoder for side, branch in sides.items() if not branch.tuned}
+        self.frozen = tuple(f"{side}.encoder." for side in frozen if frozen[side].packaged or config.lora_rank > 0)
         if config.unimodal:
             self.unimodal = UnimodalHeads(width, config.unimodal)
         if config.open_vocabulary:
@@ -182,12 +179,9 @@ class DualModel(RetrievalModel):
     def _features_of(self, branch: "Branch", items: Any) -> Padded:
         if branch.tuned:
             fail(branch.side, "a frozen encoder", "one that is trained", "its features change with every step")
-        blocks = []
         with base.eval_mode(self):
-            for part in base.split_batches(items):
-                features = branch.features(branch.prepare(part).to(self.device)).to("cpu")
-                blocks.append(Padded(features.values.float(), features.lengths))
-        return joined(blocks)
+            batches = (branch.prepare(part).to(self.device) for part in base.split_batches(items))
+            return joined([branch.features(batch).to("cpu").float() for batch in batches])
 
 
 class Branch(nn.Module):
@@ -331,12 +325,10 @@ class UnimodalHeads(nn.Module):
         with torch.no_grad():
             self.temperatures.clamp_(*self.bounds)
         rows = []
-        for head, vectors, labels, temperature in (
-            (self.image, images, image_labels, self.temperatures[0]),
-            (self.text, texts, text_labels, self.temperatures[1]),
-        ):
-            projected = unit(head(vectors))
-            rows.append(soft_label_kl(projected @ projected.T, labels, temperature))
+        labels = image_labels, text_labels
+        for number, vectors in enumerate((self.image(images), self.text(texts))):
+            projected = unit(vectors)
+            rows.append(soft_label_kl(projected @ projected.T, labels[number], self.temperatures[number]))
         return torch.cat(rows).mean()
 
 

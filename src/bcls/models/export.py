@@ -24,25 +24,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+import bcls.models.folder as files
 from bcls._core.errors import check_choice, fail
 from bcls._core.extras import require
 from bcls._core.files import beside, replace_folder, user_path, write_whole
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
-from bcls.models.folder import (
-    CALIBRATION,
-    CARD,
-    CONFIG,
-    ENCODER,
-    ONNX,
-    VOCABULARY,
-    WEIGHTS,
-    is_replaceable,
-    plain_config,
-    write_config,
-    write_files,
-)
 from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported, Resize
 from bcls.models.loading import run_settings
 from bcls.models.padded import Padded, trimmed
@@ -53,8 +41,8 @@ TOLERANCE = 1e-4
 HALF_TOLERANCE = 1e-3
 PRECISIONS = ("float16", "float32")
 #: Files of an export, and files that may be there as well.
-_REQUIRED = {IMAGES, TEXTS, CONFIG}
-_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, WEIGHTS, IMAGE_WEIGHTS, TEXT_WEIGHTS, ENCODER, *CALIBRATION}
+_REQUIRED = {IMAGES, TEXTS, files.CONFIG}
+_OPTIONAL = {*files.OPTIONAL, files.WEIGHTS, TOKENIZER, IMAGE_WEIGHTS, TEXT_WEIGHTS}
 #: Tensors with more values are stored outside of the graph. Word embeddings with more rows are stored as int8.
 _LARGE, _MANY_ROWS = 2048, 8192
 #: ONNX files are limited to 2 GB; the weights of a larger model are written to a separate file first.
@@ -101,7 +89,7 @@ def export_onnx(
     check_choice("precision", precision, PRECISIONS)
     image_inputs, text_inputs = _check_inputs(model, images, texts, regions)
     folder = Path(out).absolute()
-    if not is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: ONNX in content):
+    if not files.is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: files.ONNX in content):
         expected = "a new or empty folder, or an earlier export and nothing else"
         fail("out", expected, str(out), "choose another name: nothing is overwritten")
     written: list[Exported] = []
@@ -129,7 +117,7 @@ def _write(
     folder: Path, model: RetrievalModel, images: Padded, texts: Padded, features: str | None, precision: str
 ) -> Exported:
     half = precision == "float16"
-    write_files(model, folder, lambda tensor: torch.from_numpy(_stored(tensor.numpy(), half)))
+    files.write_files(model, folder, lambda tensor: torch.from_numpy(_stored(tensor.numpy(), half)))
     differences = []
     for file, weights, side, given, name, encode in (
         (IMAGES, IMAGE_WEIGHTS, "image", images, "images", model.encode_images),
@@ -170,14 +158,13 @@ def _write(
         text_difference=differences[1],
         tolerance=HALF_TOLERANCE if half else TOLERANCE,
     )
-    write_whole(folder / CARD, _readme(exported, features))
-    for path in folder.rglob("*"):  # torch wrote the towers without waiting for the disk
-        if path.is_file():
-            with path.open("rb") as file_on_disk:
-                os.fsync(file_on_disk.fileno())
+    write_whole(folder / files.CARD, _readme(exported, features))
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    hashed = [name for name in names if name not in {CONFIG, CARD}]
-    write_config(folder, {**plain_config(model), ONNX: asdict(exported)}, hashed)
+    for name in names:  # torch wrote the towers without waiting for the disk
+        with (folder / name).open("rb") as file_on_disk:
+            os.fsync(file_on_disk.fileno())
+    hashed = [name for name in names if name not in {files.CONFIG, files.CARD}]
+    files.write_config(folder, {**files.plain_config(model), files.ONNX: asdict(exported)}, hashed)
     return exported
 
 
@@ -214,8 +201,8 @@ def _write_tokenizer(folder: Path, model: RetrievalModel) -> tuple[str, ...]:
     A tokenizer is written with its maximum length and without padding, so that readers need not set them.
     """
     if model.vocabulary is not None:
-        model.vocabulary.write(folder / VOCABULARY)
-        return (VOCABULARY,)
+        model.vocabulary.write(folder / files.VOCABULARY)
+        return (files.VOCABULARY,)
     encoder: Any = getattr(getattr(model, "text", None), "encoder", None)
     tokenizer = getattr(encoder, "tokenizer", None)
     if tokenizer is None:
@@ -368,7 +355,7 @@ def _move_weights(path: Path, file: Path, *, half: bool) -> None:
     node = onnx.helper.make_node
     graph_model = onnx.load(str(path))
     graph = graph_model.graph
-    known = _tensor_places(path.parent / WEIGHTS)
+    known = _tensor_places(path.parent / files.WEIGHTS)
     #: Name, values, and file name and position if the tensor is in a file already.
     moved: list[tuple[str, npt.NDArray[Any], tuple[str, int] | None]] = []
     after: dict[str, list[Any]] = {}

@@ -50,6 +50,10 @@ class Padded:
         lengths = None if self.lengths is None else self.lengths.to(device, non_blocking=non_blocking)
         return Padded(self.values.to(device, non_blocking=non_blocking), lengths)
 
+    def float(self) -> "Padded":
+        """The batch in float32."""
+        return Padded(self.values.float(), self.lengths)
+
     def take(self, rows: Tensor | slice) -> "Padded":
         """Select items."""
         return Padded(self.values[rows], None if self.lengths is None else self.lengths[rows])
@@ -80,12 +84,13 @@ def trimmed(items: Padded) -> Padded:
 def joined(batches: list[Padded]) -> Padded:
     """Concatenate batches, padded to the longest."""
     longest = max(batch.values.shape[1] for batch in batches)
-    values = torch.cat([_widen(batch.values, longest) for batch in batches])
+    values = torch.cat([widen(batch.values, longest) for batch in batches])
     if all(batch.lengths is None and batch.values.shape[1] == longest for batch in batches):
         return Padded(values)
     return Padded(values, torch.cat([batch.full_lengths for batch in batches]))
 
 
-def _widen(values: Tensor, longest: int) -> Tensor:
+def widen(values: Tensor, longest: int) -> Tensor:
+    """Pad sequences ``(N, L, ...)`` with zeros to a length."""
     missing = longest - values.shape[1]
     return nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, missing)) if missing else values

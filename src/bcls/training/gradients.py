@@ -75,11 +75,6 @@ def gather(state: TrainState, codes: Codes, pairs: int) -> Codes:
     return gather_codes(codes[0], sizes), gather_codes(codes[1], sizes)
 
 
-def encode_pairs(state: TrainState, batch: Batch) -> Codes:
-    """The codes of a batch, of all processes."""
-    return gather(state, encode(state, batch.images, batch.texts), batch.pairs)
-
-
 def score_pairs(state: TrainState, codes: Codes) -> Tensor:
     """Scores of all pairs of the batch of all processes, ``(B, B)`` float32.
 

@@ -34,7 +34,7 @@ class Validation:
 
     images: Any
     texts: Padded
-    image_of_caption: npt.NDArray[np.int64]
+    image_of_caption: Indices
     embeddings: npt.NDArray[Any] | None
     aggregate: str
     batches: list[Indices]

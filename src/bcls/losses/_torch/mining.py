@@ -114,13 +114,14 @@ def mine(similarity: Tensor, bins_of: Binner, windows: int) -> Iterator[HardPair
     # One bin more than windows, for pairs that are in none; like `similarity` so that vmap can batch them.
     blank = torch.empty_like(similarity[:1, :1], dtype=torch.int64).expand(2 * size, windows + 1)
     hardest, easiest = torch.full_like(blank, LEAST), torch.full_like(blank, GREATEST)
-    for rows, columns in _tiles(size, similarity):
-        keys = cell_keys(similarity, ranks, rows, columns)
-        along_row, along_column = bins_of(rows, columns)
-        hardest[rows].scatter_reduce_(1, along_row.negative, keys, "amax")
-        easiest[rows].scatter_reduce_(1, along_row.beyond, keys, "amin")
-        hardest[size:][columns].T.scatter_reduce_(0, along_column.negative, keys, "amax")
-        easiest[size:][columns].T.scatter_reduce_(0, along_column.beyond, keys, "amin")
+    for rows in blocks(size, _CACHED // _ROWS, similarity):
+        for columns in blocks(size, min(size, _ROWS), similarity):
+            keys = cell_keys(similarity, ranks, rows, columns)
+            along_row, along_column = bins_of(rows, columns)
+            hardest[rows].scatter_reduce_(1, along_row.negative, keys, "amax")
+            easiest[rows].scatter_reduce_(1, along_row.beyond, keys, "amin")
+            hardest[size:][columns].T.scatter_reduce_(0, along_column.negative, keys, "amax")
+            easiest[size:][columns].T.scatter_reduce_(0, along_column.beyond, keys, "amin")
     for anchors in blocks(2 * size, windows + 1, similarity):
         # Negatives of a window: the bins up to its own. Positives: the same, counted from the last window.
         negative = hardest[anchors, :-1].cummax(1).values
@@ -134,13 +135,6 @@ def blocks(size: int, width: int, like: Tensor) -> Iterator[slice]:
     step = max(1, _CACHED // width) if cached else size
     for start in range(0, size, step):
         yield slice(start, min(start + step, size))
-
-
-def _tiles(size: int, like: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of the tiles of a ``(size, size)`` matrix."""
-    for rows in blocks(size, _CACHED // _ROWS, like):
-        for columns in blocks(size, min(size, _ROWS), like):
-            yield rows, columns
 
 
 def cell_ranks(similarity: Tensor) -> Tensor | None:
