@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import bcls.evaluation.tables as tables
 from bcls.data.dataset import Dataset
-from bcls.evaluation.inputs import first_few
-from bcls.evaluation.recall import Ids, QueryRanks, query_ranks
+from bcls.evaluation.inputs import Ids, first_few
+from bcls.evaluation.recall import QueryRanks, query_ranks
 from bcls.evaluation.tables import DIRECTION_NAMES
 from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartImage, bar_chart
@@ -36,7 +36,7 @@ class PairLabels:
         owner: ``(C,)`` image of each caption.
     """
 
-    def __init__(self, encoder: str, vectors: NDArray[np.float32], owner: NDArray[np.int64]) -> None:
+    def __init__(self, encoder: str, vectors: NDArray[np.float32], owner: Ids) -> None:
         self.encoder = encoder
         self._vectors, self._owner = vectors, owner
 
@@ -119,9 +119,6 @@ def evaluation_page(
         metrics=Table.of_texts(headings, [row for rows in groups for row in rows], [len(rows) for rows in groups]),
         notes=[],
         charts=_rank_charts(split, {"": ranks}),
-        queries_title="Hardest queries",
-        about="The queries whose first correct item has the worst rank, worst first: the first 10 captions for an "
-        f"image, the first 5 images for a caption. {gallery.missing_photos()}",
         gallery=gallery,
         lists=lists,
     )
@@ -180,9 +177,6 @@ def comparison_page(
         metrics=Table.of_texts(tables.COMPARISON_HEADINGS, tables.comparison_rows(metrics)),
         notes=tables.disagreement_lines(metrics),
         charts=_rank_charts(split, {"A": a, "B": b}),
-        queries_title="Largest differences",
-        about="The queries with the largest difference between the ranks of the first correct items, whichever model "
-        f"is ahead. {gallery.missing_photos()}",
         gallery=gallery,
         lists=lists,
     )
@@ -306,7 +300,7 @@ def hardest(ranks: QueryRanks, direction: Direction, count: int) -> list[int]:
         >>> hardest(QueryRanks(np.array([2, 0, 9, 2]), np.array([1])), "i2t", 3)
         [2, 0, 3]
     """
-    own: NDArray[np.int64] = getattr(ranks, direction)
+    own: Ids = getattr(ranks, direction)
     queries = np.flatnonzero(own)
     worst: list[int] = queries[np.argsort(-own[queries], kind="stable")][:count].tolist()
     return worst
@@ -374,11 +368,8 @@ def rank_histogram(title: str, ranks: Mapping[str, NDArray[Any]], items: int) ->
     """
     edges = bins(items)
     labels = [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in edges]
-    counts = {
-        name: [int(np.count_nonzero((own >= low) & (own <= high))) for low, high in edges]
-        for name, own in ranks.items()
-    }
-    return bar_chart(title, labels, counts)
+    limits = [1, *(high + 1 for _, high in edges)]
+    return bar_chart(title, labels, {name: np.histogram(own, limits)[0].tolist() for name, own in ranks.items()})
 
 
 def _rank_charts(split: Dataset, ranks: Mapping[str, QueryRanks]) -> list[ChartImage]:

@@ -236,10 +236,8 @@ def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features
         try:
             model.prepare_images(first.float())
         except ValueError as error:
-            what = f"the features {features!r} of {split.name}"
-            raise ValueError(
-                f"`{name}` does not read {what}: {error}; give others with `features` (--features)"
-            ) from error
+            what, hint = f"the features {features!r} of {split.name}", "give others with `features` (--features)"
+            raise ValueError(f"`{name}` does not read {what}: {error}; {hint}") from error
     try:
         model.prepare_texts([split.texts[0]])
     except ValueError as error:

@@ -5,13 +5,12 @@ All intervals and tests resample whole images with all of their captions or rati
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+import bcls.evaluation.inputs as inputs
 from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls.evaluation.inputs import Floats, Matrix, as_array, blocks, check_image_of_caption, check_matrix, cores
+from bcls.evaluation.inputs import Floats, Ids, Matrix, Values, as_array
 from bcls.evaluation.kendall import concordance
 from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
 
@@ -19,7 +18,7 @@ from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
 _BLOCK = 1 << 22
 
 
-def add_intervals(metrics: dict[str, float], samples: NDArray[np.float64], confidence: float) -> dict[str, float]:
+def add_intervals(metrics: dict[str, float], samples: Values, confidence: float) -> dict[str, float]:
     """Add ``_low`` and ``_high`` to each metric: percentiles of its column of resamples, without nans.
 
     Example:
@@ -37,7 +36,7 @@ def add_intervals(metrics: dict[str, float], samples: NDArray[np.float64], confi
     return out
 
 
-def check_values(argument: str, value: object) -> NDArray[np.float64]:
+def check_values(argument: str, value: object) -> Values:
     """Check that ``value`` is a list of finite numbers.
 
     Example:
@@ -53,7 +52,7 @@ def check_values(argument: str, value: object) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
+def check_groups(groups: object, rows: int) -> tuple[Ids, int]:
     """Number the groups from 0 and count them; without groups every row is a group.
 
     Example:
@@ -70,19 +69,19 @@ def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
     return place, len(names)
 
 
-def draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+def draws(count: int, resamples: int, seed: int) -> Iterator[Values]:
     """Draw ``count`` of ``count`` with replacement and yield how often each was drawn, in blocks of resamples."""
     rng = np.random.default_rng(check_whole("seed", seed, least=0))
-    for part in blocks(check_whole("resamples", resamples, least=1), _BLOCK // count):
+    for part in inputs.blocks(check_whole("resamples", resamples, least=1), _BLOCK // count):
         rows = part.stop - part.start
         drawn = rng.integers(count, size=(rows, count)) + count * np.arange(rows)[:, None]
         yield np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
 
 
-def coins(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+def coins(count: int, resamples: int, seed: int) -> Iterator[Values]:
     """Draw ``count`` signs, 1 or -1, in blocks of resamples; independent of :func:`draws` with the same seed."""
     rng = np.random.default_rng([seed, 1])
-    for part in blocks(resamples, _BLOCK // count):
+    for part in inputs.blocks(resamples, _BLOCK // count):
         yield rng.choice(np.array([-1.0, 1.0]), size=(part.stop - part.start, count))
 
 
@@ -124,9 +123,9 @@ def recall_intervals(
         >>> metrics["i2t_r1_low"] <= metrics["i2t_r1"] <= metrics["i2t_r1_high"]
         True
     """
-    check_matrix("similarity", similarity)
+    inputs.check_matrix("similarity", similarity)
     ks = check_ks(ks)
-    owner = check_image_of_caption(image_of_caption, *similarity.shape)
+    owner = inputs.check_image_of_caption(image_of_caption, *similarity.shape)
     ranks = query_ranks(similarity, owner)
     images = similarity.shape[0]
     hits = [*(ranks.i2t <= k for k in ks), *(np.bincount(owner, ranks.t2i <= k, minlength=images) for k in ks)]
@@ -233,7 +232,7 @@ def hierarchical_test(
         >>> round(metrics["difference"], 2), metrics["p_value"] < 0.05
         (1.67, True)
     """
-    drawn: list[list[NDArray[np.float64]]] = []
+    drawn: list[list[Values]] = []
     means: list[float] = []
     tables = [as_array(name, values) for name, values in (("a", a), ("b", b))]
     for number, (name, table) in enumerate(zip("ab", tables, strict=True)):
@@ -275,8 +274,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         adjusted[place] = highest
     return adjusted
 
-
-Codes: TypeAlias = NDArray[np.int64]
 
 _NAMES = ("tau_b", "tau_c", "pearson", "spearman")
 
@@ -341,12 +338,12 @@ def human_correlation(
 
         # One generator per resample, so that the result does not depend on the number of threads.
         sources = np.random.default_rng(check_whole("seed", seed, least=0)).spawn(times)
-        with ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(inputs.cores()) as pool:
             metrics = add_intervals(metrics, np.array(list(pool.map(one, sources))), confidence)
     return metrics | {"rows": float(len(model)), "groups": float(count)}
 
 
-def jackknife_values(scores: object, ratings: object, groups: object, metric: str) -> NDArray[np.float64]:
+def jackknife_values(scores: object, ratings: object, groups: object, metric: str) -> Values:
     r"""Distribute a correlation among the photos, so that photos can be resampled as values with a mean.
 
     .. math::
@@ -374,7 +371,7 @@ def jackknife_values(scores: object, ratings: object, groups: object, metric: st
     return np.array([count * whole - (count - 1) * without(group) for group in range(count)])
 
 
-def _runs(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _runs(starts: Ids, sizes: Ids) -> Ids:
     """Concatenate ``start, start + 1, ...`` of each run.
 
     Example:
@@ -382,13 +379,11 @@ def _runs(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int
         array([5, 6, 0, 1, 2])
     """
     before = np.cumsum(sizes) - sizes
-    places: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
+    places: Ids = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
     return places
 
 
-def _correlations(
-    model: NDArray[np.float64], human: NDArray[np.float64], model_code: Codes, human_code: Codes
-) -> list[float]:
+def _correlations(model: Values, human: Values, model_code: Ids, human_code: Ids) -> list[float]:
     """Compute the four correlations from values and their positions among the distinct values; nan if undefined."""
     model_ranks, model_values = _mean_ranks(model_code)
     human_ranks, human_values = _mean_ranks(human_code)
@@ -404,18 +399,18 @@ def _correlations(
     return [float(np.clip(value, -1.0, 1.0)) for value in values]
 
 
-def _as_floats(codes: Codes) -> Floats:
+def _as_floats(codes: Ids) -> Floats:
     """Convert to a row of floats in the same order: float32, which sort faster, if this is exact."""
     return codes[None].astype(np.float32 if codes.max() < 1 << 24 else np.float64)
 
 
-def _mean_ranks(codes: Codes) -> tuple[NDArray[np.float64], int]:
+def _mean_ranks(codes: Ids) -> tuple[Values, int]:
     """Rank the values, ties with the mean of their ranks, and count the distinct values."""
     sizes = np.bincount(codes)
     return (np.cumsum(sizes) - (sizes - 1) / 2)[codes], int(np.count_nonzero(sizes))
 
 
-def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+def _pearson(x: Values, y: Values) -> float:
     # Scaled first, so that squares of very large or very small numbers neither overflow nor underflow.
     x, y = x - x.mean(), y - y.mean()
     x, y = x / np.abs(x).max(), y / np.abs(y).max()

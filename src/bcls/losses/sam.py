@@ -72,9 +72,8 @@ class SAMLoss(RetrievalLoss):
         check_choice("sampling", sampling, get_args(Sampling))
         self.sampling: Sampling = sampling
         self.weight = check_number("weight", weight, "the authors use 5 or 10", low=0)
-        self.binary = check_part(
-            "binary", TripletHardLoss(reduction=reduction) if binary is None else binary, reduction
-        )
+        binary = TripletHardLoss(reduction=reduction) if binary is None else binary
+        self.binary = check_part("binary", binary, reduction)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""

@@ -180,11 +180,11 @@ class _StreamingLoss(torch.autograd.Function):
                 tile = _tile(queries, candidates, labels, first, step)
                 engine.mine(tile, keys.of_rows(first, step), windows)
                 sums.append(passes.SoftSums(*map(passes.merge, engine.sums(tile, soft))))
-            share.merge_keys(keys)
+            share.all_reduce(keys.columns, "MAX")  # keys of rows are complete on their process
             own, both = (queries * mine).sum(1), LossSettings(soft, windows)
             results = engine.finish(keys, share.merge_sums(passes.gather_sums(sums)), (own, share.gather(own)), both)
             by_row, by_column = results.values[:, :size], results.values[:, size:]
-            binary, continuous = (share.add(by_row.sum(1)) + by_column.sum(1)).unbind()
+            binary, continuous = (share.all_reduce(by_row.sum(1)) + by_column.sum(1)).unbind()
         ctx.save_for_backward(images, texts, *results)
         ctx.settings = engine, labels, share, soft, windows, step
         return binary, continuous
@@ -218,7 +218,7 @@ def _gradients(
         slope = engine.slope(tile, (by_row[first : first + step], by_column), binary, soft)
         by_image[first : first + step].addmm_(slope, candidates)
         by_text.addmm_(slope.T, queries[first : first + step])
-    mine = share.add(by_text)[share.first : share.first + size]
+    mine = share.all_reduce(by_text)[share.first : share.first + size]
     return by_image.to(images.dtype), mine.to(texts.dtype)
 
 
@@ -327,28 +327,20 @@ class BatchShare(NamedTuple):
         dist.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:size] for part, size in zip(parts, self.sizes, strict=True)])
 
-    def add(self, tensor: Tensor) -> Tensor:
-        """Sum over processes, in place."""
+    def all_reduce(self, tensor: Tensor, operation: str = "SUM") -> Tensor:
+        """Sum or maximum over processes, in place."""
         if self.group is not None:
-            dist.all_reduce(tensor, dist.ReduceOp.SUM, group=self.group)
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, operation), group=self.group)
         return tensor
-
-    def merge_keys(self, keys: passes.Keys) -> None:
-        """Greatest keys of the columns over processes, in place; rows are complete on their process."""
-        if self.group is not None:
-            dist.all_reduce(keys.columns, dist.ReduceOp.MAX, group=self.group)
 
     def merge_sums(self, sums: passes.SoftSums) -> passes.SoftSums:
         """Soft sums of the columns over processes."""
         if self.group is None:
             return sums
         top, total, count = passes.merge(sums.columns).unbind()
-        highest = top.clone()
-        dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
+        highest = self.all_reduce(top.clone(), "MAX")
         total = total * (top - highest.masked_fill(highest == -torch.inf, 0)).exp2()
-        dist.all_reduce(total, dist.ReduceOp.SUM, group=self.group)
-        dist.all_reduce(count, dist.ReduceOp.SUM, group=self.group)
-        return sums._replace(columns=torch.stack((highest, total, count)))
+        return sums._replace(columns=torch.stack((highest, self.all_reduce(total), self.all_reduce(count))))
 
 
 def share_of(rows: Tensor, group: "dist.ProcessGroup | None") -> BatchShare:

@@ -119,8 +119,7 @@ def check_values(similarity: Tensor, relevance: Tensor | None, *, bounded: bool 
     Raises:
         ValueError: If a number is not finite or a label is out of range.
     """
-    given = {"similarity": similarity, "relevance": relevance}
-    matrices = {argument: matrix for argument, matrix in given.items() if matrix is not None}
+    matrices = {"similarity": similarity} | ({} if relevance is None else {"relevance": relevance})
     extremes = _read_extremes(*matrices.values())
     for (argument, matrix), (low, high) in zip(matrices.items(), extremes, strict=False):
         if not math.isfinite(low) or not math.isfinite(high):

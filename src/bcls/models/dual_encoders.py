@@ -380,13 +380,9 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
     if "image_processor_type" not in content and config.model_type == "siglip":
         content = {"image_processor_type": "SiglipImageProcessor", **content}
     preprocessing = read_preprocessing(str(source), content, config.vision_config.image_size)
-    bias = getattr(model, "logit_bias", None)
-    return Encoders(
-        ClipImages(model.eval(), preprocessing),
-        ClipText(model, tokenizer, content),
-        model.logit_scale.detach().reshape(()).clone(),
-        None if bias is None else bias.detach().reshape(()).clone(),
-    )
+    logits = (getattr(model, name, None) for name in ("logit_scale", "logit_bias"))
+    scale, bias = (None if one is None else one.detach().reshape(()).clone() for one in logits)
+    return Encoders(ClipImages(model.eval(), preprocessing), ClipText(model, tokenizer, content), scale, bias)
 
 
 @dataclass(frozen=True)

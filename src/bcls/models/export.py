@@ -87,14 +87,13 @@ def export_onnx(
         MissingExtraError: The packages of the extra ``onnx`` are not installed.
     """
     check_choice("precision", precision, PRECISIONS)
-    image_inputs, text_inputs = _check_inputs(model, images, texts, regions)
+    inputs = _check_inputs(model, images, texts, regions)
     folder = Path(out).absolute()
     if not files.is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: files.ONNX in content):
         expected = "a new or empty folder, or an earlier export and nothing else"
         fail("out", expected, str(out), "choose another name: nothing is overwritten")
     written: list[Exported] = []
     try:
-        inputs = image_inputs, text_inputs
         replace_folder(folder, lambda new: written.append(_write(new, model, *inputs, features, precision)))
     finally:
         shutil.rmtree(beside(folder)[0], ignore_errors=True)
@@ -184,15 +183,9 @@ def _readme(exported: Exported, features: str | None) -> str:
     resize: dict[str, Any] = {}
     if exported.resize is not None:
         resize = {**asdict(exported.resize), "resample": Image.Resampling[exported.resize.resample.upper()]}
-    page: str = jinja2.Template(template, keep_trailing_newline=True).render(
-        onnx=exported,
-        features=features,
-        keep_ratio=resize.get("width") == 0,
-        tokenizer=TOKENIZER in exported.text_files,
-        max_tokens=exported.max_tokens,
-        **resize,
-    )
-    return page
+    facts = {"keep_ratio": resize.get("width") == 0, "tokenizer": TOKENIZER in exported.text_files, **resize}
+    page = jinja2.Template(template, keep_trailing_newline=True).render(onnx=exported, features=features, **facts)
+    return str(page)
 
 
 def _write_tokenizer(folder: Path, model: RetrievalModel) -> tuple[str, ...]:
@@ -228,11 +221,9 @@ def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool)
     random = torch.Generator().manual_seed(0)
     if images is None and pixels:
         images = _example_images()
-    elif images is None and regions:
-        lengths = torch.tensor([5, 2, 3])
-        images = Padded(torch.randn(3, 5, config.features or 0, generator=random), lengths)
     elif images is None:
-        images = torch.randn(3, config.features or 0, generator=random)
+        features = torch.randn(*((3, 5) if regions else (3,)), config.features or 0, generator=random)
+        images = Padded(features, torch.tensor([5, 2, 3]) if regions else None)
     prepared = model.prepare_images(images)
     if prepared.values.ndim == 3:
         prepared = Padded(prepared.values, prepared.full_lengths)
@@ -282,14 +273,10 @@ class _OnnxGru(nn.Module):
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, None]:
         """States ``(C, W, D)`` of vectors ``(C, W, d)``; torch's second result, the last state, is left out."""
-        rows, length = vectors.shape[:2]
-        states = torch.onnx.ops.symbolic(
-            "GRU",
-            (vectors.transpose(0, 1), *(self.get_buffer(name) for name in ("weight", "recurrent", "bias"))),
-            attrs={"hidden_size": self.states, "linear_before_reset": 1},
-            dtype=vectors.dtype,
-            shape=(length, 1, rows, self.states),
-        )
+        inputs = (vectors.transpose(0, 1), *(self.get_buffer(name) for name in ("weight", "recurrent", "bias")))
+        attributes = {"hidden_size": self.states, "linear_before_reset": 1}
+        shape = (vectors.shape[1], 1, vectors.shape[0], self.states)
+        states = torch.onnx.ops.symbolic("GRU", inputs, attrs=attributes, dtype=vectors.dtype, shape=shape)
         return states[:, 0].transpose(0, 1), None
 
 
@@ -319,18 +306,13 @@ def _write_tower(path: Path, model: RetrievalModel, side: str, inputs: Padded, n
     example = [part.repeat(2, *[1] * (part.ndim - 1)) for part in (inputs.values, inputs.lengths) if part is not None]
     free = torch.export.Dim.DYNAMIC
     shapes = [{0: free}] if len(example) == 1 else [{0: free, 1: free}, {0: free}]
-    size = sum(tensor.nbytes for tensor in (*tower.parameters(), *tower.buffers()))
+    large = sum(tensor.nbytes for tensor in (*tower.parameters(), *tower.buffers())) > _MAX_BYTES
+    names = [name, "lengths"][: len(example)]
     with _quiet_exporter(), torch.no_grad():
         # In two steps: the exporter alone would try other ways of tracing, which take longer and fix sizes.
         program = torch.export.export(tower, tuple(example), dynamic_shapes=tuple(shapes), strict=False)
         torch.onnx.export(
-            program,
-            (),
-            str(path),
-            input_names=[name, "lengths"][: len(example)],
-            output_names=["vectors"],
-            verbose=False,
-            external_data=size > _MAX_BYTES,
+            program, (), str(path), input_names=names, output_names=["vectors"], verbose=False, external_data=large
         )
 
 
@@ -422,9 +404,7 @@ def _external_tensors(onnx: Any, moved: list[tuple[str, npt.NDArray[Any], Any]],
 
 def _is_table(values: npt.NDArray[Any], nodes: list[Any]) -> bool:
     """Whether a weight is a large table of embeddings, of which the graph reads rows only."""
-    rows = all(
-        node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute) for node in nodes
-    )
+    rows = all(one.op_type == "Gather" and not any(a.name == "axis" and a.i for a in one.attribute) for one in nodes)
     return bool(nodes) and rows and values.ndim == 2 and len(values) > _MANY_ROWS
 
 

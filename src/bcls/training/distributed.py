@@ -120,5 +120,5 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        gradient = ctx.share.add(gradients[0].contiguous().clone())
+        gradient = ctx.share.all_reduce(gradients[0].contiguous().clone())
         return gradient[ctx.share.first :][: ctx.size], None

@@ -161,14 +161,12 @@ def set_up(
     steps = config.epochs * ceil(len(train_split.captions) / (config.batch * config.accumulate))
     average = MovingAverage(model, decay_for(config.ema, steps)) if config.ema else None
     parallel = accelerator.prepare_model(model)
-    wrapped_optimizer = accelerator.prepare_optimizer(optimizer)
+    wrapped = accelerator.prepare_optimizer(optimizer)
     learner = Learner(model, loss, optimizer, average, accelerator.scaler)
     validation = None
     if val_split is not None and not dry_run:
         validation = make_validation(config, val_split, model, pool, show_progress=show_progress)
-    return TrainState(
-        config, accelerator, train_split, loader, validation, learner, parallel, wrapped_optimizer, pool, streaming
-    )
+    return TrainState(config, accelerator, train_split, loader, validation, learner, parallel, wrapped, pool, streaming)
 
 
 def open_splits(config: TrainConfig, dataset: Dataset | None) -> tuple[Dataset, Dataset | None]:

@@ -119,12 +119,8 @@ def train(
         if main:
             metrics_log = MetricsLog(folder, at.metrics_bytes, at.done)
             stack.callback(metrics_log.close)
-        monitor = StepMonitor(
-            [caption.caption_id for caption in state.train.captions],
-            check_gradient=config.precision != "fp16",
-            pending=at.pending,
-            flat=at.flat,
-        )
+        ids = [caption.caption_id for caption in state.train.captions]
+        monitor = StepMonitor(ids, check_gradient=config.precision != "fp16", pending=at.pending, flat=at.flat)
         started = time.monotonic() - at.seconds
         identity = data_identity(state.train)
         best_weights: dict[str, Tensor] = {}  # of the best epoch, if it is not written yet
