@@ -110,13 +110,12 @@ def evaluation_page(
         found = [ranking(similarity, owner, ranks, direction, query) for query in hardest(ranks, direction, count)]
         queries = [gallery.query([one], [""], note=f"rank {one.rank:,}", opened=one in found[:2]) for one in found]
         lists.append({"title": f"{DIRECTION_NAMES[direction]}: the {len(found):,} hardest", "queries": queries})
-    headings, groups = ["metric", *DIRECTION_NAMES.values()], tables.metric_rows(metrics)
     return render_page(
         "evaluation.html",
         title,
         script="filter.js",
         lede=f"{len(split.images):,} images and {len(split.captions):,} captions.",
-        metrics=Table.of_texts(headings, [row for rows in groups for row in rows], [len(rows) for rows in groups]),
+        metrics=tables.metric_table(metrics),
         notes=[],
         charts=_rank_charts(split, {"": ranks}),
         gallery=gallery,

@@ -102,8 +102,10 @@ def label_space_part(
         fail("like", expected, f"{config.heads} of width {config.width}", "train such heads")
     _check_image_of_caption(image_of_caption, len(images), len(texts))
     vectors = functional.normalize(texts.double(), dim=1)
+    counts = torch.bincount(image_of_caption, minlength=len(images)).double()
     means = torch.zeros(len(images), size, dtype=torch.float64)
-    means.index_reduce_(0, image_of_caption, vectors, "mean", include_self=False)
+    means.index_add_(0, image_of_caption, vectors)
+    means /= counts[:, None]
     centre_x, centre_y = images.double().mean(0), means.mean(0)
     x, y = images.double() - centre_x, means - centre_y
     gram = x.T @ x

@@ -274,7 +274,7 @@ class _OnnxGru(nn.Module):
     def forward(self, vectors: Tensor) -> tuple[Tensor, None]:
         """States ``(C, W, D)`` of vectors ``(C, W, d)``; torch's second result, the last state, is left out."""
         inputs = (vectors.transpose(0, 1), *(self.get_buffer(name) for name in ("weight", "recurrent", "bias")))
-        attributes = {"hidden_size": self.states, "linear_before_reset": 1}
+        attributes: dict[str, Any] = {"hidden_size": self.states, "linear_before_reset": 1}
         shape = (vectors.shape[1], 1, vectors.shape[0], self.states)
         states = torch.onnx.ops.symbolic("GRU", inputs, attrs=attributes, dtype=vectors.dtype, shape=shape)
         return states[:, 0].transpose(0, 1), None

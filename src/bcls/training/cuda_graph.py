@@ -58,8 +58,7 @@ class GraphedStep:
         self._disabled = False
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         for group in optimizer.param_groups:
-            device = group["params"][0].device
-            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(group["params"][0].device)
             group["capturable"] = True
         self._optimizer = optimizer
 

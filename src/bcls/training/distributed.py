@@ -114,9 +114,9 @@ def _maximum(value: int, device: torch.device) -> int:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, sizes: list[int]) -> Tensor:
-        ctx.share = BatchShare(dist.group.WORLD, tuple(sizes), sum(sizes[: dist.get_rank()]))
-        ctx.size = len(own)
-        return ctx.share.gather(own)
+        share = BatchShare(dist.group.WORLD, tuple(sizes), sum(sizes[: dist.get_rank()]))
+        ctx.share, ctx.size = share, len(own)
+        return share.gather(own)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -183,8 +183,7 @@ class MetricsLog:
 
     def write(self, kind: str, epoch: int, step: int, values: Mapping[str, Any]) -> None:
         """Append a line: its kind, its position in the run, and its values."""
-        line = {"kind": kind, "epoch": epoch, "step": step, **values}
-        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.write(json.dumps({"kind": kind, "epoch": epoch, "step": step, **values}).encode() + b"\n")
         self._file.flush()
         if self._board is not None:
             for name, value in values.items():

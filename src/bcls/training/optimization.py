@@ -177,8 +177,7 @@ def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
     """
     # In a sum, those of its first part that has one.
     known = {key.rpartition(".")[2]: value for key, value in reversed(_flat(settings).items())}
-    arguments = {key: known[key] for key in ("margin", "reduction") if key in known}
-    return TripletLoss(**arguments)
+    return TripletLoss(**{key: known[key] for key in ("margin", "reduction") if key in known})
 
 
 @torch.no_grad()

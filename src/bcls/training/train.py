@@ -336,8 +336,7 @@ def seed_step(*position: int) -> None:
 
     Like ``torch.manual_seed``, which queries more devices and takes longer than a small model's step.
     """
-    state = np.random.SeedSequence(position).generate_state(1, np.uint64)
-    seed = int(state[0]) >> 1
+    seed = int(np.random.SeedSequence(position).generate_state(1, np.uint64)[0]) >> 1
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
