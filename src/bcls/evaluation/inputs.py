@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
+from bcls._core import fail
 
 if TYPE_CHECKING:
     import torch

@@ -4,17 +4,17 @@
 :func:`load_similarity` accepts everything that a user can name on the command line.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
-from bcls._core.files import user_path
-from bcls._core.progress import progress
+from bcls._core import fail, progress, user_path
 from bcls.evaluation.arrays import ENDINGS, Stored, open_matrix
 from bcls.evaluation.inputs import blocks, first_few, read_rows
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
     from bcls.models.padded import Padded
 
+#: Called with the number of items read so far.
+Report: TypeAlias = Callable[[int], None] | None
 #: Elements of a matrix processed at a time: 16 MB of float32.
 BLOCK = 1 << 22
 _THREADS = 4
 
 
 def load_similarity(
-    models: Sequence[str], split: "Dataset", flag: str = "--similarity", *, features: str | None = None
+    models: Sequence[str], split: Dataset, flag: str = "--similarity", *, features: str | None = None
 ) -> NDArray[Any]:
     """Read or compute the scores of a model, or the mean of the scores of several (an ensemble).
 
@@ -72,7 +74,7 @@ def load_similarity(
     return total
 
 
-def _load_one(name: str, split: "Dataset", features: str | None, flag: str) -> NDArray[Any]:
+def _load_one(name: str, split: Dataset, features: str | None, flag: str) -> NDArray[Any]:
     if is_model(name):
         return model_scores(name, split, features, flag)
     folder = user_path(name)
@@ -99,7 +101,7 @@ def is_model(name: str) -> bool:
 
 
 def model_scores(
-    name: str, split: "Dataset", features: str | None = None, flag: str = "--similarity"
+    name: str, split: Dataset, features: str | None = None, flag: str = "--similarity"
 ) -> NDArray[np.float32]:
     """Load a model and score all images of a split against all of its captions.
 
@@ -137,12 +139,7 @@ def model_scores(
 
 
 def score_model(
-    model: "RetrievalModel",
-    images: "Dataset",
-    texts: Sequence[str],
-    features: str | None = None,
-    *,
-    step: Callable[[int], None] | None = None,
+    model: RetrievalModel, images: Dataset, texts: Sequence[str], features: str | None = None, *, step: Report = None
 ) -> NDArray[np.float32]:
     """Score the images of a dataset against texts, on the device of the model.
 
@@ -182,9 +179,7 @@ class LazyImages:
         step: Called with the number of images read so far.
     """
 
-    def __init__(
-        self, dataset: "Dataset", read: Callable[[slice], Any], step: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, dataset: Dataset, read: Callable[[slice], Any], step: Report = None) -> None:
         self.dataset, self._read, self._step = dataset, read, step
 
     def __len__(self) -> int:
@@ -197,12 +192,12 @@ class LazyImages:
         return read
 
 
-def lazy_images(dataset: "Dataset", pool: Executor, step: Callable[[int], None] | None = None) -> LazyImages:
+def lazy_images(dataset: Dataset, pool: Executor, step: Report = None) -> LazyImages:
     """The images of a dataset, read by the threads of a pool."""
     return LazyImages(dataset, lambda part: list(pool.map(dataset.read_image, dataset.image_ids[part])), step)
 
 
-def read_features(features: "Features", images: NDArray[np.int64], views: NDArray[np.int64] | int = 0) -> "Padded":
+def read_features(features: Features, images: NDArray[np.int64], views: NDArray[np.int64] | int = 0) -> Padded:
     """Read features of some images, each in one view, and their numbers of regions, in the precision of the file."""
     import torch
 
@@ -215,7 +210,7 @@ def read_features(features: "Features", images: NDArray[np.int64], views: NDArra
     return Padded(torch.from_numpy(features.take(images, views)), lengths)
 
 
-def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features: str | None) -> None:
+def _check_inputs(name: str, model: RetrievalModel, split: Dataset, features: str | None) -> None:
     """Check that a model accepts the images or features and the captions of a split, on the first item.
 
     Raises:
@@ -244,7 +239,7 @@ def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features
         raise ValueError(f"`{name}` does not read captions: {error}; save it with its vocabulary") from error
 
 
-def load_embeddings(images: str, texts: str, split: "Dataset") -> NDArray[np.float32]:
+def load_embeddings(images: str, texts: str, split: Dataset) -> NDArray[np.float32]:
     """Compute the cosines of two files of embeddings, block by block.
 
     Args:
@@ -331,7 +326,7 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     return blocks(rows, BLOCK // columns)
 
 
-def check_similarity_shape(name: str, shape: tuple[int, ...], split: "Dataset") -> None:
+def check_similarity_shape(name: str, shape: tuple[int, ...], split: Dataset) -> None:
     """Check that a matrix has a row for each image and a column for each caption of a split.
 
     Args:
@@ -355,7 +350,7 @@ def check_similarity_shape(name: str, shape: tuple[int, ...], split: "Dataset") 
     fail(name, f"shape ({images}, {captions}), the images and captions of the split", shape, hint)
 
 
-def _check_captions(split: "Dataset") -> None:
+def _check_captions(split: Dataset) -> None:
     if not split.captions:
         fail(str(split.folder), "a split with captions", f"{len(split.images)} images and no caption", "choose another")
 
@@ -365,7 +360,7 @@ def _check_finite(stored: Stored) -> None:
         read_rows(stored.name, stored.array, rows)
 
 
-def _check_ids(stored: Stored, split: "Dataset") -> None:
+def _check_ids(stored: Stored, split: Dataset) -> None:
     """Check the ids in the file of a matrix against the images and captions of the split.
 
     Raises:

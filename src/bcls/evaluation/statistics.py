@@ -5,11 +5,12 @@ All intervals and tests resample whole images with all of their captions or rati
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 import bcls.evaluation.inputs as inputs
-from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls._core import check_choice, check_number, check_whole, fail
 from bcls.evaluation.inputs import Floats, Ids, Matrix, Values, as_array
 from bcls.evaluation.kendall import concordance
 from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
@@ -279,13 +280,7 @@ _NAMES = ("tau_b", "tau_c", "pearson", "spearman")
 
 
 def human_correlation(
-    scores: object,
-    ratings: object,
-    groups: object = None,
-    *,
-    resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    scores: Any, ratings: Any, groups: Any = None, *, resamples: int = 1000, confidence: float = 0.95, seed: int = 0
 ) -> dict[str, float]:
     r"""Compute Kendall's tau-b and tau-c, Pearson's and Spearman's correlation, with bootstrap intervals.
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.losses.windows import ROUNDING
 
 #: Kinds of values that are not finite, in the order in which kernels number them.

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.models.padded import Padded
 
 #: Added to a norm, as the authors of SCAN and SGRAF do.

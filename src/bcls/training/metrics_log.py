@@ -14,14 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bcls._core.config import check_shape
-from bcls._core.errors import fail, shortened
+from bcls._core import check_shape, fail, shortened
 from bcls.training.run_folder import METRICS
 from bcls.training.sampler import Indices
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: A step and its values by name.
+StepValues = tuple[int, dict[str, float]]
 #: Scores of a batch with a smaller standard deviation are all the same.
 _COLLAPSED = 1e-3
 #: This many steps in a row are no accident.
@@ -90,12 +91,7 @@ class StepMonitor:
     """
 
     def __init__(
-        self,
-        caption_ids: Sequence[str],
-        *,
-        check_gradient: bool,
-        pending: Sequence[tuple[int, dict[str, float]]] = (),
-        flat: int = 0,
+        self, caption_ids: Sequence[str], *, check_gradient: bool, pending: Sequence[StepValues] = (), flat: int = 0
     ) -> None:
         self.check_gradient = check_gradient
         self.pending = list(pending)

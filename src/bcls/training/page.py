@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bcls._core.extras import MissingExtraError
-from bcls._core.files import write_whole
+from bcls._core import MissingExtraError, write_whole
 from bcls.reports.blocks import Cell, Table
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page

@@ -16,8 +16,7 @@ import torch.distributed as dist
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bcls._core.errors import check_choice, fail, prefix_errors
-from bcls._core.extras import MissingExtraError
+from bcls._core import MissingExtraError, check_choice, fail, prefix_errors
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.labels.cache import cache_folder, cached_embeddings, fingerprint, read_manifest

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.losses.validation import is_traced
 from bcls.losses.windows import EDGE, window_count
 
