@@ -14,7 +14,6 @@ from bcls._core import fail, require
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import hash_state
 from bcls.losses.soft_labels import soft_label_kl
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
 from bcls.models.layers import GPO, Head, cosine, pool, unit, xavier_linear
@@ -25,7 +24,7 @@ from bcls.models.padded import Padded, joined
 _ADAPTER = ".lora_"
 
 
-class DualModel(RetrievalModel):
+class DualModel(base.RetrievalModel):
     r"""Any image encoder with any text encoder, a head for each, cosine similarity.
 
     .. math:: s(V, T) = \frac{h_V(f_V(V))^\top h_T(f_T(T))}{\|h_V(f_V(V))\| \, \|h_T(f_T(T))\|}
@@ -97,11 +96,11 @@ class DualModel(RetrievalModel):
         """Whether captions may be strings."""
         return self.config.text != "gru" or self.vocabulary is not None
 
-    def prepare_images(self, images: ImageInputs) -> Padded:
+    def prepare_images(self, images: base.ImageInputs) -> Padded:
         """Pixels ``(N, 3, S, S)`` uint8 of images; features ``(N, d)`` or ``(N, R, d)`` as float32."""
         return self.image.prepare(images)
 
-    def prepare_texts(self, texts: TextInputs) -> Padded:
+    def prepare_texts(self, texts: base.TextInputs) -> Padded:
         """Token ids ``(C, W)`` with lengths; features ``(C, d)`` or ``(C, W, d)`` as float32."""
         return self.text.prepare(texts)
 
@@ -117,7 +116,7 @@ class DualModel(RetrievalModel):
         """Cosine similarities of all pairs, ``(N, C)``."""
         return cosine(images.values, texts.values)
 
-    def image_vectors_of(self, images: ImageInputs) -> Padded:
+    def image_vectors_of(self, images: base.ImageInputs) -> Padded:
         """Features of a frozen image encoder as input of :meth:`image_codes`: computed once, used in every epoch.
 
         Returns:
@@ -128,7 +127,7 @@ class DualModel(RetrievalModel):
         """
         return self._features_of(self.image, images)
 
-    def text_vectors_of(self, texts: TextInputs) -> Padded:
+    def text_vectors_of(self, texts: base.TextInputs) -> Padded:
         """Features of a frozen text encoder as input of :meth:`text_codes`: computed once, used in every epoch.
 
         Returns:

@@ -23,7 +23,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bcls._core import fail, minilm_folder, no_bars, require, user_path
+from bcls._core import fail, minilm_folder, require, user_path
+from bcls._core.progress import no_bars
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core import progress
+from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
 from bcls.data.features import Features
 from bcls.data.images import random_view

@@ -29,7 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcls._core import fail, lock_folder, progress, read_yaml, recover, replace_folder
+from bcls._core import fail, lock_folder, read_yaml, recover, replace_folder
+from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
 from bcls.losses import check_now
 from bcls.models.base import RetrievalModel
@@ -40,12 +41,10 @@ from bcls.training.cuda_graph import GraphedStep
 from bcls.training.distributed import any_process, average_gradients, start_accelerator
 from bcls.training.gradients import accumulate_gradients
 from bcls.training.loader import Batch
-from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
+from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics, write_report
 from bcls.training.optimization import all_negatives, clamp_learned, rate_at, reset_state, set_rate
-from bcls.training.page import write_report
 from bcls.training.sampler import Indices
-from bcls.training.setup import TrainState, data_identity, set_up
-from bcls.training.validate import validate
+from bcls.training.setup import TrainState, data_identity, set_up, validate
 
 
 def train(
