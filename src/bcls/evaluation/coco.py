@@ -8,9 +8,8 @@ import functools
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -171,8 +170,7 @@ def cxc_image_image(
     return _same_kind_recalls(similarity, ids, _rated_pairs("image_ids", ids, judgements, _IMAGE), ks, "i2i")
 
 
-@dataclass(frozen=True)
-class Truth:
+class Truth(NamedTuple):
     """Relevant pairs by id, ``(P, 2)`` each, query and item: ``pairs["cxc", "i2t"]`` has rows of image and caption."""
 
     pairs: Mapping[tuple[str, str], Ids]

@@ -1,9 +1,8 @@
 """HTML pages of one or two evaluated models: metrics, histograms of ranks, and a gallery of queries."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +57,7 @@ class PairLabels:
         return labels
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """The first results of one model for one query.
 
     Attributes:

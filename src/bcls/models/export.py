@@ -167,9 +167,9 @@ def _write(
 
 def _resize(model: RetrievalModel) -> Resize:
     image: Any = getattr(getattr(model, "image", None), "encoder", None)
-    steps = getattr(image, "preprocessing", None)
-    if steps is not None:
-        return Resize(steps.height, steps.width, steps.crop or (), steps.resample.name.lower())
+    resize: Resize | None = getattr(getattr(image, "preprocessing", None), "resize", None)
+    if resize is not None:
+        return resize
     backbone: Any = getattr(image, "backbone", None) or model.backbone
     return Resize(backbone.side, backbone.side, (), backbone.resample.name.lower())
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ _PROBES = (4, 8, 16)
 _STREAMING_BYTES = 21_000
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Sizes of a run.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,8 +37,7 @@ _AHEAD = 3
 CAPTION_STEP = 8
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """What one optimizer step is computed from, on the device.
 
     Attributes:
@@ -61,8 +60,7 @@ class Batch:
     label_inputs: dict[str, Tensor] | None = None
 
 
-@dataclass(frozen=True)
-class ViewSampler:
+class ViewSampler(NamedTuple):
     """Which view of its image a caption is shown with, drawn from seed, epoch and caption alone.
 
     Reads a SplitMix64 generator at the caption's position, so any captions can be drawn in any order.
@@ -162,8 +160,7 @@ class MappedFeatures:
         return read_features(self._features, np.arange(len(self._features))).float()
 
 
-@dataclass(frozen=True)
-class ImageReader:
+class ImageReader(NamedTuple):
     """Images of a dataset, read and cropped by threads.
 
     Attributes:
@@ -179,7 +176,7 @@ class ImageReader:
     pool: Executor
     seed: int
     smallest_crop: float | None
-    in_memory: ClassVar = False
+    in_memory = False
 
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
         """See :meth:`DeviceFeatures.take`."""
@@ -323,8 +320,7 @@ class Loader:
         return self.labels(captions), None
 
 
-@dataclass(frozen=True)
-class IndexBatch:
+class IndexBatch(NamedTuple):
     """A batch as the indices of its captions.
 
     Attributes:
