@@ -12,7 +12,7 @@ from bcls.data.records import Caption, ImageRecord
 from bcls.data.vocabulary import Vocabulary
 from bcls.data.write import Content, write_dataset
 from bcls.models import build
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings

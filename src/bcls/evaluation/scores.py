@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bcls.data.dataset import Dataset
     from bcls.data.features import Features
     from bcls.models.base import RetrievalModel
-    from bcls.models.padded import Padded
+    from bcls.models.layers import Padded
 
 #: Called with the number of items read so far.
 Report: TypeAlias = Callable[[int], None] | None
@@ -202,7 +202,7 @@ def read_features(features: Features, images: NDArray[np.int64], views: NDArray[
     """Read features of some images, each in one view, and their numbers of regions, in the precision of the file."""
     import torch
 
-    from bcls.models.padded import Padded
+    from bcls.models.layers import Padded
 
     counts = [features.regions(int(image), int(view)) for image, view in np.broadcast(images, views)]
     lengths = None

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from bcls._core import check_choice, check_number, fail
 from bcls.losses.backends import defers_checks, engine_for
-from bcls.losses.validation import at_least_float32, check_tensor, check_values, is_integer, raise_reported
-from bcls.losses.windows import SAME
+from bcls.losses.definitions import SAME, at_least_float32, check_tensor, check_values, is_integer, raise_reported
 
 Reduction = Literal["mean", "sum"]
 #: A fixed number, or a parameter to learn it.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bcls.losses.backends import engine_for
+from bcls.losses.definitions import LossSettings, SoftNegatives, Windows
 from bcls.losses.passes import AnchorResults, Tile, forbid_double_backward, gather_sums, new_keys, on_other_gpu
-from bcls.losses.windows import LossSettings, SoftNegatives, Windows
 
 
 class Terms(NamedTuple):
@@ -47,7 +47,7 @@ def matrix_loss(
         ValueError: If values are not finite or labels out of range, here or in an earlier call.
 
     Example:
-        >>> from bcls.losses.windows import sliding_windows
+        >>> from bcls.losses.definitions import sliding_windows
         >>> scores = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
         >>> labels = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
         >>> matrix_loss(scores, labels, windows=sliding_windows()).continuous

@@ -11,8 +11,8 @@ from bcls.losses._torch.engine import TorchEngine
 from bcls.losses._torch.pairs import count_weighted, hinge_sum
 from bcls.losses.backends import can_fuse, engine_for
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
+from bcls.losses.definitions import Windows, check_alpha, check_stride, sliding_windows, window_count
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import Windows, check_alpha, check_stride, sliding_windows, window_count
 
 Normalize = Literal["none", "active"]
 Mining = Literal["hard", "none"]

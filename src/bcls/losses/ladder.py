@@ -15,8 +15,8 @@ from torch.nn import functional
 from bcls._core import check_number, check_numbers, check_whole, fail
 from bcls.losses._torch.mining import HardPairs, WindowBins, hinges_with_margin, mine, threshold_bins, wide
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, numbers_like, reduce, total
+from bcls.losses.definitions import is_captured
 from bcls.losses.triplet import TripletHardLoss
-from bcls.losses.validation import is_captured
 
 #: Far more steps than k-means on a line needs; it stops as soon as no cut moves.
 _STEPS = 100

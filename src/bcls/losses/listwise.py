@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bcls._core import check_choice, check_number, check_numbers
 from bcls.losses.base import AnchorLoss, Reduction, Temperature, as_function
-from bcls.losses.windows import SAME
+from bcls.losses.definitions import SAME
 
 #: Elements of the (anchors, B, B) comparisons that are held at once, on a CPU (its cache) and on other devices.
 BLOCK = (1 << 18, 1 << 24)

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from bcls._core import check_choice, check_number
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, reduce, terms_of, total
+from bcls.losses.definitions import SAME
 from bcls.losses.triplet import TripletHardLoss
-from bcls.losses.windows import SAME
 
 Sampling = Literal["soft", "hard", "least-similar", "random"]
 

@@ -14,9 +14,8 @@ import bcls.losses.passes as passes
 from bcls._core import check_number, check_whole, fail
 from bcls.losses.backends import engine_for
 from bcls.losses.base import Reduction, reduce, total
+from bcls.losses.definitions import ROUNDING, LossSettings, check_tensor, is_integer, sliding_windows
 from bcls.losses.triplet import LogSumExp, TripletSoftLoss
-from bcls.losses.validation import check_tensor, is_integer
-from bcls.losses.windows import ROUNDING, LossSettings, sliding_windows
 
 
 class StreamingBCLSLoss(nn.Module):

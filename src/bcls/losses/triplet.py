@@ -8,8 +8,8 @@ from torch import Tensor
 from bcls._core import check_choice, check_number
 from bcls.losses.backends import can_fuse
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
+from bcls.losses.definitions import SoftNegatives
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import SoftNegatives
 
 LogSumExp = Literal["sum", "mean"]
 

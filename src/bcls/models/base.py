@@ -17,7 +17,7 @@ from bcls.data.images import decode, upright_rgb
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import check_feature_shape
 from bcls.models.folder import load_folder, save_folder
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -16,9 +16,8 @@ from bcls.features.backbones import hash_state
 from bcls.losses.soft_labels import soft_label_kl
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
-from bcls.models.layers import GPO, Head, cosine, pool, unit, xavier_linear
+from bcls.models.layers import GPO, Head, Padded, cosine, joined, pool, unit, xavier_linear
 from bcls.models.open_vocabulary import OpenImages, OpenTexts
-from bcls.models.padded import Padded, joined
 
 #: Part of the names of adapter parameters, by peft's convention.
 _ADAPTER = ".lora_"

@@ -31,9 +31,8 @@ from bcls.features.image_processing import Colours, read_colours, read_filter, r
 from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
-from bcls.models.layers import WordReader
+from bcls.models.layers import Padded, WordReader, pad, trimmed
 from bcls.models.light import Resize
-from bcls.models.padded import Padded, pad, trimmed
 
 
 class Encoders(NamedTuple):

@@ -29,9 +29,9 @@ from bcls._core import beside, check_choice, fail, replace_folder, require, user
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
+from bcls.models.layers import Padded, trimmed
 from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported, Resize
 from bcls.models.loading import run_settings
-from bcls.models.padded import Padded, trimmed
 
 #: Largest allowed difference between onnxruntime and torch in an entry of a unit vector, both in float32 on the CPU.
 TOLERANCE = 1e-4

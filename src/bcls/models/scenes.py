@@ -14,7 +14,7 @@ from torch.nn import functional
 from bcls._core import check_whole, fail
 from bcls.labels.encoders import TextEncoder, load_text_encoder
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, pixel_batch
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 
 #: Dimension of the embeddings of MiniLM.
 TEXT_WIDTH = 384

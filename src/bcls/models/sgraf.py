@@ -12,8 +12,7 @@ from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import SafConfig, SgrafConfig, SgrConfig
 from bcls.models.cross_attention import FiltrationHead, ReasoningHead, SelfAttention, image_side
 from bcls.models.dual_encoders import load_minilm
-from bcls.models.layers import WordReader, unit, xavier_linear
-from bcls.models.padded import Padded, joined, trimmed
+from bcls.models.layers import Padded, WordReader, joined, trimmed, unit, xavier_linear
 
 #: Number of captions that are encoded at a time when a collection is scored.
 _CAPTION_BATCH = 512

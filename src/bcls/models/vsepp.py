@@ -10,8 +10,7 @@ import bcls.models.base as base
 from bcls._core import fail
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import VseppConfig
-from bcls.models.layers import WordReader, cosine, unit, xavier_linear
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded, WordReader, cosine, unit, xavier_linear
 
 
 class VseppModel(base.RetrievalModel):

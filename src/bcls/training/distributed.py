@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bcls._core import fail
 from bcls.losses.streaming import BatchShare
-from bcls.models.padded import Padded, widen
+from bcls.models.layers import Padded, widen
 from bcls.training.config import TrainConfig
 
 #: Seconds, hundreds of times what a thread needs to finish.

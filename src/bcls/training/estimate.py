@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ _PROBES = (4, 8, 16)
 _STREAMING_BYTES = 21_000
 
 
-class Estimate(NamedTuple):
+@dataclass(frozen=True)
+class Estimate:
     """Sizes of a run.
 
     Attributes:

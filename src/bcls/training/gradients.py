@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
-from bcls.models.layers import unit
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded, unit
 from bcls.training.distributed import gather_codes
 from bcls.training.loader import Batch
 from bcls.training.sampler import sizes_of_ranks

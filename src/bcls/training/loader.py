@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from bcls._core.progress import progress
-from bcls.data.dataset import Dataset
-from bcls.data.features import Features
+from bcls.data import Dataset, Features
 from bcls.data.images import random_view
 from bcls.evaluation.scores import LazyImages, lazy_images, read_features
 from bcls.models.base import RetrievalModel
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training.batch_labels import BatchLabels, LabelSource
 from bcls.training.config import TrainConfig
 from bcls.training.memory import fits_in_memory
@@ -160,7 +159,8 @@ class MappedFeatures:
         return read_features(self._features, np.arange(len(self._features))).float()
 
 
-class ImageReader(NamedTuple):
+@dataclass(frozen=True)
+class ImageReader:
     """Images of a dataset, read and cropped by threads.
 
     Attributes:
@@ -176,7 +176,7 @@ class ImageReader(NamedTuple):
     pool: Executor
     seed: int
     smallest_crop: float | None
-    in_memory = False
+    in_memory: ClassVar = False
 
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
         """See :meth:`DeviceFeatures.take`."""

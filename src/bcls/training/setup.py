@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bcls._core import MissingExtraError, check_choice, fail, prefix_errors
-from bcls.data.dataset import Dataset, open_dataset
-from bcls.data.vocabulary import Vocabulary
+from bcls.data import Dataset, Vocabulary, open_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
 from bcls.labels.cache import cache_folder, cached_embeddings, fingerprint, read_manifest
@@ -30,7 +29,7 @@ from bcls.losses import RetrievalLoss, StreamingBCLSLoss
 from bcls.models import build, check_features
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DETECTOR_REGIONS, model_config
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training.batch_labels import BatchLabels, CiderLabels, LabelSource
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
 from bcls.training.config import CIDER, TrainConfig

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bcls._core import fail
-from bcls.losses.validation import is_traced
-from bcls.losses.windows import EDGE, window_count
+from bcls.losses.definitions import EDGE, is_traced, window_count
 
 LEAST, GREATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 CELL = 0xFFFFFFFF
