@@ -207,9 +207,8 @@ def load_truth() -> Truth:
     Raises:
         MissingExtraError: If that package is not installed.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(action="ignore"):
         # It warns that a faster JSON reader is missing, which these small files do not need.
-        warnings.simplefilter("ignore")
         package = require("eccv_caption", "eval", "the ground truth of ECCV Caption, CxC and COCO 5K")
     folder = Path(str(package.__file__)).parent / "data"
     gold: dict[tuple[str, str], Gold] = {}

@@ -204,9 +204,9 @@ def read_features(features: Features, images: NDArray[np.int64], views: NDArray[
 
     from bcls.models.layers import Padded
 
-    counts = [features.regions(int(image), int(view)) for image, view in np.broadcast(images, views)]
     lengths = None
-    if len(features.shape) > 2 and any(count is not None for count in counts):
+    if len(features.shape) > 2 and any(counts is not None for counts in features.counts):
+        counts = [features.regions(int(image), int(view)) for image, view in np.broadcast(images, views)]
         lengths = torch.tensor([features.shape[1] if count is None else count for count in counts])
     return Padded(torch.from_numpy(features.take(images, views)), lengths)
 
