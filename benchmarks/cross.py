@@ -20,8 +20,7 @@ from torch.nn.functional import leaky_relu, linear
 
 from bcls.models import build
 from bcls.models.cross_attention import image_side
-from bcls.models.layers import unit
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded, unit
 from benchmarks.memory import peak_megabytes
 from benchmarks.tables import show
 

@@ -23,7 +23,7 @@ import torch
 import bcls.models.cross_attention
 from bcls import losses
 from bcls.models import build, sgraf
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training.cuda_graph import GraphedStep
 from bcls.training.loader import IndexBatch
 from benchmarks.cross import LENGTHS

@@ -26,7 +26,7 @@ import torch
 
 from bcls._core.extras import MissingExtraError, minilm_folder
 from bcls.losses import BCLSLoss, InfoNCELoss, StreamingBCLSLoss
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.config import TrainConfig
 from bcls.training.gradients import accumulate_gradients

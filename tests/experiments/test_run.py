@@ -18,7 +18,7 @@ from bcls.experiments.sweep import _members_are_finished
 from bcls.experiments.sweep_file import read_sweep
 from bcls.models import build
 from bcls.models.config import DualConfig
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training import train as loop
 from bcls.training.config import TrainConfig
 from tests.experiments.factories import BASE, data, write

@@ -5,10 +5,10 @@ import torch
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from bcls.losses import KendallWindowLoss, from_name, validation, without_kernels
+from bcls.losses import KendallWindowLoss, definitions, from_name, without_kernels
 from bcls.losses.backends import triton_runs_on
+from bcls.losses.definitions import ROUNDING, SoftNegatives, sliding_windows
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import ROUNDING, SoftNegatives, sliding_windows
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -97,11 +97,11 @@ def check_valid_windows_alone(size, beta=0.1, device="cpu"):
 
 def check_plainly(similarity, relevance, *, bounded=True):
     """The value check of the Triton backend in plain torch: writes the same report."""
-    words = validation.report_on(similarity.device)
+    words = definitions.report_on(similarity.device)
     cells = []
     for matrix in (similarity, relevance):
         odd = [] if matrix is None else (~matrix.isfinite()).flatten().nonzero().flatten().tolist()
-        cells.append(4 * odd[0] + validation.KINDS.index(str(matrix.flatten()[odd[0]].item())) if odd else -1)
+        cells.append(4 * odd[0] + definitions.KINDS.index(str(matrix.flatten()[odd[0]].item())) if odd else -1)
     low, high = (0.0, 0.0) if relevance is None else (float(bound) for bound in relevance.float().aminmax())
     outside = bounded and relevance is not None and max(-low, high) > 1 + ROUNDING
     if max(cells) >= 0 or outside:

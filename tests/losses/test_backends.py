@@ -11,7 +11,7 @@ import torch
 from bcls.losses import KendallLoss, backends, fused
 from bcls.losses._torch.engine import TorchEngine
 from bcls.losses.backends import can_fuse, defers_checks, engine_for, triton_runs_on
-from bcls.losses.windows import SoftNegatives
+from bcls.losses.definitions import SoftNegatives
 
 
 def test_float64_and_tracing_use_the_plain_losses(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bcls import losses
-from bcls.losses import backends, base, check_now, fused, kendall, validation
+from bcls.losses import backends, base, check_now, definitions, fused, kendall
 from bcls.losses._torch.engine import TorchEngine
 from bcls.losses.backends import defers_checks
 from tests.losses.factories import assert_same, batch, check_plainly, plain, step
@@ -32,7 +32,7 @@ def device(monkeypatch):
             check_plainly(similarity, relevance, bounded=bounded)
 
     monkeypatch.setattr(base, "defers_checks", backends.kernels_allowed)
-    monkeypatch.setattr(validation, "_REPORTS", {})
+    monkeypatch.setattr(definitions, "_REPORTS", {})
     monkeypatch.setattr(backends, "triton_runs_on", lambda device: True)
     for module in (base, fused, kendall):
         monkeypatch.setattr(module, "engine_for", Device)

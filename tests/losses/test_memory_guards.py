@@ -8,9 +8,9 @@ import random
 import pytest
 import torch
 
-from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, validation
+from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, definitions
+from bcls.losses.definitions import SoftNegatives, sliding_windows
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import DEVICE, GPU, assert_same, batch, embeddings, ids_of, plain, slow_if_interpreted, step
 
 #: Elements before and after what is allocated.
@@ -44,7 +44,7 @@ class Guarded:
         shape = shape[0] if len(shape) == 1 else shape
         return self._between(shape, dtype, device, pin_memory=pin_memory).zero_()
 
-    def full(self, shape, value, *, dtype=torch.float32, device):
+    def full(self, shape, value, *, dtype=torch.float32, device=None):
         return self._between(shape, dtype, device).fill_(value)
 
     def zeros_like(self, other):
@@ -63,9 +63,9 @@ def guarded(monkeypatch):
     from bcls.losses._triton import engine, ranks, small
 
     guard = Guarded()
-    for module in (passes, small, ranks, engine, fused, validation):
+    for module in (passes, small, ranks, engine, fused, definitions):
         monkeypatch.setattr(module, "torch", guard)
-    monkeypatch.setattr(validation, "_REPORTS", {})  # a new one, between bands
+    monkeypatch.setattr(definitions, "_REPORTS", {})  # a new one, between bands
     yield guard
     if GPU:
         torch.cuda.synchronize()

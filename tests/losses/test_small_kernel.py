@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bcls.losses import BCLSLoss, TripletSoftLoss
+from bcls.losses.definitions import SoftNegatives, sliding_windows
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import (
     DEVICE,
     GPU,

@@ -9,9 +9,8 @@ import torch
 
 from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, TripletSoftLoss
 from bcls.losses.backends import engine_for
+from bcls.losses.definitions import SoftNegatives, check_now, sliding_windows
 from bcls.losses.fused import matrix_loss
-from bcls.losses.validation import check_now
-from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import (
     DEVICE,
     GPU,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from bcls.losses import BCLSLoss, KendallWindowLoss, TripletSoftLoss
 from bcls.losses._torch import engine
 from bcls.losses.backends import triton_runs_on
+from bcls.losses.definitions import SoftNegatives, sliding_windows
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import (
     assert_same,
     batch,

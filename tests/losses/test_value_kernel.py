@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from bcls import losses
-from bcls.losses import base, validation
+from bcls.losses import base, definitions
 from bcls.losses.backends import engine_for
+from bcls.losses.definitions import SoftNegatives, check_now, sliding_windows
 from bcls.losses.fused import matrix_loss
-from bcls.losses.validation import check_now
-from bcls.losses.windows import SoftNegatives, sliding_windows
 from tests.losses.factories import batch, check_plainly, slow_if_interpreted
 
 GPU = torch.cuda.is_available()
@@ -65,7 +64,7 @@ def test_the_next_call_says_what_the_plain_path_says(where, value, says, largest
     if GPU:
         torch.cuda.synchronize()
     with pytest.raises(ValueError, match=f"^{says}") as plain:
-        validation.check_values(similarity, relevance)
+        definitions.check_values(similarity, relevance)
     with pytest.raises(ValueError, match=f"^{says} in an earlier call; ") as later:
         matrix_loss(*batch(4, device=DEVICE), windows=WINDOWS)
     assert str(later.value).replace(" in an earlier call", "") == str(plain.value)
@@ -80,7 +79,7 @@ def test_the_report_is_that_of_the_plain_form(where, value, says):
         check(similarity, relevance)
         if GPU:
             torch.cuda.synchronize()
-        reports.append(validation.report_on(DEVICE).clone())
+        reports.append(definitions.report_on(DEVICE).clone())
         with pytest.raises(ValueError, match=says):
             check_now()
     used = slice(None) if value in {1.5, -1.5} else [0, 1, 2, 5]  # bounds are undefined if a number is not finite

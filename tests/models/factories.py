@@ -8,7 +8,7 @@ from PIL import Image
 
 from bcls.data.vocabulary import Vocabulary
 from bcls.models import build
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 
 VOCABULARY = Vocabulary.build(["a dog runs on the beach .", "two people eat lunch in a park ."], threshold=1)
 CAPTIONS = ["a dog runs", "two people eat lunch in a park .", "the beach"]

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcls.models.base import caption_tokens, vocabulary_size
-from bcls.models.layers import WordReader
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded, WordReader
 from tests.models import factories
 from tests.reference import gru, vsepp
 

@@ -8,8 +8,7 @@ from bcls.features.backbones import load_backbone
 from bcls.models import build, load
 from bcls.models.combine import label_space_part, merge
 from bcls.models.config import DualConfig
-from bcls.models.layers import BlockLinear
-from bcls.models.padded import Padded
+from bcls.models.layers import BlockLinear, Padded
 from tests.models import factories
 
 TEXTS = ["a dog runs", "two men in the snow", "a boat"]

@@ -13,7 +13,7 @@ from bcls.models.cross_attention import (
     memory_budget,
     running_average,
 )
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from tests.models import factories
 
 

@@ -7,7 +7,7 @@ from torch.nn.functional import normalize
 from bcls.losses.backends import without_kernels
 from bcls.models import build
 from bcls.models.cross_attention import image_side
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.models.similarity_vectors import CaptionSide, kernels_for, similarity_vectors
 
 GPU = torch.cuda.is_available()

@@ -13,7 +13,7 @@ from bcls.features.backbones import load_backbone
 from bcls.models import build
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from tests.models import factories
 
 IMAGES = [factories.image(seed=0), factories.image(90, 30, seed=1)]

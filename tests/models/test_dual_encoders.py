@@ -176,7 +176,7 @@ def test_steps_that_are_left_out(content):
 
 
 def test_a_crop_with_one_number():
-    assert read_preprocessing("here", {**CLIP, "crop_size": {"shortest_edge": 32}}, 32).crop == (32, 32)
+    assert read_preprocessing("here", {**CLIP, "crop_size": {"shortest_edge": 32}}, 32).resize.crop == (32, 32)
 
 
 @pytest.mark.parametrize(

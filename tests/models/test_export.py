@@ -26,8 +26,8 @@ from bcls.models.export import (
     export_onnx,
     trained_features,
 )
+from bcls.models.layers import Padded
 from bcls.models.light import LightModel
-from bcls.models.padded import Padded
 from tests.models import factories
 
 VOCABULARY = Vocabulary.build(factories.TEXTS, threshold=1)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.models.layers import GPO, cosine, masked_batch_norm, pool, unit
-from bcls.models.padded import Padded
+from bcls.models.layers import GPO, Padded, cosine, masked_batch_norm, pool, unit
 from tests.reference.gpo import gpo, positions
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls.models.padded import Padded, joined, trimmed
+from bcls.models.layers import Padded, joined, trimmed
 
 
 @pytest.mark.parametrize("width", [(), (2,)])

@@ -10,7 +10,7 @@ from PIL import Image
 
 from bcls.data.dataset import open_dataset
 from bcls.models import load
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.models.scenes import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
 from tests.training.factories import make_data
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from tests.models import factories
 from tests.reference import sgraf
 

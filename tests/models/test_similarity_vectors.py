@@ -5,7 +5,7 @@ import torch
 
 from bcls.models import similarity_vectors as module
 from bcls.models.cross_attention import image_side
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.models.similarity_vectors import CaptionSide, similarity_vectors
 from tests.models import factories
 from tests.reference import sgraf

@@ -10,7 +10,7 @@ from PIL import ExifTags, Image
 
 from bcls.models import build, load
 from bcls.models.base import pixel_batch
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from tests.models import factories
 from tests.reference import vsepp
 

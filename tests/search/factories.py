@@ -14,7 +14,7 @@ from bcls.models import build
 from bcls.models.base import RetrievalModel
 from bcls.models.config import MODELS
 from bcls.models.folder import save_folder
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.search.build import IndexSettings, build_index
 
 COLOURS = {

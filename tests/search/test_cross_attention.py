@@ -11,7 +11,7 @@ from bcls.data.dataset import open_dataset
 from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 from bcls.data.vocabulary import Vocabulary
 from bcls.models import build
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.search.build import IndexSettings, build_index
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings

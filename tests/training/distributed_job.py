@@ -17,7 +17,7 @@ from bcls.losses import from_name
 from bcls.models import build
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.distributed import average_gradients, shutdown_distributed
-from bcls.training.gradients import accumulate_gradients, encode_pairs, score_pairs
+from bcls.training.gradients import accumulate_gradients, encode, gather, score_pairs
 from bcls.training.optimization import make_streaming_loss
 from bcls.training.setup import set_up
 from bcls.training.train import train
@@ -68,7 +68,7 @@ def gradients(data, out, name, loss):
     criterion = run.learner.loss if loss == "infonce" else from_name(loss)
     captions = run.plan(0)[0][0]
     batch = next(run.loader.batches([captions], 0))
-    codes = encode_pairs(run, batch)
+    codes = gather(run, encode(run, batch.images, batch.texts), batch.pairs)
     similarity = score_pairs(run, codes)
     value = criterion(similarity, labels(captions), image_ids=torch.from_numpy(owner[captions]))
     if name == "unimodal":

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from bcls.models.base import RetrievalModel
-from bcls.models.padded import Padded, pad
+from bcls.models.layers import Padded, pad
 from bcls.training.config import TrainConfig
 
 WIDTH = 6

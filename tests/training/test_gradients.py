@@ -12,7 +12,7 @@ from torch import nn
 
 from bcls.losses import from_name
 from bcls.models import build
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.estimate import estimate
 from bcls.training.gradients import CachedCodes, accumulate_gradients, spread_of_products

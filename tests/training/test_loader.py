@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bcls.data.dataset import open_dataset
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training import loader as sources
 from bcls.training.loader import (
     CAPTION_STEP,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bcls.training.page import write_report
+from bcls.training.metrics_log import write_report
 from tests.reports.page_reader import charts_of, check_page_is_closed
 
 

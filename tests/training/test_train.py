@@ -8,9 +8,8 @@ from safetensors.torch import load_file
 
 from bcls._core.locks import lock_folder
 from bcls.training.metrics_log import StepMonitor
-from bcls.training.setup import set_up
+from bcls.training.setup import set_up, validate
 from bcls.training.train import seed_step, train
-from bcls.training.validate import validate
 from tests.training.factories import TinyModel, WordModel, captions_of, make_data, settings
 
 

@@ -9,9 +9,8 @@ import torch
 from bcls.losses import BCLSLoss, TripletHardLoss
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.metrics_log import read_metrics
-from bcls.training.setup import set_up
+from bcls.training.setup import set_up, validate
 from bcls.training.train import train
-from bcls.training.validate import validate
 from tests.training.factories import TinyModel, settings
 
 

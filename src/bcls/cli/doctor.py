@@ -387,7 +387,7 @@ def check_training(device: str) -> str:
 
     from bcls.losses import BCLSLoss
     from bcls.models import build
-    from bcls.models.padded import Padded
+    from bcls.models.layers import Padded
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

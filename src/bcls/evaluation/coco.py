@@ -8,22 +8,19 @@ import functools
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bcls._core.errors import fail
-from bcls._core.extras import require
-from bcls.evaluation.inputs import Matrix, as_array, blocks, check_matrix, first_few, take, top_items
-from bcls.evaluation.recall import Ids, Targets, check_ks, count_above, gold_targets, pick, shares_within
+from bcls._core import fail, require
+from bcls.evaluation.inputs import Ids, Matrix, Values, as_array, blocks, check_matrix, first_few, take, top_items
+from bcls.evaluation.recall import Targets, check_ks, count_above, gold_targets, pick, shares_within
 
 #: Relevant items of each query, by id.
 Gold: TypeAlias = Mapping[int, Iterable[int]]
 #: Two arrays of ids and one of ratings.
-Pairs: TypeAlias = tuple[Ids, Ids, NDArray[np.float64]]
+Pairs: TypeAlias = tuple[Ids, Ids, Values]
 
 _FOLDS = 5
 _KS = (1, 5, 10)
@@ -173,8 +170,7 @@ def cxc_image_image(
     return _same_kind_recalls(similarity, ids, _rated_pairs("image_ids", ids, judgements, _IMAGE), ks, "i2i")
 
 
-@dataclass(frozen=True)
-class Truth:
+class Truth(NamedTuple):
     """Relevant pairs by id, ``(P, 2)`` each, query and item: ``pairs["cxc", "i2t"]`` has rows of image and caption."""
 
     pairs: Mapping[tuple[str, str], Ids]
@@ -211,9 +207,8 @@ def load_truth() -> Truth:
     Raises:
         MissingExtraError: If that package is not installed.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(action="ignore"):
         # It warns that a faster JSON reader is missing, which these small files do not need.
-        warnings.simplefilter("ignore")
         package = require("eccv_caption", "eval", "the ground truth of ECCV Caption, CxC and COCO 5K")
     folder = Path(str(package.__file__)).parent / "data"
     gold: dict[tuple[str, str], Gold] = {}
@@ -302,7 +297,7 @@ def precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dic
         hits &= np.arange(depth) < size
         precision = np.cumsum(hits, axis=1) / np.arange(1, depth + 1)
         values.append(np.stack([(precision * hits).sum(1) / size[:, 0], hits.sum(1) / size[:, 0], hits[:, 0]]))
-    means: NDArray[np.float64] = 100.0 * np.concatenate(values, axis=1).mean(axis=1)
+    means: Values = 100.0 * np.concatenate(values, axis=1).mean(axis=1)
     names = ("map_at_r", "rprecision", "r1")
     return {f"{name}_{direction}": float(value) for name, value in zip(names, means, strict=True)}
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import check_whole, fail
+from bcls._core import check_whole, fail
 from bcls._core.progress import progress
 from bcls.evaluation.coco import eccv as eccv_metrics
 from bcls.evaluation.graded import coherent_score, ndcg, one_per_image
 from bcls.evaluation.hubness import hubness as hubness_metrics
 from bcls.evaluation.hubness import qb_norm_recalls
-from bcls.evaluation.inputs import Matrix, blocks, first_few
+from bcls.evaluation.inputs import Ids, Matrix, Values, blocks, first_few
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, fold_ranks, query_ranks, recalls_from_ranks
 from bcls.evaluation.scores import check_similarity_shape, load_similarity, score_model
@@ -286,7 +286,7 @@ def _check_options(images: int, folds: object, **whole_gallery: bool) -> None:
             fail(option, "the whole gallery, without folds", f"{count} folds", "leave one of the two out")
 
 
-def _coco_ids(kind: str, ids: Iterable[str]) -> NDArray[np.int64]:
+def _coco_ids(kind: str, ids: Iterable[str]) -> Ids:
     known = list(ids)
     wrong = [one for one in known if not (one.isascii() and one.isdigit())]
     if wrong:
@@ -295,7 +295,7 @@ def _coco_ids(kind: str, ids: Iterable[str]) -> NDArray[np.int64]:
     return np.array([int(one) for one in known], dtype=np.int64)
 
 
-def rsum_by_image(ranks: QueryRanks, owner: NDArray[np.int64]) -> NDArray[np.float64]:
+def rsum_by_image(ranks: QueryRanks, owner: Ids) -> Values:
     """Distribute the sum of recalls over the images that are queries, so that the mean of the parts is the sum.
 
     Example:
@@ -308,5 +308,5 @@ def rsum_by_image(ranks: QueryRanks, owner: NDArray[np.int64]) -> NDArray[np.flo
     by_image = sum((ranks.i2t[queries] <= k).astype(np.float64) for k in KS)
     hits = np.sum([ranks.t2i <= k for k in KS], axis=0)
     by_caption = np.bincount(owner, hits, minlength=len(ranks.i2t))[queries]
-    parts: NDArray[np.float64] = 100.0 * (by_image + by_caption * (np.count_nonzero(queries) / len(owner)))
+    parts: Values = 100.0 * (by_image + by_caption * (np.count_nonzero(queries) / len(owner)))
     return parts

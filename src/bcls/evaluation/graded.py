@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
-from bcls._core.errors import check_choice, check_whole, fail
-from bcls.evaluation.inputs import Floats, Matrix
+from bcls._core import check_choice, check_whole, fail
+from bcls.evaluation.inputs import Floats, Ids, Matrix, Values
 from bcls.evaluation.kendall import taus
 from bcls.evaluation.recall import check_ks
 
@@ -60,11 +60,11 @@ def ndcg(
     check_choice("empty", empty, ("skip", "zero"))
     cut = None if k is None else check_whole("k", k, least=1)
 
-    def columns(scores: Floats, labels: Floats, _part: slice) -> NDArray[np.float64]:
+    def columns(scores: Floats, labels: Floats, _part: slice) -> Values:
         wide = labels.astype(np.float64)
         return _gains(scores, (1.0 + wide) / 2.0 if negative == "shift" else np.maximum(wide, 0.0), cut)
 
-    def rows(scores: Floats, labels: Floats, part: slice) -> NDArray[np.float64]:
+    def rows(scores: Floats, labels: Floats, part: slice) -> Values:
         _check_range(labels, part, negative)
         return columns(scores, labels, part)
 
@@ -74,7 +74,7 @@ def ndcg(
 
 
 def _means_and_undefined(
-    names: Sequence[str], i2t: NDArray[np.float64], t2i: NDArray[np.float64], undefined: str, *, as_zero: bool
+    names: Sequence[str], i2t: Values, t2i: Values, undefined: str, *, as_zero: bool
 ) -> dict[str, float]:
     """Average over the queries, those without a value left out or as zero, and count these."""
     counts = {f"i2t_{undefined}": np.isnan(i2t[0]), f"t2i_{undefined}": np.isnan(t2i[0])}
@@ -97,7 +97,7 @@ def _check_range(labels: Floats, part: slice, negative: str) -> None:
         fail("relevance", expected, f"{value:g} in row {part.start + row}", hint)
 
 
-def _gains(scores: Floats, labels: NDArray[np.float64], cut: int | None) -> NDArray[np.float64]:
+def _gains(scores: Floats, labels: Values, cut: int | None) -> Values:
     """Compute nDCG with both gains, ``(2, Q)``, of Q queries given as rows; nan where no label is above 0."""
     queries, items = scores.shape
     positive = np.count_nonzero(labels > 0, axis=1)
@@ -152,7 +152,7 @@ def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: 
     if first > min(shape):
         fail("k", f"at most {min(shape)}, the smaller gallery of a matrix {shape}", first, "lower it")
 
-    def top_taus(scores: Floats, labels: Floats, _part: slice) -> NDArray[np.float64]:
+    def top_taus(scores: Floats, labels: Floats, _part: slice) -> Values:
         top = inputs.top_items(scores, first)
         return taus(np.take_along_axis(scores, top, axis=1), np.take_along_axis(labels, top, axis=1))[1:]
 
@@ -160,7 +160,7 @@ def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: 
     return _means_and_undefined([f"cs{first}"], i2t, t2i, "undefined", as_zero=undefined == "zero")
 
 
-def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDArray[np.int64]:
+def one_per_image(image_of_caption: object, images: int, which: int = 0) -> Ids:
     """Choose one caption per image, for metrics that are defined on as many captions as images.
 
     Args:
@@ -187,7 +187,7 @@ def one_per_image(image_of_caption: object, images: int, which: int = 0) -> NDAr
         got = f"image {short[0]} with {sizes[short[0]]} ({short.size} such images)"
         fail("image_of_caption", f"at least {place + 1} captions per image", got, "leave these images out")
     # A stable sort groups the captions by image and keeps their order.
-    columns: NDArray[np.int64] = np.argsort(owner, kind="stable")[np.cumsum(sizes) - sizes + place]
+    columns: Ids = np.argsort(owner, kind="stable")[np.cumsum(sizes) - sizes + place]
     return columns
 
 
@@ -239,7 +239,7 @@ def ncs(
     owner = inputs.check_image_of_caption(image_of_caption, images, captions)
     ks = check_ks(ks)
 
-    def ratios(scores: Floats, values: Floats, gold: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def ratios(scores: Floats, values: Floats, gold: NDArray[np.bool_]) -> Values:
         items = scores.shape[1]
         removed = gold & (not include_gold)
         depth = min(max(ks), items)
@@ -255,7 +255,7 @@ def ncs(
             np.divide(found[:, :k].sum(axis=1, dtype=np.float64), ideal, out=out[place], where=count > 0)
         return out
 
-    def rows(scores: Floats, values: Floats, part: slice) -> NDArray[np.float64]:
+    def rows(scores: Floats, values: Floats, part: slice) -> Values:
         if values.min() < 0:
             row = int(np.flatnonzero((values < 0).any(axis=1))[0])
             got = f"{values[row].min():g} in row {part.start + row}"
@@ -263,7 +263,7 @@ def ncs(
             fail("metric", "values not below 0", got, hint)
         return ratios(scores, values, owner == np.arange(part.start, part.stop)[:, None])
 
-    def columns(scores: Floats, values: Floats, part: slice) -> NDArray[np.float64]:
+    def columns(scores: Floats, values: Floats, part: slice) -> Values:
         return ratios(scores, values, owner[part, None] == np.arange(images))
 
     i2t, t2i = inputs.by_query(rows, columns, similarity=similarity, metric=metric)
@@ -331,11 +331,11 @@ def pmrp(similarity: Matrix, image_of_caption: object, codes: object, variant: s
     in_gallery = labelled if rules.drop_unlabelled else np.arange(images)
     caption_gallery = np.flatnonzero(np.isin(owner, in_gallery))
 
-    def rows(scores: Floats, part: slice) -> NDArray[np.float64]:
+    def rows(scores: Floats, part: slice) -> Values:
         queries = np.arange(part.start, part.stop)
         return _r_precisions(scores[:, caption_gallery], bits, queries, owner[caption_gallery], rules)
 
-    def columns(scores: Floats, part: slice) -> NDArray[np.float64]:
+    def columns(scores: Floats, part: slice) -> Values:
         return _r_precisions(scores[:, in_gallery], bits, owner[part], in_gallery, rules)
 
     i2t, t2i = inputs.by_query(rows, columns, similarity=similarity)
@@ -353,9 +353,7 @@ def _check_codes(value: object, images: int) -> NDArray[np.float32]:
     return codes.astype(np.float32)
 
 
-def _r_precisions(
-    scores: Floats, bits: NDArray[np.float32], queries: NDArray[np.int64], items: NDArray[np.int64], rules: _Variant
-) -> NDArray[np.float64]:
+def _r_precisions(scores: Floats, bits: NDArray[np.float32], queries: Ids, items: Ids, rules: _Variant) -> Values:
     """Compute a row of values for each radius, nan where a query has no match; queries and items are image rows."""
     out = np.full((len(rules.radii), len(queries)), np.nan)
     kept = np.flatnonzero(bits[queries].any(axis=1))

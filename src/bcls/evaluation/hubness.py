@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
-from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls.evaluation.inputs import BLOCK, Floats, Matrix
+from bcls._core import check_choice, check_number, check_whole, fail
+from bcls.evaluation.inputs import BLOCK, Floats, Matrix, Values
 from bcls.evaluation.recall import recalls
 
 
@@ -47,14 +47,14 @@ def hubness(similarity: Matrix, k: int = 10) -> dict[str, float]:
     if first > min(images, captions):
         fail("k", f"at most {min(images, captions)}, the smaller gallery", first, "lower it")
 
-    def top(scores: Floats, _part: slice) -> NDArray[np.float64]:
+    def top(scores: Floats, _part: slice) -> Values:
         return inputs.top_items(np.ascontiguousarray(scores), first).T.astype(np.float64)
 
     i2t, t2i = inputs.by_query(top, top, similarity=similarity)
     return _occurrence_metrics("i2t", i2t, captions, first) | _occurrence_metrics("t2i", t2i, images, first)
 
 
-def _occurrence_metrics(direction: str, top: NDArray[np.float64], items: int, k: int) -> dict[str, float]:
+def _occurrence_metrics(direction: str, top: Values, items: int, k: int) -> dict[str, float]:
     occurrence = np.bincount(top.astype(np.int64).ravel(), minlength=items).astype(np.float64)
     gap = occurrence - occurrence.mean()
     spread = float((gap**2).mean())
@@ -204,12 +204,12 @@ def _oriented(similarity: Matrix, bank: Matrix, query: str) -> tuple[Floats, Flo
     return scores, others
 
 
-def _penalty(others: Floats, beta: float) -> NDArray[np.float64]:
+def _penalty(others: Floats, beta: float) -> Values:
     """Compute the log-sum-exp over the bank, on the scale of the scores."""
     slope = check_number("beta", beta, "20 suits cosines", above=0)
     highest = others.max(axis=0).astype(np.float64)
     total = np.zeros(others.shape[1])
     for part in inputs.blocks(len(others), BLOCK // others.shape[1]):
         total += np.exp(slope * (others[part].astype(np.float64) - highest)).sum(axis=0)
-    penalty: NDArray[np.float64] = highest + np.log(total) / slope
+    penalty: Values = highest + np.log(total) / slope
     return penalty

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
+from bcls._core import fail
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 Matrix: TypeAlias = "NDArray[Any] | torch.Tensor"
 Floats: TypeAlias = NDArray[np.floating[Any]]
+Ids: TypeAlias = NDArray[np.int64]
+Values: TypeAlias = NDArray[np.float64]
 #: Maps blocks ``(Q, n)`` of each matrix, for Q queries, and the slice of these queries to ``(F, Q)`` values.
-QueryMetric: TypeAlias = Callable[..., NDArray[np.float64]]
+QueryMetric: TypeAlias = Callable[..., Values]
 
 #: Elements that one thread processes at a time; a few megabytes with all intermediate arrays.
 BLOCK = 1 << 16
@@ -124,7 +126,7 @@ def as_array(argument: str, value: object) -> NDArray[Any]:
     return array
 
 
-def check_image_of_caption(value: object, images: int, captions: int) -> NDArray[np.int64]:
+def check_image_of_caption(value: object, images: int, captions: int) -> Ids:
     """Check the image index of each caption.
 
     Args:
@@ -200,7 +202,7 @@ def not_finite(argument: str, value: float, row: int) -> NoReturn:
     fail(argument, "finite numbers", f"{value} in row {row}", hint)
 
 
-def take(matrix: Matrix, ids: NDArray[np.int64], axis: int) -> Floats:
+def take(matrix: Matrix, ids: Ids, axis: int) -> Floats:
     """Read some rows (axis 0) or columns (axis 1) as floats, without checking the values.
 
     Example:
@@ -226,9 +228,7 @@ def blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
-def by_query(
-    i2t: QueryMetric, t2i: QueryMetric, block: int = BLOCK, **matrices: Matrix
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def by_query(i2t: QueryMetric, t2i: QueryMetric, block: int = BLOCK, **matrices: Matrix) -> tuple[Values, Values]:
     """Compute values for each query: rows for image to text, columns for text to image.
 
     Args:
@@ -245,17 +245,17 @@ def by_query(
     """
     images, captions = next(iter(matrices.values())).shape
 
-    def rows(part: slice) -> NDArray[np.float64]:
+    def rows(part: slice) -> Values:
         return i2t(*(read_rows(name, matrix, part) for name, matrix in matrices.items()), part)
 
-    def columns(part: slice) -> NDArray[np.float64]:
+    def columns(part: slice) -> Values:
         # All values were found to be finite in the other direction.
         return t2i(*(to_floats(matrix[:, part]).T for matrix in matrices.values()), part)
 
     return _all_parts(rows, images, block // captions), _all_parts(columns, captions, block // images)
 
 
-def direction_means(names: Sequence[str], i2t: NDArray[np.float64], t2i: NDArray[np.float64]) -> dict[str, float]:
+def direction_means(names: Sequence[str], i2t: Values, t2i: Values) -> dict[str, float]:
     """Average each of the ``(F, N)`` and ``(F, C)`` values over the queries that have one.
 
     Example:
@@ -266,7 +266,7 @@ def direction_means(names: Sequence[str], i2t: NDArray[np.float64], t2i: NDArray
     return {f"{side}_{name}": mean(sides[side][place]) for place, name in enumerate(names) for side in sides}
 
 
-def _all_parts(values: Callable[[slice], NDArray[np.float64]], queries: int, step: int) -> NDArray[np.float64]:
+def _all_parts(values: Callable[[slice], Values], queries: int, step: int) -> Values:
     """Compute the values of all queries in blocks of ``step``, on all cores, and concatenate them."""
     parts = list(blocks(queries, step))
     # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,
@@ -292,7 +292,7 @@ def first_few(items: Sequence[object] | NDArray[Any]) -> str:
     return ", ".join(str(one) for one in items[:3]) + (", ..." if len(items) > 3 else "")
 
 
-def mean(values: NDArray[np.float64]) -> float:
+def mean(values: Values) -> float:
     """Average the values that are not nan; nan if there are none.
 
     Example:
@@ -325,7 +325,7 @@ def order_keys(values: Floats) -> NDArray[np.uint32]:
     return keys
 
 
-def top_items(scores: Floats, k: int) -> NDArray[np.int64]:
+def top_items(scores: Floats, k: int) -> Ids:
     """Find the k highest items of each row, as ``argsort(-scores, kind="stable")[:, :k]`` does.
 
     Args:
@@ -349,5 +349,5 @@ def top_items(scores: Floats, k: int) -> NDArray[np.int64]:
     line, column = np.divmod(np.flatnonzero(scores >= last), items)
     order = np.lexsort((column, -scores[line, column], line))
     starts = np.searchsorted(line, np.arange(queries))
-    top: NDArray[np.int64] = column[order][starts[:, None] + np.arange(k)]
+    top: Ids = column[order][starts[:, None] + np.arange(k)]
     return top

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
-from bcls.evaluation.inputs import BLOCK, Floats, Matrix
+from bcls.evaluation.inputs import BLOCK, Floats, Ids, Matrix, Values
 
 if TYPE_CHECKING:
     import torch
 
 #: Per row: concordant minus discordant pairs, pairs of equal scores, and pairs of equal labels.
-PairCounts: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]"
+PairCounts: TypeAlias = "tuple[Ids, Ids, Ids]"
 
 _BLOCK = BLOCK
 #: Elements that a GPU processes at a time; up to 1.5 GB with all intermediate tensors.
@@ -63,12 +63,12 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
     return inputs.direction_means(("tau_a", "tau_b"), i2t, t2i)
 
 
-def taus(scores: Floats, labels: Floats, _part: slice = slice(0)) -> NDArray[np.float64]:
+def taus(scores: Floats, labels: Floats, _part: slice = slice(0)) -> Values:
     """Compute tau-a and tau-b, ``(2, Q)``, of Q queries given as rows; nan where undefined."""
     return _taus(np.stack(concordance(scores, labels)), scores.shape[1])
 
 
-def _taus(counts: NDArray[np.int64], items: int) -> NDArray[np.float64]:
+def _taus(counts: Ids, items: int) -> Values:
     """Compute tau-a and tau-b from the three rows of :data:`PairCounts`."""
     net, equal_scores, equal_labels = counts
     pairs = items * (items - 1) // 2
@@ -97,7 +97,7 @@ def concordance(scores: Floats, labels: Floats) -> PairCounts:
     return net, equal_scores, equal_labels
 
 
-def count_inversions(permutations: NDArray[np.int32]) -> NDArray[np.int64]:
+def count_inversions(permutations: NDArray[np.int32]) -> Ids:
     r"""Count the inversions of each row.
 
     .. math::
@@ -138,19 +138,19 @@ def count_inversions(permutations: NDArray[np.int32]) -> NDArray[np.int64]:
     return total
 
 
-def _merge(pairs: NDArray[np.int32], width: int) -> NDArray[np.int64]:
+def _merge(pairs: NDArray[np.int32], width: int) -> Ids:
     """Sort blocks of a left run of ``width`` and a right run, in place, and count the inversions between the two."""
     pairs &= -2
     pairs[:, :, :width] |= 1
     pairs.sort(axis=2)
     # A left key at position p with l left keys before it has p - l right keys before it. The l sum to 0 + 1 + ...
     left = (pairs & 1).sum(axis=1, dtype=np.int32)
-    places: NDArray[np.int64] = left @ np.arange(pairs.shape[2], dtype=np.int64)
+    places: Ids = left @ np.arange(pairs.shape[2], dtype=np.int64)
     places -= pairs.shape[1] * (width * (width - 1) // 2)
     return places
 
 
-def _tied_pairs(ordered: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _tied_pairs(ordered: NDArray[np.uint64]) -> Ids:
     """Count the pairs of equal values in each row; the rows are sorted."""
     rows, length = ordered.shape
     first = np.ones((rows, length), dtype=bool)
@@ -163,9 +163,7 @@ def _tied_pairs(ordered: NDArray[np.uint64]) -> NDArray[np.int64]:
     return pairs
 
 
-def counts_on_device(
-    similarity: "torch.Tensor", relevance: Matrix, block: int = DEVICE_BLOCK
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def counts_on_device(similarity: "torch.Tensor", relevance: Matrix, block: int = DEVICE_BLOCK) -> tuple[Ids, Ids]:
     """Count pairs for the queries of both directions, on the device of ``similarity``.
 
     Args:

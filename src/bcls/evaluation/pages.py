@@ -1,16 +1,15 @@
 """HTML pages of one or two evaluated models: metrics, histograms of ranks, and a gallery of queries."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.tables as tables
 from bcls.data.dataset import Dataset
-from bcls.evaluation.inputs import first_few
+from bcls.evaluation.inputs import Ids, first_few
 from bcls.evaluation.recall import QueryRanks, query_ranks
 from bcls.evaluation.tables import DIRECTION_NAMES
 from bcls.reports.blocks import Table
@@ -36,7 +35,7 @@ class PairLabels:
         owner: ``(C,)`` image of each caption.
     """
 
-    def __init__(self, encoder: str, vectors: NDArray[np.float32], owner: NDArray[np.int64]) -> None:
+    def __init__(self, encoder: str, vectors: NDArray[np.float32], owner: Ids) -> None:
         self.encoder = encoder
         self._vectors, self._owner = vectors, owner
 
@@ -58,8 +57,7 @@ class PairLabels:
         return labels
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """The first results of one model for one query.
 
     Attributes:
@@ -108,22 +106,16 @@ def evaluation_page(
     lists = []
     for direction in DIRECTIONS:
         found = [ranking(similarity, owner, ranks, direction, query) for query in hardest(ranks, direction, count)]
-        queries = [
-            gallery.query([one], [""], note=f"rank {one.rank:,}", opened=place < 2) for place, one in enumerate(found)
-        ]
+        queries = [gallery.query([one], [""], note=f"rank {one.rank:,}", opened=one in found[:2]) for one in found]
         lists.append({"title": f"{DIRECTION_NAMES[direction]}: the {len(found):,} hardest", "queries": queries})
-    headings, groups = ["metric", *DIRECTION_NAMES.values()], tables.metric_rows(metrics)
     return render_page(
         "evaluation.html",
         title,
         script="filter.js",
         lede=f"{len(split.images):,} images and {len(split.captions):,} captions.",
-        metrics=Table.of_texts(headings, [row for rows in groups for row in rows], [len(rows) for rows in groups]),
+        metrics=tables.metric_table(metrics),
         notes=[],
         charts=_rank_charts(split, {"": ranks}),
-        queries_title="Hardest queries",
-        about="The queries whose first correct item has the worst rank, worst first: the first 10 captions for an "
-        f"image, the first 5 images for a caption. {gallery.missing_photos()}",
         gallery=gallery,
         lists=lists,
     )
@@ -168,10 +160,8 @@ def comparison_page(
     lists = []
     for direction in DIRECTIONS:
         pairs = [pair for pair in zip(*rankings, strict=True) if pair[0].direction == direction]
-        queries = [
-            gallery.query(pair, ["A", "B"], note=f"A {pair[0].rank:,}, B {pair[1].rank:,}", opened=place == 0)
-            for place, pair in enumerate(pairs)
-        ]
+        notes = [f"A {one.rank:,}, B {other.rank:,}" for one, other in pairs]
+        queries = [gallery.query(pair, ["A", "B"], note=notes[n], opened=n == 0) for n, pair in enumerate(pairs)]
         better = sum(one.rank < other.rank for one, other in pairs)
         summary = f"A is ahead in {better:,}, B in {len(pairs) - better:,}" if pairs else "all ranks are equal"
         lists.append({"title": f"{DIRECTION_NAMES[direction]}: {summary}", "queries": queries})
@@ -184,9 +174,6 @@ def comparison_page(
         metrics=Table.of_texts(tables.COMPARISON_HEADINGS, tables.comparison_rows(metrics)),
         notes=tables.disagreement_lines(metrics),
         charts=_rank_charts(split, {"A": a, "B": b}),
-        queries_title="Largest differences",
-        about="The queries with the largest difference between the ranks of the first correct items, whichever model "
-        f"is ahead. {gallery.missing_photos()}",
         gallery=gallery,
         lists=lists,
     )
@@ -310,7 +297,7 @@ def hardest(ranks: QueryRanks, direction: Direction, count: int) -> list[int]:
         >>> hardest(QueryRanks(np.array([2, 0, 9, 2]), np.array([1])), "i2t", 3)
         [2, 0, 3]
     """
-    own: NDArray[np.int64] = getattr(ranks, direction)
+    own: Ids = getattr(ranks, direction)
     queries = np.flatnonzero(own)
     worst: list[int] = queries[np.argsort(-own[queries], kind="stable")][:count].tolist()
     return worst
@@ -332,12 +319,7 @@ def most_different(a: QueryRanks, b: QueryRanks, direction: Direction, count: in
 
 
 def ranking(
-    similarity: NDArray[Any],
-    owner: NDArray[np.int64],
-    ranks: QueryRanks,
-    direction: Direction,
-    query: int,
-    count: int | None = None,
+    similarity: NDArray[Any], owner: Ids, ranks: QueryRanks, direction: Direction, query: int, count: int | None = None
 ) -> Ranking:
     """Return the first items of one query, ties to the lower index.
 
@@ -383,17 +365,13 @@ def rank_histogram(title: str, ranks: Mapping[str, NDArray[Any]], items: int) ->
     """
     edges = bins(items)
     labels = [f"{low:,}" if low == high else f"{low:,}–{high:,}" for low, high in edges]
-    counts = {
-        name: [int(np.count_nonzero((own >= low) & (own <= high))) for low, high in edges]
-        for name, own in ranks.items()
-    }
-    return bar_chart(title, labels, counts)
+    limits = [1, *(high + 1 for _, high in edges)]
+    return bar_chart(title, labels, {name: np.histogram(own, limits)[0].tolist() for name, own in ranks.items()})
 
 
 def _rank_charts(split: Dataset, ranks: Mapping[str, QueryRanks]) -> list[ChartImage]:
-    items = {"i2t": len(split.captions), "t2i": len(split.images)}
     charts = []
-    for direction in DIRECTIONS:
+    for direction, items in (("i2t", split.captions), ("t2i", split.images)):
         own = {name: getattr(model_ranks, direction) for name, model_ranks in ranks.items()}
-        charts.append(rank_histogram(DIRECTION_NAMES[direction], own, items[direction]))
+        charts.append(rank_histogram(DIRECTION_NAMES[direction], own, len(items)))
     return charts

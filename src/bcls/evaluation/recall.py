@@ -5,19 +5,18 @@ of an item is one more than the number of items with a higher score, or an equal
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
-from bcls._core.errors import check_whole, fail
-from bcls.evaluation.inputs import Floats, Matrix
+from bcls._core import check_whole, fail
+from bcls.evaluation.inputs import Floats, Ids, Matrix
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Ids: TypeAlias = NDArray[np.int64]
 
 # Elements read at a time: a megabyte of float32, which stays in the cache for all passes over it.
 _BLOCK = 1 << 18
@@ -31,9 +30,9 @@ class QueryRanks(NamedTuple):
     """Rank of the best relevant item of each query, from 1; 0 for an image without captions, which is not a query."""
 
     #: ``(N,)`` rank of the best caption of each image.
-    i2t: NDArray[np.int64]
+    i2t: Ids
     #: ``(C,)`` rank of the image of each caption.
-    t2i: NDArray[np.int64]
+    t2i: Ids
 
 
 def recalls(
@@ -151,7 +150,7 @@ def recalls_from_ranks(folds: Sequence[QueryRanks], ks: Sequence[int]) -> dict[s
     return metrics | {"rsum": sum(metrics.values())}
 
 
-def shares_within(ranks: NDArray[np.int64], ks: Iterable[int]) -> dict[int, float]:
+def shares_within(ranks: Ids, ks: Iterable[int]) -> dict[int, float]:
     """Compute the percentage of ranks that are at most K, for each K; rank 0 does not count, and without ranks nan.
 
     Example:
@@ -232,11 +231,7 @@ def pick(matrix: Matrix, rows: Ids, columns: Ids) -> Floats:
 
 
 def count_above(
-    similarity: Matrix,
-    rows: slice | Ids,
-    columns: slice | Ids,
-    of_images: Sequence[Targets],
-    of_captions: Sequence[Targets],
+    similarity: Matrix, rows: slice | Ids, columns: slice | Ids, of_images: list[Targets], of_captions: list[Targets]
 ) -> tuple[list[Ids], list[Ids]]:
     """Count the items that rank above the targets within a part of the matrix, in one pass over it.
 
@@ -311,7 +306,7 @@ def _count_above_on_device(scores: "Tensor", target: Targets) -> Ids:
     return ranks
 
 
-def _split_folds(owner: NDArray[np.int64], images: int, folds: int) -> list[tuple[slice, slice]]:
+def _split_folds(owner: Ids, images: int, folds: int) -> list[tuple[slice, slice]]:
     """Split the images, with their captions, into consecutive folds of equal numbers of images."""
     if folds == 1:
         return [(slice(None), slice(None))]

@@ -4,16 +4,17 @@
 :func:`load_similarity` accepts everything that a user can name on the command line.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import fail
-from bcls._core.files import user_path
+from bcls._core import fail, user_path
 from bcls._core.progress import progress
 from bcls.evaluation.arrays import ENDINGS, Stored, open_matrix
 from bcls.evaluation.inputs import blocks, first_few, read_rows
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
     from bcls.data.dataset import Dataset
     from bcls.data.features import Features
     from bcls.models.base import RetrievalModel
+    from bcls.models.layers import Padded
 
+#: Called with the number of items read so far.
+Report: TypeAlias = Callable[[int], None] | None
 #: Elements of a matrix processed at a time: 16 MB of float32.
 BLOCK = 1 << 22
 _THREADS = 4
 
 
 def load_similarity(
-    models: Sequence[str], split: "Dataset", flag: str = "--similarity", *, features: str | None = None
+    models: Sequence[str], split: Dataset, flag: str = "--similarity", *, features: str | None = None
 ) -> NDArray[Any]:
     """Read or compute the scores of a model, or the mean of the scores of several (an ensemble).
 
@@ -71,7 +75,7 @@ def load_similarity(
     return total
 
 
-def _load_one(name: str, split: "Dataset", features: str | None, flag: str) -> NDArray[Any]:
+def _load_one(name: str, split: Dataset, features: str | None, flag: str) -> NDArray[Any]:
     if is_model(name):
         return model_scores(name, split, features, flag)
     folder = user_path(name)
@@ -98,7 +102,7 @@ def is_model(name: str) -> bool:
 
 
 def model_scores(
-    name: str, split: "Dataset", features: str | None = None, flag: str = "--similarity"
+    name: str, split: Dataset, features: str | None = None, flag: str = "--similarity"
 ) -> NDArray[np.float32]:
     """Load a model and score all images of a split against all of its captions.
 
@@ -136,12 +140,7 @@ def model_scores(
 
 
 def score_model(
-    model: "RetrievalModel",
-    images: "Dataset",
-    texts: Sequence[str],
-    features: str | None = None,
-    *,
-    step: Callable[[int], None] | None = None,
+    model: RetrievalModel, images: Dataset, texts: Sequence[str], features: str | None = None, *, step: Report = None
 ) -> NDArray[np.float32]:
     """Score the images of a dataset against texts, on the device of the model.
 
@@ -159,7 +158,9 @@ def score_model(
     captions: Any = list(texts)
     with ThreadPoolExecutor(_THREADS, "bcls-read") as pool:
         if features is not None:
-            inputs: Any = LazyImages(images, _feature_reader(images.features(features)), step)
+            stored = images.features(features)
+            every = np.arange(len(stored))
+            inputs: Any = LazyImages(images, lambda part: read_features(stored, every[part]).float(), step)
         else:
             inputs = lazy_images(images, pool, step)
             if getattr(model, "frozen_images", False):
@@ -179,9 +180,7 @@ class LazyImages:
         step: Called with the number of images read so far.
     """
 
-    def __init__(
-        self, dataset: "Dataset", read: Callable[[slice], Any], step: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, dataset: Dataset, read: Callable[[slice], Any], step: Report = None) -> None:
         self.dataset, self._read, self._step = dataset, read, step
 
     def __len__(self) -> int:
@@ -194,26 +193,25 @@ class LazyImages:
         return read
 
 
-def lazy_images(dataset: "Dataset", pool: ThreadPoolExecutor, step: Callable[[int], None] | None = None) -> LazyImages:
+def lazy_images(dataset: Dataset, pool: Executor, step: Report = None) -> LazyImages:
     """The images of a dataset, read by the threads of a pool."""
     return LazyImages(dataset, lambda part: list(pool.map(dataset.read_image, dataset.image_ids[part])), step)
 
 
-def _feature_reader(features: "Features") -> Callable[[slice], Any]:
+def read_features(features: Features, images: NDArray[np.int64], views: NDArray[np.int64] | int = 0) -> Padded:
+    """Read features of some images, each in one view, and their numbers of regions, in the precision of the file."""
     import torch
 
-    from bcls.models.padded import Padded
+    from bcls.models.layers import Padded
 
-    def read(part: slice) -> Padded:
-        rows = range(len(features))[part]
-        counts = [count for row in rows if (count := features.regions(row)) is not None]
-        lengths = torch.tensor(counts, dtype=torch.int64) if len(counts) == len(rows) else None
-        return Padded(torch.from_numpy(features.take(rows)).float(), lengths)
-
-    return read
+    lengths = None
+    if len(features.shape) > 2 and any(counts is not None for counts in features.counts):
+        counts = [features.regions(int(image), int(view)) for image, view in np.broadcast(images, views)]
+        lengths = torch.tensor([features.shape[1] if count is None else count for count in counts])
+    return Padded(torch.from_numpy(features.take(images, views)), lengths)
 
 
-def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features: str | None) -> None:
+def _check_inputs(name: str, model: RetrievalModel, split: Dataset, features: str | None) -> None:
     """Check that a model accepts the images or features and the captions of a split, on the first item.
 
     Raises:
@@ -230,21 +228,19 @@ def _check_inputs(name: str, model: "RetrievalModel", split: "Dataset", features
                 hint = f"give `features`, or --features, one of {', '.join(split.feature_names)}"
             fail(name, "the name of the features that it reads", "none", hint)
     else:
-        first = _feature_reader(split.features(features))(slice(0, 1))
+        first = read_features(split.features(features), np.arange(1))
         try:
-            model.prepare_images(first)
+            model.prepare_images(first.float())
         except ValueError as error:
-            what = f"the features {features!r} of {split.name}"
-            raise ValueError(
-                f"`{name}` does not read {what}: {error}; give others with `features` (--features)"
-            ) from error
+            what, hint = f"the features {features!r} of {split.name}", "give others with `features` (--features)"
+            raise ValueError(f"`{name}` does not read {what}: {error}; {hint}") from error
     try:
         model.prepare_texts([split.texts[0]])
     except ValueError as error:
         raise ValueError(f"`{name}` does not read captions: {error}; save it with its vocabulary") from error
 
 
-def load_embeddings(images: str, texts: str, split: "Dataset") -> NDArray[np.float32]:
+def load_embeddings(images: str, texts: str, split: Dataset) -> NDArray[np.float32]:
     """Compute the cosines of two files of embeddings, block by block.
 
     Args:
@@ -331,7 +327,7 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     return blocks(rows, BLOCK // columns)
 
 
-def check_similarity_shape(name: str, shape: tuple[int, ...], split: "Dataset") -> None:
+def check_similarity_shape(name: str, shape: tuple[int, ...], split: Dataset) -> None:
     """Check that a matrix has a row for each image and a column for each caption of a split.
 
     Args:
@@ -355,7 +351,7 @@ def check_similarity_shape(name: str, shape: tuple[int, ...], split: "Dataset") 
     fail(name, f"shape ({images}, {captions}), the images and captions of the split", shape, hint)
 
 
-def _check_captions(split: "Dataset") -> None:
+def _check_captions(split: Dataset) -> None:
     if not split.captions:
         fail(str(split.folder), "a split with captions", f"{len(split.images)} images and no caption", "choose another")
 
@@ -365,7 +361,7 @@ def _check_finite(stored: Stored) -> None:
         read_rows(stored.name, stored.array, rows)
 
 
-def _check_ids(stored: Stored, split: "Dataset") -> None:
+def _check_ids(stored: Stored, split: Dataset) -> None:
     """Check the ids in the file of a matrix against the images and captions of the split.
 
     Raises:

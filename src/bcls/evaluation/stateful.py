@@ -1,11 +1,13 @@
 """A metric with state, in the style of torchmetrics: ``update`` for each batch, then ``compute`` and ``reset``."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import check_ks, recalls
 
@@ -41,12 +43,7 @@ class RetrievalMetrics:
         self._batches: list[tuple[Tensor, ...]] = []
 
     def update(
-        self,
-        images: "Tensor",
-        captions: "Tensor",
-        image_ids: "Tensor",
-        caption_ids: "Tensor",
-        vectors: "Tensor | None" = None,
+        self, images: Tensor, captions: Tensor, image_ids: Tensor, caption_ids: Tensor, vectors: Tensor | None = None
     ) -> None:
         """Add a batch of pairs.
 

@@ -5,13 +5,13 @@ All intervals and tests resample whole images with all of their captions or rati
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls.evaluation.inputs import Floats, Matrix, as_array, blocks, check_image_of_caption, check_matrix, cores
+import bcls.evaluation.inputs as inputs
+from bcls._core import check_choice, check_number, check_whole, fail
+from bcls.evaluation.inputs import Floats, Ids, Matrix, Values, as_array
 from bcls.evaluation.kendall import concordance
 from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
 
@@ -19,7 +19,7 @@ from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
 _BLOCK = 1 << 22
 
 
-def add_intervals(metrics: dict[str, float], samples: NDArray[np.float64], confidence: float) -> dict[str, float]:
+def add_intervals(metrics: dict[str, float], samples: Values, confidence: float) -> dict[str, float]:
     """Add ``_low`` and ``_high`` to each metric: percentiles of its column of resamples, without nans.
 
     Example:
@@ -37,7 +37,7 @@ def add_intervals(metrics: dict[str, float], samples: NDArray[np.float64], confi
     return out
 
 
-def check_values(argument: str, value: object) -> NDArray[np.float64]:
+def check_values(argument: str, value: object) -> Values:
     """Check that ``value`` is a list of finite numbers.
 
     Example:
@@ -53,7 +53,7 @@ def check_values(argument: str, value: object) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
+def check_groups(groups: object, rows: int) -> tuple[Ids, int]:
     """Number the groups from 0 and count them; without groups every row is a group.
 
     Example:
@@ -70,19 +70,19 @@ def check_groups(groups: object, rows: int) -> tuple[NDArray[np.int64], int]:
     return place, len(names)
 
 
-def draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+def draws(count: int, resamples: int, seed: int) -> Iterator[Values]:
     """Draw ``count`` of ``count`` with replacement and yield how often each was drawn, in blocks of resamples."""
     rng = np.random.default_rng(check_whole("seed", seed, least=0))
-    for part in blocks(check_whole("resamples", resamples, least=1), _BLOCK // count):
+    for part in inputs.blocks(check_whole("resamples", resamples, least=1), _BLOCK // count):
         rows = part.stop - part.start
         drawn = rng.integers(count, size=(rows, count)) + count * np.arange(rows)[:, None]
         yield np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)
 
 
-def coins(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+def coins(count: int, resamples: int, seed: int) -> Iterator[Values]:
     """Draw ``count`` signs, 1 or -1, in blocks of resamples; independent of :func:`draws` with the same seed."""
     rng = np.random.default_rng([seed, 1])
-    for part in blocks(resamples, _BLOCK // count):
+    for part in inputs.blocks(resamples, _BLOCK // count):
         yield rng.choice(np.array([-1.0, 1.0]), size=(part.stop - part.start, count))
 
 
@@ -124,9 +124,9 @@ def recall_intervals(
         >>> metrics["i2t_r1_low"] <= metrics["i2t_r1"] <= metrics["i2t_r1_high"]
         True
     """
-    check_matrix("similarity", similarity)
+    inputs.check_matrix("similarity", similarity)
     ks = check_ks(ks)
-    owner = check_image_of_caption(image_of_caption, *similarity.shape)
+    owner = inputs.check_image_of_caption(image_of_caption, *similarity.shape)
     ranks = query_ranks(similarity, owner)
     images = similarity.shape[0]
     hits = [*(ranks.i2t <= k for k in ks), *(np.bincount(owner, ranks.t2i <= k, minlength=images) for k in ks)]
@@ -233,7 +233,7 @@ def hierarchical_test(
         >>> round(metrics["difference"], 2), metrics["p_value"] < 0.05
         (1.67, True)
     """
-    drawn: list[list[NDArray[np.float64]]] = []
+    drawn: list[list[Values]] = []
     means: list[float] = []
     tables = [as_array(name, values) for name, values in (("a", a), ("b", b))]
     for number, (name, table) in enumerate(zip("ab", tables, strict=True)):
@@ -252,9 +252,8 @@ def hierarchical_test(
         drawn.append(parts)
         means.append(float(values.mean()))
     samples = np.concatenate(drawn[0]) - np.concatenate(drawn[1])
-    near = 1e-12 * max(
-        float(np.abs(table).max()) for table in tables
-    )  # sums of equal values differ in their last digits
+    # Sums of equal values differ in their last digits.
+    near = 1e-12 * max(float(np.abs(table).max()) for table in tables)
     sides = int(np.count_nonzero(samples <= near)), int(np.count_nonzero(samples >= -near))
     p_value = min(1.0, 2 * (1 + min(sides)) / (1 + resamples))
     return add_intervals({"difference": means[0] - means[1]}, samples[:, None], confidence) | {"p_value": p_value}
@@ -277,19 +276,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-Codes: TypeAlias = NDArray[np.int64]
-
 _NAMES = ("tau_b", "tau_c", "pearson", "spearman")
 
 
 def human_correlation(
-    scores: object,
-    ratings: object,
-    groups: object = None,
-    *,
-    resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    scores: Any, ratings: Any, groups: Any = None, *, resamples: int = 1000, confidence: float = 0.95, seed: int = 0
 ) -> dict[str, float]:
     r"""Compute Kendall's tau-b and tau-c, Pearson's and Spearman's correlation, with bootstrap intervals.
 
@@ -342,12 +333,12 @@ def human_correlation(
 
         # One generator per resample, so that the result does not depend on the number of threads.
         sources = np.random.default_rng(check_whole("seed", seed, least=0)).spawn(times)
-        with ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(inputs.cores()) as pool:
             metrics = add_intervals(metrics, np.array(list(pool.map(one, sources))), confidence)
     return metrics | {"rows": float(len(model)), "groups": float(count)}
 
 
-def jackknife_values(scores: object, ratings: object, groups: object, metric: str) -> NDArray[np.float64]:
+def jackknife_values(scores: object, ratings: object, groups: object, metric: str) -> Values:
     r"""Distribute a correlation among the photos, so that photos can be resampled as values with a mean.
 
     .. math::
@@ -375,7 +366,7 @@ def jackknife_values(scores: object, ratings: object, groups: object, metric: st
     return np.array([count * whole - (count - 1) * without(group) for group in range(count)])
 
 
-def _runs(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _runs(starts: Ids, sizes: Ids) -> Ids:
     """Concatenate ``start, start + 1, ...`` of each run.
 
     Example:
@@ -383,13 +374,11 @@ def _runs(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int
         array([5, 6, 0, 1, 2])
     """
     before = np.cumsum(sizes) - sizes
-    places: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
+    places: Ids = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
     return places
 
 
-def _correlations(
-    model: NDArray[np.float64], human: NDArray[np.float64], model_code: Codes, human_code: Codes
-) -> list[float]:
+def _correlations(model: Values, human: Values, model_code: Ids, human_code: Ids) -> list[float]:
     """Compute the four correlations from values and their positions among the distinct values; nan if undefined."""
     model_ranks, model_values = _mean_ranks(model_code)
     human_ranks, human_values = _mean_ranks(human_code)
@@ -405,18 +394,18 @@ def _correlations(
     return [float(np.clip(value, -1.0, 1.0)) for value in values]
 
 
-def _as_floats(codes: Codes) -> Floats:
+def _as_floats(codes: Ids) -> Floats:
     """Convert to a row of floats in the same order: float32, which sort faster, if this is exact."""
     return codes[None].astype(np.float32 if codes.max() < 1 << 24 else np.float64)
 
 
-def _mean_ranks(codes: Codes) -> tuple[NDArray[np.float64], int]:
+def _mean_ranks(codes: Ids) -> tuple[Values, int]:
     """Rank the values, ties with the mean of their ranks, and count the distinct values."""
     sizes = np.bincount(codes)
     return (np.cumsum(sizes) - (sizes - 1) / 2)[codes], int(np.count_nonzero(sizes))
 
 
-def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+def _pearson(x: Values, y: Values) -> float:
     # Scaled first, so that squares of very large or very small numbers neither overflow nor underflow.
     x, y = x - x.mean(), y - y.mean()
     x, y = x / np.abs(x).max(), y / np.abs(y).max()

@@ -6,11 +6,8 @@ import re
 from collections.abc import Mapping
 from itertools import groupby
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from bcls._core.errors import check_choice
+from bcls._core import check_choice
+from bcls.reports.blocks import Table
 
 #: Metrics of a table row, in the order of the paper's tables.
 ROW = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
@@ -48,10 +45,8 @@ def as_json(values: Mapping[str, str | float]) -> str:
         >>> as_json({"name": "vsepp", "rsum": 512.5, "i2t_skew10": math.nan})
         '{"name": "vsepp", "rsum": 512.5, "i2t_skew10": null}'
     """
-    plain = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
-    }
-    return json.dumps(plain)
+    finite = {key: value for key, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
+    return json.dumps(dict.fromkeys(values) | finite)
 
 
 def as_row(kind: str, name: str, metrics: Mapping[str, float]) -> str:
@@ -100,6 +95,13 @@ def metric_rows(metrics: Mapping[str, float]) -> list[list[tuple[str, str, str]]
     ]
 
 
+def metric_table(metrics: Mapping[str, float]) -> Table:
+    """The rows of :func:`metric_rows` with headings."""
+    groups = metric_rows(metrics)
+    rows = [row for group in groups for row in group]
+    return Table.of_texts(["metric", *DIRECTION_NAMES.values()], rows, [len(group) for group in groups])
+
+
 def comparison_rows(metrics: Mapping[str, float]) -> list[tuple[str, ...]]:
     """Arrange the result of :func:`bcls.evaluation.compare` as rows under :data:`COMPARISON_HEADINGS`."""
     rows: list[tuple[str, ...]] = []
@@ -125,28 +127,14 @@ def disagreement_lines(metrics: Mapping[str, float]) -> list[str]:
 
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
     """Print a table of metrics with a column for each direction; metrics of both directions are in the first."""
-    table = Table(title=Text(title), title_justify="left")
-    table.add_column("metric")
-    for name in DIRECTION_NAMES.values():
-        table.add_column(name, justify="right")
-    for group in metric_rows(metrics):
-        for row in group:
-            table.add_row(*row)
-        table.add_section()
-    Console().print(table)
+    metric_table(metrics).print(title)
 
 
 def print_comparison(title: str, metrics: Mapping[str, float]) -> None:
     """Print two models side by side, with differences and p-values."""
-    table = Table(title=Text(title), title_justify="left")
-    for heading in COMPARISON_HEADINGS:
-        table.add_column(heading, justify="left" if heading == "metric" else "right")
-    for row in comparison_rows(metrics):
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
+    Table.of_texts(COMPARISON_HEADINGS, comparison_rows(metrics)).print(title)
     for line in disagreement_lines(metrics):
-        console.print(line, highlight=False)
+        print(line)
 
 
 def _section(name: str) -> str:

@@ -27,7 +27,7 @@ from bcls.experiments.metrics import mean_tau, training_history
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.relevance import relevance
 from bcls.models.folder import WEIGHTS
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.models.scenes import CaptionReader, ScenesConfig, ScenesModel
 from bcls.training.config import TrainConfig
 from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH

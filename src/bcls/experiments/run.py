@@ -32,7 +32,7 @@ from bcls.labels.caption_metrics import CiderD
 from bcls.labels.relevance import relevance
 from bcls.models import load
 from bcls.models.base import RetrievalModel
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training.batch_labels import NoisyLabels
 from bcls.training.config import TrainConfig
 from bcls.training.distributed import start_accelerator

@@ -15,6 +15,7 @@ from bcls.losses.backends import without_kernels
 from bcls.losses.base import Batch, RetrievalLoss, reduce
 from bcls.losses.bcls import BCLSLoss, bcls_loss
 from bcls.losses.contrastive import InfoNCELoss, SigmoidLoss, infonce_loss, sigmoid_loss
+from bcls.losses.definitions import check_now
 from bcls.losses.kendall import KendallLoss, KendallWindowLoss, kendall_loss, kendall_window_loss
 from bcls.losses.ladder import AdaptiveLadderLoss, LadderLoss, adaptive_ladder_loss, ladder_loss
 from bcls.losses.listwise import (
@@ -43,7 +44,6 @@ from bcls.losses.triplet import (
     triplet_loss,
     triplet_soft_loss,
 )
-from bcls.losses.validation import check_now
 
 register_loss("triplet", TripletLoss)
 register_loss("triplet-hn", TripletHardLoss)

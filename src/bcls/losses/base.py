@@ -1,5 +1,6 @@
 """Base class of the losses: one call, named terms, one reduction; and the checked input of a loss."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -7,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bcls._core.errors import check_choice, check_number, fail
+from bcls._core import check_choice, check_number, fail
 from bcls.losses.backends import defers_checks, engine_for
-from bcls.losses.validation import at_least_float32, check_tensor, check_values, is_integer, raise_reported
-from bcls.losses.windows import SAME
+from bcls.losses.definitions import SAME, at_least_float32, check_tensor, check_values, is_integer, raise_reported
 
 Reduction = Literal["mean", "sum"]
 #: A fixed number, or a parameter to learn it.
@@ -35,10 +35,8 @@ class Batch(NamedTuple):
     def labels(self) -> Tensor:
         """The relevance, for losses that require it."""
         if self.relevance is None:
-            hint = (
-                "this loss learns from continuous labels: compute them with bcls.labels.relevance, or use another loss"
-            )
-            fail("relevance", "a (B, B) matrix of labels", None, hint)
+            hint = "compute them with bcls.labels.relevance, or use another loss"
+            fail("relevance", "a (B, B) matrix of labels", None, f"this loss learns from continuous labels: {hint}")
         return self.relevance
 
     @property
@@ -216,10 +214,7 @@ def reduce(total: Tensor, size: int, reduction: Reduction) -> Tensor:
 
 def total(terms: dict[str, Tensor]) -> Tensor:
     """Sum of named terms."""
-    first, *others = terms.values()
-    for term in others:
-        first = first + term
-    return first
+    return functools.reduce(torch.add, terms.values())
 
 
 def check_part(argument: str, part: object, reduction: Reduction, *, bounded: bool = True) -> nn.Module:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bcls.losses.backends import engine_for
+from bcls.losses.definitions import LossSettings, SoftNegatives, Windows
 from bcls.losses.passes import AnchorResults, Tile, forbid_double_backward, gather_sums, new_keys, on_other_gpu
-from bcls.losses.windows import LossSettings, SoftNegatives, Windows
 
 
 class Terms(NamedTuple):
@@ -47,7 +47,7 @@ def matrix_loss(
         ValueError: If values are not finite or labels out of range, here or in an earlier call.
 
     Example:
-        >>> from bcls.losses.windows import sliding_windows
+        >>> from bcls.losses.definitions import sliding_windows
         >>> scores = torch.tensor([[0.9, 0.3], [0.6, 0.5]])
         >>> labels = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
         >>> matrix_loss(scores, labels, windows=sliding_windows()).continuous
@@ -91,31 +91,24 @@ class _MatrixLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor, None, None, None]:
-        with torch.no_grad():
-            gradient = _gradient(ctx.saved_tensors, ctx.settings, binary, continuous)
-        parts = (part for part in (ctx.saved_tensors[0], binary, continuous) if part is not None)
+        similarity, relevance, image_ids, *saved = ctx.saved_tensors
+        engine, (soft, windows), step = ctx.settings
+        results, size = AnchorResults(*saved), similarity.shape[0]
+        with torch.no_grad():  # a term whose upstream gradient is None has no part in the gradient
+            if soft is None or binary is None:
+                gradient = torch.zeros(size, size, device=similarity.device)
+            else:
+                rows, columns = results.levels[:size], results.levels[size:]
+                slopes = []
+                for first in range(0, size, step):
+                    tile = _tile(similarity, relevance, image_ids, first, step)
+                    slopes.append(engine.slope(tile, (rows[first : first + step], columns), binary, soft))
+                gradient = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
+            if windows is not None and continuous is not None:
+                engine.scatter(gradient, results, continuous, windows)
+            gradient = gradient.to(similarity.dtype)
+        parts = (part for part in (similarity, binary, continuous) if part is not None)
         return forbid_double_backward(gradient, *parts), None, None, None
-
-
-def _gradient(
-    saved: tuple[Any, ...], settings: tuple[Any, ...], binary: Tensor | None, continuous: Tensor | None
-) -> Tensor:
-    """The gradient; a term whose upstream gradient is None has no part in it."""
-    similarity, relevance, image_ids, *parts = saved
-    engine, (soft, windows), step = settings
-    results, size = AnchorResults(*parts), similarity.shape[0]
-    if soft is None or binary is None:
-        gradient = torch.zeros(size, size, device=similarity.device)
-    else:
-        rows, columns = results.levels[:size], results.levels[size:]
-        slopes = []
-        for first in range(0, size, step):
-            tile = _tile(similarity, relevance, image_ids, first, step)
-            slopes.append(engine.slope(tile, (rows[first : first + step], columns), binary, soft))
-        gradient = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
-    if windows is not None and continuous is not None:
-        engine.scatter(gradient, results, continuous, windows)
-    return gradient.to(similarity.dtype)
 
 
 def _tile(similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, first: int, step: int) -> Tile:

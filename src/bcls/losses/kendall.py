@@ -5,25 +5,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bcls._core.errors import check_choice, check_number, fail
+from bcls._core import check_choice, check_number, fail
+from bcls.losses._torch import mining
 from bcls.losses._torch.engine import TorchEngine
-from bcls.losses._torch.mining import (
-    HardPairs,
-    WindowBins,
-    add_up,
-    cell_keys,
-    cell_ranks,
-    empty_windows,
-    hinge_terms,
-    limit_pairs,
-    mine,
-    sliding_bins,
-)
 from bcls.losses._torch.pairs import count_weighted, hinge_sum
 from bcls.losses.backends import can_fuse, engine_for
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
+from bcls.losses.definitions import Windows, check_alpha, check_stride, window_count
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import Windows, check_alpha, check_stride, window_count
 
 Normalize = Literal["none", "active"]
 Mining = Literal["hard", "none"]
@@ -189,35 +178,35 @@ kendall_window_loss = as_function(KendallWindowLoss, "kendall_window_loss")
 
 def _hard_pairs(batch: Batch, alpha: float, beta: float, norm: WindowNorm) -> Tensor:
     labels, windows = batch.labels, window_count(alpha, beta)
-    skipped = min(empty_windows(batch.lowest, beta), windows - 1)
+    skipped = min(mining.empty_windows(batch.lowest, beta), windows - 1)
 
-    def bins_of(rows: slice, columns: slice) -> tuple[WindowBins, WindowBins]:
-        bins = sliding_bins(labels[rows, columns], alpha, beta, skipped)
+    def bins_of(rows: slice, columns: slice) -> tuple[mining.WindowBins, mining.WindowBins]:
+        bins = mining.sliding_bins(labels[rows, columns], alpha, beta, skipped)
         return bins, bins
 
-    def weight_of(pairs: HardPairs) -> Tensor:
+    def weight_of(pairs: mining.HardPairs) -> Tensor:
         count = pairs.valid.sum(1, keepdim=True).clamp(min=1) if norm == "valid" else windows
         return torch.ones_like(batch.similarity[:1, :1]) / count
 
     with torch.no_grad():
-        mined = mine(batch.similarity.detach(), bins_of, windows - skipped)
-        terms = [hinge_terms(pairs, weight_of(pairs)) for pairs in mined]
-    return add_up(batch.similarity, terms)
+        mined = mining.mine(batch.similarity.detach(), bins_of, windows - skipped)
+        terms = [mining.hinge_terms(pairs, weight_of(pairs)) for pairs in mined]
+    return mining.add_up(batch.similarity, terms)
 
 
 def _every_position(batch: Batch, alpha: float, norm: WindowNorm) -> Tensor:
     terms = []
     with torch.no_grad():
-        keys = cell_keys(batch.similarity.detach(), cell_ranks(batch.similarity.detach()))
+        keys = mining.cell_keys(batch.similarity.detach(), mining.cell_ranks(batch.similarity.detach()))
         for anchors, labels in ((keys, batch.labels), (keys.T, batch.labels.T)):
-            pairs, lengths = limit_pairs(anchors, labels.contiguous(), alpha)
+            pairs, lengths = mining.limit_pairs(anchors, labels.contiguous(), alpha)
             whole = lengths.sum(1, keepdim=True) if norm == "valid" else lengths.new_full((), 2 - alpha)
-            terms.append(hinge_terms(pairs, lengths / torch.where(whole > 0, whole, 1.0)))
-    return add_up(batch.similarity, terms)
+            terms.append(mining.hinge_terms(pairs, lengths / torch.where(whole > 0, whole, 1.0)))
+    return mining.add_up(batch.similarity, terms)
 
 
 def _all_pairs(batch: Batch, alpha: float, beta: float) -> Tensor:
-    bins = sliding_bins(batch.labels, alpha, beta)
+    bins = mining.sliding_bins(batch.labels, alpha, beta)
     windows = window_count(alpha, beta)
     positive = windows - bins.beyond
     scores = batch.similarity.detach().contiguous()

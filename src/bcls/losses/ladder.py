@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core.errors import check_number, check_numbers, check_whole, fail
+from bcls._core import check_number, check_numbers, check_whole, fail
 from bcls.losses._torch.mining import HardPairs, WindowBins, hinges_with_margin, mine, threshold_bins, wide
-from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, numbers_like, reduce
+from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, numbers_like, reduce, total
+from bcls.losses.definitions import is_captured
 from bcls.losses.triplet import TripletHardLoss
-from bcls.losses.validation import is_captured
 
 #: Far more steps than k-means on a line needs; it stops as soon as no cut moves.
 _STEPS = 100
@@ -81,9 +81,7 @@ class LadderLoss(RetrievalLoss):
         """See :meth:`RetrievalLoss.compute`."""
         thresholds = numbers_like(batch.labels, self.thresholds)
         margins, weights = (numbers_like(batch.similarity, values) for values in (self.margins, self.weights))
-        value = _threshold_hinges(batch, thresholds, thresholds, margins, weights)
-        (binary,) = self.binary.compute(batch).values()
-        return {"binary": binary, "continuous": reduce(value, batch.size, self.reduction)}
+        return _ladder_terms(self.binary, batch, thresholds, thresholds, margins, weights)
 
 
 ladder_loss = as_function(LadderLoss, "ladder_loss")
@@ -151,18 +149,19 @@ class AdaptiveLadderLoss(RetrievalLoss):
         margins = torch.full_like(weights, self.rung_margin)
         by_image = level_thresholds(batch.labels, batch.negatives, *self.levels)
         by_caption = level_thresholds(batch.labels.T, batch.negatives.T, *self.levels)
-        value = _threshold_hinges(batch, by_image, by_caption, margins, weights)
-        (binary,) = self.binary.compute(batch).values()
-        return {"binary": binary, "continuous": reduce(value, batch.size, self.reduction)}
+        return _ladder_terms(self.binary, batch, by_image, by_caption, margins, weights)
 
 
 adaptive_ladder_loss = as_function(AdaptiveLadderLoss, "adaptive_ladder_loss")
 
 
-def _threshold_hinges(batch: Batch, by_image: Tensor, by_caption: Tensor, margins: Tensor, weights: Tensor) -> Tensor:
-    """Weighted hinges of all thresholds.
+def _ladder_terms(
+    binary: TripletHardLoss, batch: Batch, by_image: Tensor, by_caption: Tensor, margins: Tensor, weights: Tensor
+) -> dict[str, Tensor]:
+    """The binary loss, and weighted hinges of all thresholds.
 
     Args:
+        binary: The triplet loss, whose reduction is that of the hinges.
         batch: Checked input.
         by_image: Ascending thresholds of the image anchors, ``(W,)`` or ``(B, W)``.
         by_caption: The same of the caption anchors.
@@ -187,7 +186,8 @@ def _threshold_hinges(batch: Batch, by_image: Tensor, by_caption: Tensor, margin
     with torch.no_grad():
         mined = mine(batch.similarity.detach(), bins_of, windows)
         pairs = HardPairs(*(torch.cat(parts) for parts in zip(*mined, strict=True)))
-    return hinges_with_margin(batch.similarity, pairs, weights, margins)
+    hinges = hinges_with_margin(batch.similarity, pairs, weights, margins)
+    return {"binary": total(binary.compute(batch)), "continuous": reduce(hinges, batch.size, binary.reduction)}
 
 
 class SortedLabels(NamedTuple):

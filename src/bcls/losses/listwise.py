@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-from bcls._core.errors import check_choice, check_number, check_numbers
+from bcls._core import check_choice, check_number, check_numbers
 from bcls.losses.base import AnchorLoss, Reduction, Temperature, as_function
-from bcls.losses.windows import SAME
+from bcls.losses.definitions import SAME
 
 #: Elements of the (anchors, B, B) comparisons that are held at once, on a CPU (its cache) and on other devices.
 BLOCK = (1 << 18, 1 << 24)
@@ -305,7 +305,12 @@ class _PositiveRankLoss(AnchorLoss):
     learnable: ClassVar[Mapping[str, tuple[float, float]]] = {"temperature": (0.001, 1.0)}
 
     def __init__(
-        self, temperature: Temperature, threshold: float, reduction: Reduction, learn_temperature: bool
+        self,
+        temperature: Temperature = 0.01,
+        threshold: float = 1.0,
+        reduction: Reduction = "mean",
+        *,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__(reduction)
         self.temperature = self.check_learnable("temperature", temperature, learn_temperature, "0.01 suits cosines")
@@ -371,16 +376,6 @@ class SmoothAPLoss(_PositiveRankLoss):
 
     name = "smooth-ap"
 
-    def __init__(
-        self,
-        temperature: Temperature = 0.01,
-        threshold: float = 1.0,
-        reduction: Reduction = "mean",
-        *,
-        learn_temperature: bool = False,
-    ) -> None:
-        super().__init__(temperature, threshold, reduction, learn_temperature)
-
     def gain(self, rank: Tensor, rank_in_positives: Tensor, count: Tensor) -> Tensor:
         """See the formula."""
         return rank_in_positives / rank / count
@@ -431,7 +426,7 @@ class RecallSurrogateLoss(_PositiveRankLoss):
         *,
         learn_temperature: bool = False,
     ) -> None:
-        super().__init__(temperature, threshold, reduction, learn_temperature)
+        super().__init__(temperature, threshold, reduction, learn_temperature=learn_temperature)
         self.ks = check_numbers("ks", ks, "the authors use 1, 2, 4, 8 and 16", low=1)
         self.k_temperature = check_number("k_temperature", k_temperature, "the authors use 1", above=0)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bcls.losses.windows import Windows, window_tensors
+from bcls.losses.definitions import Windows, window_tensors
 
 #: Key of an empty bin.
 LEAST = torch.iinfo(torch.int64).min

@@ -5,10 +5,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from bcls._core.errors import check_choice, check_number
+from bcls._core import check_choice, check_number
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, reduce, terms_of, total
+from bcls.losses.definitions import SAME
 from bcls.losses.triplet import TripletHardLoss
-from bcls.losses.windows import SAME
 
 Sampling = Literal["soft", "hard", "least-similar", "random"]
 
@@ -72,9 +72,8 @@ class SAMLoss(RetrievalLoss):
         check_choice("sampling", sampling, get_args(Sampling))
         self.sampling: Sampling = sampling
         self.weight = check_number("weight", weight, "the authors use 5 or 10", low=0)
-        self.binary = check_part(
-            "binary", TripletHardLoss(reduction=reduction) if binary is None else binary, reduction
-        )
+        binary = TripletHardLoss(reduction=reduction) if binary is None else binary
+        self.binary = check_part("binary", binary, reduction)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""

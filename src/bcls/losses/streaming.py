@@ -10,23 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bcls._core.errors import check_number, check_whole, fail
+import bcls.losses.passes as passes
+from bcls._core import check_number, check_whole, fail
 from bcls.losses.backends import engine_for
 from bcls.losses.base import Reduction, reduce, total
-from bcls.losses.passes import (
-    AnchorResults,
-    Keys,
-    SoftSums,
-    Tile,
-    forbid_double_backward,
-    gather_sums,
-    gradient_entries,
-    merge,
-    new_keys,
-)
+from bcls.losses.definitions import ROUNDING, LossSettings, check_tensor, is_integer, sliding_windows
 from bcls.losses.triplet import LogSumExp, TripletSoftLoss
-from bcls.losses.validation import check_tensor, is_integer
-from bcls.losses.windows import ROUNDING, LossSettings, SoftNegatives, Windows, sliding_windows
 
 
 class StreamingBCLSLoss(nn.Module):
@@ -146,7 +135,7 @@ class StreamingBCLSLoss(nn.Module):
         everyone = share.gather(captions.detach().float())
         labels = LabelMaker(references.detach().float(), places, everyone, ids, share.first)
         settings = labels, share, self.soft, self.windows, self.step
-        terms = _StreamingLoss.apply(images, texts, *settings)  # type: ignore[no-untyped-call]
+        terms = _StreamingLoss.apply(images, texts, settings)  # type: ignore[no-untyped-call]
         binary, continuous = (reduce(term, sum(share.sizes), self.reduction) for term in terms)
         return {"binary": binary, "continuous": continuous}
 
@@ -177,32 +166,24 @@ def _check(images: Tensor, texts: Tensor, captions: Tensor, **optional: Tensor |
 
 class _StreamingLoss(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        images: Tensor,
-        texts: Tensor,
-        labels: "LabelMaker",
-        share: "BatchShare",
-        soft: SoftNegatives,
-        windows: Windows,
-        step: int | None,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, images: Tensor, texts: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        labels, share, soft, windows, step = settings
         with torch.autocast(images.device.type, enabled=False):
             queries, mine = images.float(), texts.float()
             candidates, engine = share.gather(mine), engine_for(images.device)
             size, whole = len(queries), len(candidates)
             step = step or engine.step(whole, made=True)
-            keys = new_keys(size, whole, windows, images.device)
+            keys = passes.new_keys(size, whole, windows, images.device)
             sums = []
             for first in range(0, size, step):
                 tile = _tile(queries, candidates, labels, first, step)
                 engine.mine(tile, keys.of_rows(first, step), windows)
-                sums.append(SoftSums(*map(merge, engine.sums(tile, soft))))
-            share.merge_keys(keys)
+                sums.append(passes.SoftSums(*map(passes.merge, engine.sums(tile, soft))))
+            share.all_reduce(keys.columns, "MAX")  # keys of rows are complete on their process
             own, both = (queries * mine).sum(1), LossSettings(soft, windows)
-            results = engine.finish(keys, share.merge_sums(gather_sums(sums)), (own, share.gather(own)), both)
+            results = engine.finish(keys, share.merge_sums(passes.gather_sums(sums)), (own, share.gather(own)), both)
             by_row, by_column = results.values[:, :size], results.values[:, size:]
-            binary, continuous = (share.add(by_row.sum(1)) + by_column.sum(1)).unbind()
+            binary, continuous = (share.all_reduce(by_row.sum(1)) + by_column.sum(1)).unbind()
         ctx.save_for_backward(images, texts, *results)
         ctx.settings = engine, labels, share, soft, windows, step
         return binary, continuous
@@ -212,7 +193,7 @@ class _StreamingLoss(torch.autograd.Function):
         images, texts, *_ = ctx.saved_tensors
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             gradients = _gradients(ctx.saved_tensors, ctx.settings, binary, continuous)
-        return *(forbid_double_backward(part, images, texts, binary, continuous) for part in gradients), *(None,) * 5
+        return *(passes.forbid_double_backward(one, images, texts, binary, continuous) for one in gradients), None
 
 
 def _gradients(
@@ -220,10 +201,10 @@ def _gradients(
 ) -> tuple[Tensor, Tensor]:
     images, texts, *parts = saved
     engine, labels, share, soft, windows, step = settings
-    results, size = AnchorResults(*parts), len(images)
+    results, size = passes.AnchorResults(*parts), len(images)
     queries, candidates = images.float(), share.gather(texts.float())
     by_image, by_text = torch.zeros_like(queries), torch.zeros_like(candidates)
-    rows, columns, coefficients = gradient_entries(results, windows, size, share.first)
+    rows, columns, coefficients = passes.gradient_entries(results, windows, size, share.first)
     # Some versions of torch warn if it is not stated whether cells are checked, even for a product.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
         cells, values = torch.stack((rows, columns)), coefficients * continuous.float()
@@ -236,14 +217,14 @@ def _gradients(
         slope = engine.slope(tile, (by_row[first : first + step], by_column), binary, soft)
         by_image[first : first + step].addmm_(slope, candidates)
         by_text.addmm_(slope.T, queries[first : first + step])
-    mine = share.add(by_text)[share.first : share.first + size]
+    mine = share.all_reduce(by_text)[share.first : share.first + size]
     return by_image.to(images.dtype), mine.to(texts.dtype)
 
 
-def _tile(queries: Tensor, candidates: Tensor, labels: "LabelMaker", first: int, step: int) -> Tile:
+def _tile(queries: Tensor, candidates: Tensor, labels: "LabelMaker", first: int, step: int) -> passes.Tile:
     stop = min(first + step, len(queries))
     similarity = queries[first:stop] @ candidates.T
-    return Tile(similarity, labels.rows(first, stop), labels.image_ids, labels.first + first)
+    return passes.Tile(similarity, labels.rows(first, stop), labels.image_ids, labels.first + first)
 
 
 class LabelMaker(NamedTuple):
@@ -345,28 +326,20 @@ class BatchShare(NamedTuple):
         dist.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:size] for part, size in zip(parts, self.sizes, strict=True)])
 
-    def add(self, tensor: Tensor) -> Tensor:
-        """Sum over processes, in place."""
+    def all_reduce(self, tensor: Tensor, operation: str = "SUM") -> Tensor:
+        """Sum or maximum over processes, in place."""
         if self.group is not None:
-            dist.all_reduce(tensor, dist.ReduceOp.SUM, group=self.group)
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, operation), group=self.group)
         return tensor
 
-    def merge_keys(self, keys: Keys) -> None:
-        """Greatest keys of the columns over processes, in place; rows are complete on their process."""
-        if self.group is not None:
-            dist.all_reduce(keys.columns, dist.ReduceOp.MAX, group=self.group)
-
-    def merge_sums(self, sums: SoftSums) -> SoftSums:
+    def merge_sums(self, sums: passes.SoftSums) -> passes.SoftSums:
         """Soft sums of the columns over processes."""
         if self.group is None:
             return sums
-        top, total, count = merge(sums.columns).unbind()
-        highest = top.clone()
-        dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
+        top, total, count = passes.merge(sums.columns).unbind()
+        highest = self.all_reduce(top.clone(), "MAX")
         total = total * (top - highest.masked_fill(highest == -torch.inf, 0)).exp2()
-        dist.all_reduce(total, dist.ReduceOp.SUM, group=self.group)
-        dist.all_reduce(count, dist.ReduceOp.SUM, group=self.group)
-        return sums._replace(columns=torch.stack((highest, total, count)))
+        return sums._replace(columns=torch.stack((highest, self.all_reduce(total), self.all_reduce(count))))
 
 
 def share_of(rows: Tensor, group: "dist.ProcessGroup | None") -> BatchShare:

@@ -5,14 +5,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bcls._core.errors import check_choice, check_number
+from bcls._core import check_choice, check_number
 from bcls.losses.backends import can_fuse
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
+from bcls.losses.definitions import SoftNegatives
 from bcls.losses.fused import matrix_loss
-from bcls.losses.windows import SoftNegatives
 
 LogSumExp = Literal["sum", "mean"]
-_MARGIN_HINT = "0.2 is the default of every baseline"
 
 
 class TripletLoss(RetrievalLoss):
@@ -52,7 +51,7 @@ class TripletLoss(RetrievalLoss):
 
     def __init__(self, margin: float = 0.2, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
-        self.margin = check_number("margin", margin, _MARGIN_HINT, low=0)
+        self.margin = check_number("margin", margin, "0.2 is the default of every baseline", low=0)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
@@ -66,7 +65,7 @@ class TripletLoss(RetrievalLoss):
 triplet_loss = as_function(TripletLoss, "triplet_loss")
 
 
-class TripletHardLoss(RetrievalLoss):
+class TripletHardLoss(TripletLoss):
     r"""Triplet ranking loss with the hardest negative of each anchor (L_T-HN).
 
     .. math::
@@ -96,10 +95,6 @@ class TripletHardLoss(RetrievalLoss):
     Reference: VSE++ (Faghri et al., 2018).
     """
 
-    def __init__(self, margin: float = 0.2, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.margin = check_number("margin", margin, _MARGIN_HINT, low=0)
-
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         allowed, own = batch.negatives, batch.similarity.diagonal()
@@ -115,7 +110,7 @@ class TripletHardLoss(RetrievalLoss):
 triplet_hard_loss = as_function(TripletHardLoss, "triplet_hard_loss")
 
 
-class TripletSoftLoss(RetrievalLoss):
+class TripletSoftLoss(TripletLoss):
     r"""Triplet ranking loss with soft negatives, a log-sum-exp over all of them (L_T-SN).
 
     .. math::
@@ -155,8 +150,7 @@ class TripletSoftLoss(RetrievalLoss):
     def __init__(
         self, margin: float = 0.2, gamma: float = 50.0, lse: LogSumExp = "sum", reduction: Reduction = "mean"
     ) -> None:
-        super().__init__(reduction)
-        self.margin = check_number("margin", margin, _MARGIN_HINT, low=0)
+        super().__init__(margin, reduction)
         self.gamma = check_number("gamma", gamma, "the paper uses 50", above=0)
         check_choice("lse", lse, ("sum", "mean"))
         self.lse: LogSumExp = lse

@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.data.images import decode, upright_rgb
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import check_feature_shape
 from bcls.models.folder import load_folder, save_folder
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

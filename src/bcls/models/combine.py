@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
 from bcls.models.layers import Head, unit
@@ -15,11 +15,7 @@ from bcls.models.open_vocabulary import CENTROIDS, CLASSES, WIDTH
 
 
 def merge(
-    models: Sequence[DualModel],
-    weights: Sequence[float] | None = None,
-    *,
-    image: str | None = None,
-    image_view: str = "whole",
+    models: Sequence[DualModel], weights: Sequence[float] = (), *, image: str | None = None, image_view: str = "whole"
 ) -> DualModel:
     r"""Combine the heads of several models: the scores of the result are the weighted means of theirs.
 
@@ -56,11 +52,8 @@ def merge(
         config = replace(config, image=image, image_view=image_view, features=None)
     merged = DualModel(config)
     states = [model.trained_state() for model in models]
-    combined = {
-        name: _combine(name, [state[name] for state in states])
-        for name in states[0]
-        if name.split(".")[0] != "unimodal"
-    }
+    names = [name for name in states[0] if not name.startswith("unimodal.")]
+    combined = {name: _combine(name, [state[name] for state in states]) for name in names}
     # A backbone that replaces features keeps its own weights.
     merged.load_trained_state(merged.trained_state() | combined)
     return merged.eval()
@@ -146,12 +139,9 @@ def add_open_vocabulary(
     Raises:
         ValueError: The model has other encoders, or arrays have other shapes.
     """
-    for name, given, expected in (
-        ("names", names, (CLASSES, WIDTH)),
-        ("captions", captions, (CENTROIDS, WIDTH)),
-    ):
-        if given.shape != expected:
-            fail(name, f"shape {expected}", tuple(given.shape), "compute them with MiniLM")
+    for name, given, count in (("names", names, CLASSES), ("captions", captions, CENTROIDS)):
+        if given.shape != (count, WIDTH):
+            fail(name, f"shape {(count, WIDTH)}", tuple(given.shape), "compute them with MiniLM")
     result = DualModel(replace(model.config, open_vocabulary=True))
     vectors = unit(names)
     added = {

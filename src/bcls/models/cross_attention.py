@@ -15,8 +15,7 @@ from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from bcls.models.config import DETECTOR_REGIONS, SafConfig, SgrConfig
-from bcls.models.layers import EPS, at_least_float32, masked_batch_norm, unit, xavier_linear
-from bcls.models.padded import Padded
+from bcls.models.layers import EPS, Padded, at_least_float32, masked_batch_norm, unit, xavier_linear
 from bcls.models.similarity_vectors import CaptionSide, ImageSide, kernels_for, similarity_vectors
 
 #: A block costs as much time as this fraction of all nodes: captions of a rare length join a block of longer ones.

@@ -10,23 +10,20 @@ import torch
 from torch import Tensor, nn
 
 import bcls.models.base as base
-from bcls._core.errors import fail
-from bcls._core.extras import require
+from bcls._core import fail, require
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import hash_state
 from bcls.losses.soft_labels import soft_label_kl
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
-from bcls.models.layers import GPO, Head, cosine, pool, unit, xavier_linear
+from bcls.models.layers import GPO, Head, Padded, cosine, joined, pool, unit, xavier_linear
 from bcls.models.open_vocabulary import OpenImages, OpenTexts
-from bcls.models.padded import Padded, joined
 
 #: Part of the names of adapter parameters, by peft's convention.
 _ADAPTER = ".lora_"
 
 
-class DualModel(RetrievalModel):
+class DualModel(base.RetrievalModel):
     r"""Any image encoder with any text encoder, a head for each, cosine similarity.
 
     .. math:: s(V, T) = \frac{h_V(f_V(V))^\top h_T(f_T(T))}{\|h_V(f_V(V))\| \, \|h_T(f_T(T))\|}
@@ -64,11 +61,8 @@ class DualModel(RetrievalModel):
             fail("image_head", expected, f"{width} and {other}", "add a head")
         self.config = replace(config, width=width, base_sha256=sha256)
         # Frozen encoders that are rebuilt from their source when the model is loaded.
-        self.frozen = tuple(
-            f"{side}.encoder."
-            for side, branch in sides.items()
-            if not branch.tuned and (branch.encoder.packaged or config.lora_rank > 0)
-        )
+        frozen = {side: branch.encoder for side, branch in sides.items() if not branch.tuned}
+        self.frozen = tuple(f"{side}.encoder." for side in frozen if frozen[side].packaged or config.lora_rank > 0)
         if config.unimodal:
             self.unimodal = UnimodalHeads(width, config.unimodal)
         if config.open_vocabulary:
@@ -101,11 +95,11 @@ class DualModel(RetrievalModel):
         """Whether captions may be strings."""
         return self.config.text != "gru" or self.vocabulary is not None
 
-    def prepare_images(self, images: ImageInputs) -> Padded:
+    def prepare_images(self, images: base.ImageInputs) -> Padded:
         """Pixels ``(N, 3, S, S)`` uint8 of images; features ``(N, d)`` or ``(N, R, d)`` as float32."""
         return self.image.prepare(images)
 
-    def prepare_texts(self, texts: TextInputs) -> Padded:
+    def prepare_texts(self, texts: base.TextInputs) -> Padded:
         """Token ids ``(C, W)`` with lengths; features ``(C, d)`` or ``(C, W, d)`` as float32."""
         return self.text.prepare(texts)
 
@@ -121,7 +115,7 @@ class DualModel(RetrievalModel):
         """Cosine similarities of all pairs, ``(N, C)``."""
         return cosine(images.values, texts.values)
 
-    def image_vectors_of(self, images: ImageInputs) -> Padded:
+    def image_vectors_of(self, images: base.ImageInputs) -> Padded:
         """Features of a frozen image encoder as input of :meth:`image_codes`: computed once, used in every epoch.
 
         Returns:
@@ -132,7 +126,7 @@ class DualModel(RetrievalModel):
         """
         return self._features_of(self.image, images)
 
-    def text_vectors_of(self, texts: TextInputs) -> Padded:
+    def text_vectors_of(self, texts: base.TextInputs) -> Padded:
         """Features of a frozen text encoder as input of :meth:`text_codes`: computed once, used in every epoch.
 
         Returns:
@@ -182,12 +176,9 @@ class DualModel(RetrievalModel):
     def _features_of(self, branch: "Branch", items: Any) -> Padded:
         if branch.tuned:
             fail(branch.side, "a frozen encoder", "one that is trained", "its features change with every step")
-        blocks = []
         with base.eval_mode(self):
-            for part in base.split_batches(items):
-                features = branch.features(branch.prepare(part).to(self.device)).to("cpu")
-                blocks.append(Padded(features.values.float(), features.lengths))
-        return joined(blocks)
+            batches = (branch.prepare(part).to(self.device) for part in base.split_batches(items))
+            return joined([branch.features(batch).to("cpu").float() for batch in batches])
 
 
 class Branch(nn.Module):
@@ -331,12 +322,10 @@ class UnimodalHeads(nn.Module):
         with torch.no_grad():
             self.temperatures.clamp_(*self.bounds)
         rows = []
-        for head, vectors, labels, temperature in (
-            (self.image, images, image_labels, self.temperatures[0]),
-            (self.text, texts, text_labels, self.temperatures[1]),
-        ):
-            projected = unit(head(vectors))
-            rows.append(soft_label_kl(projected @ projected.T, labels, temperature))
+        labels = image_labels, text_labels
+        for number, vectors in enumerate((self.image(images), self.text(texts))):
+            projected = unit(vectors)
+            rows.append(soft_label_kl(projected @ projected.T, labels[number], self.temperatures[number]))
         return torch.cat(rows).mean()
 
 

@@ -10,10 +10,9 @@ import copy
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -23,23 +22,20 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bcls._core.errors import fail
-from bcls._core.extras import minilm_folder, require
-from bcls._core.files import user_path
+from bcls._core import fail, minilm_folder, require, user_path
 from bcls._core.progress import no_bars
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.image_processing import read_colours, read_filter, read_size, resized_pixels
+from bcls.features.image_processing import Colours, read_colours, read_filter, read_size
 from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
-from bcls.models.layers import WordReader
-from bcls.models.padded import Padded, pad, trimmed
+from bcls.models.layers import Padded, WordReader, pad, trimmed
+from bcls.models.light import Resize
 
 
-@dataclass(frozen=True)
-class Encoders:
+class Encoders(NamedTuple):
     """Both encoders of a model, and the scale and bias of the similarities of a CLIP or SigLIP checkpoint."""
 
     image: nn.Module
@@ -380,45 +376,31 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
     if "image_processor_type" not in content and config.model_type == "siglip":
         content = {"image_processor_type": "SiglipImageProcessor", **content}
     preprocessing = read_preprocessing(str(source), content, config.vision_config.image_size)
-    bias = getattr(model, "logit_bias", None)
-    return Encoders(
-        ClipImages(model.eval(), preprocessing),
-        ClipText(model, tokenizer, content),
-        model.logit_scale.detach().reshape(()).clone(),
-        None if bias is None else bias.detach().reshape(()).clone(),
-    )
+    logits = (getattr(model, name, None) for name in ("logit_scale", "logit_bias"))
+    scale, bias = (None if one is None else one.detach().reshape(()).clone() for one in logits)
+    return Encoders(ClipImages(model.eval(), preprocessing), ClipText(model, tokenizer, content), scale, bias)
 
 
-@dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(NamedTuple):
     """Resize, crop and normalisation from a checkpoint's ``preprocessor_config.json``, with Pillow only.
 
     Attributes:
-        height: Height of the resized image; with ``width`` 0, length of its shorter side.
-        width: Width of the resized image; 0 if the image keeps its aspect ratio.
-        crop: Height and width of the centre crop.
-        resample: Resampling filter.
-        scale: Factor of pixel values from 0 to 255.
-        mean: Subtracted from the scaled red, green and blue.
-        std: Divisor after that.
+        resize: Size, crop and filter.
+        colours: Normalisation of pixel values from 0 to 255.
     """
 
-    height: int
-    width: int
-    crop: tuple[int, int] | None
-    resample: Image.Resampling
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    resize: Resize
+    colours: Colours
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
-        return torch.from_numpy(resized_pixels(image, self.height, self.width, self.crop, self.resample))
+        return torch.from_numpy(self.resize.pixels(image))
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Normalise pixels from 0 to 255 for the first layer, ``(N, 3, H, W)`` float32."""
-        mean, std = (torch.tensor(value, device=pixels.device)[:, None, None] for value in (self.mean, self.std))
-        return (pixels.float() * self.scale - mean) / std
+        factor, *rest = self.colours
+        mean, std = (torch.tensor(value, device=pixels.device)[:, None, None] for value in rest)
+        return (pixels.float() * factor - mean) / std
 
 
 def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Preprocessing:
@@ -439,17 +421,16 @@ def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Pr
     height, width = read_size(f"{source}: size", size)
     if clip and isinstance(size, int):  # CLIP keeps the aspect ratio if the size is one number
         width = None
-    crop: tuple[int, int] | None = None
+    crop: tuple[int, ...] = ()
     if content.get("do_center_crop", clip):
         centre = read_size(f"{source}: crop_size", content.get("crop_size", side))
         crop = centre[0], centre[0] if centre[1] is None else centre[1]
-    result = crop if crop is not None else (height, width or 0)
+    result = crop or (height, width or 0)
     if result != (side, side):
         got = f"{result[0]} x {result[1]}"
         fail(source, f"preprocessing to {side} x {side} pixels", got, "config and preprocessor config do not match")
     colours = read_colours(source, content, *(_CLIP if clip else _SIGLIP))
-    resample = read_filter(source, content)
-    return Preprocessing(height, width or 0, crop, resample, colours.factor, colours.mean, colours.std)
+    return Preprocessing(Resize(height, width or 0, crop, read_filter(source, content).name.lower()), colours)
 
 
 def _transformers() -> ModuleType:

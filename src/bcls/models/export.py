@@ -24,28 +24,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from bcls._core.errors import check_choice, fail
-from bcls._core.extras import require
-from bcls._core.files import beside, replace_folder, user_path, write_whole
+import bcls.models.folder as files
+from bcls._core import beside, check_choice, fail, replace_folder, require, user_path, write_whole
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
-from bcls.models.folder import (
-    CALIBRATION,
-    CARD,
-    CONFIG,
-    ENCODER,
-    ONNX,
-    VOCABULARY,
-    WEIGHTS,
-    is_replaceable,
-    plain_config,
-    write_config,
-    write_files,
-)
+from bcls.models.layers import Padded, trimmed
 from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported, Resize
 from bcls.models.loading import run_settings
-from bcls.models.padded import Padded, trimmed
 
 #: Largest allowed difference between onnxruntime and torch in an entry of a unit vector, both in float32 on the CPU.
 TOLERANCE = 1e-4
@@ -53,8 +39,8 @@ TOLERANCE = 1e-4
 HALF_TOLERANCE = 1e-3
 PRECISIONS = ("float16", "float32")
 #: Files of an export, and files that may be there as well.
-_REQUIRED = {IMAGES, TEXTS, CONFIG}
-_OPTIONAL = {CARD, TOKENIZER, VOCABULARY, WEIGHTS, IMAGE_WEIGHTS, TEXT_WEIGHTS, ENCODER, *CALIBRATION}
+_REQUIRED = {IMAGES, TEXTS, files.CONFIG}
+_OPTIONAL = {*files.OPTIONAL, files.WEIGHTS, TOKENIZER, IMAGE_WEIGHTS, TEXT_WEIGHTS}
 #: Tensors with more values are stored outside of the graph. Word embeddings with more rows are stored as int8.
 _LARGE, _MANY_ROWS = 2048, 8192
 #: ONNX files are limited to 2 GB; the weights of a larger model are written to a separate file first.
@@ -99,14 +85,13 @@ def export_onnx(
         MissingExtraError: The packages of the extra ``onnx`` are not installed.
     """
     check_choice("precision", precision, PRECISIONS)
-    image_inputs, text_inputs = _check_inputs(model, images, texts, regions)
+    inputs = _check_inputs(model, images, texts, regions)
     folder = Path(out).absolute()
-    if not is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: ONNX in content):
+    if not files.is_replaceable(folder, _REQUIRED, _OPTIONAL, lambda content: files.ONNX in content):
         expected = "a new or empty folder, or an earlier export and nothing else"
         fail("out", expected, str(out), "choose another name: nothing is overwritten")
     written: list[Exported] = []
     try:
-        inputs = image_inputs, text_inputs
         replace_folder(folder, lambda new: written.append(_write(new, model, *inputs, features, precision)))
     finally:
         shutil.rmtree(beside(folder)[0], ignore_errors=True)
@@ -129,7 +114,7 @@ def _write(
     folder: Path, model: RetrievalModel, images: Padded, texts: Padded, features: str | None, precision: str
 ) -> Exported:
     half = precision == "float16"
-    write_files(model, folder, lambda tensor: torch.from_numpy(_stored(tensor.numpy(), half)))
+    files.write_files(model, folder, lambda tensor: torch.from_numpy(_stored(tensor.numpy(), half)))
     differences = []
     for file, weights, side, given, name, encode in (
         (IMAGES, IMAGE_WEIGHTS, "image", images, "images", model.encode_images),
@@ -170,22 +155,21 @@ def _write(
         text_difference=differences[1],
         tolerance=HALF_TOLERANCE if half else TOLERANCE,
     )
-    write_whole(folder / CARD, _readme(exported, features))
-    for path in folder.rglob("*"):  # torch wrote the towers without waiting for the disk
-        if path.is_file():
-            with path.open("rb") as file_on_disk:
-                os.fsync(file_on_disk.fileno())
+    write_whole(folder / files.CARD, _readme(exported, features))
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    hashed = [name for name in names if name not in {CONFIG, CARD}]
-    write_config(folder, {**plain_config(model), ONNX: asdict(exported)}, hashed)
+    for name in names:  # torch wrote the towers without waiting for the disk
+        with (folder / name).open("rb") as file_on_disk:
+            os.fsync(file_on_disk.fileno())
+    hashed = [name for name in names if name not in {files.CONFIG, files.CARD}]
+    files.write_config(folder, {**files.plain_config(model), files.ONNX: asdict(exported)}, hashed)
     return exported
 
 
 def _resize(model: RetrievalModel) -> Resize:
     image: Any = getattr(getattr(model, "image", None), "encoder", None)
-    steps = getattr(image, "preprocessing", None)
-    if steps is not None:
-        return Resize(steps.height, steps.width, steps.crop or (), steps.resample.name.lower())
+    resize: Resize | None = getattr(getattr(image, "preprocessing", None), "resize", None)
+    if resize is not None:
+        return resize
     backbone: Any = getattr(image, "backbone", None) or model.backbone
     return Resize(backbone.side, backbone.side, (), backbone.resample.name.lower())
 
@@ -197,15 +181,9 @@ def _readme(exported: Exported, features: str | None) -> str:
     resize: dict[str, Any] = {}
     if exported.resize is not None:
         resize = {**asdict(exported.resize), "resample": Image.Resampling[exported.resize.resample.upper()]}
-    page: str = jinja2.Template(template, keep_trailing_newline=True).render(
-        onnx=exported,
-        features=features,
-        keep_ratio=resize.get("width") == 0,
-        tokenizer=TOKENIZER in exported.text_files,
-        max_tokens=exported.max_tokens,
-        **resize,
-    )
-    return page
+    facts = {"keep_ratio": resize.get("width") == 0, "tokenizer": TOKENIZER in exported.text_files, **resize}
+    page = jinja2.Template(template, keep_trailing_newline=True).render(onnx=exported, features=features, **facts)
+    return str(page)
 
 
 def _write_tokenizer(folder: Path, model: RetrievalModel) -> tuple[str, ...]:
@@ -214,8 +192,8 @@ def _write_tokenizer(folder: Path, model: RetrievalModel) -> tuple[str, ...]:
     A tokenizer is written with its maximum length and without padding, so that readers need not set them.
     """
     if model.vocabulary is not None:
-        model.vocabulary.write(folder / VOCABULARY)
-        return (VOCABULARY,)
+        model.vocabulary.write(folder / files.VOCABULARY)
+        return (files.VOCABULARY,)
     encoder: Any = getattr(getattr(model, "text", None), "encoder", None)
     tokenizer = getattr(encoder, "tokenizer", None)
     if tokenizer is None:
@@ -241,11 +219,9 @@ def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool)
     random = torch.Generator().manual_seed(0)
     if images is None and pixels:
         images = _example_images()
-    elif images is None and regions:
-        lengths = torch.tensor([5, 2, 3])
-        images = Padded(torch.randn(3, 5, config.features or 0, generator=random), lengths)
     elif images is None:
-        images = torch.randn(3, config.features or 0, generator=random)
+        features = torch.randn(*((3, 5) if regions else (3,)), config.features or 0, generator=random)
+        images = Padded(features, torch.tensor([5, 2, 3]) if regions else None)
     prepared = model.prepare_images(images)
     if prepared.values.ndim == 3:
         prepared = Padded(prepared.values, prepared.full_lengths)
@@ -295,14 +271,10 @@ class _OnnxGru(nn.Module):
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, None]:
         """States ``(C, W, D)`` of vectors ``(C, W, d)``; torch's second result, the last state, is left out."""
-        rows, length = vectors.shape[:2]
-        states = torch.onnx.ops.symbolic(
-            "GRU",
-            (vectors.transpose(0, 1), *(self.get_buffer(name) for name in ("weight", "recurrent", "bias"))),
-            attrs={"hidden_size": self.states, "linear_before_reset": 1},
-            dtype=vectors.dtype,
-            shape=(length, 1, rows, self.states),
-        )
+        inputs = (vectors.transpose(0, 1), *(self.get_buffer(name) for name in ("weight", "recurrent", "bias")))
+        attributes: dict[str, Any] = {"hidden_size": self.states, "linear_before_reset": 1}
+        shape = (vectors.shape[1], 1, vectors.shape[0], self.states)
+        states = torch.onnx.ops.symbolic("GRU", inputs, attrs=attributes, dtype=vectors.dtype, shape=shape)
         return states[:, 0].transpose(0, 1), None
 
 
@@ -332,18 +304,13 @@ def _write_tower(path: Path, model: RetrievalModel, side: str, inputs: Padded, n
     example = [part.repeat(2, *[1] * (part.ndim - 1)) for part in (inputs.values, inputs.lengths) if part is not None]
     free = torch.export.Dim.DYNAMIC
     shapes = [{0: free}] if len(example) == 1 else [{0: free, 1: free}, {0: free}]
-    size = sum(tensor.nbytes for tensor in (*tower.parameters(), *tower.buffers()))
+    large = sum(tensor.nbytes for tensor in (*tower.parameters(), *tower.buffers())) > _MAX_BYTES
+    names = [name, "lengths"][: len(example)]
     with _quiet_exporter(), torch.no_grad():
         # In two steps: the exporter alone would try other ways of tracing, which take longer and fix sizes.
         program = torch.export.export(tower, tuple(example), dynamic_shapes=tuple(shapes), strict=False)
         torch.onnx.export(
-            program,
-            (),
-            str(path),
-            input_names=[name, "lengths"][: len(example)],
-            output_names=["vectors"],
-            verbose=False,
-            external_data=size > _MAX_BYTES,
+            program, (), str(path), input_names=names, output_names=["vectors"], verbose=False, external_data=large
         )
 
 
@@ -368,7 +335,7 @@ def _move_weights(path: Path, file: Path, *, half: bool) -> None:
     node = onnx.helper.make_node
     graph_model = onnx.load(str(path))
     graph = graph_model.graph
-    known = _tensor_places(path.parent / WEIGHTS)
+    known = _tensor_places(path.parent / files.WEIGHTS)
     #: Name, values, and file name and position if the tensor is in a file already.
     moved: list[tuple[str, npt.NDArray[Any], tuple[str, int] | None]] = []
     after: dict[str, list[Any]] = {}
@@ -435,9 +402,7 @@ def _external_tensors(onnx: Any, moved: list[tuple[str, npt.NDArray[Any], Any]],
 
 def _is_table(values: npt.NDArray[Any], nodes: list[Any]) -> bool:
     """Whether a weight is a large table of embeddings, of which the graph reads rows only."""
-    rows = all(
-        node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute) for node in nodes
-    )
+    rows = all(one.op_type == "Gather" and not any(a.name == "axis" and a.i for a in one.attribute) for one in nodes)
     return bool(nodes) and rows and values.ndim == 2 and len(values) > _MANY_ROWS
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import yaml
 
-from bcls._core.errors import fail
-from bcls._core.extras import sha256_of
-from bcls._core.files import beside, replace_folder, write_whole
+from bcls._core import beside, fail, replace_folder, sha256_of, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, import_class, model_config, name_of
@@ -23,6 +21,8 @@ CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocab.j
 ENCODER = "encoder"
 #: Calibration of the scores, which a model may have; see :mod:`bcls.search.score_model`.
 CALIBRATION = ("calibration.json", "calibration.safetensors")
+#: Files that a saved model may have besides config and weights.
+OPTIONAL = {VOCABULARY, CARD, ENCODER, *CALIBRATION}
 #: Entries of the config beside the model's own settings: SHA-256 of the files, and the description of an ONNX export.
 SHA256, ONNX = "sha256", "onnx"
 
@@ -44,8 +44,7 @@ def save_folder(model: Any, folder: str | Path) -> None:
         ValueError: The path is a file, or a folder with something other than a saved model.
     """
     folder = Path(folder)
-    required, optional = {CONFIG, WEIGHTS}, {VOCABULARY, CARD, ENCODER, *CALIBRATION}
-    if not is_replaceable(folder, required, optional, lambda config: config.get("name") in [*MODELS]):
+    if not is_replaceable(folder, {CONFIG, WEIGHTS}, OPTIONAL, lambda config: config.get("name") in [*MODELS]):
         expected = "a new folder, or one with a saved model and nothing else"
         fail("folder", expected, folder, "choose another name: nothing is overwritten")
     replace_folder(folder, lambda new: write_files(model, new))

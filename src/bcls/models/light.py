@@ -16,9 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bcls._core.config import from_plain
-from bcls._core.errors import fail, reason_of
-from bcls._core.extras import require
+from bcls._core import fail, from_plain, reason_of, require
 from bcls.data.images import decode, upright_rgb
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
@@ -53,6 +51,11 @@ class Resize:
     width: int
     crop: tuple[int, ...] = ()
     resample: str = "bicubic"
+
+    def pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
+        """Resize and crop an image of any mode and size, ``(3, H, W)``."""
+        resample = Image.Resampling[self.resample.upper()]
+        return resized_pixels(image, self.height, self.width, self.crop or None, resample)
 
 
 @dataclass(frozen=True)
@@ -190,10 +193,7 @@ class LightModel:
             return ImageBatch(np.asarray(images.values, dtype=np.float32), lengths)
         if about.resize is None:
             fail("images", f"{about.images} of features", "images", "index a dataset with --features")
-        crop, resample = about.resize.crop or None, Image.Resampling[about.resize.resample.upper()]
-        size = about.resize.height, about.resize.width
-        pixels = [resized_pixels(_opened(image), *size, crop, resample) for image in images]
-        return ImageBatch(np.stack(pixels))
+        return ImageBatch(np.stack([about.resize.pixels(_opened(image)) for image in images]))
 
     def image_vectors(self, batches: Sequence[ImageBatch]) -> Vectors:
         """``(N, D)`` unit vectors of prepared images; each core encodes a few images at a time."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bcls._core.errors import fail, reason_of
+from bcls._core import fail, reason_of
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import DETECTOR_REGIONS
 from bcls.models.loading import build
@@ -135,14 +135,9 @@ def _check_options(path: Path, options: Mapping[str, Any], states: Any) -> None:
 def _read_config(path: Path, states: Any) -> dict[str, Any]:
     name = _model_name(path, states)
     try:
-        images, texts = states[0], states[1]
-        config: dict[str, Any] = {
-            "name": name,
-            "features": images["fc.weight"].shape[1],
-            "width": images["fc.weight"].shape[0],
-            "words": texts["embed.weight"].shape[0],
-            "word_width": texts["embed.weight"].shape[1],
-        }
+        width, features = states[0]["fc.weight"].shape[:2]
+        words, word_width = states[1]["embed.weight"].shape[:2]
+        config = {"name": name, "features": features, "width": width, "words": words, "word_width": word_width}
         if name == "vsepp":
             return config
         similarity = states[2]
@@ -152,7 +147,7 @@ def _read_config(path: Path, states: Any) -> dict[str, Any]:
         regions = similarity["v_global_w.embedding_local.1.weight"].shape[0]
     except KeyError as error:
         fail(str(path), f"a tensor {error} of {name}", "none", f"{_OTHER_MODEL} or truncated")
-    except IndexError:
+    except (IndexError, ValueError):
         fail(str(path), "matrices as weights", "a tensor with too few axes", _OTHER_MODEL)
     if regions != DETECTOR_REGIONS:
         fail(str(path), f"{DETECTOR_REGIONS} regions", regions, "the authors' code supports no other number")

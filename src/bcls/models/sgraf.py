@@ -7,20 +7,18 @@ import torch
 from torch import Tensor, nn
 
 import bcls.models.base as base
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import SafConfig, SgrafConfig, SgrConfig
 from bcls.models.cross_attention import FiltrationHead, ReasoningHead, SelfAttention, image_side
 from bcls.models.dual_encoders import load_minilm
-from bcls.models.layers import WordReader, unit, xavier_linear
-from bcls.models.padded import Padded, joined, trimmed
+from bcls.models.layers import Padded, WordReader, joined, trimmed, unit, xavier_linear
 
 #: Number of captions that are encoded at a time when a collection is scored.
 _CAPTION_BATCH = 512
 
 
-class CrossModel(RetrievalModel):
+class CrossModel(base.RetrievalModel):
     r"""Similarity graph reasoning (``sgr``) or similarity attention filtration (``saf``).
 
     Codes are unit regions and unit words. The similarity vectors of a pair compare the whole image with the whole
@@ -62,11 +60,11 @@ class CrossModel(RetrievalModel):
         sizes = config.words or 0, config.word_width, config.width
         return WordReader(*sizes, bidirectional=True, dropout=config.dropout)
 
-    def prepare_images(self, images: ImageInputs) -> Padded:
+    def prepare_images(self, images: base.ImageInputs) -> Padded:
         """Region features, checked."""
         return base.feature_batch(images, self.config.features, axes=(3,), regions=self.config.regions)
 
-    def prepare_texts(self, texts: TextInputs) -> Padded:
+    def prepare_texts(self, texts: base.TextInputs) -> Padded:
         """Token ids with lengths."""
         if isinstance(self.reader, TokenReader):
             return self.reader.encoder.prepare(texts)
@@ -96,7 +94,7 @@ class CrossModel(RetrievalModel):
         scores: Tensor = self.head(image_side(images, self.image_vectors(images)), texts, self.text_vectors(texts))
         return scores
 
-    def similarity(self, images: ImageInputs, texts: TextInputs) -> Tensor:
+    def similarity(self, images: base.ImageInputs, texts: base.TextInputs) -> Tensor:
         """Score every image against every caption, ``(N, C)`` float32 on the CPU, without gradient.
 
         The part that does not depend on captions is computed once. Captions are encoded in batches of similar length,
@@ -140,7 +138,7 @@ class TokenReader(nn.Module):
         return states * captions.mask[..., None]
 
 
-class SgrafModel(RetrievalModel):
+class SgrafModel(base.RetrievalModel):
     """An SGR and a SAF model, each with its own encoders; the score of a pair is the mean of their scores.
 
     Codes are those of the SGR and of the SAF concatenated along the last axis, ``(N, R, 2 D)``. The vectors of
@@ -194,11 +192,11 @@ class SgrafModel(RetrievalModel):
         saf = self.saf.parameter_groups()
         return {group: parameters + saf[group] for group, parameters in self.sgr.parameter_groups().items()}
 
-    def prepare_images(self, images: ImageInputs) -> Padded:
+    def prepare_images(self, images: base.ImageInputs) -> Padded:
         """Region features, checked."""
         return self.sgr.prepare_images(images)
 
-    def prepare_texts(self, texts: TextInputs) -> Padded:
+    def prepare_texts(self, texts: base.TextInputs) -> Padded:
         """Token ids with lengths."""
         return self.sgr.prepare_texts(texts)
 
@@ -225,7 +223,7 @@ class SgrafModel(RetrievalModel):
         first, second = zip(_split(images), _split(texts), strict=True)
         return (self.sgr.scores(*first) + self.saf.scores(*second)) / 2
 
-    def similarity(self, images: ImageInputs, texts: TextInputs) -> Tensor:
+    def similarity(self, images: base.ImageInputs, texts: base.TextInputs) -> Tensor:
         """Score every image against every caption, ``(N, C)`` float32 on the CPU, without gradient."""
         return (self.sgr.similarity(images, texts) + self.saf.similarity(images, texts)) / 2
 

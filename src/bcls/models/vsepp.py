@@ -7,15 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import bcls.models.base as base
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs
 from bcls.models.config import VseppConfig
-from bcls.models.layers import WordReader, cosine, unit, xavier_linear
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded, WordReader, cosine, unit, xavier_linear
 
 
-class VseppModel(RetrievalModel):
+class VseppModel(base.RetrievalModel):
     r"""Visual-semantic embedding: unit vectors for images and captions.
 
     .. math::
@@ -56,7 +54,7 @@ class VseppModel(RetrievalModel):
         self.drop_features = nn.Dropout(config.dropout_features)
         self.reader = WordReader(words, config.word_width, config.width, config.bidirectional, config.dropout_words)
 
-    def prepare_images(self, images: ImageInputs) -> Padded:
+    def prepare_images(self, images: base.ImageInputs) -> Padded:
         """Features, or pixels of images; vectors from :meth:`image_vectors_of` are accepted as well."""
         width = self.config.features
         if self.backbone is None:
@@ -66,7 +64,7 @@ class VseppModel(RetrievalModel):
             return base.feature_batch(batch, width, axes=(2,))
         return base.pixel_batch(images, self.backbone.prepare, self.backbone.side)
 
-    def prepare_texts(self, texts: TextInputs) -> Padded:
+    def prepare_texts(self, texts: base.TextInputs) -> Padded:
         """Token ids with lengths."""
         return base.caption_tokens(texts, self.vocabulary, self.reader.embed.num_embeddings)
 
@@ -89,7 +87,7 @@ class VseppModel(RetrievalModel):
         """Whether :meth:`image_vectors_of` can replace the backbone in training."""
         return self.backbone is not None and not self.config.finetune
 
-    def image_vectors_of(self, images: ImageInputs) -> Padded:
+    def image_vectors_of(self, images: base.ImageInputs) -> Padded:
         """Features of a frozen backbone as input of :meth:`image_codes`: computed once, used in every epoch.
 
         Returns:

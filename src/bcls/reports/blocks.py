@@ -68,11 +68,13 @@ class Table:
         from rich.table import Table as TerminalTable
         from rich.text import Text as TerminalText
 
-        shown = TerminalTable(title=TerminalText(title), caption=caption)
+        shown = TerminalTable(title=TerminalText(title), title_justify="left", caption=caption)
         for heading, is_words in zip(self.headings, self.words, strict=True):
             shown.add_column(heading, justify="left" if is_words else "right")
-        for row in self.rows:
-            shown.add_row(*(TerminalText(cell.text, style="bold" if cell.bold else "") for cell in row))
+        for body in self.bodies:
+            for row in body:
+                shown.add_row(*(TerminalText(cell.text, style="bold" if cell.bold else "") for cell in row))
+            shown.add_section()
         # Wide enough that no word is cut; without a terminal rich would wrap the table at 80 columns.
         Console(width=None if sys.stdout.isatty() else 160).print(shown)
 

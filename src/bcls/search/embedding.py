@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from bcls.models.base import RetrievalModel
-    from bcls.models.padded import Padded
+    from bcls.models.layers import Padded
 
 #: Images per forward pass.
 BATCH = 64
@@ -98,7 +98,7 @@ def model_inputs(model: SearchModel, inputs: "Sequence[Image.Image] | FeatureRow
         return ImageBatch(*inputs)
     import torch
 
-    from bcls.models.padded import Padded
+    from bcls.models.layers import Padded
 
     values = torch.from_numpy(inputs.values)
     return values if inputs.counts is None else Padded(values, torch.from_numpy(inputs.counts))
@@ -117,7 +117,7 @@ def image_vectors(model: SearchModel, prepared: Sequence[Any], precision: str = 
     import torch
 
     from bcls.models.base import eval_mode
-    from bcls.models.padded import Padded
+    from bcls.models.layers import Padded
 
     values = torch.cat([one.values for one in prepared])
     lengths = [one.lengths for one in prepared if one.lengths is not None]

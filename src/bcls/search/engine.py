@@ -199,9 +199,6 @@ class Engine(Protocol):
 
 def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
     """Numbers of photos, in groups that similarities of at least ``threshold`` connect, the largest group first."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
     numbers = photos.numbers()
     pairs = []
     for start in range(0, len(numbers), _BLOCK):
@@ -210,8 +207,12 @@ def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
         row, column = np.nonzero((found.scores >= threshold) & (found.numbers >= 0))
         pairs.append((rows[row], np.searchsorted(numbers, found.numbers[row, column])))
     first, second = (np.concatenate(one) for one in zip(*pairs, strict=True)) if pairs else (numbers, numbers)
-    graph = coo_matrix((np.ones(len(first), np.int8), (first, second)), (len(numbers), len(numbers)))
-    _, labels = connected_components(graph, directed=False)
+    labels, before = np.arange(len(numbers)), np.arange(0)
+    while not np.array_equal(labels, before):  # the smallest label spreads within each group
+        before = labels.copy()
+        np.minimum.at(labels, first, labels[second])
+        np.minimum.at(labels, second, labels[first])
+        labels = labels[labels]
     groups: dict[int, list[int]] = {}
     for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
         groups.setdefault(label, []).append(number)

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core.errors import fail
+from bcls._core import fail
 from bcls.labels.caption_metrics import CiderD, ptb_tokens
 from bcls.training.config import CIDER, Aggregate
 from bcls.training.memory import fits_in_memory
+from bcls.training.sampler import Indices
 
 #: Embeddings that are checked at once: they may be a mapped file that is larger than the memory.
 _BLOCK = 1 << 16
 #: Indices of captions.
-Captions = Sequence[int] | npt.NDArray[np.int64] | Tensor
+Captions = Sequence[int] | Indices | Tensor
 
 
 class BatchLabels:
@@ -39,11 +40,7 @@ class BatchLabels:
     """
 
     def __init__(
-        self,
-        embeddings: npt.NDArray[Any],
-        image_of_caption: npt.NDArray[np.int64],
-        aggregate: Aggregate,
-        device: torch.device,
+        self, embeddings: npt.NDArray[Any], image_of_caption: Indices, aggregate: Aggregate, device: torch.device
     ) -> None:
         if len(embeddings) != len(image_of_caption):
             expected = f"{len(image_of_caption)} rows, one for each caption"
@@ -64,8 +61,7 @@ class BatchLabels:
 
     def __call__(self, captions: Captions) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
-        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device, non_blocking=True)
-        images = self._images[chosen]
+        chosen, images = self._find(captions)
         # Labels stay in float32 in every precision of the model: half precision cannot separate windows.
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             columns = self._rows(chosen)
@@ -85,8 +81,7 @@ class BatchLabels:
         with the mean over the pairs of captions for ``"mean"``, and :math:`\cos(x_i, x_j)` for ``"paired"``. An image
         has the similarity 1 to itself, also if it is in the batch twice.
         """
-        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device, non_blocking=True)
-        images = self._images[chosen]
+        chosen, images = self._find(captions)
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             columns = self._rows(chosen)
             between_texts = between_images = columns @ columns.T
@@ -101,6 +96,11 @@ class BatchLabels:
             own = images[:, None] == images
             return between_images.clamp(-1, 1).masked_fill(own, 1.0), between_texts.clamp(-1, 1)
 
+    def _find(self, captions: Captions) -> tuple[Tensor, Tensor]:
+        """Captions and their images by indices on the device."""
+        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device, non_blocking=True)
+        return chosen, self._images[chosen]
+
     def _references(self, images: Tensor) -> Tensor:
         """``(B, K, d)`` captions of images. Those with fewer repeat one, which means leave out by ``_real``."""
         own = self._table[images]
@@ -108,8 +108,7 @@ class BatchLabels:
 
     def streaming_inputs(self, captions: Captions) -> dict[str, Tensor]:
         """Inputs of :class:`bcls.losses.StreamingBCLSLoss` that give the labels of a batch, except for ``"mean"``."""
-        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device)
-        images = self._images[chosen]
+        chosen, images = self._find(captions)
         inputs = {"captions": self._rows(chosen), "image_ids": images}
         if self.aggregate == "max":
             row, turn = self._real[images].nonzero(as_tuple=True)
@@ -145,8 +144,7 @@ class NoisyLabels(BatchLabels):
     def __call__(self, captions: Captions) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
         labels = super().__call__(captions)
-        chosen = torch.as_tensor(captions, dtype=torch.int64).to(self.device)
-        images = self._images[chosen]
+        chosen, images = self._find(captions)
         noisy = (labels + self._noise[images[:, None], chosen]).clamp(-1, 1)
         return noisy.masked_fill(images[:, None] == images, 1.0)
 
@@ -169,7 +167,7 @@ class CiderLabels:
     #: Labels are computed on the CPU.
     on_device = False
 
-    def __init__(self, texts: Sequence[str], image_of_caption: npt.NDArray[np.int64], device: torch.device) -> None:
+    def __init__(self, texts: Sequence[str], image_of_caption: Indices, device: torch.device) -> None:
         self.device = device
         self._images = image_of_caption
         self._scores = CiderD([text.split() for text in ptb_tokens(CIDER, texts)], image_of_caption)
@@ -200,7 +198,7 @@ def _mean(references: Tensor, real: Tensor) -> Tensor:
     return torch.einsum("bkd,bk->bd", references, weights)
 
 
-def _caption_table(image_of_caption: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _caption_table(image_of_caption: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
     """``(N, K)`` captions of each image, and which of them count: images with fewer than K repeat their first one.
 
     Example:

@@ -31,17 +31,15 @@ def graph_obstacle(config: TrainConfig, device: torch.device, processes: int) ->
         >>> graph_obstacle(TrainConfig(), torch.device("cpu"), 1)
         'it needs a CUDA device'
     """
-    if device.type != "cuda":
-        return "it needs a CUDA device"
-    if processes > 1:
-        return "it works in one process only"
-    if config.accumulate > 1:
-        return "it cannot be combined with --accumulate"
-    if config.micro_batch or config.streaming:
-        return f"it cannot be combined with {'--micro-batch' if config.micro_batch else '--streaming'}"
-    if config.precision == "fp16":
-        return "it cannot be combined with --precision fp16, whose scaler decides on the host"
-    return None
+    obstacles = {
+        "it needs a CUDA device": device.type != "cuda",
+        "it works in one process only": processes > 1,
+        "it cannot be combined with --accumulate": config.accumulate > 1,
+        "it cannot be combined with --micro-batch": config.micro_batch > 0,
+        "it cannot be combined with --streaming": config.streaming,
+        "it cannot be combined with --precision fp16, whose scaler decides on the host": config.precision == "fp16",
+    }
+    return next((obstacle for obstacle, applies in obstacles.items() if applies), None)
 
 
 class GraphedStep:
@@ -60,8 +58,7 @@ class GraphedStep:
         self._disabled = False
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         for group in optimizer.param_groups:
-            device = group["params"][0].device
-            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(group["params"][0].device)
             group["capturable"] = True
         self._optimizer = optimizer
 

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from torch import Tensor, nn
-from torch.nn import functional
 
-from bcls._core.errors import fail
-from bcls.models.padded import Padded
+from bcls._core import fail
+from bcls.losses.streaming import BatchShare
+from bcls.models.layers import Padded, widen
 from bcls.training.config import TrainConfig
 
 #: Seconds, hundreds of times what a thread needs to finish.
@@ -95,10 +95,9 @@ def gather_codes(codes: Padded, sizes: list[int]) -> Padded:
     if values.ndim > 2:
         longest = _maximum(values.shape[1], values.device)
         # One process may have full rows where another has padding: they must agree whether lengths are needed.
-        padded = lengths is not None or values.shape[1] < longest
-        if _maximum(padded, values.device) and lengths is None:
-            lengths = torch.full((len(values),), values.shape[1], device=values.device)
-        values = functional.pad(values, (0, 0) * (values.ndim - 2) + (0, longest - values.shape[1]))
+        if _maximum(lengths is not None or values.shape[1] < longest, values.device):
+            lengths = codes.full_lengths
+        values = widen(values, longest)
     gathered: Tensor = _Gather.apply(values, sizes)  # type: ignore[no-untyped-call]
     if lengths is None:
         return Padded(gathered)
@@ -115,17 +114,11 @@ def _maximum(value: int, device: torch.device) -> int:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, sizes: list[int]) -> Tensor:
-        ctx.sizes, ctx.rank = sizes, dist.get_rank()
-        # Processes may hold one item more or less; collectives need equal shapes.
-        filled = own.new_zeros((max(sizes), *own.shape[1:]))
-        filled[: len(own)] = own
-        parts = [torch.empty_like(filled) for _ in sizes]
-        dist.all_gather(parts, filled)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        share = BatchShare(dist.group.WORLD, tuple(sizes), sum(sizes[: dist.get_rank()]))
+        ctx.share, ctx.size = share, len(own)
+        return share.gather(own)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        gradient = gradients[0].contiguous().clone()
-        dist.all_reduce(gradient)
-        start = sum(ctx.sizes[: ctx.rank])
-        return gradient[start : start + ctx.sizes[ctx.rank]], None
+        gradient = ctx.share.all_reduce(gradients[0].contiguous().clone())
+        return gradient[ctx.share.first :][: ctx.size], None

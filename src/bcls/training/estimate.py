@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bcls.training.config import TrainConfig, check_config
-from bcls.training.gradients import encode_pairs, score_pairs
+from bcls.training.gradients import encode, gather, score_pairs
 from bcls.training.setup import TrainState, set_up
 
 #: Batch sizes at which the memory of a step is measured; it grows with the square of the batch at most.
@@ -99,7 +99,7 @@ def _step_bytes(state: TrainState) -> int:
     for size in sizes:
         batch = next(state.loader.batches([captions[:size]], epoch=0))
         with _count_saved_bytes() as count:
-            score_pairs(state, encode_pairs(state, batch))
+            score_pairs(state, gather(state, encode(state, batch.images, batch.texts), batch.pairs))
         kept.append(float(count[0]))
     curve = np.polynomial.Polynomial.fit(sizes, kept, min(2, len(sizes) - 1))
     pairs = state.config.batch

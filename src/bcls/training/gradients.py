@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
-from bcls.models.layers import unit
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded, unit
 from bcls.training.distributed import gather_codes
 from bcls.training.loader import Batch
 from bcls.training.sampler import sizes_of_ranks
@@ -73,11 +72,6 @@ def gather(state: TrainState, codes: Codes, pairs: int) -> Codes:
     """The codes of all processes, which have ``pairs`` pairs together."""
     sizes = sizes_of_ranks(pairs, state.accelerator.num_processes)
     return gather_codes(codes[0], sizes), gather_codes(codes[1], sizes)
-
-
-def encode_pairs(state: TrainState, batch: Batch) -> Codes:
-    """The codes of a batch, of all processes."""
-    return gather(state, encode(state, batch.images, batch.texts), batch.pairs)
 
 
 def score_pairs(state: TrainState, codes: Codes) -> Tensor:

@@ -8,10 +8,10 @@ indices of its captions, and those of a whole epoch are sent at once.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from bcls._core.progress import progress
-from bcls.data.dataset import Dataset
-from bcls.data.features import Features
+from bcls.data import Dataset, Features
 from bcls.data.images import random_view
-from bcls.evaluation.scores import LazyImages, lazy_images
+from bcls.evaluation.scores import LazyImages, lazy_images, read_features
 from bcls.models.base import RetrievalModel
-from bcls.models.padded import Padded
+from bcls.models.layers import Padded
 from bcls.training.batch_labels import BatchLabels, LabelSource
 from bcls.training.config import TrainConfig
 from bcls.training.memory import fits_in_memory
@@ -37,8 +36,7 @@ _AHEAD = 3
 CAPTION_STEP = 8
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """What one optimizer step is computed from, on the device.
 
     Attributes:
@@ -61,8 +59,7 @@ class Batch:
     label_inputs: dict[str, Tensor] | None = None
 
 
-@dataclass(frozen=True)
-class ViewSampler:
+class ViewSampler(NamedTuple):
     """Which view of its image a caption is shown with, drawn from seed, epoch and caption alone.
 
     Reads a SplitMix64 generator at the caption's position, so any captions can be drawn in any order.
@@ -105,8 +102,7 @@ def feature_source(features: Features, device: torch.device, seed: int | None = 
     if not fits_in_memory(size, device):
         return MappedFeatures(features, views)
     images, each = np.divmod(np.arange(len(features) * number), number)
-    rows = Padded(torch.from_numpy(features.take(images, each)), _region_counts(features, number))
-    return DeviceFeatures(rows, device, views)
+    return DeviceFeatures(read_features(features, images, each), device, views)
 
 
 class DeviceFeatures:
@@ -127,17 +123,17 @@ class DeviceFeatures:
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
         """Inputs of some images in training; ``captions`` and ``epoch`` select the crop or view, if there is one."""
         rows = images if self.views is None else images * self.views.number + self.views(captions, epoch)
-        return _float(self._features.take(torch.from_numpy(rows).to(self._device, non_blocking=True)))
+        return self._features.take(torch.from_numpy(rows).to(self._device, non_blocking=True)).float()
 
     def rows(self, images: Tensor, views: Tensor | None) -> Padded:
         """Some images by indices on the device, each in one of its views if it has several."""
         if self.views is not None and views is not None:
             images = images * self.views.number + views
-        return _float(self._features.take(images))
+        return self._features.take(images).float()
 
     def everything(self) -> Padded:
         """All images, in order and uncropped, for :meth:`bcls.models.base.RetrievalModel.similarity`."""
-        return _float(self._features.take(slice(None, None, 1 if self.views is None else self.views.number)))
+        return self._features.take(slice(None, None, 1 if self.views is None else self.views.number)).float()
 
 
 class MappedFeatures:
@@ -152,20 +148,15 @@ class MappedFeatures:
 
     def __init__(self, features: Features, views: ViewSampler | None = None) -> None:
         self._features, self._views = features, views
-        self._number = 1 if views is None else views.number
-        self._counts = _region_counts(features, self._number)
 
     def take(self, images: Indices, captions: Indices, epoch: int) -> Padded:
         """See :meth:`DeviceFeatures.take`."""
-        return self._read(images, 0 if self._views is None else self._views(captions, epoch))
+        views = 0 if self._views is None else self._views(captions, epoch)
+        return read_features(self._features, images, views).float()
 
     def everything(self) -> Padded:
         """See :meth:`DeviceFeatures.everything`."""
-        return self._read(np.arange(len(self._features)), 0)
-
-    def _read(self, images: Indices, views: Indices | int) -> Padded:
-        counts = None if self._counts is None else self._counts[torch.from_numpy(images * self._number + views)]
-        return _float(Padded(torch.from_numpy(self._features.take(images, views)), counts))
+        return read_features(self._features, np.arange(len(self._features))).float()
 
 
 @dataclass(frozen=True)
@@ -182,7 +173,7 @@ class ImageReader:
 
     dataset: Dataset
     prepare: Callable[[Any], Padded]
-    pool: ThreadPoolExecutor
+    pool: Executor
     seed: int
     smallest_crop: float | None
     in_memory: ClassVar = False
@@ -239,13 +230,7 @@ class CaptionInputs:
 
 
 def image_source(
-    config: TrainConfig,
-    dataset: Dataset,
-    model: RetrievalModel,
-    pool: ThreadPoolExecutor,
-    *,
-    training: bool,
-    show_progress: bool,
+    config: TrainConfig, dataset: Dataset, model: RetrievalModel, pool: Executor, *, training: bool, show_progress: bool
 ) -> ImageSource:
     """The images of a split as the model takes them; a frozen encoder encodes them here, once."""
     augment = training and config.augment
@@ -256,8 +241,7 @@ def image_source(
         encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
         with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
             return DeviceFeatures(encode(lazy_images(dataset, pool, report)), model.device)
-    smallest_crop = config.smallest_crop if augment else None
-    return ImageReader(dataset, model.prepare_images, pool, config.seed, smallest_crop)
+    return ImageReader(dataset, model.prepare_images, pool, config.seed, config.smallest_crop if augment else None)
 
 
 def caption_inputs(dataset: Dataset, model: RetrievalModel, *, show_progress: bool) -> Padded:
@@ -336,8 +320,7 @@ class Loader:
         return self.labels(captions), None
 
 
-@dataclass(frozen=True)
-class IndexBatch:
+class IndexBatch(NamedTuple):
     """A batch as the indices of its captions.
 
     Attributes:
@@ -403,18 +386,6 @@ class DeviceLoader:
         texts = self._loader.texts.rows(captions, batch.width)
         images = self._images.rows(ids, batch.views)
         return Batch(len(captions), images, texts, ids, *self._loader.labels_of(captions))
-
-
-def _float(rows: Padded) -> Padded:
-    return Padded(rows.values.float(), rows.lengths)
-
-
-def _region_counts(features: Features, views: int) -> Tensor | None:
-    """Regions of each row without padding, the first ``views`` rows of each image one after another."""
-    if len(features.shape) < 3 or all(counts is None for counts in features.counts):
-        return None
-    counts = [features.regions(image, view) for image in range(len(features)) for view in range(views)]
-    return torch.tensor([features.shape[1] if count is None else count for count in counts], dtype=torch.int64)
 
 
 def _encoding(items: str, encoder: str, count: int, *, show: bool) -> AbstractContextManager[Callable[[int], None]]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bcls._core.errors import check_choice, check_number, fail, prefix_errors
+from bcls._core import check_choice, check_number, fail, prefix_errors
 from bcls.losses import LOSSES, InfoNCELoss, RetrievalLoss, StreamingBCLSLoss, TripletLoss, from_name
 from bcls.training.config import TrainConfig
 
@@ -177,8 +177,7 @@ def all_negatives(settings: Mapping[str, Any]) -> RetrievalLoss:
     """
     # In a sum, those of its first part that has one.
     known = {key.rpartition(".")[2]: value for key, value in reversed(_flat(settings).items())}
-    arguments = {key: known[key] for key in ("margin", "reduction") if key in known}
-    return TripletLoss(**arguments)
+    return TripletLoss(**{key: known[key] for key in ("margin", "reduction") if key in known})
 
 
 @torch.no_grad()

@@ -16,9 +16,7 @@ from types import FrameType
 from typing import Any
 
 import bcls
-from bcls._core.errors import fail
-from bcls._core.extras import version_of
-from bcls._core.files import write_whole
+from bcls._core import fail, version_of, write_whole
 
 CONFIG, METRICS, ENVIRONMENT, REPORT = "config.yaml", "metrics.jsonl", "environment.json", "report.html"
 CHECKPOINTS, LAST, BEST, EPOCH = "checkpoints", "last", "best", "epoch-{}"
@@ -34,9 +32,8 @@ def check_folder(folder: Path, *, resume: bool) -> None:
     # A run that was killed before it wrote its settings leaves an empty folder of checkpoints.
     started = (folder / CONFIG, folder / METRICS, *(folder / CHECKPOINTS).glob("*"))
     if not resume and any(path.exists() for path in started):
-        fail(
-            "out", "a new or empty folder", f"{folder}, which holds a run", "continue it with --resume, or use another"
-        )
+        got = f"{folder}, which holds a run"
+        fail("out", "a new or empty folder", got, "continue it with --resume, or use another")
     if resume and not (folder / CONFIG).exists():
         fail("resume", f"a run in {folder}", "none", "leave --resume out to start one")
 

@@ -29,36 +29,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcls._core.config import read_yaml
-from bcls._core.errors import fail
-from bcls._core.files import recover, replace_folder
-from bcls._core.locks import lock_folder
+from bcls._core import fail, lock_folder, read_yaml, recover, replace_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
 from bcls.losses import check_now
 from bcls.models.base import RetrievalModel
-from bcls.training import run_folder
+from bcls.training import checkpoint, run_folder
 from bcls.training.batch_labels import LabelSource
-from bcls.training.checkpoint import (
-    Progress,
-    copy_weights,
-    read_state,
-    restore,
-    swapped_weights,
-    write_checkpoint,
-    write_model,
-)
 from bcls.training.config import Result, TrainConfig, check_config, differences, write_yaml
 from bcls.training.cuda_graph import GraphedStep
 from bcls.training.distributed import any_process, average_gradients, start_accelerator
 from bcls.training.gradients import accumulate_gradients
 from bcls.training.loader import Batch
-from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics
+from bcls.training.metrics_log import MetricsLog, StepMonitor, diverged, log_epoch, log_line, read_metrics, write_report
 from bcls.training.optimization import all_negatives, clamp_learned, rate_at, reset_state, set_rate
-from bcls.training.page import write_report
 from bcls.training.sampler import Indices
-from bcls.training.setup import TrainState, data_identity, set_up
-from bcls.training.validate import validate
+from bcls.training.setup import TrainState, data_identity, set_up, validate
 
 
 def train(
@@ -116,7 +102,7 @@ def train(
         accelerator.wait_for_everyone()
 
         # ---------------------------------------------------------------------------------------------- Resume
-        at = resume_position(folder, state, epochs) if config.resume else Progress()
+        at = resume_position(folder, state, epochs) if config.resume else checkpoint.Progress()
         accelerator.wait_for_everyone()  # every process has read the checkpoint before the first one is written
         if main:
             write_yaml(folder / run_folder.CONFIG, replace(config, resume=False))
@@ -128,12 +114,8 @@ def train(
         if main:
             metrics_log = MetricsLog(folder, at.metrics_bytes, at.done)
             stack.callback(metrics_log.close)
-        monitor = StepMonitor(
-            [caption.caption_id for caption in state.train.captions],
-            check_gradient=config.precision != "fp16",
-            pending=at.pending,
-            flat=at.flat,
-        )
+        ids = [caption.caption_id for caption in state.train.captions]
+        monitor = StepMonitor(ids, check_gradient=config.precision != "fp16", pending=at.pending, flat=at.flat)
         started = time.monotonic() - at.seconds
         identity = data_identity(state.train)
         best_weights: dict[str, Tensor] = {}  # of the best epoch, if it is not written yet
@@ -146,18 +128,18 @@ def train(
                 return
             check_now()  # a wrong input that a loss has found must not get into a checkpoint
             if best_weights:
-                with swapped_weights(state.model, best_weights):
-                    replace_folder(checkpoints / run_folder.BEST, lambda new: write_model(state.model, new))
+                with checkpoint.swapped_weights(state.model, best_weights):
+                    replace_folder(checkpoints / run_folder.BEST, lambda new: checkpoint.write_model(state.model, new))
                 best_weights.clear()
             at.metrics_bytes, at.seconds = metrics_log.sync(), time.monotonic() - started
             at.pending, at.flat = list(monitor.pending), monitor.flat
-            replace_folder(last, lambda new: write_checkpoint(new, learner, at, config.as_dict(), identity))
+            replace_folder(last, lambda new: checkpoint.write_checkpoint(new, learner, at, config.as_dict(), identity))
             last_saved = time.monotonic()
 
         def save_evaluated(name: str) -> None:
             """Write the model with the weights that the validation used."""
             with learner.evaluated_weights() as evaluated:
-                replace_folder(checkpoints / name, lambda new: write_model(evaluated, new))
+                replace_folder(checkpoints / name, lambda new: checkpoint.write_model(evaluated, new))
 
         # ---------------------------------------------------------------------------------------------- Train
         step = make_step(state, learner.loss if state.streaming is None else state.streaming)
@@ -223,7 +205,7 @@ def train(
                         log_epoch(at.epoch, config.epochs, metrics, time.monotonic() - started, better=better)
                 if better and save_seconds:
                     with learner.evaluated_weights() as evaluated:
-                        best_weights.update(copy_weights(evaluated))
+                        best_weights.update(checkpoint.copy_weights(evaluated))
                 elif better:
                     save_evaluated(run_folder.BEST)
                 if config.keep_epochs:
@@ -241,7 +223,7 @@ def train(
     return Result(folder, at.epoch, best, at.best_epoch, history, at.seconds)
 
 
-def resume_position(folder: Path, state: TrainState, epochs: int | None) -> Progress:
+def resume_position(folder: Path, state: TrainState, epochs: int | None) -> checkpoint.Progress:
     """Restore the last checkpoint of a run, after a check that the data is that of the run.
 
     A run whose number of epochs was ``epochs`` before is extended: it follows the schedule of the new number.
@@ -251,14 +233,14 @@ def resume_position(folder: Path, state: TrainState, epochs: int | None) -> Prog
     """
     config, last = state.config, folder / run_folder.CHECKPOINTS / run_folder.LAST
     if not last.exists():
-        return Progress()
-    checkpoint = read_state(last)
-    now, then = data_identity(state.train), checkpoint["data"]
+        return checkpoint.Progress()
+    saved = checkpoint.read_state(last)
+    now, then = data_identity(state.train), saved["data"]
     names = {"images": "number of images", "captions": "number of captions", "sha256": "hash of the captions"}
     for key, what in names.items():
         if now[key] != then.get(key):
             fail("data", f"the {what} of the run, {then.get(key)}", now[key], "use the dataset of the run")
-    at = restore(last, state.learner, checkpoint)
+    at = checkpoint.restore(last, state.learner, saved)
     begun = at.epoch + (at.step > 0)
     if begun > config.epochs:
         fail("epochs", f"at least the {begun} epochs that the run has begun", config.epochs, "use more epochs")
@@ -290,7 +272,7 @@ def check_resumed_settings(folder: Path, config: TrainConfig) -> int | None:
     return before.get("epochs")
 
 
-def is_finished(at: Progress, config: TrainConfig) -> bool:
+def is_finished(at: checkpoint.Progress, config: TrainConfig) -> bool:
     """Whether all epochs are done, or the metric has not improved for ``patience`` epochs."""
     return at.epoch == config.epochs or (config.patience is not None and at.stale >= config.patience)
 
@@ -349,8 +331,7 @@ def seed_step(*position: int) -> None:
 
     Like ``torch.manual_seed``, which queries more devices and takes longer than a small model's step.
     """
-    state = np.random.SeedSequence(position).generate_state(1, np.uint64)
-    seed = int(state[0]) >> 1
+    seed = int(np.random.SeedSequence(position).generate_state(1, np.uint64)[0]) >> 1
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)

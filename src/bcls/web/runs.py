@@ -10,8 +10,7 @@ from fastapi import APIRouter, Request, Response
 from bcls._core.config import read_yaml
 from bcls._core.extras import MissingExtraError
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
-from bcls.training.metrics_log import read_metrics
-from bcls.training.page import points_of, run_charts
+from bcls.training.metrics_log import points_of, read_metrics, run_charts
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import SiteOf
 from bcls.web.responses import ProblemError, render

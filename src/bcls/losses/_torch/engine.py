@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from bcls.losses._torch.pairs import dense_kendall
-from bcls.losses.passes import LATEST, LEAST, AnchorResults, Keys, SoftSums, Tile, gradient_entries
-from bcls.losses.validation import check_values
-from bcls.losses.windows import SAME, LossSettings, SoftNegatives, Windows, window_tensors
+from bcls.losses.definitions import SAME, LossSettings, SoftNegatives, Windows, check_values, window_tensors
+from bcls.losses.passes import LATEST, LEAST, AnchorResults, Keys, SoftSums, Tile, gradient_entries, merge
 
 #: Cells of a tile: what fits into the cache of a CPU, or into the memory of an accelerator (about 50 bytes per cell).
 _CELLS = {"cpu": 1 << 18}
@@ -128,12 +127,11 @@ def _bins(labels: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
 
 
 def _soft_hinges(parts: Tensor, own: Tensor, soft: SoftNegatives) -> tuple[Tensor, Tensor]:
-    top = parts[0].amax(0)
-    base = top.masked_fill(top == -torch.inf, 0)
-    level = base + (parts[1] * (parts[0] - base).exp2()).sum(0).log2()
+    top, total, count = merge(parts)[:, 0]
+    level = top.masked_fill(top == -torch.inf, 0) + total.log2()
     maximum = level / soft.sharpness
     if soft.average:
-        maximum = maximum - parts[2].sum(0).clamp(min=1).log2() / soft.sharpness
+        maximum = maximum - count.clamp(min=1).log2() / soft.sharpness
     hinge = maximum - own.float() + soft.margin
     active = (top != -torch.inf) & ~(hinge <= 0)  # NaN counts as active
     return torch.where(active, hinge * soft.scale, 0.0), torch.where(active, level, torch.inf)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core.errors import fail
-from bcls.losses.validation import is_traced
-from bcls.losses.windows import EDGE, window_count
+from bcls._core import fail
+from bcls.losses.definitions import EDGE, is_traced, window_count
 
 LEAST, GREATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 CELL = 0xFFFFFFFF
@@ -114,13 +113,14 @@ def mine(similarity: Tensor, bins_of: Binner, windows: int) -> Iterator[HardPair
     # One bin more than windows, for pairs that are in none; like `similarity` so that vmap can batch them.
     blank = torch.empty_like(similarity[:1, :1], dtype=torch.int64).expand(2 * size, windows + 1)
     hardest, easiest = torch.full_like(blank, LEAST), torch.full_like(blank, GREATEST)
-    for rows, columns in _tiles(size, similarity):
-        keys = cell_keys(similarity, ranks, rows, columns)
-        along_row, along_column = bins_of(rows, columns)
-        hardest[rows].scatter_reduce_(1, along_row.negative, keys, "amax")
-        easiest[rows].scatter_reduce_(1, along_row.beyond, keys, "amin")
-        hardest[size:][columns].T.scatter_reduce_(0, along_column.negative, keys, "amax")
-        easiest[size:][columns].T.scatter_reduce_(0, along_column.beyond, keys, "amin")
+    for rows in blocks(size, _CACHED // _ROWS, similarity):
+        for columns in blocks(size, min(size, _ROWS), similarity):
+            keys = cell_keys(similarity, ranks, rows, columns)
+            along_row, along_column = bins_of(rows, columns)
+            hardest[rows].scatter_reduce_(1, along_row.negative, keys, "amax")
+            easiest[rows].scatter_reduce_(1, along_row.beyond, keys, "amin")
+            hardest[size:][columns].T.scatter_reduce_(0, along_column.negative, keys, "amax")
+            easiest[size:][columns].T.scatter_reduce_(0, along_column.beyond, keys, "amin")
     for anchors in blocks(2 * size, windows + 1, similarity):
         # Negatives of a window: the bins up to its own. Positives: the same, counted from the last window.
         negative = hardest[anchors, :-1].cummax(1).values
@@ -134,13 +134,6 @@ def blocks(size: int, width: int, like: Tensor) -> Iterator[slice]:
     step = max(1, _CACHED // width) if cached else size
     for start in range(0, size, step):
         yield slice(start, min(start + step, size))
-
-
-def _tiles(size: int, like: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of the tiles of a ``(size, size)`` matrix."""
-    for rows in blocks(size, _CACHED // _ROWS, like):
-        for columns in blocks(size, min(size, _ROWS), like):
-            yield rows, columns
 
 
 def cell_ranks(similarity: Tensor) -> Tensor | None:
@@ -211,26 +204,22 @@ def limit_pairs(keys: Tensor, relevance: Tensor, alpha: float) -> tuple[HardPair
     return pairs, lengths * pairs.valid
 
 
-class LinearSum(NamedTuple):
-    """A weighted sum of few cells: plain indexing, which can be differentiated twice and works with ``torch.func``."""
-
-    cells: Tensor  #: (K,) int64, flat positions
-    coefficients: Tensor  #: (K,)
-
-
-def hinge_terms(pairs: HardPairs, weight: Tensor) -> LinearSum:
-    """Weighted hinges without margin, ``sum of weight * [s_negative - s_positive]_+``, as a linear sum.
+def hinge_terms(pairs: HardPairs, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted hinges without margin, ``sum of weight * [s_negative - s_positive]_+``, as a weighted sum of cells.
 
     Args:
         pairs: Mined pairs.
         weight: Weight of each pair ``(A, W)``, of each anchor ``(A, 1)``, or ``(1, 1)``.
+
+    Returns:
+        Flat positions of the cells, ``(K,)`` int64, and their coefficients, ``(K,)``.
     """
     if pairs.negative.shape[1] >= _MANY and not is_traced(pairs.negative):  # the number of runs depends on the data
         pairs, weight = runs(pairs, weight)
     wrong = pairs.wrong
     cells = torch.stack((pairs.negative, pairs.positive)).where(wrong, 0) & CELL
     weights = torch.where(wrong, weight, 0.0)
-    return LinearSum(cells.flatten(), torch.stack((weights, -weights)).flatten())
+    return cells.flatten(), torch.stack((weights, -weights)).flatten()
 
 
 def runs(pairs: HardPairs, weight: Tensor) -> tuple[HardPairs, Tensor]:
@@ -240,8 +229,7 @@ def runs(pairs: HardPairs, weight: Tensor) -> tuple[HardPairs, Tensor]:
     """
     windows = pairs.negative.shape[1]
     changes = (pairs.negative[:, 1:] != pairs.negative[:, :-1]) | (pairs.positive[:, 1:] != pairs.positive[:, :-1])
-    ends = functional.pad(changes, (0, 1), value=True)
-    last = ends.flatten().nonzero()[:, 0]
+    last = functional.pad(changes, (0, 1), value=True).flatten().nonzero()[:, 0]
     if weight.shape[1] == 1:
         whole = last.diff(prepend=last.new_full((1,), -1))  # the last window of an anchor always ends a run
         whole = whole * (weight[0] if len(weight) == 1 else weight[:, 0].index_select(0, last // windows))
@@ -251,11 +239,14 @@ def runs(pairs: HardPairs, weight: Tensor) -> tuple[HardPairs, Tensor]:
     return HardPairs(*(extrema.flatten().index_select(0, last) for extrema in pairs)), whole
 
 
-def add_up(similarity: Tensor, terms: list[LinearSum]) -> Tensor:
-    """The differentiable sum: one gather, whose gradient is one scatter of as many numbers."""
+def add_up(similarity: Tensor, terms: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The sum of all :func:`hinge_terms`: one gather, whose gradient is one scatter of as many numbers.
+
+    Plain indexing can be differentiated twice and works with ``torch.func``.
+    """
     exact = wide(similarity)
-    scores = similarity.flatten().gather(0, torch.cat([part.cells for part in terms])).to(exact)
-    return (scores * torch.cat([part.coefficients for part in terms]).to(exact)).sum().to(similarity.dtype)
+    cells, coefficients = (torch.cat(parts) for parts in zip(*terms, strict=True))
+    return (similarity.flatten().gather(0, cells).to(exact) * coefficients.to(exact)).sum().to(similarity.dtype)
 
 
 def hinges_with_margin(similarity: Tensor, pairs: HardPairs, weight: Tensor, margin: Tensor) -> Tensor:

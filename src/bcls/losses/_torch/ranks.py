@@ -8,7 +8,7 @@ how many candidates have ``v < reach_k`` and ``p < high_k``, and how many have `
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +22,7 @@ _ROOT = 128
 _SHARED = 1 << 16
 
 
-class RankCounts(NamedTuple):
-    """Counts of some anchors."""
-
-    net: Tensor  #: (A, B) int32, active pairs in which a candidate scores too high, minus those in which too low
-    pairs: Tensor  #: number of active pairs
-    triples: Tensor  #: number of pairs whose labels differ by more than alpha
-
-
-def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> RankCounts:
+def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor]:
     """Count the pairs (j, k) with ``r_j > r_k + alpha`` and ``s_j < s_k + margin``.
 
     Args:
@@ -38,6 +30,10 @@ def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) 
         labels: ``(A, B)``.
         alpha: Relaxation, at least 0.
         margin: Margin, at least 0.
+
+    Returns:
+        ``(A, B)`` int32, active pairs in which a candidate scores too high, minus those in which too low; the number
+        of active pairs; the number of pairs whose labels differ by more than alpha.
     """
     by_label = order_rows(labels)
     ascending = labels.gather(1, by_label)
@@ -59,7 +55,7 @@ def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) 
     inside, below = count_below(p, [(reach, high - 1), (start, low)])
     too_high = reach - inside
     net = torch.empty_like(low).scatter_(1, by_label.gather(1, p), too_high - low + below)
-    return RankCounts(net, too_high.sum(), low.sum())
+    return net, too_high.sum(), low.sum()
 
 
 def order_rows(values: Tensor) -> Tensor:

@@ -170,11 +170,5 @@ def anchor_hinges(  # noqa: C901
         tl.store(ARRIVED, 0)  # for the next launch
         # NaN if the input is not finite: a maximum or minimum may have ignored it.
         spoilt = sum_up(notes, bounds, size, size, REPORT, LABELLED, LABELLED, BLOCK)
-        if SOFT:
-            tl.store(BINARY, total_of(WORK, both, BLOCK) + spoilt)
-        else:
-            tl.store(BINARY, spoilt)
-        if WINDOWED:
-            tl.store(CONTINUOUS, total_of(WORK + both, both, BLOCK) + spoilt)
-        else:
-            tl.store(CONTINUOUS, spoilt)
+        tl.store(BINARY, total_of(WORK, both, BLOCK) + spoilt if SOFT else spoilt)
+        tl.store(CONTINUOUS, total_of(WORK + both, both, BLOCK) + spoilt if WINDOWED else spoilt)

@@ -7,21 +7,13 @@ from torch import Tensor
 
 from bcls.losses._torch.engine import TorchEngine
 from bcls.losses._torch.pairs import count_triples
-from bcls.losses._triton.kernels import (
-    compare_pairs,
-    finish_anchors,
-    mine_tiles,
-    scatter_pairs,
-    soft_slopes,
-    sum_negatives,
-)
+from bcls.losses._triton import kernels
 from bcls.losses._triton.launch import arrivals, launch, signature
 from bcls.losses._triton.ranks import rank_anchors
 from bcls.losses._triton.small import is_small, small_loss
 from bcls.losses._triton.values import check_matrices
+from bcls.losses.definitions import LossSettings, SoftNegatives, Windows, raise_reported, report_on, window_tensors
 from bcls.losses.passes import PLANES, AnchorResults, Keys, SoftSums, Tile, forbid_double_backward, on_other_gpu
-from bcls.losses.validation import raise_reported, report_on
-from bcls.losses.windows import LossSettings, SoftNegatives, Windows, window_tensors
 
 #: Rows and columns of a block, and of a block whose negatives are summed: sums of columns are merged over few blocks.
 _HEIGHT, _WIDTH = 32, 64
@@ -82,7 +74,7 @@ class TritonEngine:
             return TorchEngine(scores.device).mine(tile, keys, windows)
         assert labels is not None  # noqa: S101 - windows are given together with labels
         blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
-        mine_tiles[blocks, _ceil(columns, span)](
+        kernels.mine_tiles[blocks, _ceil(columns, span)](
             scores, labels, window_tensors(windows, scores.device)[0], row_keys, column_keys,
             rows, columns, first, *scores.stride(), *labels.stride(), row_keys.stride(0), column_keys.stride(0),
             windows.count, span, _HEIGHT, _WIDTH, num_warps=_MINING_WARPS,
@@ -97,7 +89,7 @@ class TritonEngine:
         splits = _ceil(columns, span)
         by_row = torch.empty((PLANES, splits, rows), device=scores.device)
         by_column = torch.empty((PLANES, blocks, columns), device=scores.device)
-        sum_negatives[blocks, splits](
+        kernels.sum_negatives[blocks, splits](
             scores, labels, ids, by_row, by_column, rows, columns, first, *scores.stride(),
             *((0, 0) if labels is None else labels.stride()), span, soft.sharpness,
             labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH, num_warps=8,
@@ -115,14 +107,15 @@ class TritonEngine:
         both, count = rows + columns, 0 if windows is None else windows.count
         scanned = 1 << max(0, count - 1).bit_length()
         anchors = min(32, max(1, _SCANNED // scanned))
-        flat = torch.empty(4 * both, device=device)
+        # The kernel does not write the values of a term that is not computed.
+        flat = (torch.zeros if soft is None or windows is None else torch.empty)(4 * both, device=device)
         values, levels, shares = flat[: 2 * both].view(2, both), flat[2 * both : 3 * both], flat[3 * both :]
         picks = torch.empty((2, both, count), dtype=torch.int32, device=device)
         weights = None if windows is None else window_tensors(windows, device)[1]
         row_keys, column_keys = (None, None) if keys is None else keys
         row_sums, column_sums = (None, None) if sums is None else sums
         row_programs = _ceil(rows, anchors)
-        finish_anchors[row_programs + _ceil(columns, anchors),](
+        kernels.finish_anchors[row_programs + _ceil(columns, anchors),](
             row_keys, column_keys, weights, row_sums, column_sums, *own, values, levels, picks, shares,
             rows, columns, row_programs,
             0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
@@ -140,7 +133,7 @@ class TritonEngine:
         scores, labels, ids, first = tile
         rows, columns = scores.shape
         gradient = torch.empty((rows, columns), device=scores.device)
-        soft_slopes[_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)](
+        kernels.soft_slopes[_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)](
             scores, labels, ids, *levels, upstream, gradient, rows, columns, first, *scores.stride(),
             *((0, 0) if labels is None else labels.stride()), soft.sharpness, soft.scale,
             labels is not None, ids is not None, _HEIGHT, _WIDTH,
@@ -151,7 +144,7 @@ class TritonEngine:
         """Two atomic additions for each hard pair."""
         _, weights = window_tensors(windows, gradient.device)
         number = results.picks[0].numel()
-        scatter_pairs[_ceil(number, 256),](
+        kernels.scatter_pairs[_ceil(number, 256),](
             results.picks, results.shares, weights, upstream, gradient, gradient.shape[0], windows.count, number, 256
         )
 
@@ -213,7 +206,7 @@ def _kendall_by_pairs(
         # Columns as contiguous rows: the candidates of an anchor are read many times.
         scores, grades = (matrix.T.contiguous() if side else matrix for matrix in (similarity, labels))
         strides = slopes.stride()[::-1] if side else slopes.stride()
-        compare_pairs[size, blocks](
+        kernels.compare_pairs[size, blocks](
             scores, grades, factors[side], slopes, sums[side], size, *scores.stride(), *grades.stride(), *strides,
             alpha, margin, bool(side), _OURS, _OTHERS, num_warps=8,
         )  # fmt: skip

@@ -9,7 +9,7 @@ Keys are explained in :mod:`bcls.losses.passes`. The same computations in plain 
 import triton
 import triton.language as tl
 
-from bcls.losses.windows import SAME
+from bcls.losses.definitions import SAME
 
 NEVER = tl.constexpr(-0x8000000000000000)
 SAME_FROM = tl.constexpr(1 - SAME)
@@ -111,9 +111,7 @@ def mine_tiles(
 
 
 @triton.jit
-def scatter_pairs(
-    PICKS, SHARES, WEIGHTS, UPSTREAM, OUT, size, windows, number, BLOCK: tl.constexpr
-):  # fmt: skip
+def scatter_pairs(PICKS, SHARES, WEIGHTS, UPSTREAM, OUT, size, windows, number, BLOCK: tl.constexpr):
     """Add the slopes of the hard pairs to a gradient; ``number`` pairs, those of row anchors first."""
     entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = entry < number
@@ -121,10 +119,8 @@ def scatter_pairs(
     negative = tl.load(PICKS + entry, mask=mask, other=-1).to(tl.int64)
     positive = tl.load(PICKS + number + entry, mask=mask, other=-1).to(tl.int64)
     active = mask & (negative >= 0)
-    slope = tl.load(SHARES + anchor, mask=active, other=0.0) * tl.load(
-        WEIGHTS + entry % windows, mask=active, other=0.0
-    )
-    slope = slope * tl.load(UPSTREAM).to(tl.float32)
+    weight = tl.load(WEIGHTS + entry % windows, mask=active, other=0.0)
+    slope = tl.load(SHARES + anchor, mask=active, other=0.0) * weight * tl.load(UPSTREAM).to(tl.float32)
     by_row = anchor < size
     at_negative = tl.where(by_row, anchor * size + negative, negative * size + anchor - size)
     at_positive = tl.where(by_row, anchor * size + positive, positive * size + anchor - size)
@@ -320,7 +316,10 @@ def finish_anchors(
     SOFT: tl.constexpr, AVERAGE: tl.constexpr, WINDOWED: tl.constexpr, VALID_ONLY: tl.constexpr,
     ANCHORS: tl.constexpr, WINDOWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Hinges of all anchors, both directions: the first ``row_programs`` programs process the row anchors."""
+    """Hinges of all anchors, both directions: the first ``row_programs`` programs process the row anchors.
+
+    The values of a term that is not computed stay as they are.
+    """
     program = tl.program_id(0)
     both = rows + columns
     if program < row_programs:
@@ -330,15 +329,11 @@ def finish_anchors(
                 ROW_SUMS, row_parts, ROW_OWN, row_own, VALUES, LEVELS, a, rows, sharpness, margin, soft_scale,
                 AVERAGE, PARTS, ANCHORS,
             )  # fmt: skip
-        else:
-            tl.store(VALUES + a, tl.zeros_like(a).to(tl.float32), mask=a < rows)
         if WINDOWED:
             window_hinges(
                 ROW_KEYS, row_plane, windows, 1, WEIGHTS, VALUES + both, PICKS, picks_plane, SHARES,
                 a, rows, windows, window_scale, VALID_ONLY, WINDOWS,
             )  # fmt: skip
-        else:
-            tl.store(VALUES + both + a, tl.zeros_like(a).to(tl.float32), mask=a < rows)
     else:
         a = (program - row_programs) * ANCHORS + tl.arange(0, ANCHORS)
         if SOFT:
@@ -346,16 +341,12 @@ def finish_anchors(
                 COLUMN_SUMS, column_parts, COLUMN_OWN, column_own, VALUES + rows, LEVELS + rows, a, columns,
                 sharpness, margin, soft_scale, AVERAGE, PARTS, ANCHORS,
             )  # fmt: skip
-        else:
-            tl.store(VALUES + rows + a, tl.zeros_like(a).to(tl.float32), mask=a < columns)
         if WINDOWED:
             window_hinges(
                 COLUMN_KEYS, column_plane, 1, columns, WEIGHTS, VALUES + both + rows,
                 PICKS + tl.cast(rows, tl.int64) * windows, picks_plane, SHARES + rows,
                 a, columns, windows, window_scale, VALID_ONLY, WINDOWS,
             )  # fmt: skip
-        else:
-            tl.store(VALUES + both + rows + a, tl.zeros_like(a).to(tl.float32), mask=a < columns)
 
 
 @triton.jit

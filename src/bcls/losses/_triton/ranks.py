@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from bcls.losses._torch.ranks import codes
+from bcls.losses._triton.kernels import BEFORE, score_of
 
-BEFORE = tl.constexpr(0x7FFFFFFF)
 LAST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 IS_SCORE = tl.constexpr(1 << 30)  # set in the key of a score, not in that of a score plus margin
 #: Longest rows that one program sorts; torch sorts longer ones.
@@ -29,12 +29,6 @@ def code_of(value):
     """Integer in the order of the numbers, equal for -0.0 and 0.0."""
     code = (value + 0.0).to(tl.int32, bitcast=True)
     return tl.where(code < 0, code ^ BEFORE, code)
-
-
-@triton.jit
-def number_of(code):
-    """The number of a code."""
-    return tl.where(code < 0, code ^ BEFORE, code).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -81,7 +75,7 @@ def find_bounds(KEYS, PLACES, BOUNDS, size, steps, alpha, WIDTH: tl.constexpr):
     keys = KEYS + row * size
     key = tl.load(keys + x, mask=inside, other=0)
     code = (key >> 32).to(tl.int32)
-    limit = code_of(number_of(code) + alpha)
+    limit = code_of(score_of(code) + alpha)
     high = tl.zeros([WIDTH], tl.int32)  # labels up to ours plus alpha
     low = tl.zeros([WIDTH], tl.int32)  # labels that plus alpha lie below ours
     for step in range(steps):
@@ -91,7 +85,7 @@ def find_bounds(KEYS, PLACES, BOUNDS, size, steps, alpha, WIDTH: tl.constexpr):
         high = tl.where((probe <= size) & (other <= limit), probe, high)
         probe = low + half
         other = (tl.load(keys + probe - 1, mask=inside & (probe <= size), other=0) >> 32).to(tl.int32)
-        low = tl.where((probe <= size) & (code_of(number_of(other) + alpha) < code), probe, low)
+        low = tl.where((probe <= size) & (code_of(score_of(other) + alpha) < code), probe, low)
     tl.store(BOUNDS + row * size + x, (high.to(tl.int64) << 32) | low.to(tl.int64), mask=inside)
     tl.store(PLACES + row * size + (key & BEFORE).to(tl.int32), x, mask=inside)
 

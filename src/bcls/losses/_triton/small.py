@@ -12,9 +12,8 @@ from torch import Tensor
 
 from bcls.losses._triton.anchors import anchor_hinges
 from bcls.losses._triton.launch import arrivals, launch, signature
+from bcls.losses.definitions import LossSettings, Windows, report_on, window_tensors
 from bcls.losses.passes import forbid_double_backward
-from bcls.losses.validation import report_on
-from bcls.losses.windows import LossSettings, Windows, window_tensors
 
 #: What fits into the registers of a program: scores of an anchor, and windows.
 LARGEST, MOST_WINDOWS = 4096, 256

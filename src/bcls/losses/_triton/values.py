@@ -1,6 +1,6 @@
 # ruff: noqa: ANN001, ANN202, N803
 # mypy: ignore-errors
-"""Triton kernel that checks the values of matrices and reports to the host; see :mod:`bcls.losses.validation`.
+"""Triton kernel that checks the values of matrices and reports to the host; see :mod:`bcls.losses.definitions`.
 
 Each program records the first bad cell it finds and the range of its labels; the last program writes the report. A cell
 is recorded as four times its index, counted along rows, plus its index in ``validation.KINDS``.
@@ -9,7 +9,7 @@ is recorded as four times its index, counted along rows, plus its index in ``val
 import triton
 import triton.language as tl
 
-from bcls.losses.windows import ROUNDING
+from bcls.losses.definitions import ROUNDING
 
 NOWHERE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 LOWEST = tl.constexpr(-1 - ROUNDING)
