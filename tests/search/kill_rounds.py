@@ -129,7 +129,7 @@ def kill_rounds(kills, place, model, seed=0):
         else:
             killed += 1
             changing += after != before
-            longest = min(1.0, longest * 1.05)
+            longest = min(10.0, longest * 1.05)  # two of three rounds are killed, on a slow machine as well
         changed = {name for name, entry in before.items() if not is_same(source / name, entry)}
         lost = before.keys() - after.keys() - changed
         assert not lost, f"after {killed} kills: lost {sorted(lost)}"
