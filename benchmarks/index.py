@@ -213,7 +213,7 @@ def measure_million(rows, arguments, place):
 
 
 def measure_kill(rows, arguments, place):
-    command = [sys.executable, "-m", "tests.search.kill_rounds", "--rounds", str(arguments.kills)]
+    command = [sys.executable, "-m", "tests.search.kill_rounds", "--kills", str(arguments.kills)]
     run = subprocess.run(command, cwd=ROOT, check=False)  # noqa: S603
     rows.append((f"{arguments.kills} killed runs: exit code", run.returncode, 0, float(run.returncode), "0"))
 

@@ -1,8 +1,10 @@
-"""Kill a training run at random times, resume it, and compare: ``python -m benchmarks.resume --kills 100``.
+"""Kill a training run at random points, resume it, and compare: ``python -m benchmarks.resume --kills 100``.
 
-Every attempt is a separate process that is ended with SIGKILL after a random time: while it reads, trains, validates or
-replaces a checkpoint. The run is resumed until it is complete. Then weights, optimizer, metrics and the best checkpoint
-are compared, bit for bit, with those of an uninterrupted run. Further runs follow until there were enough kills.
+Every attempt is a separate process that ends itself with SIGKILL at a random point of its progress, not of time: after
+an optimizer step, or before a disk operation (open, fsync, rename, remove) of the replacement of a checkpoint. The run
+is resumed until it is complete. Then weights, optimizer, metrics and the best checkpoint are compared, bit for bit,
+with those of an uninterrupted run. Further runs follow until there were enough kills. At least 80 % of the kills must
+leave a checkpoint to resume from.
 """
 
 import argparse
@@ -15,19 +17,22 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from bcls._core.files import write_whole
+from bcls._core.files import beside, write_whole
 from bcls.training.config import TrainConfig
 from bcls.training.train import train
 from tests.training.factories import make_data
 
 #: Keys of metrics.jsonl that are times.
 CLOCKS = {"seconds"}
+#: Points at which a run can be killed.
+STEP, DISK = 0, 1
+#: Audit events of operations that change the disk.
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 
 
 def settings(data, out):
@@ -53,25 +58,59 @@ def settings(data, out):
     )
 
 
-def attempt(config):
+def count_points(counts, kill):
+    """Count the points of this process in ``counts``; at ``kill``, a kind and a number, end it with SIGKILL."""
+    module = importlib.import_module("bcls.training.train")
+    train_step, replace_folder, fsync = module.train_step, module.replace_folder, os.fsync
+    replacing = False
+
+    def reach(kind):
+        counts[kind] += 1
+        if kill == (kind, counts[kind]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def step(*arguments):
+        values = train_step(*arguments)
+        reach(STEP)
+        return values
+
+    def replacement(*arguments):
+        nonlocal replacing
+        replacing = True
+        replace_folder(*arguments)
+        replacing = False
+
+    def watch(event, arguments):
+        if replacing and (event in CHANGES or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR))):
+            reach(DISK)
+
+    def sync(handle):
+        if replacing:
+            reach(DISK)
+        fsync(handle)
+
+    module.train_step, module.replace_folder, os.fsync = step, replacement, sync
+    sys.addaudithook(watch)
+
+
+def attempt(config, counts, kill):
     """Train without output."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
+        count_points(counts, kill)
         train(config)
 
 
-def run(config, seconds=None):
-    """Train in another process, which is killed after ``seconds``; returns whether it completed."""
-    child = multiprocessing.get_context("fork").Process(target=attempt, args=(config,))
+def run(config, kill=None):
+    """Train in another process; returns whether it completed, and the points that it reached."""
+    fork = multiprocessing.get_context("fork")
+    counts = fork.RawArray("i", 2)
+    child = fork.Process(target=attempt, args=(config, counts, kill))
     child.start()
-    child.join(seconds)
-    if child.exitcode is None:
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        return False
-    if child.exitcode != 0:
+    child.join()
+    if child.exitcode not in {0, -signal.SIGKILL}:
         raise SystemExit(f"a run ended with {child.exitcode}: see {config.out}")
-    return True
+    return child.exitcode == 0, list(counts)
 
 
 def contents(folder):
@@ -101,32 +140,39 @@ def main():
     draw = random.Random(arguments.seed)
     home = Path(tempfile.mkdtemp(prefix="bcls-resume-"))
     data = make_data(home / "data", images=64, each=4)
-    whole = settings(data, home / "whole")
-    started = time.monotonic()
-    run(whole)
-    took = time.monotonic() - started
+    _, points = run(settings(data, home / "whole"))
     expected = contents(home / "whole")
-    kills = runs = different = resumed = 0
-    while kills < arguments.kills:
+    killed, resumed, runs, different = [0, 0], 0, 0, 0
+    while sum(killed) < arguments.kills:
         config = settings(data, home / f"run{runs}")
+        last = Path(config.out) / "checkpoints" / "last"
         done = False
         while not done:
             begun = (Path(config.out) / "config.yaml").exists()
-            resumed += any((Path(config.out) / "checkpoints" / name).exists() for name in ("last", "last.old"))
-            # At most half a run, so that a run is killed several times; without limit after enough kills.
-            limit = draw.uniform(0.0, took / 2) if kills < arguments.kills else None
-            done = run(replace(config, resume=begun), limit)
-            kills += not done
+            kind = (STEP, DISK)[sum(killed) % 2]
+            # Within a quarter of a run, so that a run is killed several times; nowhere after enough kills.
+            kill = (kind, draw.randint(1, points[kind] // 4)) if sum(killed) < arguments.kills else None
+            done, _ = run(replace(config, resume=begun), kill)
+            if not done:
+                killed[kind] += 1
+                resumed += last.exists() or beside(last)[1].exists()
         different += contents(Path(config.out)) != expected
         shutil.rmtree(config.out)
         runs += 1
-        print(f"{kills} kills, {runs} runs ended, {different} differ", file=sys.stderr, flush=True)
+        print(f"{sum(killed)} kills, {runs} runs ended, {different} differ", file=sys.stderr, flush=True)
     shutil.rmtree(home)
-    counts = {"kills": kills, "resumed from a checkpoint": resumed, "runs": runs, "different": different}
+    counts = {
+        "kills": sum(killed),
+        "after a step": killed[STEP],
+        "while a checkpoint was replaced": killed[DISK],
+        "resumed from a checkpoint": resumed,
+        "runs": runs,
+        "different": different,
+    }
     print(json.dumps(counts))
     if arguments.json:
-        write_whole(arguments.json, json.dumps(counts) + "\n")
-    return 1 if different else 0
+        write_whole(arguments.json, json.dumps(counts, indent=1) + "\n")
+    return 1 if different or resumed < 0.8 * sum(killed) else 0
 
 
 if __name__ == "__main__":

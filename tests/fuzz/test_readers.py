@@ -1,10 +1,13 @@
 """Short fuzzing run: 100 cases for every reader of ``python -m tests.fuzz``, in a process of its own."""
 
 import json
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,8 +50,6 @@ def misbehave(content, folder):
         while True:
             pass
     if content[:1] == b"s":
-        import os
-
         os.abort()
     error = kinds[content[:1]]
     if error is not None:
@@ -65,6 +66,28 @@ def test_engine_reports_forbidden_outcomes(start, finding, monkeypatch):
     outcome = run(reader, first=0, count=2)
     assert outcome.cases == 2
     assert [kind.startswith(finding) for kind in outcome.findings] == ([True] if finding else [])
+
+
+def stop_for_a_second(content, folder):
+    """Like a process that gets no processor time, which no signal can tell from a hang."""
+    if not os.fork():
+        time.sleep(1.0)
+        os.kill(os.getppid(), signal.SIGCONT)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def spin_in_c(content, folder):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF})
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(("read", "findings"), [(stop_for_a_second, []), (spin_in_c, ["hang"])])
+def test_engine_kills_by_processor_time(read, findings, monkeypatch):
+    monkeypatch.setattr("tests.fuzz.engine.SECONDS", 0.1)
+    reader = Reader("made", list, read, lambda draw, seeds: b"a")
+    assert [kind.partition(":")[0] for kind in run(reader, first=0, count=1).findings] == findings
 
 
 def test_engine_reports_too_much_memory():

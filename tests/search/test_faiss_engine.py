@@ -1,5 +1,8 @@
 """The faiss engine: graph, derived files and compaction."""
 
+import sqlite3
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -97,6 +100,19 @@ def test_missing_or_damaged_faiss_files_lose_no_data(engine, tmp_path):
         again = FaissEngine(tmp_path / "f", D, read_only=True)
         assert recall(again, there) == 1
         again.close()
+
+
+def test_a_missing_epoch_names_the_file(engine, tmp_path):
+    engine.add(rows(3))
+    engine.close()
+    path = tmp_path / "f" / "rows.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM epoch")
+    again = FaissEngine(tmp_path / "f", D, read_only=True)
+    with pytest.raises(OSError, match="its epoch is missing") as raised:
+        again.search(unit(1), 2)
+    assert raised.value.filename == str(path)
+    again.close()
 
 
 def test_readers_notice_compaction(engine, tmp_path):

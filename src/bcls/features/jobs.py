@@ -48,7 +48,8 @@ def run_blocks(
             ``prefetch(block)``, called with the next block before the worker is called with the current one, and
             ``close()``, called at the end to cancel the blocks that were started.
         engine: ``"local"`` runs in this process, in order. ``"ray"`` is a Ray Data job (extra ``jobs``): workers are
-            actors, and results are yielded in the order in which they finish.
+            actors, and results are yielded in the order in which they finish. If a node of the cluster is lost, its
+            blocks are computed on the others.
         address: A Ray cluster, such as ``"auto"`` or ``"ray://head:10001"``, whose machines have this library
             installed. Without it ``"ray"`` starts a cluster on this machine and stops it at the end.
         workers: Number of actors, for ``"ray"``.
@@ -154,9 +155,7 @@ class RayActor:
         self._threads = threads
         self._error: Exception | None = None
         try:
-            # Ray restarts a dead actor without limit, but the cause, a block or too little memory, is still there.
-            if require("ray", "jobs", "the engine 'ray'").get_runtime_context().was_current_actor_reconstructed:
-                _fail_dead_worker("its process ended")
+            _check_restart(require("ray", "jobs", "the engine 'ray'"))
             with torch_threads(threads):
                 self._work = pickle.loads(start)()  # noqa: S301 - from the process that started this job
         except Exception as error:
@@ -212,6 +211,23 @@ def _run_on_ray(
                 yield int(row["number"]), np.asarray(result)
         except ray.exceptions.RayError as error:
             _fail_dead_worker(reason_of(error))
+
+
+def _check_restart(ray: Any) -> None:
+    """Fail in an actor that was restarted, unless its node was lost.
+
+    Ray restarts a dead actor without limit. If its node is still alive, so is the cause: a block, or too little memory.
+    """
+    from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put  # stored by the head node
+
+    context = ray.get_runtime_context()
+    key = f"bcls node of actor {context.get_actor_id()}"
+    before = _internal_kv_get(key)
+    if context.was_current_actor_reconstructed and before is not None:
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        if before.decode() in alive:
+            _fail_dead_worker("its process ended")
+    _internal_kv_put(key, context.get_node_id())
 
 
 @contextmanager

@@ -267,7 +267,10 @@ class VectorStore:
     def state(self) -> tuple[int, Numbers, Numbers]:
         """The epoch, the numbers of all rows, and the numbers that are alive, from one snapshot."""
         with self.transaction(write=False):
-            epoch = int(self._database.integers("SELECT value FROM epoch")[0])
+            epochs = self._database.integers("SELECT value FROM epoch")
+            if len(epochs) != 1:
+                raise ValueError("its epoch is missing")  # raised as an OSError with the path
+            epoch = int(epochs[0])
             blobs = self._database.rows("SELECT numbers FROM segments ORDER BY id")
             written = np.concatenate([np.empty(0, np.int64), *(np.frombuffer(blob, "<i8") for (blob,) in blobs)])
             return epoch, written, self.living()
