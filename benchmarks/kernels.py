@@ -223,7 +223,7 @@ def main():
         print(f"sizes {', '.join(map(str, sizes))} ...", file=sys.stderr, flush=True)
         part(rows, sizes)
         named = [dict(zip(("what", "value", "bar", "side"), row, strict=True)) for row in rows]
-        keep(arguments.out, named, "Fused losses and their bars", DEVICE)  # kept even if a later part fails
+        keep(arguments.out, named, "Fused losses and their targets", DEVICE)  # kept even if a later part fails
     table = Table("what", "value", "bar", "holds", title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for what, value, bar, side in rows:
         limit = "" if bar is None else f"at {side} {bar:g}"

@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from types import GenericAlias
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
@@ -44,7 +45,13 @@ autodoc_typehints_description_target = "documented"
 napoleon_custom_sections = ["Inputs"]
 
 
+def module_of_alias(app, module, name):  # noqa: ANN001, ANN201, ARG001
+    """The module of a type alias; ``tuple[int, int].__module__`` is builtins, which has no source page to link to."""
+    return module if isinstance(getattr(sys.modules.get(module), name, None), GenericAlias) else None
+
+
 def setup(app):  # noqa: ANN001, ANN201, D103
+    app.connect("viewcode-follow-imported", module_of_alias)
     # Drawn by the code that they illustrate, so that images and code agree.
     app.connect("builder-inited", lambda _: figures.draw_all(HERE / "_generated"))
     app.connect("builder-inited", lambda _: notebook_pages.write_pages(HERE / "notebooks", HERE / "_generated"))

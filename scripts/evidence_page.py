@@ -79,37 +79,37 @@ def short_page(found: list[Summary]) -> str:
     minutes = sum(one.seconds for one in found) / 60
     parts = [
         "# Evidence",
-        "What the paper claims, checked on Flickr8k (6,000 photos for training, 1,000 for the test) with the packaged "
-        "encoders. Settings are chosen on the validation split. All numbers come from `results/flickr8k`, whose README "
-        f"lists what was run twice; [the details]({DETAILS}) have every table, search, test and comparison, with "
-        f"explanations of the verdicts. {minutes / 60:.0f} hours of training in all.",
+        "The claims of the paper, tested on Flickr8k (6,000 training photos, 1,000 test photos) with the packaged "
+        "encoders. Settings are selected on the validation split. All numbers come from `results/flickr8k`, whose "
+        f"README lists incomplete and repeated runs. [Evidence: details]({DETAILS}) has all tables, searches, tests "
+        f"and comparisons, with explanations of the verdicts. Training took {minutes / 60:.0f} hours in total.",
         "## Claims",
         _claims_table(claims),
         f"Verdicts are computed from {comparisons} comparisons, {over_images} of them with a hierarchical bootstrap "
-        "over seeds and images; the others, whose values by image were not stored, with a t-test over seeds alone. "
-        "P-values are adjusted for the number of comparisons (Holm), and the level is 0.05.",
+        "over seeds and images, and the others, for which no values per image were stored, with a t-test over seeds. "
+        "P-values are adjusted for the number of comparisons (Holm); the significance level is 0.05.",
         "## Models",
-        "RSUM and tau-c with the judgements of experts. Losses are compared within a row, on the same features.",
+        "RSUM and tau-c with the judgements of experts, on the test split. The losses of a row have the same features.",
         model_table.table(),
         "![RSUM and agreement with experts of each loss on each model](images/evidence-trade.svg)",
         "## Losses",
-        "Test RSUM beside the validation RSUM that the settings were chosen by, tau-a with the labels, and tau-c with "
-        "the experts on the 300 photos that nothing was chosen on.",
+        "Validation RSUM, by which the settings were selected, test RSUM, tau-a with the labels, and tau-c with the "
+        "judgements of experts on the 300 photos that were not used for any selection.",
         _losses_table(by_name),
         "![Validation RSUM over epochs](images/evidence-convergence.svg)",
         "![Kendall's tau over alpha](images/evidence-alpha.svg)",
         "## Recommended recipes",
-        "Chosen among all tested configurations by their validation RSUM, by the agreement with experts on the 200 "
-        "photos of `judged_choice.txt` (which are test photos), or by this agreement among those with at least "
-        f"{100 * NEAR:.0f} % of the best validation RSUM. The columns are of the test split; experts are those of the "
-        "300 other photos.",
+        "Selected among all tested configurations by validation RSUM, by the agreement with experts on the 200 test "
+        "photos of `judged_choice.txt`, or by this agreement among the configurations with at least "
+        f"{100 * NEAR:.0f} % of the best validation RSUM. RSUM and tau are those of the test split, the agreement with "
+        "experts is that on the other 300 rated photos.",
         _recipes_table(found),
     ]
     old = [f"`{name}`" for name in model_table.shown() if name.endswith(("-first", "-grid"))]
     if old:
         text = (
             f"The tables {', '.join(old)} come from earlier searches, in which losses did not all have the same "
-            "trials; `configs/flickr8k/sweeps` has their successors, which are not run yet."
+            "trials. The searches in `configs/flickr8k/sweeps` that replace them have not been run yet."
         )
         parts += ["## Limits", text]
     return "\n\n".join(parts) + "\n"

@@ -1,8 +1,8 @@
 """Writes ``docs/faults.md`` from the records of the fault-injection tests and the counts of random kills.
 
 ``BCLS_FAULTS=results/faults.json pytest tests/faults`` writes the records, ``python -m benchmarks.resume --kills 100
---json results/bench/resume.json`` and ``python -m tests.search.kill_rounds --kills 1000 --json
-results/bench/index-kills.json`` the counts, ``python scripts/faults_page.py`` the page.
+--json results/kills-training.json`` and ``python -m tests.search.kill_rounds --kills 1000 --json
+results/kills-index.json`` the counts, ``python scripts/faults_page.py`` the page.
 """
 
 import json
@@ -13,7 +13,7 @@ from bcls._core.files import write_whole
 
 ROOT = Path(__file__).parents[1]
 RECORDS, PAGE = ROOT / "results" / "faults.json", ROOT / "docs" / "faults.md"
-TRAINING, INDEX = (ROOT / "results" / "bench" / name for name in ("resume.json", "index-kills.json"))
+TRAINING, INDEX = (ROOT / "results" / f"kills-{name}.json" for name in ("training", "index"))
 
 _ABOUT = {
     "clock jumps": "Files with dates in the far future and the far past, and a clock that goes back during the work.",

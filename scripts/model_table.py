@@ -71,9 +71,9 @@ def table() -> str:
         cells = [_cell(row, compared) for row in compared]
         made.append([MODELS[name], cells[0] if hard else "not run", f"{loss}: {cells[-2]}", cells[-1], gap])
     note = (
-        f"Means over {min(seeds)} to {max(seeds)} seeds; every loss at the setting with the best validation RSUM of "
-        "its search. The strongest other loss has the best validation RSUM of those without a Kendall term. In "
-        "brackets the 95 % interval over seeds and images."
+        f"Means over {min(seeds)} to {max(seeds)} seeds; every loss has the setting with the best validation RSUM of "
+        "its search. The strongest other loss is the one with the best validation RSUM among those without a Kendall "
+        "term. In parentheses: 95 % interval over seeds and images."
     )
     return "\n".join([markdown_table(HEADINGS, made), "", note])
 

@@ -20,12 +20,12 @@ from bcls.training.run_folder import CONFIG
 
 TITLE = "Experiments"
 LEDE = (
-    "Results of the sweeps first, then the claims of the paper, the rule by which each was checked and the comparisons "
-    "behind it."
+    "The results of the sweeps, followed by the claims of the paper with the verdict, the rule and the comparisons of "
+    "each."
 )
 _RULE = (
     "Computed from the results. The interval and the p-value of a difference come from a hierarchical bootstrap over "
-    "seeds and images where values by image were stored, all others from Welch's t-test over seeds. The p-values "
+    "seeds and images if values per image were stored, and otherwise from Welch's t-test over seeds. The p-values "
     "of all {} comparisons are adjusted for their number by Holm's method. A comparison is held if its adjusted "
     "p-value is below 0.05 and the difference positive, not held if it is negative, and inconclusive otherwise, as "
     "with one seed. A claim is held if all of its comparisons are held, partly held if some are, not held if none is "
@@ -151,8 +151,8 @@ def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Sect
     found: list[Block] = [Text(_RULE.format(tested)), verdicts]
     reasons = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
     if reasons:
-        found += [Text("Explanations, mainly of claims that are not held as they stand:"), Terms(reasons)]
-    found += [Text("Comparisons that belong to each claim:"), Terms([(one.claim, one.rule) for one in claims])]
+        found += [Text("Explanations of verdicts:"), Terms(reasons)]
+    found += [Text("Comparisons of each claim:"), Terms([(one.claim, one.rule) for one in claims])]
     rows = []
     for one in claims:
         for finding in one.findings:
