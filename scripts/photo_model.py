@@ -41,9 +41,10 @@ from bcls.models import load
 from bcls.models.combine import add_open_vocabulary, label_space_part, merge
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
-from bcls.models.export import export_onnx, tensor_offsets
+from bcls.models.export import export_onnx
 from bcls.models.folder import CARD, CONFIG, ONNX, SHA256, WEIGHTS, write_files
-from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS
+from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER
+from bcls.models.onnx_weights import tensor_offsets
 from bcls.models.open_vocabulary import centroids
 from bcls.training.run_folder import describe
 
@@ -206,7 +207,7 @@ def write_model(model: DualModel, folder: Path) -> None:
     replace_folder(folder, files)
     with TemporaryDirectory() as temporary:
         export = Path(temporary) / "export"
-        export_onnx(load(folder), export)
+        export_onnx(load(folder), export, precision="int8")
         if CLASSES.parent != folder:
             share_weights(export, CLASSES.parent)
         for file in export.iterdir():
@@ -216,7 +217,9 @@ def write_model(model: DualModel, folder: Path) -> None:
 
 
 def share_weights(folder: Path, other: Path) -> None:
-    """Let the graphs of an export read weights of frozen encoders from another one; weights that it lacks stay."""
+    """Let an export read the tokenizer and weights of frozen encoders from another one; weights that it lacks stay."""
+    if sha256_of(folder / TOKENIZER) == sha256_of(other / TOKENIZER):
+        (folder / TOKENIZER).unlink()
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     for name, weights in ((IMAGES, IMAGE_WEIGHTS), (TEXTS, TEXT_WEIGHTS)):
         own, found, offsets = load_file(folder / weights), load_file(other / weights), tensor_offsets(other / weights)

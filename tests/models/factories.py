@@ -103,12 +103,17 @@ def siglip(folder, seed=0):
     return folder
 
 
-def bert(folder, seed=0):
-    """A BERT of width 16; the folder."""
+def bert(folder, seed=0, width=16):
+    """A BERT of two layers; the folder."""
     from transformers import BertConfig, BertModel
 
     numbers = tokenizer(folder, start="[CLS]", end="[SEP]", pad="[PAD]")
-    common = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    common = {
+        "hidden_size": width,
+        "intermediate_size": 3 * width // 2,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     torch.manual_seed(seed)
     BertModel(BertConfig(vocab_size=len(numbers), max_position_embeddings=20, **common)).save_pretrained(folder)
     return folder

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -19,8 +20,8 @@ from bcls.models import build, load
 from bcls.models.config import VseppConfig
 from bcls.models.export import (
     HALF_TOLERANCE,
+    INT8_TOLERANCE,
     TOLERANCE,
-    _move_weights,
     _run_tower,
     _write_tower,
     export_onnx,
@@ -28,6 +29,7 @@ from bcls.models.export import (
 )
 from bcls.models.layers import Padded
 from bcls.models.light import LightModel
+from bcls.models.onnx_weights import move_weights
 from tests.models import factories
 
 VOCABULARY = Vocabulary.build(factories.TEXTS, threshold=1)
@@ -277,9 +279,36 @@ def test_large_tables_of_embeddings_are_int8(tmp_path):
     path = tmp_path / "text.onnx"
     shutil.copy(out / "model.safetensors", tmp_path / "model.safetensors")
     _write_tower(path, model, "text", model.prepare_texts((torch.tensor([[8999, 5]]), torch.tensor([2]))), "numbers")
-    _move_weights(path, tmp_path / "text.safetensors", half=True)
+    move_weights(path, tmp_path / "text.safetensors", half=True)
     stored = load_file(tmp_path / "text.safetensors")
     assert {str(values.dtype) for name, values in stored.items() if name.endswith(".int8")} == {"int8"}
     given = Padded(torch.tensor([[8999, 5, 17]]), torch.tensor([3]))
     vectors = _run_tower(path, given, "numbers")
     assert float((vectors * model.encode_texts(given)).sum()) > 1 - HALF_TOLERANCE
+
+
+@pytest.mark.parametrize("tune", [True, False])
+def test_int8_layers_of_the_text_encoder(tmp_path, tune):
+    bert = str(factories.bert(tmp_path / "bert", width=64))
+    model = build({"name": "dual", "image": "features", "features": 5, "text": bert, "width": 64, "tune_text": tune})
+    exported = export_onnx(model, tmp_path / "towers", precision="int8")
+    assert (exported.precision, exported.tolerance) == ("int8", INT8_TOLERANCE)
+    light, texts = LightModel(tmp_path / "towers"), ["a dog", *factories.TEXTS, "a dog runs " * 9]
+    vectors = light.encode_texts(texts)
+    assert (vectors * model.encode_texts(texts).numpy()).sum(1).min() > 1 - INT8_TOLERANCE
+    # A text has the same vector in every batch.
+    np.testing.assert_allclose(vectors, np.concatenate([light.encode_texts([one]) for one in texts]), atol=1e-6)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "towers" / "loaded.onnx")
+    onnxruntime.InferenceSession(str(tmp_path / "towers" / "text.onnx"), options, providers=["CPUExecutionProvider"])
+    graph = onnx.load(options.optimized_model_filepath, load_external_data=False).graph
+    kinds = Counter(node.op_type for node in graph.node)
+    # Six matrices in each layer, of which three read the same input; weights are converted while loading.
+    layers = model.text.encoder.model.config.num_hidden_layers
+    assert (kinds["MatMulInteger"], kinds["QuantizeLinear"]) == (6 * layers, 4 * layers)
+
+
+def test_int8_needs_linear_layers(tmp_path):
+    with pytest.raises(ValueError, match="`precision`: expected a text encoder with linear layers for int8"):
+        export_onnx(build({"name": "vsepp", "words": 9, **FEATURES}), tmp_path / "towers", precision="int8")
+    assert not (tmp_path / "towers").exists()

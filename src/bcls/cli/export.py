@@ -19,7 +19,8 @@ class ExportSettings:
         model: Run folder (its best checkpoint is exported), model folder, or name of a model.
         out: Folder to write. An earlier export in it is replaced.
         format: onnx for image.onnx and text.onnx, folder for configuration and weights.
-        precision: With onnx, how large weights are stored: float16, or float32 for twice the size.
+        precision: With onnx, how large weights are stored: float16, float32 for twice the size, or int8, in which the
+            text tower also computes, in half the time.
         regions: With onnx and a model that reads features: images are regions, not vectors.
         json: Print the result as JSON.
     """

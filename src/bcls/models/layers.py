@@ -379,8 +379,8 @@ class BlockLinear(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """See the class."""
-        split = features.view(*features.shape[:-1], *self.bias.shape)
-        return (torch.einsum("...pi,poi->...po", split, self.weight) + self.bias).flatten(-2)
+        split = features.reshape(-1, *self.bias.shape).transpose(0, 1)
+        return torch.baddbmm(self.bias[:, None], split, self.weight.mT).transpose(0, 1).reshape(features.shape)
 
 
 def masked_batch_norm(values: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d, *, axis: int) -> Tensor:

@@ -29,8 +29,8 @@ IMAGE_WEIGHTS, TEXT_WEIGHTS = "image.safetensors", "text.safetensors"
 TOKENIZER = "tokenizer.json"
 #: Version of the description in ``config.json``.
 VERSION = 1
-#: Crops or texts per run of a graph: with few crops the activations stay in the caches.
-_CROPS_TOGETHER, _TEXTS_TOGETHER = 8, 32
+#: Crops or texts per run of a graph: with few of them the activations stay in the caches.
+_CROPS_TOGETHER, _TEXTS_TOGETHER = 8, 16
 _COPY_AGAIN = "copy the whole folder again, or export the model again with `bcls export`"
 
 Vectors = npt.NDArray[np.float32]
@@ -71,12 +71,13 @@ class Exported:
         crops: Number of crops of an image that ``image.onnx`` makes and encodes.
         text_files: Files that turn captions into token ids; none if the model accepts token ids only.
         max_tokens: Longest caption in tokens, special tokens included, if there is a limit.
-        precision: ``float16`` if large weights are stored in half precision, else ``float32``. Both compute in float32.
+        precision: ``float16`` if large weights are stored in half precision, else ``float32``; both compute in float32.
+            ``int8``: as float16, and linear layers of the text encoder compute in int8.
         image_difference: Largest difference between ONNX Runtime and torch in an entry of an image vector.
         text_difference: The same for captions.
         tolerance: Allowed difference.
         version: Version of this description.
-        shared: Folder beside this one with the weight files that this one lacks; empty if it has all of them.
+        shared: Folder beside this one with the weights and the tokenizer that this one lacks; empty if it has them.
     """
 
     model: str
@@ -150,6 +151,7 @@ class LightModel:
         resize = self.about.resize
         self.side = 0 if resize is None else max(resize.height, resize.width)
         self._providers = _providers(device)
+        self._cores = cpu_count() if device == "cpu" else 1
         require("tokenizers", "search", "a photo search")
 
     def encode_images(self, images: Sequence[str | Path | Image.Image]) -> Vectors:
@@ -157,17 +159,21 @@ class LightModel:
         return self.image_vectors([self.prepare_images([image]) for image in images])
 
     def encode_texts(self, texts: Sequence[str]) -> Vectors:
-        """``(C, D)`` unit vectors of texts."""
-        rows = [self._tokens(text) for text in texts]
-        blocks = [np.empty((0, self.about.width), np.float32)]
-        for start in range(0, len(rows), _TEXTS_TOGETHER):
-            part = rows[start : start + _TEXTS_TOGETHER]
-            lengths = np.array([len(row) for row in part], dtype=np.int64)
-            numbers = np.zeros((len(part), lengths.max()), dtype=np.int64)
-            for place, row in enumerate(part):
-                numbers[place, : len(row)] = row
-            blocks.append(self._text_tower.run(None, {"numbers": numbers, "lengths": lengths})[0])
-        return np.concatenate(blocks)
+        """``(C, D)`` unit vectors of texts; neighbors in the sequence should have similar lengths."""
+        rows, cores = [self._tokens(text) for text in texts], self._cores
+        step = min(_TEXTS_TOGETHER, max(8, -(-len(rows) // cores)))
+        groups = [rows[start : start + step] for start in range(0, len(rows), step)]
+        _ = self._text_tower  # loaded in one thread
+        found = map(self._encode_tokens, groups) if len(groups) == 1 else self._threads.map(self._encode_tokens, groups)
+        return np.concatenate([np.empty((0, self.about.width), np.float32), *found])
+
+    def _encode_tokens(self, rows: Sequence[Sequence[int]]) -> Vectors:
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        numbers = np.zeros((len(rows), lengths.max()), dtype=np.int64)
+        for place, row in enumerate(rows):
+            numbers[place, : len(row)] = row
+        vectors: Vectors = self._text_tower.run(None, {"numbers": numbers, "lengths": lengths})[0]
+        return vectors
 
     def similarity(self, images: Sequence[str | Path | Image.Image], texts: Sequence[str]) -> Vectors:
         """``(N, C)`` scores of all pairs."""
@@ -199,6 +205,7 @@ class LightModel:
         """``(N, D)`` unit vectors of prepared images; each core encodes a few images at a time."""
         step = max(1, _CROPS_TOGETHER // self.about.crops) if self.device == "cpu" else 64
         groups = [batches[start : start + step] for start in range(0, len(batches), step)]
+        _ = self._image_tower  # loaded in one thread
         vectors = list(self._threads.map(self._encode_images, groups))
         return np.concatenate([np.empty((0, self.about.width), np.float32), *vectors])
 
@@ -213,21 +220,18 @@ class LightModel:
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         # One thread for each core, each with a run of its own: faster than several threads within a run.
-        workers = cpu_count() if self.device == "cpu" else 1
-        _ = self._image_tower
-        return ThreadPoolExecutor(workers, thread_name_prefix="bcls-image")
+        return ThreadPoolExecutor(self._cores, thread_name_prefix="bcls-encode")
 
     @cached_property
     def _image_tower(self) -> Any:
-        return self._session(IMAGES, (IMAGES, IMAGE_WEIGHTS, WEIGHTS), threads=1)
+        return self._session(IMAGES, (IMAGES, IMAGE_WEIGHTS, WEIGHTS))
 
     @cached_property
     def _text_tower(self) -> Any:
-        return self._session(TEXTS, (TEXTS, TEXT_WEIGHTS, WEIGHTS), threads=cpu_count())
+        return self._session(TEXTS, (TEXTS, TEXT_WEIGHTS, WEIGHTS))
 
-    def _session(self, name: str, files: Sequence[str], threads: int) -> Any:
-        other = self.folder.parent / self.about.shared if self.about.shared else self.folder
-        folders = {one: self.folder if (self.folder / one).exists() else other for one in files if one in self._hashes}
+    def _session(self, name: str, files: Sequence[str]) -> Any:
+        folders = {one: self._folder_of(one) for one in files if one in self._hashes}
         for one, folder in folders.items():
             check_hashes(folder, self._hashes, [one])
         runtime = require("onnxruntime", "search", "a photo search")
@@ -236,15 +240,20 @@ class LightModel:
             weights = {one: (folder / one).read_bytes() for one, folder in folders.items() if one != name}
             sizes = [len(one) for one in weights.values()]
             options.add_external_initializers_from_files_in_memory([*weights], [*weights.values()], sizes)
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = 1
         options.log_severity_level = 3
-        # A waiting thread must not take a core from the threads that decode images or answer requests.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = self.folder / name
         try:
-            return runtime.InferenceSession(str(path), options, providers=self._providers)
+            # Adding before a layer norm is faster than the operator for both.
+            disabled = ["SkipLayerNormFusion"] if self.device == "cpu" else None
+            return runtime.InferenceSession(str(path), options, providers=self._providers, disabled_optimizers=disabled)
         except Exception as error:  # noqa: BLE001, RUF100 - the runtime has many types of errors
             fail(str(path), "a graph that ONNX Runtime can read", f"an error ({reason_of(error)})", _COPY_AGAIN)
+
+    def _folder_of(self, name: str) -> Path:
+        """The folder with a file: this one, or the one that it shares files with."""
+        shared = self.about.shared and not (self.folder / name).exists()
+        return self.folder.parent / self.about.shared if shared else self.folder
 
     def _tokens(self, text: str) -> list[int]:
         if isinstance(self._tokenizer, Vocabulary):
@@ -257,8 +266,8 @@ class LightModel:
         files = self.about.text_files
         if not files:
             fail(str(self.folder), "a tokenizer or vocabulary", "none", "export the model with its vocabulary")
-        check_hashes(self.folder, self._hashes, files)
-        path = self.folder / files[0]
+        path = self._folder_of(files[0]) / files[0]
+        check_hashes(path.parent, self._hashes, files)
         if not path.is_file():
             fail(str(path), "the tokenizer of the model", "no such file", _COPY_AGAIN)
         if path.name == VOCABULARY:

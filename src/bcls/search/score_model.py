@@ -43,7 +43,7 @@ class ModelCalibration:
     query: tuple[float, ...]
     threshold: float
     gate: tuple[float, ...]
-    background: npt.NDArray[np.float64]
+    background: npt.NDArray[np.floating]
     word: str = "{}"
 
     def prompt(self, text: str) -> str:
@@ -57,7 +57,7 @@ class ModelCalibration:
             similarity: Any shape.
             vector: ``(D,)`` vector of the text.
         """
-        values, text = np.asarray(similarity, dtype=np.float64), np.asarray(vector, dtype=np.float64)
+        values, text = np.asarray(similarity, dtype=np.float64), np.asarray(vector)
         mean, deviation, nearest = self.describe(text[None])[0]
         bias, slope, *others = self.query
         known = bias + slope * values + float(np.dot(others, (mean, deviation, nearest)))
@@ -65,15 +65,16 @@ class ModelCalibration:
 
     def describe(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """``(C, 3)``: mean, standard deviation and nearest centroid's cosine of text vectors ``(C, D)``."""
-        texts = np.asarray(vectors, dtype=np.float64)
-        return query_terms(texts, self.background, self.gate)
+        return query_terms(np.asarray(vectors), self.background, self.gate)
 
 
 def query_terms(
-    texts: npt.NDArray[np.float64], background: npt.NDArray[np.float64], gate: tuple[float, ...]
+    texts: npt.NDArray[np.floating], background: npt.NDArray[np.floating], gate: tuple[float, ...]
 ) -> npt.NDArray[np.float64]:
     """The terms of :meth:`ModelCalibration.describe`."""
-    scores = np.einsum("cd,bd->cb", texts, background)  # the threads of a matrix product cost more for one text
+    # Not a matrix product, whose threads cost more for one text.
+    scores = np.einsum("cd,bd->cb", texts, background).astype(np.float64)
+    texts = texts.astype(np.float64)
     first, last, middle, width = gate
     inside = (texts[:, int(first) : int(last)] ** 2).sum(1)
     outside = (texts**2).sum(1) - inside
@@ -114,7 +115,7 @@ def read_calibration(folder: Path) -> ModelCalibration | None:
     return ModelCalibration(**parts, threshold=float(numbers["threshold"][0]), background=background, word=word)
 
 
-def _read_background(path: Path) -> npt.NDArray[np.float64]:
+def _read_background(path: Path) -> npt.NDArray[np.float32]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -124,4 +125,4 @@ def _read_background(path: Path) -> npt.NDArray[np.float64]:
         fail(str(path), "vectors of background photos", str(error).splitlines()[0], _HINT)
     if found is None or found.ndim != 2 or not len(found) or not math.isfinite(float(found.astype(np.float32).sum())):
         fail(str(path), "an array `background` (B, D) of finite numbers", "none", _HINT)
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(found, dtype=np.float32)

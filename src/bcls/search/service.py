@@ -515,14 +515,26 @@ def _describe(index: Index, photos: Sequence[Photo]) -> list[PhotoInfo]:
     ]
 
 
-def _nearest_photos(index: Index, vector: Vectors, k: int, filters: SearchFilter | None, kind: str) -> tuple[Hit, ...]:
-    """Photos with the most similar vectors, for a kind of query."""
+def _nearest_photos(
+    index: Index,
+    vector: Vectors,
+    k: int,
+    filters: SearchFilter | None,
+    kind: str,
+    calibration: ModelCalibration | None = None,
+) -> tuple[Hit, ...]:
+    """Photos with the most similar vectors, for a kind of query; scores by the index or by the model."""
     found = index.photos.search(vector, k, filters)
-    similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
-    known = index.catalog.photos(list(similarities))
-    photos = _describe(index, [known[number] for number in similarities if number in known])
-    hits = [Hit(**vars(info), score=0.0, similarity=similarities[info.number]) for info in photos]
-    return _ranked(index, hits, [hit.similarity for hit in hits], kind)
+    values = found.scores[0].astype(np.float64)
+    if calibration is None:
+        scores, limit = index.manifest.calibration[kind](values), FITS
+    else:
+        scores, limit = calibration(values, vector[0]), calibration.threshold
+    numbers = found.numbers[0].tolist()
+    ranks = {number: (*pair, limit) for number, *pair in zip(numbers, scores.tolist(), values.tolist(), strict=True)}
+    known = index.catalog.photos(numbers)
+    photos = _describe(index, [known[number] for number in ranks if number in known])
+    return tuple(Hit(*vars(info).values(), *ranks[info.number]) for info in photos)
 
 
 def _nearest_sorted(
@@ -536,12 +548,9 @@ def _nearest_sorted(
     without: int | None = None,
     calibration: ModelCalibration | None = None,
 ) -> SearchResult[Hit]:
-    """The ``k`` best photos, or the newest ones that fit, for a kind of query; scores by the index or by the model."""
+    """The ``k`` best photos, or the newest ones that fit, for a kind of query; scores as in :func:`_nearest_photos`."""
     depth = MAX_RESULTS if check_choice("sort", sort, SORTS) == "date" else k
-    hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind)
-    if calibration is not None and hits:
-        scores, limit = calibration([hit.similarity for hit in hits], vector[0]).tolist(), calibration.threshold
-        hits = tuple(replace(hit, score=one, threshold=limit) for hit, one in zip(hits, scores, strict=True))
+    hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind, calibration)
     return SearchResult(_sorted(tuple(hit for hit in hits if hit.number != without), sort)[:k])
 
 

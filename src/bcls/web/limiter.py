@@ -92,7 +92,8 @@ def limit_body(receive: Receive, most: int, seconds: float) -> Receive:
         if complete:
             return await receive()
         try:
-            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                message = await receive()
         except TimeoutError:
             raise HTTPException(408, f"the body did not arrive within {seconds:g} s: send it faster") from None
         size += len(message.get("body", b""))
@@ -117,7 +118,8 @@ def limit_send(send: Send, seconds: float) -> Send:
         if message["type"] == "http.response.start" or size >= _CHUNK:
             size, deadline = 0, time.monotonic() + seconds
         try:
-            await asyncio.wait_for(send(message), max(0.0, deadline - time.monotonic()))
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await send(message)
         except TimeoutError:
             raise _ClientTooSlowError from None
         size += len(message.get("body", b""))
