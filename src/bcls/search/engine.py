@@ -240,7 +240,6 @@ def top_k(scores: Vectors, numbers: Numbers, k: int) -> Neighbors:
     """
     scores = np.where(numbers < 0, -np.inf, scores).astype(np.float32)
     order = np.lexsort((numbers, -scores), axis=1)[:, :k]
-    found = Neighbors(np.full((len(scores), k), -np.inf, np.float32), np.full((len(scores), k), -1, np.int64))
-    for all_of, best in zip((scores, numbers), found, strict=True):
-        best[:, : order.shape[1]] = np.take_along_axis(all_of, order, 1)
-    return found
+    missing = ((0, 0), (0, k - order.shape[1]))
+    best = np.pad(np.take_along_axis(scores, order, 1), missing, constant_values=-np.inf)
+    return Neighbors(best, np.pad(np.take_along_axis(numbers, order, 1), missing, constant_values=-1).astype(np.int64))
