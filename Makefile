@@ -9,7 +9,7 @@ DEMO_FLAGS ?=
 .PHONY: help demo test test-all lint accessibility bench coverage docs notebooks evidence photo fuzz faults mutants audit release clean
 
 help:
-	@echo "make demo      train three losses on synthetic scenes, about 3 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
+	@echo "make demo      train four losses on synthetic scenes, about 4 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
 	@echo "make test      lint, types and the default tests with the coverage gate (under 10 minutes on 2 cores)"
 	@echo "make test-all  the default tests and those marked slow"
 	@echo "make lint      ruff and mypy"

@@ -1,4 +1,4 @@
-"""``bcls demo``: train and compare three losses on synthetic scenes."""
+"""``bcls demo``: train and compare four losses on synthetic scenes."""
 
 import json
 from pathlib import Path

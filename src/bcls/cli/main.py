@@ -16,7 +16,7 @@ from bcls._core.extras import MissingExtraError
 
 #: Each command with the module whose ``main(arguments)`` runs it, imported when needed, and its help.
 COMMANDS = {
-    "demo": ("bcls.cli.demo", "train three losses on synthetic scenes and write a report, in about three minutes"),
+    "demo": ("bcls.cli.demo", "train four losses on synthetic scenes and write a report, in about four minutes"),
     "data": ("bcls.cli.data", "import, check or summarize a dataset folder, or extract image features"),
     "labels": ("bcls.cli.labels", "embed captions, measure label quality, or suggest the window width alpha"),
     "train": ("bcls.cli.train", "train a model on a dataset, or resume a run"),

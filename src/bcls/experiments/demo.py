@@ -155,7 +155,7 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: 
     validation RSUM.
 
     Args:
-        loss: Name of the loss, used with its defaults.
+        loss: Name of the loss.
         seed: Seed of weights, batches and dropout.
         data: Images, captions and relevance.
         settings: Epochs and batch size.
@@ -169,7 +169,7 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: 
         data=str(data.dataset.folder),
         out=str(folder),
         model={"name": ScenesConfig.name},
-        loss={"name": loss},
+        loss=demo_report.SETTINGS.get(loss, {"name": loss}),
         features=PIXELS,
         labels=ENCODER,
         val_images=None,
