@@ -22,7 +22,7 @@ def _crops_at_once(device: str) -> int:
     """Crops in a batch. On a CPU larger batches leave the caches, on a GPU smaller ones leave it idle."""
     if device == "cpu":
         return 16
-    return 512 if torch.cuda.get_device_properties(device).total_memory > 20e9 else 128
+    return 256 if torch.cuda.get_device_properties(device).total_memory > 20e9 else 128
 
 
 class FeatureWorker:
@@ -64,7 +64,9 @@ class FeatureWorker:
         self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
         self._views, self._smallest_crop = views, smallest_crop
         self._boxes = len(crop.CROP_BOXES) if regions == "crops-36" else 1
-        self._crops_at_once = _crops_at_once(device)
+        crops_of_image = VIEWS[view] * self._boxes
+        self._images_at_once = max(1, _crops_at_once(device) // crops_of_image)
+        self._batch = self._images_at_once * crops_of_image
         cells = regions[0] * regions[1] if isinstance(regions, tuple) else self._boxes
         self._shape = (backbone.channels,) if regions is None else (cells, backbone.channels)
         self._compute_slots = threading.Semaphore(lanes if device == "cpu" else 1)
@@ -75,8 +77,8 @@ class FeatureWorker:
     def prefetch(self, block: Sequence[str]) -> None:
         """Start computing a block in the background."""
         ids = tuple(block)
-        step = max(1, self._crops_at_once // (VIEWS[self._view] * self._boxes))
         if ids not in self._started:
+            step = self._images_at_once
             batches = [ids[start : start + step] for start in range(0, len(ids), step)]
             images = [[self._readers.submit(self._read, image_id) for image_id in batch] for batch in batches]
             self._started[ids] = [self._pool.submit(self._rows, *one) for one in zip(batches, images, strict=True)]
@@ -114,7 +116,10 @@ class FeatureWorker:
             pixels = torch.cat([crop.cut_boxes(one, self._backbone.side) for one in parts]) if cut else parts[0]
             if self._view in ZOOMS:
                 pixels = crop.zoomed(pixels, self._view).flatten(0, 1)
-            grid = self._backbone(pixels).float()
+            crops = len(pixels)
+            if self._device != "cpu":  # cuDNN takes seconds to prepare the layers for a batch of another size
+                pixels = torch.cat([pixels, pixels.new_zeros(self._batch - crops, *pixels.shape[1:])])
+            grid = self._backbone(pixels)[:crops].float()
             values = crop.pool_regions(grid, self._regions) if isinstance(self._regions, tuple) else grid.mean((2, 3))
             values = values.unflatten(0, (-1, VIEWS[self._view])).mean(1)
             return cast(Rows, values.reshape(len(images), *self._shape).half().cpu().numpy())
