@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ABOUT = (
     'Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both. A text may '
     'have operators between spaces, and weights with a decimal point: "dog + 0.5 beach - person". Scores are between 0 '
-    "and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed."
+    "and 1. If no photo has a score above the threshold of the model, a note is printed."
 )
 #: Seconds for a query. A single query may take as long as a slow machine needs.
 _TIMEOUT = 24 * 3600.0
