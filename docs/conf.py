@@ -45,7 +45,7 @@ autodoc_typehints_description_target = "documented"
 napoleon_custom_sections = ["Inputs"]
 
 
-def module_of_alias(app, module, name):  # noqa: ANN001, ANN201, ARG001
+def module_of_alias(app, module, name):  # noqa: ANN001, ANN201
     """The module of a type alias; ``tuple[int, int].__module__`` is builtins, which has no source page to link to."""
     return module if isinstance(getattr(sys.modules.get(module), name, None), GenericAlias) else None
 
