@@ -10,8 +10,8 @@ from bcls.training.config import Result, TrainConfig
 
 _ABOUT = (
     "Trains a model on a dataset folder. Settings come from --config FILE (presets are in configs/) and from flags, "
-    "which win over the file; `--model.KEY` and `--loss.KEY` set the arguments of model and loss; `--import MODULE` "
-    "loads losses and models of your own. Several GPUs: torchrun --nproc_per_node 4 -m bcls train ..."
+    "which override the file; `--model.KEY` and `--loss.KEY` set the arguments of model and loss; `--import MODULE` "
+    "loads your own losses and models. Several GPUs: torchrun --nproc_per_node 4 -m bcls train ..."
 )
 
 

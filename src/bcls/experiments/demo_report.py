@@ -136,8 +136,8 @@ def print_table(runs: Sequence[DemoRun], out: Path) -> None:
     results_table(runs).print(f"Test split, {f'mean ± deviation over {seeds} seeds' if seeds > 1 else 'one seed'}")
     print(
         "R@K: share of queries with a correct item among the first K results; RSUM: their sum.\n"
-        "τ pseudo: agreement with MiniLM's labels, which BCLS learned from.\n"
-        "τ true: agreement with the scenes, which no loss has seen.\n\n"
+        "τ pseudo: agreement with MiniLM's labels, from which BCLS learns.\n"
+        "τ true: agreement with the true relevance of the scenes, which no loss uses.\n\n"
         f"Report with charts and a gallery: {out / 'report.html'}\n"
         f"All results: {out / 'results.json'}\n"
         f"Next: bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help"
