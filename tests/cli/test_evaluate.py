@@ -180,7 +180,7 @@ def test_compare(run):
         (("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--html", "data"), "`--html`"),
         (
             ("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--labels", "minilm"),
-            "`--labels`: expected --html beside it",
+            "`--labels`: expected --html with it",
         ),
         (("compare", "--a", "a.npy", "--data", "data"), "b"),
         (("compare", "--a", "a.npy", "--b", "turned.npy", "--data", "data"), "`turned.npy`"),

@@ -159,7 +159,7 @@ def test_bad_queries(make):
         engine.search(np.zeros((1, 4), np.float32), 1)
     with pytest.raises(ValueError, match="`queries`: expected finite numbers"):
         engine.search(np.full((1, D), np.nan, np.float32), 1)
-    with pytest.raises(ValueError, match="`k`: expected a whole number from 1 up, got 0"):
+    with pytest.raises(ValueError, match="`k`: expected a positive integer, got 0"):
         engine.search(unit(1), 0)
 
 

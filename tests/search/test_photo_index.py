@@ -42,7 +42,7 @@ def test_combined_queries_similar_and_duplicates(photo_index, source):
     ]
     with pytest.raises(ValueError, match="`photo`: expected the name of a photo in the index"):
         photo_index.similar("no.png")
-    with pytest.raises(ValueError, match="`image`: expected a text beside it"):
+    with pytest.raises(ValueError, match="`image`: expected a text with it"):
         photo_index.search(image, image=image)
 
 

@@ -115,7 +115,7 @@ def compare_models(
 def _check(settings: CompareSettings) -> dict[str, list[str]]:
     """Check combinations of settings; return the models of each side."""
     if settings.labels is not None and settings.html is None:
-        fail("--labels", "--html beside it", "no --html", "labels are shown on the page only: add --html page.html")
+        fail("--labels", "--html with it", "no --html", "labels are shown on the page only: add --html page.html")
     if settings.models and (settings.a or settings.b):
         fail("--a", "two models as arguments, or --a and --b", "both", "use one of them")
     if settings.models:

@@ -107,7 +107,7 @@ def _check(settings: EvaluateSettings) -> list[str]:
     models = settings.models or settings.similarity
     embeddings = [flag for flag in ("--images", "--texts") if getattr(settings, flag[2:]) is not None]
     if models and embeddings:
-        fail("--similarity", "no --images and --texts beside models", embeddings[0], "use one of them")
+        fail("--similarity", "no --images and --texts with models", embeddings[0], "use one of them")
     if len(embeddings) == 1:
         other = "--texts" if embeddings == ["--images"] else "--images"
         fail(other, "both embeddings", f"{embeddings[0]} only", "give both")
@@ -119,5 +119,5 @@ def _check(settings: EvaluateSettings) -> list[str]:
     if settings.row is not None:
         check_choice("--row", settings.row, ("markdown", "latex"))
         if settings.json:
-            fail("--row", "no --json beside it", "both", "use one of them")
+            fail("--row", "no --json with it", "both", "use one of them")
     return models

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     settings = parse("export", ExportSettings, arguments, positional={"model": "MODEL"}, imports=True)
     check_choice("--format", settings.format, ("onnx", "folder"))
     if settings.format == "folder" and settings.regions:
-        fail("--regions", "--format onnx beside it", "--format folder", "leave it out")
+        fail("--regions", "--format onnx with it", "--format folder", "leave it out")
     from bcls.models import load
     from bcls.models.export import export_onnx, trained_features
 

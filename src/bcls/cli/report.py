@@ -16,7 +16,7 @@ class ReportSettings:
 
     Attributes:
         folders: Folders of sweeps.
-        paper: File with the paper's tables, results/paper.json; they are shown below ours.
+        paper: File with the paper's tables, results/paper.json; they are shown below the results.
         html: Write the report to this HTML file.
         markdown: Write the report to this Markdown file.
         json: Print configurations and claims as JSON.

@@ -25,7 +25,7 @@ class SearchSettings:
     """Search an index by text, as in `bcls search INDEX "a dog on the beach" -k 5`, by --image, or by both.
 
     A text may have operators between spaces, and weights with a decimal point: "dog + 0.5 beach - person". Scores
-    are between 0 and 1. A photo with a score below 0.5 does not fit; if no photo fits, a note is printed.
+    are between 0 and 1. If no photo has a score above the threshold of the model, a note is printed.
 
     Attributes:
         index: Folder of the index.
@@ -42,7 +42,7 @@ class SearchSettings:
         duplicates: List groups of nearly identical photos instead.
         paths: Print paths only, one per line, for other programs.
         open: Show thumbnails in the default image viewer.
-        rerank: Number of results that a cross-attention model ranks again.
+        rerank: Number of results that a cross-attention model reranks.
         contact: Write a sheet of thumbnails to this file, such as sheet.png.
         html: Write a page with thumbnails to this file.
         model: Location of the index's model, if it was moved.
@@ -102,12 +102,12 @@ def _check(text: str | None, settings: SearchSettings) -> None:
             one.name for one in fields(settings) if one.name not in known and getattr(settings, one.name) != one.default
         ]
         if other:
-            fail("--duplicates", "only --paths, --json or --model beside it", ", ".join(other), "leave them out")
+            fail("--duplicates", "only --paths, --json or --model with it", ", ".join(other), "leave them out")
     elif text is None and settings.image is None:
         hint = 'for example `bcls search index "a dog on the beach"`'
         fail("bcls search", "a text or --image FILE", "none", hint)
     if settings.captions and (settings.image is None or text is not None):
-        fail("--captions", "--image FILE beside it", "a text", "captions are found for an image")
+        fail("--captions", "--image FILE with it", "a text", "captions are found for an image")
     if settings.captions and (settings.contact or settings.html or settings.open):
         fail("--captions", "no --contact, --html or --open", "one of them", "captions are printed as text")
 
@@ -167,5 +167,5 @@ def _note(result: SearchResult[Any], *, shown: int) -> str:
         return "nothing fits"
     note = "" if result.fits else "nothing fits; these are the nearest results. "
     if result.reranked:
-        return note + f"the first {result.reranked} were found by vectors and ranked again by cross attention"
+        return note + f"the first {result.reranked} were found by vectors and reranked by cross-attention"
     return note + "ranked by vectors"

@@ -30,8 +30,8 @@ class ServeSettings:
         runs: Folder of training runs, for the runs view.
         model: Location of the index's model, if it was moved.
         cache: Cache the vectors of recent texts.
-        rerank: Number of results that a cross-attention model ranks again.
-        at_once: Maximum number of requests in work or waiting; others get status 503.
+        rerank: Number of results that a cross-attention model reranks.
+        at_once: Maximum number of requests that are processed or waiting; others get status 503.
         timeout: Seconds for a request.
         max_upload: Maximum size of an uploaded image file, in MiB.
         max_pixels: Maximum number of pixels of an uploaded image.

@@ -144,8 +144,8 @@ def print_table(runs: Sequence[DemoRun], out: Path) -> None:
     results_table(runs).print(f"Test split, {f'mean ± deviation over {seeds} seeds' if seeds > 1 else 'one seed'}")
     print(
         "R@K: share of queries with a correct item among the first K results; RSUM: their sum.\n"
-        "τ pseudo: agreement with MiniLM's labels, which BCLS and the recommended loss learned from.\n"
-        "τ true: agreement with the scenes, which no loss has seen.\n"
+        "τ pseudo: agreement with MiniLM's labels, from which BCLS and the recommended loss learn.\n"
+        "τ true: agreement with the true relevance of the scenes, which no loss uses.\n"
         "Recommended: Triplet-SN and half of the Kendall loss over all pairs, triplet-sn+kendall.\n\n"
         f"Report with charts and a gallery: {out / 'report.html'}\n"
         f"All results: {out / 'results.json'}\n"

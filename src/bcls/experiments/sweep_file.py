@@ -31,8 +31,8 @@ class SweepSettings:
         judgements: Folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt of Flickr8k.
         processes: Parallel processes, for CPUs; on a GPU more than one is faster only with NVIDIA's MPS service.
         threads: Threads of each process; by default the cores are divided among the processes.
-        shard: Share of the runs that this machine does, such as 1/4.
-        only: Configurations to do, by name; the results of the others appear again with the next call without it.
+        shard: Part of the runs that this machine trains, such as 1/4.
+        only: Names of the configurations to train. Results of the others are listed again by the next call without it.
         minutes: Stop after this many minutes, with a checkpoint of the current run.
         device: auto, cpu or cuda.
         graph: Record training steps as CUDA graphs, see `bcls train --help`.

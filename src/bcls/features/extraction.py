@@ -49,7 +49,7 @@ class FeatureSettings:
         split: Extract one split only. Default: all splits.
         engine: local runs in this process, ray on a Ray cluster.
         address: Address of a Ray cluster. Default: start Ray on this machine.
-        workers: Threads that decode images, or Ray actors. Default: one a core, or one actor.
+        workers: Threads that decode images, or Ray actors. Default: one per core, or one actor.
         device: cpu, cuda, or auto for a GPU if there is one.
         precision: Precision of the network: float32, bfloat16 or float16. Features are stored as float16.
         images: Folder or archive with the images, if they were moved since the import.

@@ -47,8 +47,8 @@ class IndexSettings:
         uri: With milvus: a file such as photos.db, or the address of a server.
         features: Name of features of the dataset, for a model that reads features instead of images.
         captions: Read captions: those of a dataset, and .txt and .json files beside the photos.
-        exclude: Patterns of names to leave out, such as *.png or 2023/raw/*; remembered, '' for none.
-        follow_links: Follow links that leave a folder; remembered.
+        exclude: Patterns of names to leave out, such as *.png or 2023/raw/*; stored in the index, '' for none.
+        follow_links: Follow links that leave a folder; stored in the index.
         workers: Threads that read and decode images; 0 for one per core.
         max_pixels: Images with more pixels are skipped.
         device: Device of the model, such as cuda.

@@ -227,7 +227,7 @@ def check_queries(queries: Vectors, k: int, dimension: int) -> Vectors:
     if not np.isfinite(rows).all():
         fail("queries", "finite numbers", "NaN or infinity", "check the output of the model for this query")
     if k < 1:
-        fail("k", "a whole number from 1 up", k, "request at least one result")
+        fail("k", "a positive integer", k, "request at least one result")
     return rows
 
 

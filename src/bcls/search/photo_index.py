@@ -114,7 +114,7 @@ class PhotoIndex:
             added = None if image is None else _image(image)
             return list(self.service.search(query, k, filters, image=added, sort=sort).hits)
         if image is not None:
-            fail("image", "a text beside it", "two images", "search with one image")
+            fail("image", "a text with it", "two images", "search with one image")
         return list(self.service.search_image(_image(query), k, filters, sort=sort).hits)
 
     def similar(

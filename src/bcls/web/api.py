@@ -47,7 +47,7 @@ class PhotoModel(BaseModel):
 class FoundPhoto(PhotoModel):
     """A photo that was found."""
 
-    score: float = Field(description="Between 0 and 1; below 0.5 the photo is not relevant.")
+    score: float = Field(description="Between 0 and 1; `fits` states whether it reaches the threshold of the model.")
     similarity: float | None = Field(description="Similarity by the model, on its own scale.")
     fits: bool
 
