@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("--readers", nargs="+", choices=sorted(READERS), default=list(READERS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/fuzz.json"))
-    parser.add_argument("--restart", action="store_true", help="discard earlier results")
+    parser.add_argument("--restart", action="store_true", help="discard earlier results of these readers")
     parser.add_argument(
         "--show", type=int, metavar="NUMBER", help="write the bytes of one case of one reader, and exit"
     )
@@ -31,15 +32,19 @@ def main() -> int:
         reader = READERS[given.readers[0]]
         sys.stdout.buffer.write(make_case(reader, list(reader.seeds()), given.seed, given.show))
         return 0
-    known = {} if given.restart or not given.out.exists() else json.loads(given.out.read_text(encoding="utf-8"))
+    known = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     if known.get("seed", given.seed) != given.seed:
-        parser.error(f"{given.out} has results for seed {known['seed']}: use --restart or another --out")
+        parser.error(f"{given.out} has results for seed {known['seed']}: use another --out")
     outcomes = {name: Outcome(**kept) for name, kept in known.get("readers", {}).items()}
+    for name in given.readers if given.restart else ():
+        outcomes.pop(name, None)
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     for name in given.readers:
         outcome = outcomes.setdefault(name, Outcome())
         while outcome.cases < given.cases:
             count = min(_PART, given.cases - outcome.cases)
             outcome.add(run(READERS[name], first=outcome.cases, count=count, seed=given.seed))
+            outcome.commit = git.stdout.strip()
             given.out.parent.mkdir(parents=True, exist_ok=True)
             kept = {one: asdict(outcomes[one]) for one in READERS if one in outcomes}
             write_whole(given.out, json.dumps({"seed": given.seed, "readers": kept}, indent=1) + "\n")

@@ -60,6 +60,8 @@ class Outcome:
     """Peak memory in addition to that at the start, in bytes."""
     findings: dict[str, list[int]] = field(default_factory=dict)
     """Kinds of findings with the numbers of the first cases."""
+    commit: str = ""
+    """Commit of the code that the last cases ran with; empty outside a repository."""
 
     def add(self, other: "Outcome") -> None:
         self.cases, self.read = self.cases + other.cases, self.read + other.read

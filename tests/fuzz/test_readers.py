@@ -44,6 +44,17 @@ def test_every_reader_is_run(outcomes):
     assert sorted(outcomes) == NAMES
 
 
+def test_restart_repeats_only_the_named_readers(tmp_path):
+    old = {"cases": 7, "read": 7, "seconds": 1.0, "peak": 0, "findings": {"hang": [3]}, "commit": "old"}
+    out = tmp_path / "fuzz.json"
+    out.write_text(json.dumps({"seed": 0, "readers": {"csv": old, "sidecar": old}}))
+    command = [sys.executable, "-m", "tests.fuzz", "--cases", "5", "--out", str(out)]
+    subprocess.run([*command, "--readers", "sidecar", "--restart"], cwd=ROOT, capture_output=True, check=True)
+    readers = json.loads(out.read_text())["readers"]
+    assert readers["csv"] == old
+    assert (readers["sidecar"]["cases"], readers["sidecar"]["findings"]) == (5, {})
+
+
 def misbehave(content, folder):
     kinds = {b"k": KeyError("x"), b"v": ValueError("not ours"), b"o": OSError("no name"), b"a": None}
     if content[:1] == b"h":
