@@ -7,10 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls._core.extras import MissingExtraError
 from bcls.evaluation.inputs import cores
 from bcls.experiments import results
 from bcls.experiments.plan import Choices, PlannedRun, Runs, choose, plan_runs, plan_trials, take_share
@@ -190,25 +190,48 @@ def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Ru
         Whether the time ran out.
 
     Raises:
-        ValueError: If a run cannot be started, or a process dies; the other processes are stopped.
+        ValueError: If a run cannot be started; the other processes are stopped.
         KeyboardInterrupt: If it was interrupted; all processes wrote checkpoints.
     """
+    context = multiprocessing.get_context("spawn")
+    ends: Any = context.SimpleQueue()
     threads = settings.threads or max(1, cores() // settings.processes)
-    count = min(settings.processes, len(runs))
-    # SIGTERM interrupts this process as Ctrl-C does.
-    with time_budget(None), ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
-        calls = [pool.submit(_work_until, until, threads, sweep, settings, runs, plan) for _ in range(count)]
-        workers = multiprocessing.active_children()
-        try:
-            spent = [call.result() for call in as_completed(calls)]
-        except BrokenProcessPool:
-            codes = [one.exitcode for one in workers if one.exitcode not in (None, 0, -signal.SIGTERM)]
-            got = f"one with exit code {codes[0] if codes else -signal.SIGTERM}"
-            fail("--processes", "processes that end by themselves", got, "use fewer")
-        finally:
-            for worker in workers:
-                worker.terminate()  # SIGTERM: a run in training writes a checkpoint
-    return any(spent)
+    arguments = (ends, until, threads, sweep, settings, runs, plan)
+    workers = [context.Process(target=_worker, args=arguments) for _ in range(min(settings.processes, len(runs)))]
+    with time_budget(None), ExitStack() as stack:  # SIGTERM interrupts this process as Ctrl-C does
+        for worker in workers:
+            worker.start()
+            stack.callback(worker.join)
+        for worker in workers:
+            stack.callback(worker.terminate)  # SIGTERM: a run in training writes a checkpoint
+        # The list is made once: a worker may end at any moment, and waiting for an empty list never returns.
+        while alive := [worker.sentinel for worker in workers if worker.is_alive()]:
+            if any(worker.exitcode for worker in workers):
+                break
+            wait(alive)
+    found = []
+    while not ends.empty():
+        found.append(ends.get())
+    # The error of a process comes before the interrupts of the others.
+    for kind in (ValueError, KeyboardInterrupt):
+        for end in found:
+            if isinstance(end, kind):
+                raise end
+    crashed = [worker.exitcode for worker in workers if worker.exitcode]
+    if crashed:
+        fail("--processes", "processes that end by themselves", f"one with exit code {crashed[0]}", "use fewer")
+    return any(found)
+
+
+def _worker(ends: Any, *arguments: Any) -> None:
+    """The work of each process; sends to the parent process whether the time ran out, or the error."""
+    try:
+        ends.put(_work_until(*arguments))
+    except KeyboardInterrupt as error:
+        ends.put(error)
+    except (ValueError, OSError, MissingExtraError) as error:
+        ends.put(ValueError(str(error)))
+        raise SystemExit(2) from None
 
 
 @contextmanager
