@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+import bcls.search.engine as engine
 from bcls._core.errors import fail
 from bcls._core.extras import require
-from bcls.search import engine
 from bcls.search.engine import IndexUnavailableError, Numbers, SearchFilter, VectorRow, Vectors
 
 #: Rows per request; a server rejects requests of more than 64 MB.
