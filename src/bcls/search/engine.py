@@ -241,7 +241,8 @@ def top_k(scores: Vectors, numbers: Numbers, k: int) -> Neighbors:
     """
     scores = np.where(numbers < 0, -np.inf, scores).astype(np.float32)
     order = np.lexsort((numbers, -scores), axis=1)[:, :k]
-    found = Neighbors(np.full((len(scores), k), -np.inf, np.float32), np.full((len(scores), k), -1, np.int64))
-    for all_of, best in zip((scores, numbers), found, strict=True):
-        best[:, : order.shape[1]] = np.take_along_axis(all_of, order, 1)
-    return found
+    shape, count = (len(scores), k), order.shape[1]
+    best = Neighbors(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64))
+    best.scores[:, :count] = np.take_along_axis(scores, order, 1)
+    best.numbers[:, :count] = np.take_along_axis(numbers, order, 1)
+    return best
