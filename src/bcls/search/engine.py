@@ -240,6 +240,8 @@ def top_k(scores: Vectors, numbers: Numbers, k: int) -> Neighbors:
     """
     scores = np.where(numbers < 0, -np.inf, scores).astype(np.float32)
     order = np.lexsort((numbers, -scores), axis=1)[:, :k]
-    missing = ((0, 0), (0, k - order.shape[1]))
-    best = np.pad(np.take_along_axis(scores, order, 1), missing, constant_values=-np.inf)
-    return Neighbors(best, np.pad(np.take_along_axis(numbers, order, 1), missing, constant_values=-1).astype(np.int64))
+    shape, count = (len(scores), k), order.shape[1]
+    best = Neighbors(np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64))
+    best.scores[:, :count] = np.take_along_axis(scores, order, 1)
+    best.numbers[:, :count] = np.take_along_axis(numbers, order, 1)
+    return best
