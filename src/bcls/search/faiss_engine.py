@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from bcls._core.errors import fail
 from bcls._core.extras import require
+from bcls.models.light import cpu_count
 from bcls.search.catalog import Database
 from bcls.search.engine import Neighbors, Numbers, SearchFilter, VectorRow, Vectors, check_queries, top_k
 
@@ -173,6 +174,8 @@ class FaissEngine:
             parameters = self._faiss.SearchParametersHNSW(efSearch=max(SEARCH_WIDTH, 2 * k), **options)
         else:
             parameters = self._faiss.SearchParameters(**options)
+        # Threads divide the queries; more of them would only wait for each other while other queries are served.
+        self._faiss.omp_set_num_threads(min(len(queries), cpu_count()) or 1)
         scores, rows = main.search(queries, min(k, main.ntotal), params=parameters)
         return scores, rows
 

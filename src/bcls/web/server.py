@@ -1,6 +1,7 @@
 """Run the web app on a port."""
 
 import asyncio
+import gc
 import ipaddress
 import math
 import socket
@@ -142,6 +143,8 @@ def serve(config: uvicorn.Config, listening: socket.socket, ready: Callable[[], 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            gc.collect()
+            gc.freeze()  # the index and the model live as long as the server: collections need not visit their objects
             ready()
 
     Server(config).run(sockets=[listening])
