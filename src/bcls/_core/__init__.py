@@ -1,6 +1,7 @@
 """Helpers: errors, files, locks, configuration, progress, optional dependencies.
 
-The other packages import the names from here; :mod:`bcls._core.progress` has a function of its own name.
+The names can be imported from here or from their modules; those of :mod:`bcls._core.progress` only from the module,
+which has the name of its function.
 """
 
 # ruff: noqa: F403

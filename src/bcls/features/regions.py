@@ -203,7 +203,7 @@ def cut_boxes(pixels: Tensor, side: int) -> Tensor:
         ``(36, 3, side, side)`` float32 on the same scale.
     """
     height, width = pixels.shape[2:]
-    rows, columns = (_box_weights(height, side, 1, pixels.device), _box_weights(width, side, 0, pixels.device))
+    rows, columns = _box_weights(height, side, 1, pixels.device), _box_weights(width, side, 0, pixels.device)
     return (rows[:, None] @ pixels.float() @ columns[:, None].mT).clamp_(0, 255)
 
 
