@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from bcls._core.extras import cpu_count
 from bcls.evaluation import inputs as _inputs
 from bcls.evaluation import recall as _ranks_on_device
-from bcls.evaluation.inputs import cores
 from bcls.evaluation.recall import (
     best_targets,
     count_above,
@@ -232,9 +232,9 @@ def test_counts_within_some_rows_and_columns(rows):
 def test_cores_without_cpu_affinity(monkeypatch):
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    assert cores() == 3
+    assert cpu_count() == 3
     monkeypatch.setattr("os.cpu_count", lambda: None)
-    assert cores() == 1
+    assert cpu_count() == 1
 
 
 def test_cut_offs_of_any_integer_type():

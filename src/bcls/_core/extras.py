@@ -1,7 +1,8 @@
-"""Optional dependencies: imports with a message that names the extra, devices, and weights from installed packages."""
+"""Optional dependencies: imports with a message that names the extra, devices, cores, and weights from packages."""
 
 import hashlib
 import importlib
+import os
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,13 @@ def version_of(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def cpu_count() -> int:
+    """Count the cores that this process may use; in a container these may be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check_device(name: str) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import bcls
 from bcls._core.errors import fail, reason_of
-from bcls._core.extras import MissingExtraError, minilm_folder, require, sha256_of, version_of
+from bcls._core.extras import MissingExtraError, cpu_count, minilm_folder, require, sha256_of, version_of
 from bcls.cli.arguments import parse
 
 if TYPE_CHECKING:
@@ -202,9 +202,7 @@ def _driver() -> str | None:
 
 def devices() -> list[Check]:
     """Processors, memory and CUDA devices."""
-    from bcls.evaluation.inputs import cores
-
-    checks = [Check("processors", f"{os.cpu_count()}, {cores()} available")]
+    checks = [Check("processors", f"{os.cpu_count()}, {cpu_count()} available")]
     if not _has_torch():
         return checks
     import torch

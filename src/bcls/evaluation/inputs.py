@@ -4,7 +4,6 @@ A matrix is a numpy array or a torch tensor on any device. Every block is conver
 to float64 otherwise. Ties are always broken in favour of the lower index.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core import fail
+from bcls._core import cpu_count, fail
 
 if TYPE_CHECKING:
     import torch
@@ -271,15 +270,8 @@ def _all_parts(values: Callable[[slice], Values], queries: int, step: int) -> Va
     parts = list(blocks(queries, step))
     # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,
     # so that the error of the first bad row is raised.
-    with ThreadPoolExecutor(min(cores(), len(parts))) as pool:
+    with ThreadPoolExecutor(min(cpu_count(), len(parts))) as pool:
         return np.concatenate(list(pool.map(values, parts)), axis=1)
-
-
-def cores() -> int:
-    """Count the cores that this process may use; in a container these may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def first_few(items: Sequence[object] | NDArray[Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import bcls.evaluation.inputs as inputs
-from bcls._core import check_choice, check_number, check_whole, fail
+from bcls._core import check_choice, check_number, check_whole, cpu_count, fail
 from bcls.evaluation.inputs import Floats, Ids, Matrix, Values, as_array
 from bcls.evaluation.kendall import concordance
 from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks
@@ -333,7 +333,7 @@ def human_correlation(
 
         # One generator per resample, so that the result does not depend on the number of threads.
         sources = np.random.default_rng(check_whole("seed", seed, least=0)).spawn(times)
-        with ThreadPoolExecutor(inputs.cores()) as pool:
+        with ThreadPoolExecutor(cpu_count()) as pool:
             metrics = add_intervals(metrics, np.array(list(pool.map(one, sources))), confidence)
     return metrics | {"rows": float(len(model)), "groups": float(count)}
 

@@ -18,8 +18,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls._core.extras import MissingExtraError
-from bcls.evaluation.inputs import cores
+from bcls._core.extras import MissingExtraError, cpu_count
 from bcls.experiments import results
 from bcls.experiments.plan import Choices, PlannedRun, Runs, choose, plan_runs, plan_trials, take_share
 from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
@@ -195,7 +194,7 @@ def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Ru
     """
     context = multiprocessing.get_context("spawn")
     ends: Any = context.SimpleQueue()
-    threads = settings.threads or max(1, cores() // settings.processes)
+    threads = settings.threads or max(1, cpu_count() // settings.processes)
     arguments = (ends, until, threads, sweep, settings, runs, plan)
     workers = [context.Process(target=_worker, args=arguments) for _ in range(min(settings.processes, len(runs)))]
     with time_budget(None), ExitStack() as stack:  # SIGTERM interrupts this process as Ctrl-C does

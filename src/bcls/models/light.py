@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bcls._core import fail, from_plain, reason_of, require
+from bcls._core import cpu_count, fail, from_plain, reason_of, require
 from bcls.data.images import decode, upright_rgb
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
@@ -106,11 +105,6 @@ class ImageBatch(NamedTuple):
 def is_light_folder(folder: Path) -> bool:
     """Whether a folder holds an export."""
     return (folder / IMAGES).is_file() and (folder / CONFIG).is_file()
-
-
-def cpu_count() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LightModel:

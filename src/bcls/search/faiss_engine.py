@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._core.errors import fail
-from bcls._core.extras import require
-from bcls.models.light import cpu_count
+from bcls._core.extras import cpu_count, require
 from bcls.search.catalog import Database
 from bcls.search.engine import Neighbors, Numbers, SearchFilter, VectorRow, Vectors, check_queries, top_k
 
