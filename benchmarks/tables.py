@@ -12,10 +12,10 @@ from bcls.experiments.bench import machine
 
 
 def show(title, rows, path=None, device="cpu"):
-    """Print rows, which are dicts with the same keys, and :func:`keep` them."""
+    """Print rows, which are dicts with the same keys, and :func:`keep` them; None is an empty cell."""
     table = Table(*rows[0], title=title)
     for row in rows:
-        table.add_row(*(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
+        table.add_row(*(value if isinstance(value, str | None) else f"{value:.4g}" for value in row.values()))
     Console(width=140).print(table)
     keep(path, rows, title, device)
 

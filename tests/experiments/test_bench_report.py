@@ -5,6 +5,8 @@ import json
 import pytest
 
 from bcls.experiments.bench import LIMIT, draw, page, section
+from benchmarks import roofline
+from benchmarks.tables import keep
 from scripts import performance_page
 
 RESULT = {
@@ -71,3 +73,23 @@ def test_the_performance_page_shows_all_kinds_of_files(tmp_path):
     assert "Some rows. `python -m benchmarks.full` on 2 threads, torch 2.13, Triton 3.6" in text
     assert "| y | 1 | at most 2 | yes |\n| z | 1 |  |  |" in text
     assert "`bcls bench width` on m" in text
+
+
+def test_the_performance_page_shows_the_roofline(tmp_path):
+    work = {
+        "mine_tiles": (4.0, 2.0),
+        "product": (8.0, 1.0),
+        "void at::native::(anonymous namespace)::fill<int>(int, F(int))": (1.0, 1.0),
+        "Memset (Device)": (2.0, 3.0),
+    }
+    formulas = {"mine_tiles": (6_000_000, None), "product": (8_000_000, 32_000_000), "other": (1, 1)}
+    rows = roofline.rows_of("BCLS, B = 8", work, formulas, (2.0, 3000.0, 16.0))
+    keep(tmp_path / "roofline.json", rows, roofline.TITLE)
+    text = performance_page.page(tmp_path)
+    assert "## Roofline\n\nKernels of a forward and backward pass: " in text
+    assert "`python -m benchmarks.roofline` on CPU" in text
+    headings = "step | kernel | launches | us | MB | GB/s | % of copy | TFLOP/s | % of product | B x B copies"
+    assert f"| {headings} |\n" in text
+    assert "| BCLS, B = 8 | mine_tiles | 2 | 4 | 6 | 1,500 | 50 |  |  | 2 |\n" in text
+    assert "| BCLS, B = 8 | product | 1 | 8 | 8 | 1,000 | 33.3 | 4 | 25 | 4 |\n" in text
+    assert "| BCLS, B = 8 | no formula: Memset, fill | 4 | 3 |  |  |  |  |  | 1.5 |\n" in text

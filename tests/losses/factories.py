@@ -14,7 +14,13 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 TRITON = triton_runs_on(torch.device(DEVICE))
 #: Tests of the kernels, for a GPU or Triton's interpreter; `test_interpreter.py` runs them if there is no GPU.
-KERNEL_TESTS = ("test_tile_kernels.py", "test_small_kernel.py", "test_value_kernel.py", "test_memory_guards.py")
+KERNEL_TESTS = (
+    "test_tile_kernels.py",
+    "test_small_kernel.py",
+    "test_value_kernel.py",
+    "test_memory_guards.py",
+    "test_roofline.py",
+)
 #: Only for `make test-all` if the kernels run in the interpreter, where a program takes milliseconds.
 slow_if_interpreted = [] if GPU else [pytest.mark.slow]
 
