@@ -33,6 +33,13 @@ def test_long_values_lose_their_middle():
     assert " ... 9999808 characters ... " in message
 
 
+def test_long_names_and_expectations_lose_their_middle():
+    message = message_of("key" + "a" * 100_000, "one of " + "b" * 100_000, 1, "shorten it")
+    assert len(message) < 2000
+    assert message.startswith("`keyaaa")
+    assert message.endswith("bbb, got 1; shorten it")
+
+
 def test_long_choices_are_refused_shortly():
     with pytest.raises(ValueError, match="`key`: expected one of 'a'") as raised:
         check_choice("key", "z" * 1_000_000, ["a"])

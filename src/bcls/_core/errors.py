@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-#: Length of the value shown in a message.
-_LONGEST = 200
+#: Length of the value shown in a message, and of names and of lists of choices, which files may make long, too.
+_LONGEST, _LONGEST_NAME = 200, 800
 
 
 def fail(argument: str, expected: str, got: object, hint: str, kind: type[ValueError] = ValueError) -> NoReturn:
@@ -31,7 +31,8 @@ def fail(argument: str, expected: str, got: object, hint: str, kind: type[ValueE
         ValueError: `gamma`: expected a number above 0, got -1.0; the paper uses 50
     """
     # Names and values from files may contain control characters that would move the cursor of a terminal.
-    raise kind(visible(f"`{argument}`: expected {expected}, got {shortened(str(got))}; {hint}"))
+    named, wanted = shortened(argument, _LONGEST_NAME), shortened(expected, _LONGEST_NAME)
+    raise kind(visible(f"`{named}`: expected {wanted}, got {shortened(str(got))}; {hint}"))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import shlex
 import shutil
 import sys
 import time
@@ -329,5 +330,5 @@ def _provenance(context: SweepContext) -> dict[str, Any]:
     """Dataset, command, versions and hardware of a result."""
     environment = describe(1)
     kept = ("bcls", "revision", "python", "packages", "gpus", "threads", "started")
-    command = " ".join(["bcls", *sys.argv[1:]])
+    command = shlex.join(["bcls", *sys.argv[1:]])
     return {"dataset": context.shared.dataset.name, "command": command, **{key: environment[key] for key in kept}}
