@@ -59,6 +59,7 @@ def test_one_paper_row_applies_to_every_table(tmp_path):
         ({"seeds": [[1], {}]}, "`seeds`: expected a whole number"),
         ({"seeds": 10**400}, "at most 10000 seeds"),
         ({"base": "a\0b"}, "`base`: expected the name of a file"),
+        ({"base": "\ud800"}, "`base`: expected the name of a file"),
         ({"settings": {"lr": 10**400}}, "`lr`: expected a finite number"),
         ({"runs": {"A": {"seed": 3}}}, "`setting`"),
         ({"runs": {"A": {"ensemble": ["B", "C"]}}}, "at least one configuration that is trained"),

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bcls._core.config import check_field_types, convert_numbers, from_plain, read_yaml
 from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls.data.text_files import is_unicode
 from bcls.training.config import FREE_ON_RESUME, TrainConfig, check_config
 
 #: Settings of the location and the machine, which are not part of an experiment and not allowed in a sweep file.
@@ -339,7 +340,7 @@ def _lists(name: str, plain: object) -> dict[str, list[Any]]:
 
 def _base(path: Path, base: object) -> dict[str, Any]:
     if isinstance(base, str):
-        if "\0" in base:
+        if "\0" in base or not is_unicode(base):
             fail("base", "the name of a file", repr(base), "name a preset, relative to this file")
         base = _load(path.parent / base)
     return _mapping(path, base, "base")
