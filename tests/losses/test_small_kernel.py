@@ -61,7 +61,7 @@ def test_many_windows(size):
 
 
 @pytest.mark.parametrize(
-    ("size", "beta", "expected"), [(4096, 0.1, True), (4096, 0.01, True), (4097, 0.1, False), (64, 0.005, False)]
+    ("size", "beta", "expected"), [(3072, 0.1, True), (3072, 0.01, True), (3073, 0.1, False), (64, 0.005, False)]
 )
 def test_which_matrices_are_small(size, beta, expected):
     from bcls.losses._triton.small import is_small

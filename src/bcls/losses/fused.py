@@ -2,7 +2,7 @@
 
 The forward pass reads the two matrices once for both directions and keeps the hardest pair of each anchor and window
 and one log-sum-exp per anchor. The backward pass writes the gradient once and adds the few cells of the hard pairs.
-With Triton, batches up to 4,096 need one launch for both; larger ones need one more launch to check the values.
+With Triton, batches up to 3,072 need one launch for both; larger ones need one more launch to check the values.
 """
 
 from typing import Any, NamedTuple

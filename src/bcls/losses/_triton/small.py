@@ -15,8 +15,8 @@ from bcls.losses._triton.launch import arrivals, launch, signature
 from bcls.losses.definitions import LossSettings, Windows, report_on, window_tensors
 from bcls.losses.passes import forbid_double_backward
 
-#: What fits into the registers of a program: scores of an anchor, and windows.
-LARGEST, MOST_WINDOWS = 4096, 256
+#: Largest batch, from which on tiles are faster (0.69 against 0.78 ms at 4,096 on an H200), and most windows.
+LARGEST, MOST_WINDOWS = 3072, 256
 #: Candidates whose keys are raised without comparing them with the current keys first.
 _AT_ONCE = 256
 
