@@ -4,6 +4,7 @@ One row for each model with its features, from ``results/flickr8k``: Triplet-HN,
 term, and BCLS. Losses are compared within one row only, where the features are the same.
 """
 
+from functools import cache
 from pathlib import Path
 
 from bcls.experiments.claims import is_rival
@@ -33,6 +34,7 @@ MODELS = {
 HEADINGS = ["model and features", "Triplet-HN", "strongest other loss", "BCLS", "BCLS minus strongest, RSUM"]
 
 
+@cache
 def shown() -> dict[str, Summary]:
     """Return the summaries of the table, by the name of their sweep."""
     found = {name: summarize(KEPT / name) for name in MODELS if (KEPT / name).is_dir()}

@@ -1,17 +1,23 @@
-"""The summary of skipped tests; in continuous integration a missing browser or interpreter is a failure."""
+"""Summary of skipped tests, failures in continuous integration, and coverage of the tests that are measured."""
 
+import gc
 import os
 import sys
 from collections import Counter
 
 import pytest
+from coverage import Coverage
 
+gc.disable()  # until all tests are collected: collections of the imported objects took a quarter of that time
 collect_ignore = ["portable"]  # changes the process that imports it
 if sys.platform == "win32":  # these limit or fork processes, or need a terminal of POSIX
     collect_ignore += ["cli/test_completion.py", "faults", "fuzz", "release/test_mutants.py", "release/test_scripts.py"]
     collect_ignore += ["search/kill_rounds.py", "search/test_kill.py"]
 #: Beginnings of the reasons that fail a test where CI is set. Triton has packages for Linux only.
 REQUIRED = ("needs Chromium", "needs playwright", "needs axe-core", *["needs triton"] * (sys.platform == "linux"))
+#: Packages of the coverage gate, and the tests that are traced for it: tracing makes all others slower.
+GATE = ["bcls.losses", "bcls.evaluation"]
+MEASURED = tuple(f"{top}/{name}/" for top in ("tests", "src/bcls") for name in ("losses", "evaluation"))
 
 
 def reason(report):
@@ -24,6 +30,23 @@ def fail_if_required(report):
         if why.startswith(REQUIRED):
             report.outcome, report.longrepr = "failed", f"CI is set, and this test was skipped: {why}"
     return report
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    coverage = Coverage.current()
+    if coverage is None or coverage.get_option("run:source") != GATE or item.nodeid.startswith(MEASURED):
+        return (yield)
+    coverage.stop()
+    try:
+        return (yield)
+    finally:
+        coverage.start()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,12 +35,12 @@ def run(folder, ci, *arguments):
     (folder / "test_one.py").write_text(TESTS)
     (folder / "test_two.py").write_text("import pytest\npytest.importorskip('no_such', reason='needs playwright')\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, str(folder)]
-    environment = {**os.environ, "CI": ci}
+    environment = {**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # some take long to import
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8")
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["one process", "workers"])
 def test_the_summary_counts_by_reason(tmp_path, workers):
     code, out = run(tmp_path, "", *workers)
     assert code == 0
