@@ -21,7 +21,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import bcls.models.folder as files
-from bcls._core import beside, check_choice, fail, replace_folder, require, user_path, write_whole
+from bcls._core.errors import check_choice, fail
+from bcls._core.extras import require
+from bcls._core.files import beside, replace_folder, user_path, write_whole
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bcls._core import cpu_count, fail, from_plain, reason_of, require
+from bcls._core.config import from_plain
+from bcls._core.errors import fail, reason_of
+from bcls._core.extras import cpu_count, require
 from bcls.data.images import decode, upright_rgb
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary

@@ -18,7 +18,8 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bcls._core import MissingExtraError, check_choice, fail, prefix_errors
+from bcls._core.errors import check_choice, fail, prefix_errors
+from bcls._core.extras import MissingExtraError
 from bcls.data import Dataset, Vocabulary, open_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
