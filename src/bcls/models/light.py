@@ -76,7 +76,7 @@ class Exported:
             ``int8``: as float16, and linear layers of the text encoder compute in int8.
         image_difference: Largest difference between ONNX Runtime and torch in an entry of an image vector.
         text_difference: The same for captions.
-        tolerance: Allowed difference.
+        tolerance: Allowed difference with float32, otherwise allowed cosine distance.
         version: Version of this description.
         shared: Folder beside this one with the weights and the tokenizer that this one lacks; empty if it has them.
     """
