@@ -137,9 +137,7 @@ def visible(text: str) -> str:
         >>> print(visible("a\nb\x1b[2Jc"))
         a\nb\x1b[2Jc
     """
-    if text.isprintable():  # nearly always, and much faster than one character at a time
-        return text
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
