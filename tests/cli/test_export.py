@@ -37,6 +37,22 @@ def test_onnx(run, tmp_path):
     assert {path.name for path in (tmp_path / "towers").iterdir()} >= {"image.onnx", "text.onnx", "config.json"}
 
 
+@pytest.mark.parametrize(
+    ("precision", "limit", "allowed"),
+    [
+        ("float32", "tolerance 0.0001", "a difference of 0.0001 was allowed"),
+        ("float16", "cosine distance at most 0.001", "a cosine distance of 0.001 was allowed"),
+    ],
+)
+def test_the_difference_is_printed_with_its_limit(run, tmp_path, precision, limit, allowed):
+    """The limit of rounded weights is a cosine distance, which an entry of a vector may exceed."""
+    code, out, _ = run("run", "--out", "towers", "--precision", precision)
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("maximum difference of a vector's entry to torch ")]
+    assert line.endswith(f", {limit}")
+    assert f"for captions; {allowed}" in (tmp_path / "towers" / "README.md").read_text()
+
+
 def test_folder(run, tmp_path):
     code, out, err = run("run", "--out", "model", "--format", "folder")
     assert (code, err) == (0, "")

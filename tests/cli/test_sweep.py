@@ -29,11 +29,19 @@ def test_a_sweep_is_listed_and_run(place, capsys):
     assert capsys.readouterr().out.count("seed 1") == 1
     assert not (place / "out").exists()
     assert main(flags(place)) == 0
-    assert "2 of 2 runs are finished" in capsys.readouterr().out
+    assert f"2 of 2 runs are finished; results in {place / 'out'}/results.jsonl\n" in capsys.readouterr().out
     assert main(flags(place, "--dry-run")) == 0
     assert capsys.readouterr().out.count("done") == 2
     assert main(flags(place, "--json")) == 0
     assert json.loads(capsys.readouterr().out)["finished"] == 2
+
+
+def test_no_results_are_named_before_the_first_run_is_finished(place, capsys):
+    write(place / "a.yaml", runs={"BCLS": {}}, settings={"epochs": 1000})
+    assert main(flags(place, "--minutes", "0.001")) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "0 of 1 runs are finished\n"
+    assert "run the same command to continue" in printed.err
 
 
 def test_a_diverged_run_gives_exit_code_1(place, capsys):

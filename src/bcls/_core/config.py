@@ -177,13 +177,12 @@ def from_plain(kind: type[Any], values: Mapping[str, Any], where: str) -> Any:
     return _Validator("write only strings in quotes").dataclass(where, values, kind)
 
 
-def check_field_types(values: Mapping[str, object], declared: type, prefix: str = "") -> None:
+def check_field_types(values: Mapping[str, object], declared: type) -> None:
     """Check settings against the annotations of a class.
 
     Args:
         values: Settings by name; ranges are not checked.
         declared: The class, whose fields are strings, numbers, choices, or mappings and lists of them.
-        prefix: Put before names in messages.
 
     Raises:
         ValueError: A value has a wrong type; the message names the setting.
@@ -198,7 +197,7 @@ def check_field_types(values: Mapping[str, object], declared: type, prefix: str 
     """
     hints = get_type_hints(declared)
     for name, value in values.items():
-        _Validator("write only strings in quotes").convert(prefix + name, value, hints[name])
+        _Validator("write only strings in quotes").convert(name, value, hints[name])
 
 
 def check_shape(where: str, value: object, shape: Shape, hint: str) -> None:

@@ -138,7 +138,7 @@ def visible(text: str) -> str:
         >>> print(visible("a\nb\x1b[2Jc"))
         a\nb\x1b[2Jc
     """
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:

@@ -151,13 +151,13 @@ def _show(service: Service, title: str, settings: SearchSettings, result: Search
         return
     if settings.paths:
         print("".join(f"{_line(hit.path, settings)}\n" for hit in hits), end="")
-        print(note, file=sys.stderr)
-        return
+        hits = []
     for hit in hits:
         text = f"{hit.path}" if isinstance(hit, Hit) else f"{hit.text}  ({hit.path})"
         # File names and captions may contain control characters of a terminal.
         print(f"{hit.score:.3f}  {visible(text)}")
-    print(note)
+    if note:
+        print(note, file=sys.stderr if settings.paths else sys.stdout)
 
 
 def _note(result: SearchResult[Any], *, shown: int) -> str:
@@ -165,7 +165,7 @@ def _note(result: SearchResult[Any], *, shown: int) -> str:
         return "no photo passes the filters"
     if not result.fits and not shown:
         return "nothing fits"
-    note = "" if result.fits else "nothing fits; these are the nearest results. "
+    notes = [] if result.fits else ["nothing fits; these are the nearest results"]
     if result.reranked:
-        return note + f"the first {result.reranked} were found by vectors and reranked by cross-attention"
-    return note + "ranked by vectors"
+        notes.append(f"the first {result.reranked} were found by vectors and reranked by cross-attention")
+    return "; ".join(notes)

@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> int:
     if settings.json:
         print(json.dumps(asdict(outcome)))
     else:
-        print(f"{outcome.finished} of {outcome.planned} runs are finished; results in {settings.out}/results.jsonl")
+        results = f"; results in {settings.out}/results.jsonl" if outcome.finished else ""
+        print(f"{outcome.finished} of {outcome.planned} runs are finished{results}")
         for name, point in outcome.chosen.items():
             values = ", ".join(f"{key} {value}" for key, value in point.items())
             print(f"chosen for {name}: {values or 'no changes'}")

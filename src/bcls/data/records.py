@@ -6,7 +6,6 @@ training skips, with the reasons.
 """
 
 import json
-import os
 import shutil
 import zipfile
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from bcls._core.config import check_shape
 from bcls._core.errors import check_whole, fail, reason_of
 from bcls._core.extras import require, sha256_of
-from bcls._core.files import sync_folder, write_whole
+from bcls._core.files import sync_tree, write_whole
 from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.image_files import check_member
@@ -376,7 +375,7 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
             },
             {name: sha256_of(folder / name) for name in (CAPTIONS, IMAGES)},
         )
-        _sync(folder)
+        sync_tree(folder)
         write_manifest(folder, manifest)
         (folder / _UNFINISHED).unlink()
     (folder / _LOCK).unlink(missing_ok=True)
@@ -468,13 +467,3 @@ def _reference(folder: Path, path: Path) -> str:
     """Return the path relative to the folder if it lies inside, so that the folder can be moved; else absolute."""
     path, folder = path.resolve(), folder.resolve()
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
-
-
-def _sync(folder: Path) -> None:
-    """Flush all files of a folder to disk; at the end, which is faster than after every file."""
-    for path in (*folder.rglob("*"), folder):
-        if path.is_dir():
-            sync_folder(path)
-        else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())

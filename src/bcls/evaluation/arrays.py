@@ -13,7 +13,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core import fail, user_path
+from bcls._core.errors import fail
+from bcls._core.files import user_path
 
 #: Keys of arrays that hold the ids of the rows and columns of the matrix in the same file.
 ID_KEYS = ("image_ids", "caption_ids")

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from bcls._core import fail, require
+from bcls._core.errors import fail
+from bcls._core.extras import require
 from bcls.evaluation.inputs import Ids, Matrix, Values, as_array, blocks, check_matrix, first_few, take, top_items
 from bcls.evaluation.recall import Targets, check_ks, count_above, gold_targets, pick, shares_within
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core import check_whole, fail
+from bcls._core.errors import check_whole, fail
 from bcls._core.progress import progress
 from bcls.evaluation.coco import eccv as eccv_metrics
 from bcls.evaluation.graded import coherent_score, ndcg, one_per_image

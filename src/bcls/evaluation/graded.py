@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
-from bcls._core import check_choice, check_whole, fail
+from bcls._core.errors import check_choice, check_whole, fail
 from bcls.evaluation.inputs import Floats, Ids, Matrix, Values
 from bcls.evaluation.kendall import taus
 from bcls.evaluation.recall import check_ks

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
-from bcls._core import check_choice, check_number, check_whole, fail
+from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.evaluation.inputs import BLOCK, Floats, Matrix, Values
 from bcls.evaluation.recall import recalls
 

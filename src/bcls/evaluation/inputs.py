@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core import cpu_count, fail
+from bcls._core.errors import fail
+from bcls._core.extras import cpu_count
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
-from bcls._core import check_whole, fail
+from bcls._core.errors import check_whole, fail
 from bcls.evaluation.inputs import Floats, Ids, Matrix
 
 if TYPE_CHECKING:

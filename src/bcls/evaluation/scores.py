@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core import fail, user_path
+from bcls._core.errors import fail
+from bcls._core.files import user_path
 from bcls._core.progress import progress
 from bcls.evaluation.arrays import ENDINGS, Stored, open_matrix
 from bcls.evaluation.inputs import blocks, first_few, read_rows

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import check_ks, recalls
 

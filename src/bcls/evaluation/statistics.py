@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import bcls.evaluation.inputs as inputs
-from bcls._core import check_choice, check_number, check_whole, cpu_count, fail
+from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls._core.extras import cpu_count
 from bcls.evaluation.inputs import Floats, Ids, Matrix, Values, as_array
 from bcls.evaluation.kendall import concordance
 from bcls.evaluation.recall import check_ks, query_ranks, recalls_from_ranks

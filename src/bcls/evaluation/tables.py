@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import groupby
 
-from bcls._core import check_choice
+from bcls._core.errors import check_choice
 from bcls.reports.blocks import Table
 
 #: Metrics of a table row, in the order of the paper's tables.

@@ -274,7 +274,7 @@ def _in_part(judgements: Judgements, part: str, photo: str) -> bool:
     return part == "judged" or (photo in judgements.choice) == (part == "choice")
 
 
-def draw_scenes(folder: str | Path, images: int, *, seed: int = 0) -> None:
+def draw_scenes(folder: str | Path, images: int) -> None:
     """Generate a dataset of synthetic scenes, unless the folder has a dataset already.
 
     70 % of the scenes are for training, 15 % for validation and 15 % for the test.
@@ -282,12 +282,11 @@ def draw_scenes(folder: str | Path, images: int, *, seed: int = 0) -> None:
     Args:
         folder: Folder of the dataset.
         images: Number of scenes.
-        seed: Seed of the scenes.
     """
     folder = Path(folder)
     if (folder / MANIFEST_FILE).exists():
         return
     train, val = images * 7 // 10, images * 3 // 20
     splits = ["train"] * train + ["val"] * val + ["test"] * (images - train - val)
-    save(make_scenes(images, seed=seed), folder, splits=splits, size=_SCENE_SIDE)
+    save(make_scenes(images), folder, splits=splits, size=_SCENE_SIDE)
     write_manifest(folder, Manifest("scenes", images=(ImageFiles("images"),)))

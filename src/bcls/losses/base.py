@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bcls._core import check_choice, check_number, fail
+from bcls._core.errors import check_choice, check_number, fail
 from bcls.losses.backends import defers_checks, engine_for
 from bcls.losses.definitions import SAME, at_least_float32, check_tensor, check_values, is_integer, raise_reported
 

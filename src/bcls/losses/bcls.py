@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from bcls._core import check_number, fail
+from bcls._core.errors import check_number, fail
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, terms_of, total
 from bcls.losses.fused import matrix_loss
 from bcls.losses.kendall import KendallWindowLoss

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from bcls._core import check_number, fail
+from bcls._core.errors import check_number, fail
 
 #: Tolerance at the edges of windows, so that a label of 0.3 in float32 lies on the edge 0.3.
 EDGE = 1e-6

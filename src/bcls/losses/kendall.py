@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bcls._core import check_choice, check_number, fail
+from bcls._core.errors import check_choice, check_number, fail
 from bcls.losses._torch import mining
 from bcls.losses._torch.engine import TorchEngine
 from bcls.losses._torch.pairs import count_weighted, hinge_sum

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core import check_number, check_numbers, check_whole, fail
+from bcls._core.errors import check_number, check_numbers, check_whole, fail
 from bcls.losses._torch.mining import HardPairs, WindowBins, hinges_with_margin, mine, threshold_bins, wide
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, numbers_like, reduce, total
 from bcls.losses.definitions import is_captured

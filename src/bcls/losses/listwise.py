@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-from bcls._core import check_choice, check_number, check_numbers
+from bcls._core.errors import check_choice, check_number, check_numbers
 from bcls.losses.base import AnchorLoss, Reduction, Temperature, as_function
 from bcls.losses.definitions import SAME
 

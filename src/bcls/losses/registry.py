@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bcls._core import check_choice, check_numbers, fail, prefix_errors
+from bcls._core.errors import check_choice, check_numbers, fail, prefix_errors
 from bcls.losses.base import Batch, RetrievalLoss, check_part, terms_of
 
 #: Every registered loss by its name; filled by :func:`register_loss`.

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from bcls._core import check_choice, check_number
+from bcls._core.errors import check_choice, check_number
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, check_part, reduce, terms_of, total
 from bcls.losses.definitions import SAME
 from bcls.losses.triplet import TripletHardLoss

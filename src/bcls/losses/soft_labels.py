@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bcls._core import check_number
+from bcls._core.errors import check_number
 from bcls.losses.base import AnchorLoss, Reduction, Temperature, as_function
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import bcls.losses.passes as passes
-from bcls._core import check_number, check_whole, fail
+from bcls._core.errors import check_number, check_whole, fail
 from bcls.losses.backends import engine_for
 from bcls.losses.base import Reduction, reduce, total
 from bcls.losses.definitions import ROUNDING, LossSettings, check_tensor, is_integer, sliding_windows

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bcls._core import check_choice, check_number
+from bcls._core.errors import check_choice, check_number
 from bcls.losses.backends import can_fuse
 from bcls.losses.base import Batch, Reduction, RetrievalLoss, as_function, reduce
 from bcls.losses.definitions import SoftNegatives

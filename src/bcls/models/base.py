@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.data.images import decode, upright_rgb
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import check_feature_shape

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
 from bcls.models.layers import Head, unit

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bcls._core import check_choice, check_number, check_numbers, check_whole, fail, from_plain
+from bcls._core.config import from_plain
+from bcls._core.errors import check_choice, check_number, check_numbers, check_whole, fail
 
 #: Number of regions of the SGRAF authors' detector, and the only one with a batch norm for each region.
 DETECTOR_REGIONS = 36

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import bcls.models.base as base
-from bcls._core import fail, require
+from bcls._core.errors import fail
+from bcls._core.extras import require
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import hash_state
 from bcls.losses.soft_labels import soft_label_kl

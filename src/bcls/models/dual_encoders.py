@@ -22,7 +22,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bcls._core import fail, minilm_folder, require, user_path
+from bcls._core.errors import fail
+from bcls._core.extras import minilm_folder, require
+from bcls._core.files import user_path
 from bcls._core.progress import no_bars
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary

@@ -5,7 +5,6 @@ safetensors files, so every weight is stored once.
 """
 
 import logging
-import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -21,7 +20,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import bcls.models.folder as files
-from bcls._core import beside, check_choice, fail, replace_folder, require, user_path, write_whole
+from bcls._core.errors import check_choice, fail
+from bcls._core.extras import require
+from bcls._core.files import beside, replace_folder, sync_tree, user_path, write_whole
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
@@ -156,10 +157,8 @@ def _write(
         tolerance=tolerance if half else TOLERANCE,
     )
     write_whole(folder / files.CARD, _readme(exported, features))
+    sync_tree(folder)  # torch wrote the towers without waiting for the disk
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    for name in names:  # torch wrote the towers without waiting for the disk
-        with (folder / name).open("rb") as file_on_disk:
-            os.fsync(file_on_disk.fileno())
     hashed = [name for name in names if name not in {files.CONFIG, files.CARD}]
     files.write_config(folder, {**files.plain_config(model), files.ONNX: asdict(exported)}, hashed)
     return exported

@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
-from bcls._core import beside, fail, replace_folder, sha256_of, write_whole
+from bcls._core.errors import fail
+from bcls._core.extras import sha256_of
+from bcls._core.files import beside, replace_folder, write_whole
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, import_class, model_config, name_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bcls._core import fail
+from bcls._core.errors import fail
 
 #: Added to a norm, as the authors of SCAN and SGRAF do.
 EPS = 1e-8

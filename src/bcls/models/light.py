@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bcls._core import cpu_count, fail, from_plain, reason_of, require
+from bcls._core.config import from_plain
+from bcls._core.errors import fail, reason_of
+from bcls._core.extras import cpu_count, require
 from bcls.data.images import decode, upright_rgb
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
@@ -74,7 +76,7 @@ class Exported:
             ``int8``: as float16, and linear layers of the text encoder compute in int8.
         image_difference: Largest difference between ONNX Runtime and torch in an entry of an image vector.
         text_difference: The same for captions.
-        tolerance: Allowed difference.
+        tolerance: Allowed difference with float32, otherwise allowed cosine distance.
         version: Version of this description.
         shared: Folder beside this one with the weights and the tokenizer that this one lacks; empty if it has them.
     """

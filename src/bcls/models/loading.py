@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcls._core import HUB_NAME, fail, read_yaml, require, user_path
+from bcls._core.config import read_yaml
+from bcls._core.errors import fail
+from bcls._core.extras import require
+from bcls._core.files import HUB_NAME, user_path
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.folder import build_any, is_model_folder, load_folder
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bcls._core import fail, reason_of
+from bcls._core.errors import fail, reason_of
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import DETECTOR_REGIONS
 from bcls.models.loading import build

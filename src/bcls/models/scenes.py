@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bcls._core import check_whole, fail
+from bcls._core.errors import check_whole, fail
 from bcls.labels.encoders import TextEncoder, load_text_encoder
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, pixel_batch
 from bcls.models.layers import Padded

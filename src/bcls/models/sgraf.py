@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bcls.models.base as base
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import SafConfig, SgrafConfig, SgrConfig
 from bcls.models.cross_attention import FiltrationHead, ReasoningHead, SelfAttention, image_side

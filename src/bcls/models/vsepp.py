@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bcls.models.base as base
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import VseppConfig
 from bcls.models.layers import Padded, WordReader, cosine, unit, xavier_linear

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.labels.caption_metrics import CiderD, ptb_tokens
 from bcls.training.config import CIDER, Aggregate
 from bcls.training.memory import fits_in_memory

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bcls._core import fail, write_whole
+from bcls._core.errors import fail
+from bcls._core.files import write_whole
 from bcls.models.base import RetrievalModel
 from bcls.models.config import is_registered
 from bcls.models.folder import WEIGHTS, read_tensors, write_files, write_tensors

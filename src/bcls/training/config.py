@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bcls._core import check_choice, check_field_types, check_number, check_whole, convert_numbers, fail, write_whole
+from bcls._core.config import check_field_types, convert_numbers
+from bcls._core.errors import check_choice, check_number, check_whole, fail
+from bcls._core.files import write_whole
 
 Schedule = Literal["step", "cosine", "constant"]
 Precision = Literal["no", "bf16", "fp16"]

@@ -16,7 +16,7 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.losses.streaming import BatchShare
 from bcls.models.layers import Padded, widen
 from bcls.training.config import TrainConfig

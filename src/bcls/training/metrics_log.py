@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bcls._core import MissingExtraError, check_shape, fail, shortened, write_whole
+from bcls._core.config import check_shape
+from bcls._core.errors import fail, shortened
+from bcls._core.extras import MissingExtraError
+from bcls._core.files import write_whole
 from bcls.reports.blocks import Cell, Table
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bcls._core import check_choice, check_number, fail, prefix_errors
+from bcls._core.errors import check_choice, check_number, fail, prefix_errors
 from bcls.losses import LOSSES, InfoNCELoss, RetrievalLoss, StreamingBCLSLoss, TripletLoss, from_name
 from bcls.training.config import TrainConfig
 

@@ -16,7 +16,9 @@ from types import FrameType
 from typing import Any
 
 import bcls
-from bcls._core import fail, version_of, write_whole
+from bcls._core.errors import fail
+from bcls._core.extras import version_of
+from bcls._core.files import write_whole
 
 CONFIG, METRICS, ENVIRONMENT, REPORT = "config.yaml", "metrics.jsonl", "environment.json", "report.html"
 CHECKPOINTS, LAST, BEST, EPOCH = "checkpoints", "last", "best", "epoch-{}"

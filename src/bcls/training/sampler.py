@@ -6,7 +6,7 @@ The position in the data is therefore two numbers, the epoch and the step, and a
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core import check_whole
+from bcls._core.errors import check_whole
 
 Indices = npt.NDArray[np.int64]
 

@@ -18,7 +18,8 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bcls._core import MissingExtraError, check_choice, fail, prefix_errors
+from bcls._core.errors import check_choice, fail, prefix_errors
+from bcls._core.extras import MissingExtraError
 from bcls.data import Dataset, Vocabulary, open_dataset
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import recalls
@@ -41,7 +42,7 @@ from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, ma
 from bcls.training.sampler import Indices, plan_epoch
 
 #: Models that read features unless they have a backbone.
-_FEATURE_MODELS = {"vsepp", "sgr", "saf", "sgraf"}
+_FEATURE_MODELS = ("vsepp", "sgr", "saf", "sgraf")
 
 #: Images whose inputs a dry run prepares.
 _DRY_RUN_IMAGES = 16
@@ -237,14 +238,20 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
     """Build the model of the settings; the width of features and the vocabulary come from the data unless given.
 
     Raises:
-        ValueError: The model's settings are wrong, or do not match the features.
+        ValueError: The model's settings are wrong, do not match the features, or need features and there are none.
     """
     settings, shape = dict(config.model), None
+    name = settings.get("name")
+    takes_features = (name in _FEATURE_MODELS or settings.get("image") == "features") and not settings.get("backbone")
     if config.features is not None:
         shape = train.features(config.features).shape
-        takes_features = settings.get("name") in _FEATURE_MODELS or settings.get("image") == "features"
-        if takes_features and not settings.get("backbone"):
+        if takes_features:
             settings.setdefault("features", shape[-1])
+    elif takes_features:
+        regions = "global" if name in ("vsepp", "dual") else "crops-36"
+        command = f"bcls data features {train.folder} --backbone efficientnet-lite0 --regions {regions} --name lite0"
+        hint = f"run `{command}`, then set --features lite0"
+        fail("features", f"image features, which a {name} model reads", "none", hint)
     with prefix_errors("model."):
         parsed = model_config(settings, "model")
     if shape is not None:

@@ -29,7 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcls._core import fail, lock_folder, read_yaml, recover, replace_folder
+from bcls._core.config import read_yaml
+from bcls._core.errors import fail
+from bcls._core.files import recover, replace_folder
+from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset
 from bcls.losses import check_now

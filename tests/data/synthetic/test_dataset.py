@@ -62,6 +62,30 @@ def test_failed_write_keeps_the_old_files(data, folder, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         save(make_scenes(4, seed=7), folder, size=48)
     assert before == {name: (folder / name).read_bytes() for name in before}
+    assert {path.name for path in folder.iterdir()} == {"images", "captions.jsonl", "scenes.jsonl"}
+
+
+def test_images_are_on_the_disk_before_they_get_their_names(data, tmp_path, monkeypatch):
+    flushed, sync = {}, os.fsync
+
+    def record(handle):
+        flushed[os.fstat(handle).st_ino] = sorted(path.name for path in (tmp_path / "images").glob("*"))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    save(data, tmp_path, size=32)
+    images = sorted((tmp_path / "images").iterdir())
+    assert len(images) == 4
+    assert [flushed[path.stat().st_ino] for path in images] == [[]] * 4
+    assert len(flushed[(tmp_path / "captions.jsonl").stat().st_ino]) == 4
+
+
+def test_other_images_of_the_folder_are_kept(data, tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "mine.png").write_bytes(b"mine")
+    save(data, tmp_path, size=32)
+    assert len(list((tmp_path / "images").iterdir())) == 5
+    assert (tmp_path / "images" / "mine.png").read_bytes() == b"mine"
 
 
 def test_every_image_is_training_data_by_default(data, tmp_path):

@@ -62,8 +62,8 @@ class ImportSettings:
     json: bool = False
 
 
-def split_from_name(name: str, default: str = "train") -> str:
-    """Return the split that a file name contains.
+def split_from_name(name: str) -> str:
+    """Return the split that a file name contains, ``"train"`` if there is none.
 
     Example:
         >>> [split_from_name(name) for name in ("captions_val2014.json", "shard-test-0001.tar", "0001.tar")]
@@ -72,7 +72,7 @@ def split_from_name(name: str, default: str = "train") -> str:
     words = re.split(r"[^a-z]+", name.lower())
     if "validation" in words or "valid" in words:
         return "val"
-    return next((split for split in _SPLITS if split in words), default)
+    return next((split for split in _SPLITS if split in words), "train")
 
 
 def source_name(source: Path) -> str:

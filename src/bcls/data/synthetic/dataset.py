@@ -5,8 +5,8 @@ file name without extension), ``caption_id``, ``text`` and ``split``; and ``scen
 scene graph and the facts that its captions state.
 """
 
-import io
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from bcls._core.errors import check_choice, check_whole, fail
-from bcls._core.files import write_whole
+from bcls._core.files import beside, rename, sync_folder, sync_tree, write_whole
 from bcls.data.synthetic.captions import Caption, Facts, Mention, Relation, write_captions
 from bcls.data.synthetic.scene import Scene, SceneObject, sample_scene
 from bcls.data.text_files import read_json_lines
@@ -140,7 +140,8 @@ def save(
 ) -> npt.NDArray[np.uint8]:
     """Draw a dataset and write it to a folder.
 
-    Every file is written atomically, and ``captions.jsonl`` is written last.
+    The images are written to a temporary folder, flushed to the disk together and then renamed; ``captions.jsonl`` is
+    written last. An interrupted call leaves no incomplete file under its final name.
 
     Args:
         dataset: The dataset.
@@ -161,16 +162,13 @@ def save(
         check_choice("splits", split, SPLITS)
     pixels = render_all(dataset.scenes, size=size)
     folder = Path(folder)
-    (folder / "images").mkdir(parents=True, exist_ok=True)
+    _save_images(pixels, folder / "images")
     captions: list[list[Caption]] = [[] for _ in dataset.scenes]
     for caption in dataset.captions:
         captions[caption.image].append(caption)
     scene_rows, caption_rows = [], []
     for number, (scene, own) in enumerate(zip(dataset.scenes, captions, strict=True)):
         image_id = f"{number:05d}"
-        encoded = io.BytesIO()
-        Image.fromarray(pixels[number]).save(encoded, format="PNG")
-        write_whole(folder / "images" / f"{image_id}.png", encoded.getvalue())
         facts = [asdict(caption.facts) for caption in own]
         scene_rows.append({"image_id": image_id, **asdict(scene), "facts": facts})
         for index, caption in enumerate(own):
@@ -179,6 +177,22 @@ def save(
     for name, rows in (("scenes.jsonl", scene_rows), ("captions.jsonl", caption_rows)):
         write_whole(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
     return pixels
+
+
+def _save_images(pixels: npt.NDArray[np.uint8], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    new, _ = beside(folder)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        for number, image in enumerate(pixels):
+            Image.fromarray(image).save(new / f"{number:05d}.png")
+        sync_tree(new)
+        for path in sorted(new.iterdir()):
+            rename(path, folder / path.name)
+        sync_folder(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def load(folder: str | Path) -> SceneDataset:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bcls._core import fail
+from bcls._core.errors import fail
 from bcls.losses.definitions import EDGE, is_traced, window_count
 
 LEAST, GREATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
