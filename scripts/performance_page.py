@@ -35,6 +35,7 @@ TITLES = {
     "labels": "Caption embeddings",
     "losses": "Losses on a CPU",
     "scale-faiss": "Vectors in faiss",
+    "scale-milvus": "Vectors in Milvus",
     "serve": "Web server",
 }
 #: Headings of the columns by their key in the files.
