@@ -248,8 +248,7 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
         regions=regions,
         device=device,
         precision=getattr(torch, settings.precision),
-        # cuDNN prepares every layer again in each thread, which takes seconds.
-        lanes=max(1, torch.get_num_threads() // _actors(settings)) if device == "cpu" else 1,
+        lanes=max(1, torch.get_num_threads() // _actors(settings)),
         readers=_readers(settings),
         views=settings.views,
         smallest_crop=settings.smallest_crop,

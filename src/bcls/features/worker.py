@@ -1,6 +1,5 @@
 """Feature worker: reads images and runs the backbone on several batches at a time."""
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
@@ -30,7 +29,8 @@ class FeatureWorker:
 
     Readers are threads that decode images ahead of the network. Each lane is a thread that runs the network on a batch,
     with a single torch thread: no lane waits for the slowest of several torch threads, and the result does not depend
-    on the number of CPU cores. On a GPU one lane computes at a time.
+    on the number of CPU cores. On a GPU there is one lane, since cuDNN prepares every layer again in each thread, which
+    takes seconds.
 
     Args:
         backbone: The network.
@@ -39,7 +39,7 @@ class FeatureWorker:
         regions: Rows and columns of regions, ``"crops-36"``, or ``None`` for one vector.
         device: Device of the network.
         precision: Data type of the network.
-        lanes: Number of batches processed at a time.
+        lanes: Number of batches processed at a time on a CPU.
         views: Number of random crops of each image, which get rows of their own.
         smallest_crop: Smallest area of a random crop, as a fraction of the image.
         readers: Number of images decoded at a time.
@@ -69,9 +69,9 @@ class FeatureWorker:
         self._batch = self._images_at_once * crops_of_image
         cells = regions[0] * regions[1] if isinstance(regions, tuple) else self._boxes
         self._shape = (backbone.channels,) if regions is None else (cells, backbone.channels)
-        self._compute_slots = threading.Semaphore(lanes if device == "cpu" else 1)
         self._readers = ThreadPoolExecutor(readers)
-        self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(1,))
+        threads = lanes if device == "cpu" else 1
+        self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         self._started: dict[tuple[str, ...], list[Future[Rows]]] = {}
 
     def prefetch(self, block: Sequence[str]) -> None:
@@ -110,9 +110,8 @@ class FeatureWorker:
 
     def _compute(self, images: list[torch.Tensor]) -> Rows:
         cut = self._boxes > 1
-        # Copied while another lane computes.
         parts = [one.to(self._device) for one in (images if cut else [torch.cat(images)])]
-        with self._compute_slots, torch.inference_mode():
+        with torch.inference_mode():
             pixels = torch.cat([crop.cut_boxes(one, self._backbone.side) for one in parts]) if cut else parts[0]
             if self._view in ZOOMS:
                 pixels = crop.zoomed(pixels, self._view).flatten(0, 1)
