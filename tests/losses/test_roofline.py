@@ -31,7 +31,7 @@ ARGUMENTS = {
 SMALL = {"dense": 7, "streamed": 9, "models": (3, 5, 7, 16, 10)}
 
 
-def size_of(name, argument, tensor):
+def size_of(argument, tensor):
     if tensor is None:
         return 0
     if argument in {"ROW_SUMS", "COLUMN_SUMS"}:
@@ -44,12 +44,12 @@ def bytes_of(name, given):
     read, written = (argument.split() for argument in ARGUMENTS[name])
     if name == "anchor_hinges" and given["SOFT"]:
         read, written = [*read, "OUT"], [*written, "OUT"]
-    total = sum(size_of(name, argument, given[argument]) for argument in (*read, *written))
+    total = sum(size_of(argument, given[argument]) for argument in (*read, *written))
     if name == "finish_anchors":
         both = given["rows"] + given["columns"]
         total += 4 * both  # the values of the windows; those of the binary term are only written if there is one
         if given["SOFT"]:
-            total += sum(size_of(name, one, given[one]) for one in ("ROW_SUMS", "COLUMN_SUMS", "ROW_OWN", "LEVELS"))
+            total += sum(size_of(one, given[one]) for one in ("ROW_SUMS", "COLUMN_SUMS", "ROW_OWN", "LEVELS"))
             total += 4 * both
     return total
 

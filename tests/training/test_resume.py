@@ -109,11 +109,11 @@ def test_a_run_from_before_a_setting_was_added_resumes(whole, tmp_path):
 def test_kills_at_random_points():
     """The short form of ``python -m benchmarks.resume``."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", "benchmarks.resume", "--kills", "3"]
+    command = [sys.executable, "-m", "benchmarks.resume", "--kills", "4"]
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     counts = json.loads(run.stdout)
-    assert (counts["kills"], counts["different"]) == (3, 0)
+    assert (counts["kills"], counts["different"]) == (4, 0)
     assert min(counts["after a step"], counts["while a checkpoint was replaced"]) >= 1
 
 

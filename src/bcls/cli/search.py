@@ -151,11 +151,11 @@ def _show(service: Service, title: str, settings: SearchSettings, result: Search
         return
     if settings.paths:
         print("".join(f"{_line(hit.path, settings)}\n" for hit in hits), end="")
-        hits = []
-    for hit in hits:
-        text = f"{hit.path}" if isinstance(hit, Hit) else f"{hit.text}  ({hit.path})"
-        # File names and captions may contain control characters of a terminal.
-        print(f"{hit.score:.3f}  {visible(text)}")
+    else:
+        for hit in hits:
+            text = f"{hit.path}" if isinstance(hit, Hit) else f"{hit.text}  ({hit.path})"
+            # File names and captions may contain control characters of a terminal.
+            print(f"{hit.score:.3f}  {visible(text)}")
     if note:
         print(note, file=sys.stderr if settings.paths else sys.stdout)
 
