@@ -1,6 +1,7 @@
-"""SGR, SAF and SGRAF with the token states of MiniLM in place of the GRU."""
+"""SGR, SAF and SGRAF with the token states of a transformer in place of the GRU."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from bcls._core.extras import minilm_folder
 from bcls.cli import evaluate
 from bcls.models import build, load
 from bcls.models.layers import unit
+from bcls.models.sgraf import SgrafModel
 from bcls.training.train import train
 from tests.models import factories
 from tests.training.factories import make_data, settings
@@ -55,6 +57,22 @@ def test_saved_model_has_the_trained_encoder(saf, tmp_path):
     assert saf.similarity(images, []).shape == (4, 0)
 
 
+def test_a_text_model_from_a_folder_is_saved_with_the_model(tmp_path):
+    given = factories.bert(tmp_path / "text")
+    small = {**SMALL, "features": 5, "text": str(given)}
+    parts = [build({"name": name, **small}).eval() for name in ("sgr", "saf")]
+    theirs = transformers.AutoModel.from_pretrained(given).state_dict()["embeddings.word_embeddings.weight"]
+    assert all(torch.equal(part.reader.encoder.model.embeddings.word_embeddings.weight, theirs) for part in parts)
+    shutil.rmtree(given)
+    whole = SgrafModel.of(*parts)
+    whole.save_pretrained(tmp_path / "model")
+    again = load(tmp_path / "model")
+    images, texts = factories.regions(), ["a dog runs", "a cat"]
+    expected = sum(part.similarity(images, texts) for part in parts) / 2
+    torch.testing.assert_close(whole.similarity(images, texts), expected)
+    assert torch.equal(again.similarity(images, texts), whole.similarity(images, texts))
+
+
 def test_sgraf_has_both_encoders_in_one_group(sgraf):
     groups = sgraf.parameter_groups()
     assert groups.keys() == {"all", "text encoder"}
@@ -77,9 +95,10 @@ def test_every_parameter_gets_a_gradient_and_dropout_is_inside_the_encoder(sgraf
     assert torch.equal(reader.states(texts), reader.states(texts))
 
 
-def test_wrong_settings_raise():
-    with pytest.raises(ValueError, match="`text`: expected one of 'gru', 'minilm', got 'mini'"):
-        build({"name": "sgr", "text": "mini"})
+def test_wrong_settings_raise(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"`text`: expected a folder or hub name with a config\.json, got '.*empty'"):
+        build({"name": "sgr", "text": str(tmp_path / "empty")})
     with pytest.raises(ValueError, match="`words`: expected none with `text: minilm`, got 9"):
         build({"name": "sgr", "text": "minilm", "words": 9})
 

@@ -72,11 +72,11 @@ class SafConfig:
         regions: Number of regions. With 36, as in the authors' code, the self-attention over regions has a batch norm
             for each region; with any other number it has one for each channel, and images may then have any number of
             regions.
-        dropout: Dropout on the word embeddings, or on MiniLM's states, and in both self-attentions.
+        dropout: Dropout on the word embeddings, or on the token states, and in both self-attentions.
         smooth: Factor before the softmax over regions.
         dropout_features: Dropout on the region features; 0 in the original.
-        text: Reads captions: ``gru``, as in the original, or ``minilm``, the token states of the packaged MiniLM, which
-            is trained as the parameter group `text encoder`.
+        text: Reads captions: ``gru``, as in the original, or the token states of a transformer, which is trained as the
+            parameter group `text encoder`: ``minilm`` (packaged), or the folder or hub name of a transformers model.
     """
 
     name: str = "saf"
@@ -95,8 +95,9 @@ class SafConfig:
         _check_sizes(self, "words", "features", "width", "word_width", "similarity_width", "regions")
         _check_dropout(self, "dropout", "dropout_features")
         check_number("smooth", self.smooth, "the authors use 9", above=0)
-        if check_choice("text", self.text, ("gru", "minilm")) == "minilm" and self.words is not None:
-            fail("words", "none with `text: minilm`", self.words, "leave it out: MiniLM has its own vocabulary")
+        if self.text != "gru" and self.words is not None:
+            hint = "leave it out: the encoder has its own vocabulary"
+            fail("words", f"none with `text: {self.text}`", self.words, hint)
 
 
 @dataclass(frozen=True)

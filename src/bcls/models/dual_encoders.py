@@ -54,8 +54,8 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
         vocabulary: With ``text: gru``.
         folder: Folder of a saved model. If it describes encoders, these are made with random weights.
     """
-    saved = folder / "encoder" if folder is not None and (folder / "encoder").is_dir() else None
     if config.image == "clip":
+        saved = _saved_encoder(folder)
         return load_clip(saved or str(config.model), weights=saved is None)
     image: nn.Module
     if config.image == "features":
@@ -64,11 +64,27 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
         image = PixelImages(load_backbone(config.image), config.image_view)
     if config.text == "gru":
         return Encoders(image, GruText(config, vocabulary))
-    if config.text == "minilm":
-        text = load_minilm(frozen=not config.tune_text)
-    else:
-        text = load_text(saved or config.text, weights=saved is None)
+    text = make_text(config.text, folder, frozen=not config.tune_text)
     return Encoders(image, text.select_layers(config.text_layers))
+
+
+def make_text(text: str, folder: Path | None, *, frozen: bool) -> "TransformerText":
+    """The packaged MiniLM, or a text model of transformers.
+
+    Args:
+        text: ``"minilm"``, or the folder or hub name of a text model.
+        folder: Folder of a saved model. If it describes the encoder, this is made with random weights.
+        frozen: Whether the encoder is not trained.
+    """
+    if text == "minilm":
+        return load_minilm(frozen=frozen)
+    saved = _saved_encoder(folder)
+    return load_text(saved or text, weights=saved is None)
+
+
+def _saved_encoder(folder: Path | None) -> Path | None:
+    """The part of a saved model that describes its encoders, if there is one."""
+    return folder / "encoder" if folder is not None and (folder / "encoder").is_dir() else None
 
 
 #: A frozen encoder that is in use in this process: copying it is faster than reading it again for each run of a sweep.

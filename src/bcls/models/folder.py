@@ -19,7 +19,7 @@ from bcls.models.config import MODELS, DualConfig, SafConfig, VseppConfig, impor
 
 #: Names of the files.
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocab.json", "README.md"
-#: Subfolder in which a dual encoder keeps config and tokenizer of an encoder that is not an installed package's.
+#: Subfolder for config and tokenizer of an encoder that is not an installed package's.
 ENCODER = "encoder"
 #: Calibration of the scores, which a model may have; see :mod:`bcls.search.score_model`.
 CALIBRATION = ("calibration.json", "calibration.safetensors")
@@ -151,7 +151,7 @@ def load_folder(folder: str | Path, kind: Any = object) -> Any:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
     weights = read_tensors(folder / WEIGHTS)
     _check_sizes(folder, config, weights, None if vocabulary is None else len(vocabulary))
-    has_encoder = name_of(config) == "dual" and (folder / ENCODER).is_dir()
+    has_encoder = isinstance(config, DualConfig | SafConfig) and (folder / ENCODER).is_dir()
     model = build_any(config, vocabulary, folder if has_encoder else None)
     try:
         model.load_trained_state(weights)

@@ -1,6 +1,8 @@
 """SGR, SAF, and SGRAF, the mean of the two: models that compare every word of a caption with every image region."""
 
+import tempfile
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -11,7 +13,7 @@ from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import SafConfig, SgrafConfig, SgrConfig
 from bcls.models.cross_attention import FiltrationHead, ReasoningHead, SelfAttention, image_side
-from bcls.models.dual_encoders import load_minilm
+from bcls.models.dual_encoders import TransformerText, make_text
 from bcls.models.layers import Padded, WordReader, joined, trimmed, unit, xavier_linear
 
 #: Number of captions that are encoded at a time when a collection is scored.
@@ -31,6 +33,7 @@ class CrossModel(base.RetrievalModel):
     Args:
         config: Sizes and options; its class determines the head.
         vocabulary: With a GRU, encodes strings; without one, ``config.words`` must be set.
+        folder: Folder with the files of :meth:`files`: the text encoder is then made from these with random weights.
 
     Raises:
         ValueError: ``config`` and ``vocabulary`` differ.
@@ -41,24 +44,30 @@ class CrossModel(base.RetrievalModel):
     config: SafConfig
     groups: ClassVar = {"all": "", "text encoder": "reader.encoder."}
 
-    def __init__(self, config: SafConfig, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, config: SafConfig, vocabulary: Vocabulary | None = None, folder: Path | None = None) -> None:
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
         if config.text == "gru":
             self.config = replace(config, words=base.vocabulary_size(config.words, vocabulary))
         self.dropout = nn.Dropout(config.dropout_features)
         self.fc = xavier_linear(config.features, config.width)
-        self.reader = self._make_reader()
+        self.reader = self._make_reader(folder)
         self.image_attention = SelfAttention(config.width, config.dropout, config.regions)
         self.text_attention = SelfAttention(config.width, config.dropout)
         self.head = ReasoningHead(config) if isinstance(config, SgrConfig) else FiltrationHead(config)
 
-    def _make_reader(self) -> "WordReader | TokenReader":
+    def _make_reader(self, folder: Path | None) -> "WordReader | TokenReader":
         config = self.config
-        if config.text == "minilm":
-            return TokenReader(config.width, config.dropout)
+        if config.text != "gru":
+            return TokenReader(make_text(config.text, folder, frozen=False), config.width, config.dropout)
         sizes = config.words or 0, config.word_width, config.width
         return WordReader(*sizes, bidirectional=True, dropout=config.dropout)
+
+    def files(self) -> dict[str, bytes]:
+        """Config and tokenizer of the text encoder as ``"encoder/..."``; none for a GRU or a packaged encoder."""
+        if not isinstance(self.reader, TokenReader) or self.reader.encoder.packaged:
+            return {}
+        return {f"encoder/{name}": data for name, data in self.reader.encoder.files().items()}
 
     def prepare_images(self, images: base.ImageInputs) -> Padded:
         """Region features, checked."""
@@ -115,18 +124,19 @@ class CrossModel(base.RetrievalModel):
 
 
 class TokenReader(nn.Module):
-    """The token states of MiniLM and a linear layer, in place of :class:`bcls.models.layers.WordReader`.
+    """The token states of a transformer and a linear layer, in place of :class:`bcls.models.layers.WordReader`.
 
     The first and last token, ``[CLS]`` and ``[SEP]``, are words, as ``<start>`` and ``<end>`` are for the GRU.
 
     Args:
+        encoder: The transformer.
         width: Width of the states.
-        dropout: Dropout on the states of MiniLM; inside MiniLM it is MiniLM's own.
+        dropout: Dropout on the states of the transformer; inside it has a dropout of its own.
     """
 
-    def __init__(self, width: int, dropout: float) -> None:
+    def __init__(self, encoder: TransformerText, width: int, dropout: float) -> None:
         super().__init__()
-        self.encoder = load_minilm(frozen=False)
+        self.encoder = encoder
         self.dropout = nn.Dropout(dropout)
         self.fc = xavier_linear(self.encoder.width, width)
 
@@ -150,6 +160,7 @@ class SgrafModel(base.RetrievalModel):
     Args:
         config: Sizes, the same for both.
         vocabulary: Encodes strings; without one, ``config.words`` must be set.
+        folder: As in :class:`CrossModel`.
 
     Raises:
         ValueError: ``config`` and ``vocabulary`` differ.
@@ -157,12 +168,12 @@ class SgrafModel(base.RetrievalModel):
 
     config: SgrafConfig
 
-    def __init__(self, config: SgrafConfig, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, config: SgrafConfig, vocabulary: Vocabulary | None = None, folder: Path | None = None) -> None:
         super().__init__()
         plain = {key: value for key, value in asdict(config).items() if key != "name"}
-        self.sgr = CrossModel(SgrConfig(**plain), vocabulary)
+        self.sgr = CrossModel(SgrConfig(**plain), vocabulary, folder)
         plain.pop("steps")
-        self.saf = CrossModel(SafConfig(**plain), vocabulary)
+        self.saf = CrossModel(SafConfig(**plain), vocabulary, folder)
         self.config = replace(config, words=self.sgr.config.words)
         self.vocabulary = vocabulary
 
@@ -182,10 +193,19 @@ class SgrafModel(base.RetrievalModel):
         if sgr.vocabulary != saf.vocabulary:
             fail("saf", "the vocabulary of `sgr`", "another one", "use the same vocabulary for both models")
         plain = {key: value for key, value in asdict(sgr.config).items() if key != "name"}
-        model = cls(SgrafConfig(**plain), sgr.vocabulary)
+        with tempfile.TemporaryDirectory() as folder:  # a text encoder may come from a folder that is gone
+            for name, content in sgr.files().items():
+                path = Path(folder, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(content)
+            model = cls(SgrafConfig(**plain), sgr.vocabulary, Path(folder))
         model.sgr.load_trained_state(sgr.trained_state())
         model.saf.load_trained_state(saf.trained_state())
         return model.train(sgr.training)
+
+    def files(self) -> dict[str, bytes]:
+        """Config and tokenizer of the text encoders; both models have the same."""
+        return self.sgr.files()
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """The groups of both models."""
