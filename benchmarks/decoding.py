@@ -66,7 +66,12 @@ def main():
             rate = (arguments.photos - 2 * FEW) / (took["many"] - took["few"])
             rows.append({"what": f"{workers} decoding threads", "photos/s": rate})
         rows.append({"what": "the network alone", "photos/s": alone(dataset, arguments)})
-    show(f"{arguments.backbone}, {arguments.photos} photos of 500 x 375, {cores} cores", rows, arguments.json)
+    title = f"{arguments.backbone}, {arguments.photos} photos of 500 x 375, {cores} cores"
+    show(title, rows, arguments.json, torch_device(arguments.device))
+
+
+def torch_device(name):
+    return torch.device("cuda" if torch.cuda.is_available() and name != "cpu" else "cpu")
 
 
 def seconds(dataset, arguments, workers, split):
@@ -83,7 +88,7 @@ def seconds(dataset, arguments, workers, split):
 
 def alone(dataset, arguments):
     """Photos per second of the network, with prepared images in memory."""
-    device = torch.device("cuda" if torch.cuda.is_available() and arguments.device != "cpu" else "cpu")
+    device = torch_device(arguments.device)
     backbone = load_backbone(arguments.backbone).to(device).eval()
     image = backbone.prepare(dataset.read_image(dataset.image_ids[0]))
     pixels = image.expand(128, -1, -1, -1).contiguous()

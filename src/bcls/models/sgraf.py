@@ -115,7 +115,8 @@ class CrossModel(base.RetrievalModel):
             side = image_side(codes, self.image_vectors(codes))
             captions = joined([self.prepare_texts(part) for part in base.split_batches(texts)])
             scores = torch.zeros(len(codes), len(captions))
-            order = captions.full_lengths.argsort(stable=True)
+            # The longest first: memory that the allocator keeps from a batch is then enough for the next one.
+            order = captions.full_lengths.argsort(descending=True, stable=True)
             for start in range(0, len(order), _CAPTION_BATCH):
                 rows = order[start : start + _CAPTION_BATCH]
                 words = self.text_codes(trimmed(captions.take(rows)).to(self.device))
