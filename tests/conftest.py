@@ -4,6 +4,10 @@ import gc
 import os
 import sys
 from collections import Counter
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 from coverage import Coverage
@@ -18,6 +22,13 @@ REQUIRED = ("needs Chromium", "needs playwright", "needs axe-core", *["needs tri
 #: Packages of the coverage gate, and the tests that are traced for it: tracing makes all others slower.
 GATE = ["bcls.losses", "bcls.evaluation"]
 MEASURED = tuple(f"{top}/{name}/" for top in ("tests", "src/bcls") for name in ("losses", "evaluation"))
+#: Tests among these that reach no line or branch that the others do not reach.
+UNTRACED = (
+    "tests/losses/test_against_reference.py",
+    "tests/losses/test_modes.py::test_compile",
+    "tests/losses/test_properties.py",
+    "tests/losses/test_ranks.py::test_compiled",
+)
 
 
 def reason(report):
@@ -32,6 +43,38 @@ def fail_if_required(report):
     return report
 
 
+def coverage_of_gate():
+    """The coverage of this process if only the packages of the gate are measured."""
+    coverage = Coverage.current()
+    return coverage if coverage is not None and coverage.get_option("run:source") == GATE else None
+
+
+@contextmanager
+def untraced(coverage):
+    coverage.stop()
+    try:
+        yield
+    finally:
+        coverage.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """The measured modules are imported with tracing, and everything else without."""
+    coverage = coverage_of_gate()
+    if coverage is None or session.config.pluginmanager.hasplugin("dsession"):  # the workers collect
+        return (yield)
+    with untraced(coverage):
+        import_module("torch")
+    omit = coverage.get_option("run:omit")
+    for package in map(import_module, GATE):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
+            if not any(fnmatch(f"{module.name.replace('.', '/')}.py", pattern) for pattern in omit):
+                import_module(module.name)
+    with untraced(coverage):
+        return (yield)
+
+
 def pytest_collection_finish():
     gc.freeze()
     gc.enable()
@@ -39,14 +82,12 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    coverage = Coverage.current()
-    if coverage is None or coverage.get_option("run:source") != GATE or item.nodeid.startswith(MEASURED):
+    coverage = coverage_of_gate()
+    traced = item.nodeid.startswith(MEASURED) and not item.nodeid.startswith(UNTRACED)
+    if coverage is None or traced:
         return (yield)
-    coverage.stop()
-    try:
+    with untraced(coverage):
         return (yield)
-    finally:
-        coverage.start()
 
 
 @pytest.hookimpl(wrapper=True)

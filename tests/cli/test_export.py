@@ -29,28 +29,40 @@ def run(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_onnx(run, tmp_path):
-    code, out, _ = run("run", "--out", "towers", "--json")
-    assert code == 0
-    found = json.loads(out)
-    assert (found["format"], found["model"], found["width"], found["images"]) == ("onnx", "dual", 6, "vectors")
-    assert {path.name for path in (tmp_path / "towers").iterdir()} >= {"image.onnx", "text.onnx", "config.json"}
+@pytest.fixture
+def calibration(run, tmp_path):
+    """Writes the calibration of the model; its contents by file name."""
+    contents = {name: f"contents of {name}" for name in CALIBRATION}
+    for name, content in contents.items():
+        (tmp_path / "run" / "checkpoints" / "best" / name).write_text(content)
+    return contents
 
 
-@pytest.mark.parametrize(
-    ("precision", "limit", "allowed"),
-    [
-        ("float32", "tolerance 0.0001", "a difference of 0.0001 was allowed"),
-        ("float16", "cosine distance at most 0.001", "a cosine distance of 0.001 was allowed"),
-    ],
-)
-def test_the_difference_is_printed_with_its_limit(run, tmp_path, precision, limit, allowed):
+def check_difference(run, folder, precision, limit, allowed):
     """The limit of rounded weights is a cosine distance, which an entry of a vector may exceed."""
-    code, out, _ = run("run", "--out", "towers", "--precision", precision)
+    code, out, _ = run("run", "--out", folder.name, "--precision", precision)
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("maximum difference of a vector's entry to torch ")]
     assert line.endswith(f", {limit}")
-    assert f"for captions; {allowed}" in (tmp_path / "towers" / "README.md").read_text()
+    assert f"for captions; {allowed}" in (folder / "README.md").read_text()
+
+
+def test_onnx(run, calibration, tmp_path):
+    towers = tmp_path / "towers"
+    limits = "cosine distance at most 0.001", "a cosine distance of 0.001 was allowed"
+    check_difference(run, towers, "float16", *limits)
+    assert {name: (towers / name).read_text() for name in CALIBRATION} == calibration
+    code, out, _ = run("run", "--out", "towers", "--json")  # replaces the first
+    assert code == 0
+    found = json.loads(out)
+    assert (found["format"], found["model"], found["width"], found["images"]) == ("onnx", "dual", 6, "vectors")
+    assert {path.name for path in towers.iterdir()} >= {"image.onnx", "text.onnx", "config.json"}
+    assert {name: (towers / name).read_text() for name in CALIBRATION} == calibration
+
+
+@pytest.mark.slow
+def test_the_difference_of_unchanged_weights_is_printed_with_its_limit(run, tmp_path):
+    check_difference(run, tmp_path / "towers", "float32", "tolerance 0.0001", "a difference of 0.0001 was allowed")
 
 
 def test_folder(run, tmp_path):
@@ -61,15 +73,10 @@ def test_folder(run, tmp_path):
     torch.testing.assert_close(again.encode_texts(["a dog"]), first.encode_texts(["a dog"]))
 
 
-@pytest.mark.parametrize("kind", ["onnx", "folder"])
-def test_the_calibration_is_copied(run, tmp_path, kind):
-    source = tmp_path / "run" / "checkpoints" / "best"
-    for name in CALIBRATION:
-        (source / name).write_text(f"contents of {name}")
+def test_a_folder_has_the_calibration(run, calibration, tmp_path):
     for _ in range(2):  # the second run replaces the first
-        assert run("run", "--out", "copy", "--format", kind)[0] == 0
-    for name in CALIBRATION:
-        assert (tmp_path / "copy" / name).read_text() == f"contents of {name}"
+        assert run("run", "--out", "copy", "--format", "folder")[0] == 0
+    assert {name: (tmp_path / "copy" / name).read_text() for name in CALIBRATION} == calibration
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ import torch
 
 from bcls.losses import BCLSLoss
 
-pytest.importorskip("pytorch_lightning", reason='needs pip install "bcls[dev]"')
-
 
 @pytest.fixture
 def module(example):
+    pytest.importorskip("pytorch_lightning", reason='needs pip install "bcls[dev]"')
     return example("lightning_module")
 
 

@@ -11,8 +11,6 @@ import pytest
 from bcls.features.jobs import run_blocks
 from tests.features import workers
 
-ray = pytest.importorskip("ray")
-pytest.importorskip("ray.data")
 pytestmark = pytest.mark.slow
 
 BLOCKS = [[f"{'word' * n}{k}" for k in range(n + 1)] for n in range(7)]
@@ -21,6 +19,8 @@ START = functools.partial(workers.Draw, 33)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
+    ray = pytest.importorskip("ray")  # here, since the import takes long and the default run collects this file
+    pytest.importorskip("ray.data")
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

@@ -16,9 +16,6 @@ from bcls.labels import cache as label_cache
 from bcls.labels.cache import cache_folder, cached_embeddings
 from tests.features.factories import digests, draw_dataset, tiny_backbone
 
-ray = pytest.importorskip("ray")
-pytest.importorskip("ray.data")
-psutil = pytest.importorskip("psutil")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -37,6 +34,8 @@ class Nodes:
 
     def kill_second(self):
         """Kill the raylet of the second node with SIGKILL, and its actors with it."""
+        import psutil
+
         raylet = psutil.Process(self.second.all_processes["raylet"][0].process.pid)
         assert any("RayActor" in child.cmdline()[0] for child in raylet.children()), "the node computes nothing"
         self.cluster.remove_node(self.second, allow_graceful=False)
@@ -45,6 +44,10 @@ class Nodes:
 
 @pytest.fixture
 def nodes(monkeypatch):
+    # Imported here, since that takes long and the default run collects this file.
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    pytest.importorskip("psutil")
     # Both actors are ready before the first block is computed.
     monkeypatch.setattr(ray.data.DataContext.get_current(), "wait_for_min_actors_s", 300)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(__file__).parents[2] / part) for part in ("src", "")))
@@ -55,6 +58,8 @@ def nodes(monkeypatch):
 
 def start_waiting(folder):
     """Build a worker whose later blocks wait until a worker was restarted."""
+    import ray
+
     restarted = folder / "restarted"
     if ray.get_runtime_context().was_current_actor_reconstructed:
         restarted.touch()
@@ -84,6 +89,8 @@ def test_lost_node_is_replaced(nodes, tmp_path):
 @pytest.fixture
 def kill_halfway(nodes, monkeypatch):
     """Kill the second node when a dozen blocks of a Ray job are written."""
+    import ray
+
     written, write = [], ArrayCache.write
 
     def counted(cache, number, *more):

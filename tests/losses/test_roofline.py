@@ -5,7 +5,7 @@ import torch
 
 from bcls.losses._triton import engine, kernels, launch, small
 from benchmarks import roofline
-from tests.losses.factories import DEVICE
+from tests.losses.factories import DEVICE, slow_if_interpreted
 
 #: Arguments that a kernel reads and writes; one that it changes in place is in both.
 ARGUMENTS = {
@@ -72,7 +72,11 @@ def launched(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(("largest", "sizes"), [(0, (6, 130)), (4096, (6,))], ids=["tiles", "anchors"])
+@pytest.mark.parametrize(
+    ("largest", "sizes"),
+    [(0, (6,)), pytest.param(0, (6, 130), marks=slow_if_interpreted), (4096, (6,))],
+    ids=["one tile", "tiles", "anchors"],
+)
 def test_formulas_count_the_tensors_of_the_kernels(launched, monkeypatch, largest, sizes):
     monkeypatch.setattr(small, "LARGEST", largest)
     seen = set()

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import torch
 
 from bcls.search.engine import SearchFilter
 
@@ -45,6 +46,25 @@ def test_graph_above_the_limit(engine, tmp_path):
     assert engine._view().main.ntotal == 600
     assert names(tmp_path / "f") == ["rows.sqlite", "vectors-0-600.faiss"]
     assert recall(engine, there) >= 0.95
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("queries", [1, 20])
+def test_a_search_keeps_the_number_of_threads(engine, threads, queries):
+    """Of torch as well, which may share its OpenMP library with faiss."""
+    import faiss
+
+    engine.add(rows(120))
+    engine.finish()
+    before = faiss.omp_get_max_threads()
+    try:
+        torch.set_num_threads(threads)
+        faiss.omp_set_num_threads(threads)
+        engine.search(unit(queries), 5)
+        assert (faiss.omp_get_max_threads(), torch.get_num_threads()) == (threads, threads)
+    finally:
+        torch.set_num_threads(before)
+        faiss.omp_set_num_threads(before)
 
 
 def test_narrow_filters_are_exact(engine):

@@ -8,6 +8,8 @@ import pytest
 from bcls.training.metrics_log import write_report
 from tests.reports.page_reader import charts_of, check_page_is_closed
 
+pytestmark = pytest.mark.usefixtures("charts")
+
 
 @pytest.fixture
 def folder(tmp_path):

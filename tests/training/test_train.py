@@ -104,6 +104,7 @@ def test_a_run_in_use_is_refused(data, tmp_path):
         train(settings(data, tmp_path / "run"), model=TinyModel())
 
 
+@pytest.mark.usefixtures("charts")
 def test_files_of_a_run(data, tmp_path):
     result = train(settings(data, tmp_path / "run", model={"name": "vsepp", "width": 8, "word_width": 4}))
     folder = tmp_path / "run"
@@ -251,6 +252,7 @@ def test_an_early_stop(data, tmp_path):
     assert len(lines(tmp_path / "run", "validation")) == 3
 
 
+@pytest.mark.usefixtures("charts")
 def test_without_a_validation_split(data, tmp_path):
     result = train(settings(data, tmp_path / "run", val_split=None), model=TinyModel())
     assert (result.best, result.best_epoch, result.history) == ({}, 0, [])

@@ -59,6 +59,7 @@ def test_the_validation_loss_uses_the_labels_of_the_pairs(run, aggregate):
     assert validate(run.model, split, loss)["loss"] == pytest.approx(by_hand(run, split, loss), rel=1e-5)
 
 
+@pytest.mark.usefixtures("charts")
 def test_the_validation_loss_is_logged_and_its_batches_do_not_depend_on_the_seed(data, tmp_path):
     result = train(settings(data, tmp_path / "run", epochs=2), model=TinyModel())
     lines = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "validation"]

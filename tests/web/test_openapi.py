@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from bcls.web import create_app
 from tests.web.factories import listening, make_site
 
-schemathesis = pytest.importorskip("schemathesis", reason="needs pip install schemathesis")
 WITH_A_NUMBER = "/api/photos/{number}"
 
 
 @pytest.fixture(scope="module")
 def described(folders):
     """Address of a running app, and its OpenAPI schema."""
+    schemathesis = pytest.importorskip("schemathesis", reason="needs pip install schemathesis")
     site = make_site(folders, compare=False)
     with listening(site) as address, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -24,6 +24,8 @@ def described(folders):
 
 def ask(address, operation, examples):
     """Send valid and invalid requests to one operation; returns the statuses."""
+    import schemathesis
+
     statuses = set()
     modes = list(schemathesis.GenerationMode)
     if not {"parameters", "requestBody"} & set(operation.definition.raw):

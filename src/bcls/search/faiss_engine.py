@@ -174,8 +174,13 @@ class FaissEngine:
         else:
             parameters = self._faiss.SearchParameters(**options)
         # Threads divide the queries; more of them would only wait for each other while other queries are served.
-        self._faiss.omp_set_num_threads(min(len(queries), cpu_count()) or 1)
-        scores, rows = main.search(queries, min(k, main.ntotal), params=parameters)
+        # faiss and torch may share one OpenMP library, so the setting is restored.
+        threads = self._faiss.omp_get_max_threads()
+        self._faiss.omp_set_num_threads(min(len(queries), cpu_count(), threads) or 1)
+        try:
+            scores, rows = main.search(queries, min(k, main.ntotal), params=parameters)
+        finally:
+            self._faiss.omp_set_num_threads(threads)
         return scores, rows
 
 
