@@ -25,7 +25,7 @@ UP_TO = {
     "ranks, Triton": 16384 if GPU else 0,
     "ranks, torch": 16384 if GPU else 2048,
     "pairs, Triton": 4096 if GPU else 0,
-    "pairs, torch": 1024 if GPU else 256,
+    "pairs, torch": 1024,
 }
 
 

@@ -31,6 +31,7 @@ TITLES = {
     "features": "Feature extraction",
     "index": "Photo index",
     "kendall": "Dense Kendall loss",
+    "kendall-cpu": "Dense Kendall loss on a CPU",
     "kernels": "Fused losses",
     "labels": "Caption embeddings",
     "losses": "Losses on a CPU",

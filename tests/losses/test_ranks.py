@@ -1,5 +1,7 @@
 """The count by ranks equals the comparison of all pairs, and the slow transcription of the loss."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcls.losses import KendallLoss
-from bcls.losses._torch import pairs, ranks
+from bcls.losses._torch import mining, pairs, ranks
 from bcls.losses._torch.pairs import count_in_blocks, count_pairs
 from bcls.losses._torch.ranks import count_by_ranks, count_up_to, order_rows
 from tests.losses.factories import batch, value_and_gradient
@@ -129,9 +131,29 @@ def test_without_numpy(monkeypatch):
         assert torch.equal(first[0], third[0])
 
 
-def test_sorts_in_threads(monkeypatch):
-    monkeypatch.setattr(ranks, "_SHARED", 10)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+def test_blocks_in_threads_give_the_result_of_one_thread(monkeypatch):
+    monkeypatch.setattr(mining, "_CACHED", 5 * 70)  # blocks of five anchors
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = (torch.randn(70, 70, generator=generator) for _ in range(2))
+    results, threads = [], []
+    before = torch.get_num_threads()
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        try:
+            results.append(count_pairs(scores, labels, 0.2, 0.1))
+            threads.append(torch.get_num_threads())
+            with ThreadPoolExecutor(1) as pool:  # a thread that is started after the count
+                threads.append(pool.submit(torch.get_num_threads).result())
+        finally:
+            torch.set_num_threads(before)
+    assert threads == [1, 1, 3, 3]
+    one, three = results
+    assert all(torch.equal(first, second) for first, second in zip(one, three, strict=True))
+    expected = count_in_blocks(scores, labels, labels + 0.2, 0.1, graded=False)
+    assert torch.equal(three.net, expected.net)
+
+
+def test_rows_are_sorted_and_searched_as_by_torch():
     numbers = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))
     order = order_rows(numbers)
     assert torch.equal(order, numbers.argsort(dim=1, stable=True))

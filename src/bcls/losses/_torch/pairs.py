@@ -6,8 +6,9 @@ linear in s as long as the set of active pairs stays the same, so integer counts
 the higher one, minus those in which it is wrongly the lower one. The counts are also the gradient.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,13 +84,32 @@ def count_pairs(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> 
     device, size = scores.device.type, scores.shape[1]
     if _mapped(scores, labels) or size < RANKS_FROM.get(device, RANKS_FROM["cuda"]):
         return count_in_blocks(scores, labels, labels + alpha, margin, graded=False)
-    nets, hinges, triples = [], [], []
-    for rows in blocks(len(scores), size, scores) if device == "cpu" else _slices(len(scores), max(1, _RANKED // size)):
+
+    def count(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         net, pairs, compared = count_by_ranks(scores[rows], labels[rows], alpha, margin)
-        nets.append(net)
-        hinges.append(_hinges(scores[rows], net, pairs, margin))
-        triples.append(compared)
+        return net, _hinges(scores[rows], net, pairs, margin), compared
+
+    if device == "cpu":
+        parts = _in_threads(count, list(blocks(len(scores), size, scores)))
+    else:
+        parts = [count(rows) for rows in _slices(len(scores), max(1, _RANKED // size))]
+    nets, hinges, triples = zip(*parts, strict=True)
     return Active(torch.cat(nets), torch.stack(hinges).sum(), torch.stack(triples).sum())
+
+
+def _in_threads(count: Callable[[slice], Any], parts: list[slice]) -> list[Any]:
+    """Call a function for each part, in as many threads as torch uses, each with a single torch thread.
+
+    The operations on a part are so short that two torch threads take longer than one.
+    """
+    if len(parts) == 1 or torch.get_num_threads() == 1:
+        return [count(part) for part in parts]
+    total = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(min(total, len(parts)), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(count, parts))
+    finally:
+        torch.set_num_threads(total)  # threads that are started later take the number that was set last
 
 
 def _mapped(*matrices: Tensor) -> bool:

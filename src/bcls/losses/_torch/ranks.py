@@ -7,8 +7,6 @@ how many candidates have ``v < reach_k`` and ``p < high_k``, and how many have `
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +16,6 @@ from torch import Tensor
 _LANES, _BITS = 32, 5
 #: Most branches of the root: a wide root saves a level, but it has as many cells for each block.
 _ROOT = 128
-#: Numbers from which a sort uses several threads.
-_SHARED = 1 << 16
 
 
 def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,7 +60,8 @@ def order_rows(values: Tensor) -> Tensor:
         return values.sort(dim=1, stable=True).indices
     place = torch.arange(values.shape[1], dtype=torch.int32)
     keys = torch.stack((place.expand_as(values), codes(values)), 2).view(torch.int64)[..., 0]
-    return _sort(keys) & 0xFFFFFFFF
+    keys.numpy().sort(axis=1)
+    return keys & 0xFFFFFFFF
 
 
 def count_up_to(ascending: Tensor, limits: Tensor, *, equal: bool) -> Tensor:
@@ -74,7 +71,8 @@ def count_up_to(ascending: Tensor, limits: Tensor, *, equal: bool) -> Tensor:
     # A stable sort merges two ascending runs; the lowest bit tells them apart and decides about equal numbers.
     rows, width = ascending.shape
     keys = torch.cat((2 * codes(ascending).long() + (not equal), 2 * codes(limits).long() + equal), 1)
-    is_limit = _sort(keys, kind="stable").bitwise_and_(1) == int(equal)
+    keys.numpy().sort(axis=1, kind="stable")
+    is_limit = keys.bitwise_and_(1) == int(equal)
     places = torch.from_numpy(np.flatnonzero(is_limit.numpy())).view(rows, width)
     return places - (2 * width * torch.arange(rows)[:, None] + torch.arange(width))
 
@@ -163,19 +161,6 @@ def codes(values: Tensor) -> Tensor:
     """Integers in the order of the numbers, equal for -0.0 and 0.0."""
     codes = (values.float() + 0.0).view(torch.int32)
     return codes ^ (codes >> 31 & 0x7FFFFFFF)
-
-
-def _sort(keys: Tensor, kind: Any = None) -> Tensor:
-    """Sort rows of integers in as many threads as torch uses."""
-    array = keys.numpy()
-    threads = min(torch.get_num_threads(), array.size // _SHARED + 1)
-    parts = np.array_split(array, threads)
-    if threads == 1:
-        array.sort(axis=1, kind=kind)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda part: part.sort(axis=1, kind=kind), parts))
-    return keys
 
 
 def _on_host(tensor: Tensor) -> bool:
