@@ -89,27 +89,24 @@ def count_pairs(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> 
         net, pairs, compared = count_by_ranks(scores[rows], labels[rows], alpha, margin)
         return net, _hinges(scores[rows], net, pairs, margin), compared
 
-    if device == "cpu":
-        parts = _in_threads(count, list(blocks(len(scores), size, scores)))
-    else:
-        parts = [count(rows) for rows in _slices(len(scores), max(1, _RANKED // size))]
-    nets, hinges, triples = zip(*parts, strict=True)
+    cpu = device == "cpu"
+    parts = blocks(len(scores), size, scores) if cpu else _slices(len(scores), max(1, _RANKED // size))
+    nets, hinges, triples = zip(*_in_threads(count, list(parts), torch.get_num_threads() if cpu else 1), strict=True)
     return Active(torch.cat(nets), torch.stack(hinges).sum(), torch.stack(triples).sum())
 
 
-def _in_threads(count: Callable[[slice], Any], parts: list[slice]) -> list[Any]:
-    """Call a function for each part, in as many threads as torch uses, each with a single torch thread.
+def _in_threads(count: Callable[[slice], Any], parts: list[slice], threads: int) -> list[Any]:
+    """Call a function for each part, in several threads, each with a single torch thread.
 
     The operations on a part are so short that two torch threads take longer than one.
     """
-    if len(parts) == 1 or torch.get_num_threads() == 1:
+    if len(parts) == 1 or threads == 1:
         return [count(part) for part in parts]
-    total = torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(min(total, len(parts)), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(min(threads, len(parts)), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(count, parts))
     finally:
-        torch.set_num_threads(total)  # threads that are started later take the number that was set last
+        torch.set_num_threads(threads)  # threads that are started later take the number that was set last
 
 
 def _mapped(*matrices: Tensor) -> bool:
