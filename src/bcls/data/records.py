@@ -9,7 +9,7 @@ import json
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,7 +30,7 @@ MANIFEST_FILE = "manifest.json"
 QUARANTINE_FILE = "quarantine.json"
 FORMAT = "bcls-dataset"
 VERSION = 1
-_FIX = "fix that line"
+_FIX = "fix that record"
 _FIX_MANIFEST = "see the dataset page of the documentation, or import the dataset again"
 
 
@@ -63,8 +63,8 @@ def read_captions(folder: Path) -> tuple[Caption, ...]:
     """
     path, parquet = folder / CAPTIONS, folder / PARQUET
     if parquet.exists() and not path.exists():
-        return tuple(_parse(parquet, enumerate(_read_parquet(parquet), start=1), _caption))
-    return tuple(_parse(path, read_json_lines(path), _caption))
+        return _parse(f"{parquet}, line", enumerate(_read_parquet(parquet), start=1), _caption)
+    return _parse(f"{path}, line", read_json_lines(path), _caption)
 
 
 def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
@@ -74,7 +74,7 @@ def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
         ValueError: A line is not an image, or two images have the same id; the message names file and line.
     """
     path = folder / IMAGES
-    return tuple(_parse(path, read_json_lines(path), _image)) if path.exists() else None
+    return _parse(f"{path}, line", read_json_lines(path), _image) if path.exists() else None
 
 
 def images_of(captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
@@ -112,16 +112,19 @@ def write_records(folder: Path, images: Iterable[ImageRecord], captions: Iterabl
 
 
 def _parse(
-    path: Path, rows: Iterable[tuple[int, dict[str, Any]]], parse: Callable[[str, dict[str, Any]], _Record]
-) -> Iterator[_Record]:
-    lines: dict[str, int] = {}
+    where: str, rows: Iterable[tuple[int, dict[str, Any]]], parse: Callable[[str, dict[str, Any]], _Record]
+) -> tuple[_Record, ...]:
+    """Check numbered rows and convert them to records with unique ids; ``where`` is followed by the number."""
+    records = []
+    numbers: dict[str, int] = {}
     for number, row in rows:
-        where = f"{path}, line {number}"
-        record = parse(where, row)
-        first = lines.setdefault(record[0], number)
+        record = parse(f"{where} {number}", row)
+        first = numbers.setdefault(record[0], number)
         if first != number:
-            fail(where, f"a unique {record._fields[0]}", f"{record[0]!r} as in line {first}", "choose another id")
-        yield record
+            got = f"{record[0]!r} as in {where.rpartition(' ')[2]} {first}"
+            fail(f"{where} {number}", f"a unique {record._fields[0]}", got, "choose another id")
+        records.append(record)
+    return tuple(records)
 
 
 def _caption(where: str, row: dict[str, Any]) -> Caption:
@@ -403,19 +406,8 @@ def check_records(content: Content) -> None:
     """
     if not is_unicode(content.name):
         fail("source", "a name in valid Unicode", ascii(content.name)[:80], "set the name of the dataset with --name")
-    for what, rows in (("image", content.images), ("caption", content.captions)):
-        seen = set()
-        for record in rows:
-            for key, value in zip(record._fields, record, strict=True):
-                if isinstance(value, str) and not is_unicode(value):
-                    hint = "fix the source: it contains half of a surrogate pair"
-                    fail("source", f"{key!r} in valid Unicode", ascii(value[:80]), hint)
-            if not record[0] or not record.split:
-                got = f"{record[0]!r} in split {record.split!r}"
-                fail("source", f"an id and a split for every {what}", got, "fix the source")
-            if record[0] in seen:
-                fail("source", f"a unique id for every {what}", f"{record[0]!r} twice", "fix the source")
-            seen.add(record[0])
+    _parse("source, image", enumerate(one._asdict() for one in content.images), _image)
+    _parse("source, caption", enumerate(one._asdict() for one in content.captions), _caption)
     check_splits("source", content.images, content.captions)
 
 
