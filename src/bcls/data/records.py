@@ -67,18 +67,15 @@ def read_captions(folder: Path) -> tuple[Caption, ...]:
     return _parse(f"{path}, line", read_json_lines(path), _caption)
 
 
-def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
-    """Read ``images.jsonl``; return ``None`` if the file does not exist.
+def read_images(folder: Path, captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
+    """Read ``images.jsonl``; without that file, return the images of the captions in the order of their first captions.
 
     Raises:
         ValueError: A line is not an image, or two images have the same id; the message names file and line.
     """
     path = folder / IMAGES
-    return _parse(f"{path}, line", read_json_lines(path), _image) if path.exists() else None
-
-
-def images_of(captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
-    """Return a record for each image of the captions, in the order of their first captions."""
+    if path.exists():
+        return _parse(f"{path}, line", read_json_lines(path), _image)
     splits: dict[str, str] = {}
     for caption in captions:
         splits.setdefault(caption.image_id, caption.split)

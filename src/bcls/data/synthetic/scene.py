@@ -99,6 +99,8 @@ SIZES: dict[str, list[str]] = _VOCABULARY["sizes"]
 OPENINGS: list[str] = _VOCABULARY["openings"]
 #: Sentences with gaps, by what they state. Those with location need a stated background: "A ball lies." is no caption.
 SENTENCES: dict[str, list[str]] = _VOCABULARY["sentences"]
+#: Pairs of names that earn partial credit for each other.
+NEAR: dict[str, list[set[str]]] = {kind: [set(pair) for pair in pairs] for kind, pairs in _VOCABULARY["near"].items()}
 # Side of an object as a fraction of the side of the image; multiplied by width and height of the category.
 SIZE_SHARE: dict[str, float] = {"small": 0.19, "middle": 0.28, "large": 0.40}
 
