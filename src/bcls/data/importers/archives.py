@@ -150,11 +150,8 @@ def _data_files(folder: Path) -> list[Path]:
     if not state.exists():
         return sorted(path for path in folder.glob("*.arrow") if not path.name.startswith("cache-"))
     content = read_json(state)
-    listed = content.get("_data_files") if isinstance(content, dict) else None
-    names = [one.get("filename") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else [None]
-    if not all(isinstance(name, str) for name in names):
-        fail(str(state), '"_data_files" with file names', "something else", "save the dataset again")
-    return [folder / check_member(str(state), str(name)) for name in names]
+    check_shape(str(state), content, {"_data_files": [{"filename": str}]}, "save the dataset again")
+    return [folder / check_member(str(state), one["filename"]) for one in content["_data_files"]]
 
 
 def _arrow_rows(files: list[Path], settings: ImportSettings, image_field: str) -> Iterator[tuple[Any, Any]]:
