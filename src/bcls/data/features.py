@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import fail, refuse_damage
 from bcls._core.files import reserve
 from bcls.data.records import FeatureFile
 
@@ -169,10 +169,8 @@ def load_array(path: Path) -> Array:
     length = int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little")
     if not start.startswith(b"\x93NUMPY") or length > _MAX_HEADER:
         fail(str(path), "an .npy file with numbers", "something else", "copy or create it again")
-    try:
+    with refuse_damage(str(path), "an .npy file with numbers", "copy or create it again", *_DAMAGE):
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _DAMAGE as error:
-        fail(str(path), "an .npy file with numbers", f"a damaged one ({reason_of(error)})", "copy or create it again")
     if array.dtype.kind not in "biuf":
         fail(str(path), "an .npy file with numbers", f"dtype {str(array.dtype)[:60]}", "save it as float32")
     return array

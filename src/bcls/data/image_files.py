@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import fail, refuse_damage
 from bcls._core.locks import ForkLock
 
 _EXTENSIONS = (
@@ -29,6 +29,7 @@ SUFFIXES = frozenset(f".{one}" for one in _EXTENSIONS.split())
 MAX_BYTES = 256 * 2**20
 #: Errors of the standard library for damaged archives, in addition to its own classes.
 _DAMAGE = (EOFError, RuntimeError, ValueError, ArithmeticError, LookupError, struct.error, zlib.error, lzma.LZMAError)
+_COPY_AGAIN = "copy or download it again"
 _CHUNK = 2**20
 
 
@@ -132,25 +133,20 @@ class ZipStore(ImageStore):
         except KeyError:
             _missing(self.path, name)
         check_size(str(self.path), name, info.file_size)
-        try:
+        where = f"{self.path}: {name}"
+        with refuse_damage(where, "a complete member", "copy the archive again", zipfile.BadZipFile, OSError, *_DAMAGE):
             if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
                 raise zipfile.BadZipFile("a compression other than deflate")
             # In chunks: a single read could unpack far more than the stated size.
             with archive.open(info) as member:
                 return b"".join(iter(partial(member.read, _CHUNK), b""))
-        except (zipfile.BadZipFile, OSError, *_DAMAGE) as error:
-            got = f"a damaged one ({reason_of(error)})"
-            fail(f"{self.path}: {name}", "a complete member", got, "copy the archive again")
 
     def _archive(self) -> zipfile.ZipFile:
         with self._lock:
             # A forked process shares the file position with its parent, so it opens the file again.
             if self._open is None or self._open[0] != os.getpid():
-                try:
+                with refuse_damage(str(self.path), "a zip file", _COPY_AGAIN, zipfile.BadZipFile, *_DAMAGE):
                     archive = zipfile.ZipFile(self.path)
-                except (zipfile.BadZipFile, *_DAMAGE) as error:
-                    got = f"a damaged one ({reason_of(error)})"
-                    fail(str(self.path), "a zip file", got, "copy or download it again")
                 for info in archive.infolist():
                     is_link = stat.S_ISLNK(info.external_attr >> 16)
                     _check_entry(str(self.path), info.filename, info.file_size, "link", is_link)
@@ -328,17 +324,14 @@ def _is_tar(path: Path) -> bool:
 
 def _tar_infos(path: Path) -> Iterator[tarfile.TarInfo]:
     offset = -1
-    with _BoundedFile(io.FileIO(path)) as file:
-        try:
-            with tarfile.open(fileobj=file, mode="r:") as archive:
-                for info in archive:
-                    # A negative size would lead back to an earlier member, in an endless loop.
-                    if info.size < 0 or info.offset_data <= offset:
-                        raise tarfile.ReadError("members that overlap")
-                    offset = info.offset_data
-                    yield info
-        except (tarfile.TarError, *_DAMAGE) as error:
-            fail(str(path), "a tar file", f"a damaged one ({reason_of(error)})", "copy or download it again")
+    damage = refuse_damage(str(path), "a tar file", _COPY_AGAIN, tarfile.TarError, *_DAMAGE)
+    with _BoundedFile(io.FileIO(path)) as file, damage, tarfile.open(fileobj=file, mode="r:") as archive:
+        for info in archive:
+            # A negative size would lead back to an earlier member, in an endless loop.
+            if info.size < 0 or info.offset_data <= offset:
+                raise tarfile.ReadError("members that overlap")
+            offset = info.offset_data
+            yield info
 
 
 def _check_entry(where: str, name: str, size: int, kind: str, is_link: bool) -> None:

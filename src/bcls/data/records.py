@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bcls._core.config import check_shape
-from bcls._core.errors import check_whole, fail, reason_of
+from bcls._core.errors import check_whole, fail, refuse_damage
 from bcls._core.extras import require, sha256_of
 from bcls._core.files import sync_tree, write_whole
 from bcls._core.locks import lock_folder
@@ -142,12 +142,11 @@ def _image(where: str, row: dict[str, Any]) -> ImageRecord:
 def _read_parquet(path: Path) -> list[dict[str, Any]]:
     parquet = require("pyarrow.parquet", "arrow", f"reading {path.name}")
     arrow = require("pyarrow", "arrow", f"reading {path.name}")
-    try:
-        with parquet.ParquetFile(path) as file:
-            rows: list[dict[str, Any]] = file.read().to_pylist()
-            return rows
-    except (arrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
-        fail(str(path), "a complete parquet file", f"a damaged one ({reason_of(error)})", "create or copy it again")
+    errors = (arrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, TypeError)
+    damage = refuse_damage(str(path), "a complete parquet file", "create or copy it again", *errors)
+    with damage, parquet.ParquetFile(path) as file:
+        rows: list[dict[str, Any]] = file.read().to_pylist()
+    return rows
 
 
 @dataclass(frozen=True)

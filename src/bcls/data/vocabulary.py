@@ -245,8 +245,3 @@ class Vocabulary:
             if number not in {PAD, START, END}:
                 words.append(self.words[number])
         return " ".join(words)
-
-    def unknown_share(self, captions: Iterable[str]) -> float:
-        """Return the share of the captions' tokens that are not in the vocabulary."""
-        tokens = [word for caption in captions for word in tokenize(caption.lower())]
-        return sum(word not in self.numbers for word in tokens) / len(tokens) if tokens else 0.0

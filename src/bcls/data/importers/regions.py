@@ -4,7 +4,6 @@ import base64
 import gzip
 import io
 import re
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Array, load_array, new_array
 from bcls.data.importers.captions import ImportSettings
 from bcls.data.records import Caption, Content, FeatureFile, ImageRecord, add_features
-from bcls.data.text_files import find_file, read_lines
+from bcls.data.text_files import find_file, read_lines, refuse_broken_gzip
 
 #: Name of the features.
 REGIONS = "regions"
@@ -261,15 +260,12 @@ def _tsv_lines(source: Path) -> Iterator[tuple[str, str]]:
             fail(str(source), ".tsv files", "none", "pass the folder with the features")
     for path in files:
         open_file = gzip.open if path.suffix == ".gz" else open
-        try:
-            with open_file(path, "rt", encoding="ascii", errors="replace") as file:
-                for number, text in enumerate(iter(partial(file.readline, _MAX_LINE + 1), ""), start=1):
-                    if len(text) > _MAX_LINE:
-                        expected = f"lines of at most {_MAX_LINE} characters"
-                        fail(str(path), expected, "a longer one", "check that it is a .tsv file")
-                    yield f"{path}, line {number}", text
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            fail(str(path), "a complete gzip file", f"a damaged one ({error})", "copy or download it again")
+        with refuse_broken_gzip(path), open_file(path, "rt", encoding="ascii", errors="replace") as file:
+            for number, text in enumerate(iter(partial(file.readline, _MAX_LINE + 1), ""), start=1):
+                if len(text) > _MAX_LINE:
+                    expected = f"lines of at most {_MAX_LINE} characters"
+                    fail(str(path), expected, "a longer one", "check that it is a .tsv file")
+                yield f"{path}, line {number}", text
 
 
 def _image_keys(dataset: Dataset) -> dict[str, str]:
