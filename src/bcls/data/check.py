@@ -16,7 +16,7 @@ from PIL import Image
 
 from bcls._core.errors import check_whole, fail, visible
 from bcls._core.extras import sha256_of
-from bcls._core.progress import progress
+from bcls._core.progress import track
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Features
 from bcls.data.image_files import open_store
@@ -300,12 +300,10 @@ def fingerprint_images(dataset: Dataset, *, workers: int, max_pixels: int) -> tu
     findings: list[Finding] = []
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:
-        with progress("reading images", len(dataset.images)) as step:
-            read = pool.map(partial(_fingerprint, dataset, max_pixels), dataset.images)
-            for done, (one, found) in enumerate(read, start=1):
-                prints += [one] if one is not None else []
-                findings += found
-                step(done)
+        read = pool.map(partial(_fingerprint, dataset, max_pixels), dataset.images)
+        for one, found in track("reading images", read, len(dataset.images)):
+            prints += [one] if one is not None else []
+            findings += found
     finally:
         pool.shutdown(cancel_futures=True)
     return prints, findings

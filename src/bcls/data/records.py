@@ -19,7 +19,7 @@ from bcls._core.errors import check_whole, fail, refuse_damage
 from bcls._core.extras import require, sha256_of
 from bcls._core.files import sync_tree, write_whole
 from bcls._core.locks import lock_folder
-from bcls._core.progress import progress
+from bcls._core.progress import track
 from bcls.data.image_files import check_member
 from bcls.data.text_files import get_field, is_unicode, read_json, read_json_lines
 
@@ -413,10 +413,8 @@ def _place_source(folder: Path, number: int, content: Content, copy: bool) -> Im
     if copy and source.is_dir():
         path = f"images{number or ''}"
         files = [image.file for image in content.images if image.file is not None and image.source == number]
-        with progress("copying images", len(files)) as step:
-            for done, file in enumerate(files, start=1):
-                _copy(source / file, folder / path / check_member(str(source), file))
-                step(done)
+        for file in track("copying images", files, len(files)):
+            _copy(source / file, folder / path / check_member(str(source), file))
     elif copy:
         path = source.name if len(content.sources) > 1 else f"images{source.suffix}"
         _copy(source, folder / path)
@@ -424,10 +422,9 @@ def _place_source(folder: Path, number: int, content: Content, copy: bool) -> Im
 
 
 def _pack(path: Path, image_bytes: Iterable[tuple[str, bytes]], total: int) -> ImageFiles:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive, progress("packing images", total) as step:
-        for done, (name, content) in enumerate(image_bytes, start=1):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in track("packing images", image_bytes, total):
             archive.writestr(name, content)
-            step(done)
     return _archive(path.parent, path.name)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bcls._core.errors import fail
 from bcls._core.files import rename, write_whole
 from bcls._core.locks import lock_folder
-from bcls._core.progress import progress
+from bcls._core.progress import track
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Array, load_array, new_array
 from bcls.data.importers.captions import ImportSettings
@@ -207,14 +207,10 @@ def _write_regions(
             write_whole(target / f"{split}_counts.npy", content.getvalue())
             counts_file = f"features/{REGIONS}/{split}_counts.npy"
         files[split] = FeatureFile(f"features/{REGIONS}/{split}.npy", counts=counts_file)
-    done = 0
-    with progress("writing features", len(rows)) as step:
-        for image, values in _read_regions(dataset, source):
-            if image is not None:
-                split, row = rows[image]
-                arrays[split][row, : len(values)] = values
-                done += 1
-                step(done)
+    own = ((image, values) for image, values in _read_regions(dataset, source) if image is not None)
+    for image, values in track("writing features", own, len(rows)):
+        split, row = rows[image]
+        arrays[split][row, : len(values)] = values
     for split in files:
         arrays.pop(split).flush()  # the last reference: on Windows a mapped file cannot be renamed
         rename(target / f".{split}.npy.tmp", target / f"{split}.npy")
