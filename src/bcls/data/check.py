@@ -248,31 +248,26 @@ def check_features(dataset: Dataset) -> Iterator[Finding]:
             except (ValueError, OSError) as error:
                 yield Finding("bad-features", f"{name}/{split}", str(error))
                 continue
-            for start in range(0, len(features), _BLOCK):
-                rows = range(start, min(start + _BLOCK, len(features)))
+            for row, image in enumerate(part.image_ids):
                 # An image gives one finding of a kind, not one for every view.
-                found: dict[tuple[str, str], Finding] = {}
-                for view in range(features.views):
-                    for finding in _check_rows(part, name, features, rows, view):
-                        found.setdefault((finding.kind, finding.subject), finding)
-                yield from found.values()
+                found: dict[str, str] = {}
+                for kind, detail in _check_views(name, features, row):
+                    found.setdefault(kind, detail)
+                yield from (Finding(kind, image, detail) for kind, detail in found.items())
 
 
-def _check_rows(dataset: Dataset, name: str, features: Features, rows: range, view: int) -> Iterator[Finding]:
-    what = f"{name} of view {view}" if view else name
-    block = features.take(rows, view)
-    block = block.reshape(len(block), -1, block.shape[-1])
-    finite = np.asarray(np.isfinite(block).all(axis=(1, 2)))
-    nonzero = np.asarray((block != 0).any(axis=2))
-    for index, row in enumerate(rows):
-        image = dataset.image_ids[row]
-        valid = nonzero[index][: features.regions(row, view)]
-        if not finite[index]:
-            yield Finding("bad-features", image, f"{what} are not finite")
+def _check_views(name: str, features: Features, row: int) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the details of each finding about the features of an image."""
+    for view in range(features.views):
+        what = f"{name} of view {view}" if view else name
+        values = features.take([row], view).reshape(-1, features.shape[-1])
+        valid = (values != 0).any(axis=1)[: features.regions(row, view)]
+        if not np.isfinite(values).all():
+            yield "bad-features", f"{what} are not finite"
         elif not valid.any():
-            yield Finding("bad-features", image, f"{what} are all zero")
+            yield "bad-features", f"{what} are all zero"
         elif not valid.all():
-            yield Finding("empty-regions", image, f"{int((~valid).sum())} of {len(valid)} regions of {what}")
+            yield "empty-regions", f"{int((~valid).sum())} of {len(valid)} regions of {what}"
 
 
 @dataclass(frozen=True)
