@@ -72,8 +72,6 @@ _REST = _compile(
     (r"\b(more)('n)\b", r" \1 \2 "),
     (r"(?<= )('t)(is|was)\b", r" \1 \2 "),
 )
-#: Words without punctuation that become two tokens.
-_MERGED = re.compile("cannot|gimme|lemme|gonna|wanna|gotta", re.IGNORECASE)
 
 
 def tokenize(text: str) -> list[str]:
@@ -103,8 +101,6 @@ def tokenize(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _parts(chunk: str, is_last: bool) -> tuple[str, ...]:
-    if chunk.isalnum() and not _MERGED.fullmatch(chunk):
-        return (chunk,)
     padded = f" {chunk} "
     for pattern, replacement in _OPENING:
         padded = pattern.sub(replacement, padded)
