@@ -123,38 +123,41 @@ class ZipStore(ImageStore):
         return ZipStore, (self.path,)
 
     def _all_names(self) -> list[str]:
-        return [info.filename for info in self._archive().infolist() if not info.is_dir()]
+        with self._lock:
+            return [info.filename for info in self._archive().infolist() if not info.is_dir()]
 
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
-        archive = self._archive()
-        try:
-            info = archive.getinfo(check_member(str(self.path), name))
-        except KeyError:
-            _missing(self.path, name)
-        check_size(str(self.path), name, info.file_size)
+        check_member(str(self.path), name)
         where = f"{self.path}: {name}"
-        with refuse_damage(where, "a complete member", "copy the archive again", zipfile.BadZipFile, OSError, *_DAMAGE):
-            if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise zipfile.BadZipFile("a compression other than deflate")
-            # In chunks: a single read could unpack far more than the stated size.
-            with archive.open(info) as member:
-                return b"".join(iter(partial(member.read, _CHUNK), b""))
+        with self._lock:  # threads share the open file
+            archive = self._archive()
+            try:
+                info = archive.getinfo(name)
+            except KeyError:
+                _missing(self.path, name)
+            check_size(str(self.path), name, info.file_size)
+            errors = (zipfile.BadZipFile, OSError, *_DAMAGE)
+            with refuse_damage(where, "a complete member", "copy the archive again", *errors):
+                if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                    raise zipfile.BadZipFile("a compression other than deflate")
+                # In chunks: a single read could unpack far more than the stated size.
+                with archive.open(info) as member:
+                    return b"".join(iter(partial(member.read, _CHUNK), b""))
 
     def _archive(self) -> zipfile.ZipFile:
-        with self._lock:
-            # A forked process shares the file position with its parent, so it opens the file again.
-            if self._open is None or self._open[0] != os.getpid():
-                with refuse_damage(str(self.path), "a zip file", _COPY_AGAIN, zipfile.BadZipFile, *_DAMAGE):
-                    archive = zipfile.ZipFile(self.path)
-                for info in archive.infolist():
-                    is_link = stat.S_ISLNK(info.external_attr >> 16)
-                    _check_entry(str(self.path), info.filename, info.file_size, "link", is_link)
-                    if info.flag_bits & 1 and is_image_file(info.filename):
-                        hint = "pack the files again without one"
-                        fail(str(self.path), "files without a password", repr(info.filename), hint)
-                self._open = os.getpid(), archive
-            return self._open[1]
+        # A forked process shares the file position with its parent, so it opens the file again.
+        if self._open is None or self._open[0] != os.getpid():
+            with refuse_damage(str(self.path), "a zip file", _COPY_AGAIN, zipfile.BadZipFile, *_DAMAGE):
+                archive = zipfile.ZipFile(self.path)
+            for info in archive.infolist():
+                is_link = stat.S_ISLNK(info.external_attr >> 16)
+                _check_entry(str(self.path), info.filename, info.file_size, "link", is_link)
+                if info.flag_bits & 1 and is_image_file(info.filename):
+                    hint = "pack the files again without one"
+                    fail(str(self.path), "files without a password", repr(info.filename), hint)
+            self._open = os.getpid(), archive
+        return self._open[1]
 
 
 class TarStore(ImageStore):
