@@ -409,16 +409,16 @@ def check_records(content: Content) -> None:
 
 def _place_source(folder: Path, number: int, content: Content, copy: bool) -> ImageFiles:
     source = content.sources[number]
-    path = _reference(folder, source)
-    if copy and source.is_dir():
-        path = f"images{number or ''}"
-        files = [image.file for image in content.images if image.file is not None and image.source == number]
-        for file in track("copying images", files, len(files)):
-            _copy(source / file, folder / path / check_member(str(source), file))
-    elif copy:
-        path = source.name if len(content.sources) > 1 else f"images{source.suffix}"
-        _copy(source, folder / path)
-    return ImageFiles(path) if source.is_dir() else _archive(folder, path)
+    if not source.is_dir():
+        target = source.name if len(content.sources) > 1 else f"images{source.suffix}"
+        return _archive(folder, _place(folder, source, target, copy))
+    if not copy:
+        return ImageFiles(_reference(folder, source))
+    target = f"images{number or ''}"
+    files = [image.file for image in content.images if image.file is not None and image.source == number]
+    for file in track("copying images", files, len(files)):
+        _place(folder, source / file, f"{target}/{check_member(str(source), file)}", copy)
+    return ImageFiles(target)
 
 
 def _pack(path: Path, image_bytes: Iterable[tuple[str, bytes]], total: int) -> ImageFiles:
@@ -434,18 +434,18 @@ def _archive(folder: Path, path: str) -> ImageFiles:
 
 def _place_features(folder: Path, name: str, file: FeatureFile, copy: bool) -> FeatureFile:
     def place(path: str) -> str:
-        if not copy:
-            return _reference(folder, Path(path))
-        target = f"features/{name}/{Path(path).name}"
-        _copy(Path(path), folder / target)
-        return target
+        return _place(folder, Path(path), f"features/{name}/{Path(path).name}", copy)
 
     return replace(file, path=place(file.path), counts=file.counts and place(file.counts))
 
 
-def _copy(source: Path, to: Path) -> None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, to)
+def _place(folder: Path, source: Path, target: str, copy: bool) -> str:
+    """Return the path of a file for the manifest: where it is, or in the folder, to which it is copied."""
+    if not copy:
+        return _reference(folder, source)
+    (folder / target).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, folder / target)
+    return target
 
 
 def _reference(folder: Path, path: Path) -> str:
