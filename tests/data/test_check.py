@@ -261,7 +261,7 @@ class TestFeatures:
         kinds, report = found(folder)
         assert kinds == {
             "empty-regions": ["i0"],
-            "bad-features": ["i1", "i0"],
+            "bad-features": ["i0", "i1"],
             "not-checked": ["grid/val", "grid/test"],
         }
         assert report.quarantine.images == {

@@ -117,7 +117,7 @@ class TestWriting:
         assert not (tmp_path / "out").exists()
 
     def test_half_of_a_surrogate_pair(self, tmp_path):
-        with pytest.raises(ValueError, match="`source`: expected 'text' in valid Unicode"):
+        with pytest.raises(ValueError, match="`source, caption 1`: expected 'text' to be a Unicode string"):
             write_dataset(tmp_path / "out", content(["fine", "\ud83d"]))
         assert not (tmp_path / "out").exists()
 

@@ -277,5 +277,5 @@ def test_fingerprints_distinguish_models(tmp_path):
     empty.mkdir()
     with pytest.raises(ValueError, match="`encoder`: expected weights in"):
         fingerprint(str(empty))
-    with pytest.raises(ValueError, match=r"`encoder`: expected 'minilm', 'wordllama', a folder .* got 'mini'"):
+    with pytest.raises(ValueError, match=r"`encoder`: expected 'minilm', 'wordllama', the folder .* got 'mini'"):
         fingerprint("mini")

@@ -100,19 +100,21 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
     import yaml
 
     sizes: dict[str | None, int] = {}
-    # Number of values of each open mapping or list, with its anchor; the first entry is the file itself.
-    stack: list[tuple[str | None, int]] = [(None, 0)]
+    # Anchor and number of values of each open mapping or list; the first entry is the file itself.
+    anchors: list[str | None] = [None]
+    counts = [0]
     for event in events:
         _check_event(path, event)
         if isinstance(event, yaml.CollectionStartEvent):
-            stack.append((event.anchor, 1))
-            if len(stack) > _DEEPEST:
+            anchors.append(event.anchor)
+            counts.append(1)
+            if len(counts) > _DEEPEST:
                 fail(str(path), f"a YAML file of at most {_DEEPEST} levels", "a deeper one", "keep settings flat")
             continue
         if isinstance(event, yaml.CollectionEndEvent):
-            anchor, size = stack.pop()
+            anchor, size = anchors.pop(), counts.pop()
         elif isinstance(event, yaml.AliasEvent):
-            if any(event.anchor == anchor for anchor, _ in stack):
+            if event.anchor in anchors:
                 fail(str(path), "finite values", f"`*{event.anchor}` inside itself", "write the value out")
             # The loader reports the position of an undefined alias.
             anchor, size = None, sizes.get(event.anchor, 1)
@@ -120,11 +122,9 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
             anchor, size = event.anchor, 1
         else:
             continue
-        if anchor is not None:
-            sizes[anchor] = size
-        outer, before = stack.pop()
-        stack.append((outer, before + size))
-        if before + size > _MOST:
+        sizes[anchor] = size
+        counts[-1] += size
+        if counts[-1] > _MOST:
             fail(str(path), f"a YAML file of at most {_MOST} values", "more with aliases expanded", "use fewer aliases")
 
 

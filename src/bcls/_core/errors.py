@@ -58,6 +58,29 @@ def prefix_errors(prefix: str, names: Sequence[str] | None = None) -> Iterator[N
         raise type(error)(f"`{prefix}{message[1:]}") from error
 
 
+@contextmanager
+def refuse_damage(argument: str, expected: str, hint: str, *errors: type[BaseException]) -> Iterator[None]:
+    """Convert errors of a library for a damaged file to the error for a bad argument.
+
+    Args:
+        argument: Name of the file, as for :func:`fail`.
+        expected: What would have been valid.
+        hint: What the caller can do.
+        errors: The errors of the library; others are passed on.
+
+    Example:
+        >>> with refuse_damage("a.json", "JSON", "copy it again", KeyError):
+        ...     {}["key"]
+        Traceback (most recent call last):
+        ...
+        ValueError: `a.json`: expected JSON, got a damaged one ('key'); copy it again
+    """
+    try:
+        yield
+    except errors as error:
+        fail(argument, expected, f"a damaged one ({reason_of(error)})", hint)
+
+
 def check_number(argument: str, value: float, hint: str, *, low: float = -math.inf, above: float = -math.inf) -> float:
     """Check that ``value`` is a finite number, at least ``low`` and greater than ``above``.
 

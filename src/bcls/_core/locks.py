@@ -2,7 +2,6 @@
 
 import os
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -67,10 +66,10 @@ def lock_folder(
 
 
 class ForkLock:
-    """A ``threading.Lock`` for use in a ``with`` statement that is reset in forked processes.
+    """A ``threading.Lock`` for use in a ``with`` statement, which forked and spawned processes start unlocked.
 
     A forked child has only the thread that called fork. A lock held by another thread of the parent would never be
-    released in the child, so the child starts with a new, unlocked one.
+    released in the child, so every process has a lock of its own.
 
     Example:
         >>> with ForkLock():
@@ -79,30 +78,13 @@ class ForkLock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        _LIVE.add(self)
+        self._locks: dict[int, threading.Lock] = {}
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._locks[os.getpid()].release()
 
     def __reduce__(self) -> tuple[type["ForkLock"], tuple[()]]:
         return ForkLock, ()
-
-    def reset(self) -> None:
-        """Replace the lock by a new, unlocked one."""
-        self._lock = threading.Lock()
-
-
-_LIVE: "weakref.WeakSet[ForkLock]" = weakref.WeakSet()
-
-
-def _reset_all() -> None:
-    for lock in tuple(_LIVE):
-        lock.reset()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_reset_all)

@@ -2,10 +2,11 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+Item = TypeVar("Item")
 #: Seconds between two plain lines.
 _EVERY = 10.0
 
@@ -35,6 +36,24 @@ def progress(what: str, total: int) -> Iterator[Step]:
     """
     with (_bar if sys.stderr.isatty() else _lines)(what, total) as step:
         yield step
+
+
+def track(what: str, items: Iterable[Item], total: int) -> Iterator[Item]:
+    """Yield items and show the progress; an item is finished when the next one is requested.
+
+    Args:
+        what: The task, as for :func:`progress`.
+        items: The items.
+        total: Their number.
+
+    Example:
+        >>> sum(track("adding", [1, 2, 3], 3))
+        6
+    """
+    with progress(what, total) as step:
+        for done, item in enumerate(items, start=1):
+            yield item
+            step(done)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from PIL import Image
 
 from bcls._core.errors import check_whole, fail, visible
 from bcls._core.extras import sha256_of
-from bcls._core.progress import progress
+from bcls._core.progress import track
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Features
 from bcls.data.image_files import open_store
@@ -248,31 +248,26 @@ def check_features(dataset: Dataset) -> Iterator[Finding]:
             except (ValueError, OSError) as error:
                 yield Finding("bad-features", f"{name}/{split}", str(error))
                 continue
-            for start in range(0, len(features), _BLOCK):
-                rows = range(start, min(start + _BLOCK, len(features)))
+            for row, image in enumerate(part.image_ids):
                 # An image gives one finding of a kind, not one for every view.
-                found: dict[tuple[str, str], Finding] = {}
-                for view in range(features.views):
-                    for finding in _check_rows(part, name, features, rows, view):
-                        found.setdefault((finding.kind, finding.subject), finding)
-                yield from found.values()
+                found: dict[str, str] = {}
+                for kind, detail in _check_views(name, features, row):
+                    found.setdefault(kind, detail)
+                yield from (Finding(kind, image, detail) for kind, detail in found.items())
 
 
-def _check_rows(dataset: Dataset, name: str, features: Features, rows: range, view: int) -> Iterator[Finding]:
-    what = f"{name} of view {view}" if view else name
-    block = features.take(rows, view)
-    block = block.reshape(len(block), -1, block.shape[-1])
-    finite = np.asarray(np.isfinite(block).all(axis=(1, 2)))
-    nonzero = np.asarray((block != 0).any(axis=2))
-    for index, row in enumerate(rows):
-        image = dataset.image_ids[row]
-        valid = nonzero[index][: features.regions(row, view)]
-        if not finite[index]:
-            yield Finding("bad-features", image, f"{what} are not finite")
+def _check_views(name: str, features: Features, row: int) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the details of each finding about the features of an image."""
+    for view in range(features.views):
+        what = f"{name} of view {view}" if view else name
+        values = features.take([row], view).reshape(-1, features.shape[-1])
+        valid = (values != 0).any(axis=1)[: features.regions(row, view)]
+        if not np.isfinite(values).all():
+            yield "bad-features", f"{what} are not finite"
         elif not valid.any():
-            yield Finding("bad-features", image, f"{what} are all zero")
+            yield "bad-features", f"{what} are all zero"
         elif not valid.all():
-            yield Finding("empty-regions", image, f"{int((~valid).sum())} of {len(valid)} regions of {what}")
+            yield "empty-regions", f"{int((~valid).sum())} of {len(valid)} regions of {what}"
 
 
 @dataclass(frozen=True)
@@ -300,12 +295,10 @@ def fingerprint_images(dataset: Dataset, *, workers: int, max_pixels: int) -> tu
     findings: list[Finding] = []
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:
-        with progress("reading images", len(dataset.images)) as step:
-            read = pool.map(partial(_fingerprint, dataset, max_pixels), dataset.images)
-            for done, (one, found) in enumerate(read, start=1):
-                prints += [one] if one is not None else []
-                findings += found
-                step(done)
+        read = pool.map(partial(_fingerprint, dataset, max_pixels), dataset.images)
+        for one, found in track("reading images", read, len(dataset.images)):
+            prints += [one] if one is not None else []
+            findings += found
     finally:
         pool.shutdown(cancel_futures=True)
     return prints, findings

@@ -1,7 +1,7 @@
 """A dataset of images and captions, read from its folder."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -38,15 +38,11 @@ def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> "Da
     folder = Path(folder)
     manifest = records.read_manifest(folder)
     captions = records.read_captions(folder)
-    listed = records.read_images(folder)
-    if listed is None:
-        listed = records.images_of(captions)
+    listed = records.read_images(folder, captions)
     records.check_splits(str(folder / records.CAPTIONS), listed, captions)
-    numbers: defaultdict[str, count[int]] = defaultdict(count)
-    positions = {one.image_id: (one.split, next(numbers[one.split])) for one in listed}
     sources = tuple(folder / one.path for one in manifest.images)
     reader = ImageReader(sources if images is None else relocate(sources, Path(images)), listed)
-    dataset = Dataset(folder, manifest, listed, captions, reader, positions)
+    dataset = Dataset(folder, manifest, listed, captions, reader)
     for split, stated in manifest.splits.items():
         counted = dataset.splits.get(split, (0, 0))
         if counted != stated:
@@ -70,9 +66,8 @@ class Dataset:
     manifest: Manifest
     images: tuple[ImageRecord, ...]
     captions: tuple[Caption, ...]
+    #: Reads the files of all images of the folder.
     _reader: "ImageReader" = field(repr=False, compare=False)
-    #: Split of each image of the folder, and its number in that split.
-    _positions: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -104,7 +99,7 @@ class Dataset:
     @cached_property
     def split_sizes(self) -> dict[str, int]:
         """Number of images of each split on disk, even if this is only a part of the dataset."""
-        return dict(Counter(split for split, _ in self._positions.values()))
+        return dict(Counter(image.split for image in self._reader.images))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -177,7 +172,9 @@ class Dataset:
             hint = f"did you mean {near[0]!r}? Otherwise extract" if near else "extract"
             hint += f" them with `bcls data features {self.folder} --name {name} --backbone BACKBONE --regions REGIONS`"
             fail("features", f"the name of features of {self.folder} ({known})", repr(name), hint)
-        positions = [self._positions[image] for image in self.image_ids]
+        numbers: defaultdict[str, count[int]] = defaultdict(count)
+        place = {image.image_id: (image.split, next(numbers[image.split])) for image in self._reader.images}
+        positions = [place[image] for image in self.image_ids]
         return open_features(self.folder, name, self.manifest.features[name], self.split_sizes, positions)
 
     @cached_property
@@ -205,7 +202,7 @@ class ImageReader:
 
     def __init__(self, sources: tuple[Path, ...], images: tuple[ImageRecord, ...]) -> None:
         self.sources = sources
-        self._images = images
+        self.images = images
         self._lock = ForkLock()
         self._stores: dict[int, ImageStore] = {}
         self._matched: dict[int, dict[str, str | None]] = {}
@@ -222,7 +219,7 @@ class ImageReader:
         with self._lock:
             if image.source not in self._matched:
                 # Images with a known file take part, so that their files are not matched to other images.
-                here = [one for one in self._images if one.source == image.source]
+                here = [one for one in self.images if one.source == image.source]
                 files = match_names([one.file or one.image_id for one in here], store.names()).files
                 self._matched[image.source] = {one.image_id: file for one, file in zip(here, files, strict=True)}
             file = self._matched[image.source][image.image_id]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import fail, refuse_damage
 from bcls._core.files import reserve
 from bcls.data.records import FeatureFile
 
@@ -113,14 +113,10 @@ def open_features(
         expected = f"a file for split {missing[0]!r}" if missing else "a file for a split of the dataset"
         got = f"files for {', '.join(files) or 'none'}"
         fail(f"features {name!r}", expected, got, "select a split that has them, or import the missing features")
-    arrays = tuple(_open_rows(folder, files[split], sizes[split]) for split in splits)
+    arrays, counts = zip(*(_open_file(folder, files[split], sizes[split]) for split in splits), strict=True)
     if len({array.shape[1:] for array in arrays}) > 1:
         got = ", ".join(f"{split} {array.shape[1:]}" for split, array in zip(splits, arrays, strict=True))
         fail(f"features {name!r}", "the same shape in all splits", got, "select one split at a time")
-    counts = tuple(
-        _open_counts(folder / file.counts, array) if (file := files[split]).counts else None
-        for split, array in zip(splits, arrays, strict=True)
-    )
     return Features(
         arrays,
         counts,
@@ -130,24 +126,24 @@ def open_features(
     )
 
 
-def _open_rows(folder: Path, file: FeatureFile, images: int) -> Array:
+def _open_file(folder: Path, file: FeatureFile, images: int) -> tuple[Array, Array | None]:
+    """Open the rows of a file, and the numbers of their valid regions if the file has them."""
     path = folder / file.path
     array = load_array(path)
     if array.ndim < 2 or len(array) != images * file.every or not array.size:
         rows = f"{images} images" + (f" x {file.every}" if file.every > 1 else "")
         fail(str(path), f"one row for each of {rows}", f"shape {array.shape}", _IMPORT_AGAIN)
-    return array
-
-
-def _open_counts(path: Path, rows: Array) -> Array:
+    if file.counts is None:
+        return array, None
+    path = folder / file.counts
     counts = load_array(path)
-    if counts.shape != rows.shape[:1] or counts.dtype.kind not in "iu":
+    if counts.shape != array.shape[:1] or counts.dtype.kind not in "iu":
         got = f"shape {counts.shape} of {counts.dtype}"
-        fail(str(path), f"an integer for each of {len(rows)} rows", got, _IMPORT_AGAIN)
-    if counts.min(initial=0) < 0 or counts.max(initial=0) > rows.shape[1]:
+        fail(str(path), f"an integer for each of {len(array)} rows", got, _IMPORT_AGAIN)
+    if counts.min(initial=0) < 0 or counts.max(initial=0) > array.shape[1]:
         got = f"{counts.min()} to {counts.max()}"
-        fail(str(path), f"numbers of regions from 0 to {rows.shape[1]}", got, _IMPORT_AGAIN)
-    return counts
+        fail(str(path), f"numbers of regions from 0 to {array.shape[1]}", got, _IMPORT_AGAIN)
+    return array, counts
 
 
 def new_array(path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> "np.memmap[tuple[int, ...], np.dtype[Any]]":
@@ -173,10 +169,8 @@ def load_array(path: Path) -> Array:
     length = int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little")
     if not start.startswith(b"\x93NUMPY") or length > _MAX_HEADER:
         fail(str(path), "an .npy file with numbers", "something else", "copy or create it again")
-    try:
+    with refuse_damage(str(path), "an .npy file with numbers", "copy or create it again", *_DAMAGE):
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _DAMAGE as error:
-        fail(str(path), "an .npy file with numbers", f"a damaged one ({reason_of(error)})", "copy or create it again")
     if array.dtype.kind not in "biuf":
         fail(str(path), "an .npy file with numbers", f"dtype {str(array.dtype)[:60]}", "save it as float32")
     return array

@@ -8,13 +8,14 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import fail, refuse_damage
 from bcls._core.locks import ForkLock
 
 _EXTENSIONS = (
@@ -28,21 +29,32 @@ SUFFIXES = frozenset(f".{one}" for one in _EXTENSIONS.split())
 MAX_BYTES = 256 * 2**20
 #: Errors of the standard library for damaged archives, in addition to its own classes.
 _DAMAGE = (EOFError, RuntimeError, ValueError, ArithmeticError, LookupError, struct.error, zlib.error, lzma.LZMAError)
+_COPY_AGAIN = "copy or download it again"
 _CHUNK = 2**20
 
 
-class ImageStore(Protocol):
+class ImageStore(ABC):
     """A folder or archive with image files; threads and forked processes can read it concurrently."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def names(self, *, images: bool = True) -> tuple[str, ...]:
-        """Return the names of the image files, or of all files, in the order of the archive, sorted for a folder."""
-        ...
+        """Return the names of the image files, or of all files, in the order of the archive, sorted for a folder.
 
+        Raises:
+            ValueError: An archive is damaged, or has a member that is refused.
+            OSError: A folder cannot be listed. Its images would otherwise look deleted.
+        """
+        return tuple(name for name in self._all_names() if is_image_file(name) or not images)
+
+    @abstractmethod
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
-        ...
+
+    @abstractmethod
+    def _all_names(self) -> Iterable[str]:
+        """List all files."""
 
 
 def open_store(path: str | Path) -> ImageStore:
@@ -75,24 +87,16 @@ def open_store(path: str | Path) -> ImageStore:
     return ZipStore(path)
 
 
-class FolderStore:
+class FolderStore(ImageStore):
     """Image files in a folder and its subfolders; names are relative paths with forward slashes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def names(self, *, images: bool = True) -> tuple[str, ...]:
-        """Return the sorted names of the image files, or of all files; links to folders are not followed.
-
-        Raises:
-            OSError: A folder cannot be listed. Its images would otherwise look deleted.
-        """
+    def _all_names(self) -> list[str]:
         found = []
         for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=False):
             folders[:] = [one for one in folders if not one.startswith(".")]
             base = Path(folder).relative_to(self.path)
-            found += [(base / file).as_posix() for file in files if is_image_file(file) or not images]
-        return tuple(sorted(found))
+            found += [(base / file).as_posix() for file in files]
+        return sorted(found)
 
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
@@ -107,71 +111,65 @@ class FolderStore:
             return content.read()
 
 
-class ZipStore:
+class ZipStore(ImageStore):
     """Image files in a zip file, which is opened on the first read and again in every forked process."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self._lock = ForkLock()
         self._open: tuple[int, zipfile.ZipFile] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ZipStore, (self.path,)
 
-    def __del__(self) -> None:
-        if self._open:
-            self._open[1].close()
-
-    def names(self, *, images: bool = True) -> tuple[str, ...]:
-        """Return the names of the image files, or of all files, in the order of the archive."""
+    def _all_names(self) -> list[str]:
         with self._lock:
-            names = [info.filename for info in self._archive().infolist() if not info.is_dir()]
-        return tuple(name for name in names if is_image_file(name) or not images)
+            return [info.filename for info in self._archive().infolist() if not info.is_dir()]
 
     def read(self, name: str) -> bytes:
         """Return the contents of one file."""
         check_member(str(self.path), name)
-        with self._lock:  # threads share the position in the file
+        where = f"{self.path}: {name}"
+        with self._lock:  # threads share the open file
             archive = self._archive()
             try:
                 info = archive.getinfo(name)
             except KeyError:
                 _missing(self.path, name)
             check_size(str(self.path), name, info.file_size)
-            try:
+            errors = (zipfile.BadZipFile, OSError, *_DAMAGE)
+            with refuse_damage(where, "a complete member", "copy the archive again", *errors):
                 if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
                     raise zipfile.BadZipFile("a compression other than deflate")
                 # In chunks: a single read could unpack far more than the stated size.
                 with archive.open(info) as member:
                     return b"".join(iter(partial(member.read, _CHUNK), b""))
-            except (zipfile.BadZipFile, OSError, *_DAMAGE) as error:
-                got = f"a damaged one ({reason_of(error)})"
-                fail(f"{self.path}: {name}", "a complete member", got, "copy the archive again")
 
     def _archive(self) -> zipfile.ZipFile:
         # A forked process shares the file position with its parent, so it opens the file again.
         if self._open is None or self._open[0] != os.getpid():
-            try:
+            with refuse_damage(str(self.path), "a zip file", _COPY_AGAIN, zipfile.BadZipFile, *_DAMAGE):
                 archive = zipfile.ZipFile(self.path)
-            except (zipfile.BadZipFile, *_DAMAGE) as error:
-                fail(str(self.path), "a zip file", f"a damaged one ({reason_of(error)})", "copy or download it again")
             for info in archive.infolist():
-                _check_zip_member(str(self.path), info)
+                is_link = stat.S_ISLNK(info.external_attr >> 16)
+                _check_entry(str(self.path), info.filename, info.file_size, "link", is_link)
+                if info.flag_bits & 1 and is_image_file(info.filename):
+                    hint = "pack the files again without one"
+                    fail(str(self.path), "files without a password", repr(info.filename), hint)
             self._open = os.getpid(), archive
         return self._open[1]
 
 
-class TarStore:
+class TarStore(ImageStore):
     """Image files in an uncompressed tar file, of which an index is built on the first read."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self._lock = ForkLock()
         self._members: dict[str, tuple[int, int]] | None = None
 
-    def names(self, *, images: bool = True) -> tuple[str, ...]:
-        """Return the names of the image files, or of all files, in the order of the archive."""
-        return tuple(name for name in self.members() if is_image_file(name) or not images)
+    def _all_names(self) -> Iterable[str]:
+        return self.members()
 
     def read(self, name: str) -> bytes:
         """Return the contents of one member."""
@@ -193,8 +191,11 @@ class TarStore:
         with self._lock:
             if self._members is None:
                 members: dict[str, tuple[int, int]] = {}
-                for info in _tar_files(self.path):
-                    members.setdefault(info.name, (info.offset_data, info.size))
+                for info in _tar_infos(self.path):
+                    is_link = not info.isdir() and (not info.isreg() or info.issparse())
+                    _check_entry(str(self.path), info.name, info.size, "link or device", is_link)
+                    if not info.isdir():
+                        members.setdefault(info.name, (info.offset_data, info.size))
                 self._members = members
             return self._members
 
@@ -278,36 +279,24 @@ def match_names(wanted: Sequence[str], available: Iterable[str]) -> NameMatch:
     exact = set(names)
     by_base = _unique((PurePosixPath(name).name, name) for name in names)
     by_stem = _unique((PurePosixPath(name).stem, name) for name in names)
-    guesses = {name: _guess(name, by_base, by_stem) for name in wanted if name not in exact}
-    claims = Counter(file for file, _ in guesses.values())
-    taken = exact.intersection(wanted)
-    files: list[str | None] = []
-    changes: Counter[str] = Counter()
+    found: dict[str, str | None] = {}
     for name in wanted:
-        file, change = (name, "") if name in exact else guesses[name]
-        # Other than by its full name, a file is matched to a single name, and only if its own is not wanted.
-        if name not in exact and (file in taken or claims[file] > 1):
-            file = None
-        if file is not None and change:
-            changes[change] += 1
-        files.append(file)
-    total = changes.total()
-    have = "image has" if total == 1 else "images have"
-    note = f"{total} {have} another file extension than in the captions ({', '.join(sorted(changes))})"
-    return NameMatch(tuple(files), (note,) if total else ())
-
-
-def _guess(name: str, by_base: dict[str, str], by_stem: dict[str, str]) -> tuple[str | None, str]:
-    """Return the file that a name may stand for, and how their extensions differ, if they do."""
-    path = PurePosixPath(name)
-    if path.name in by_base:
-        return by_base[path.name], ""
-    # A name without extension may contain a dot, so it is looked up as a whole first.
-    whole = by_stem.get(path.name)
-    file = whole or by_stem.get(path.stem)
-    if file is None:
-        return None, ""
-    return file, f"{PurePosixPath(file).suffix} for {'none' if whole else path.suffix or 'none'}"
+        path = PurePosixPath(name)
+        # A name without extension may contain a dot, so it is looked up as a whole before its stem.
+        similar = by_base.get(path.name) or by_stem.get(path.name) or by_stem.get(path.stem)
+        found[name] = name if name in exact else similar
+    # Other than by its full name, a file is matched to a single name, and only if its own is not wanted.
+    claims = Counter(found.values())
+    files = tuple(found[name] if name in exact or claims[found[name]] == 1 else None for name in wanted)
+    pairs = ((PurePosixPath(name), PurePosixPath(file)) for name, file in zip(wanted, files, strict=True) if file)
+    changes = [
+        f"{file.suffix} for {'none' if file.stem == name.name else name.suffix}"
+        for name, file in pairs
+        if name.name != file.name
+    ]
+    have = "image has" if len(changes) == 1 else "images have"
+    note = f"{len(changes)} {have} another file extension than in the captions ({', '.join(sorted(set(changes)))})"
+    return NameMatch(files, (note,) if changes else ())
 
 
 def _unique(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -336,40 +325,25 @@ def _is_tar(path: Path) -> bool:
         return False
 
 
-def _tar_files(path: Path) -> Iterator[tarfile.TarInfo]:
-    for info in _tar_infos(path):
-        check_member(str(path), info.name)
-        if not info.isdir():
-            if not info.isreg() or info.issparse():
-                fail(str(path), "regular files", f"the link or device {info.name!r}", "pack the files themselves")
-            if is_image_file(info.name):
-                check_size(str(path), info.name, info.size)
+def _tar_infos(path: Path) -> Iterator[tarfile.TarInfo]:
+    offset = -1
+    damage = refuse_damage(str(path), "a tar file", _COPY_AGAIN, tarfile.TarError, *_DAMAGE)
+    with _BoundedFile(io.FileIO(path)) as file, damage, tarfile.open(fileobj=file, mode="r:") as archive:
+        for info in archive:
+            # A negative size would lead back to an earlier member, in an endless loop.
+            if info.size < 0 or info.offset_data <= offset:
+                raise tarfile.ReadError("members that overlap")
+            offset = info.offset_data
             yield info
 
 
-def _tar_infos(path: Path) -> Iterator[tarfile.TarInfo]:
-    offset = -1
-    with _BoundedFile(io.FileIO(path)) as file:
-        try:
-            with tarfile.open(fileobj=file, mode="r:") as archive:
-                for info in archive:
-                    # A negative size would lead back to an earlier member, in an endless loop.
-                    if info.size < 0 or info.offset_data <= offset:
-                        raise tarfile.ReadError("members that overlap")
-                    offset = info.offset_data
-                    yield info
-        except (tarfile.TarError, *_DAMAGE) as error:
-            fail(str(path), "a tar file", f"a damaged one ({reason_of(error)})", "copy or download it again")
-
-
-def _check_zip_member(where: str, info: zipfile.ZipInfo) -> None:
-    check_member(where, info.filename)
-    if stat.S_ISLNK(info.external_attr >> 16):
-        fail(where, "regular files", f"the link {info.filename!r}", "pack the files themselves")
-    if is_image_file(info.filename):
-        check_size(where, info.filename, info.file_size)
-        if info.flag_bits & 1:
-            fail(where, "files without a password", repr(info.filename), "pack the files again without one")
+def _check_entry(where: str, name: str, size: int, kind: str, is_link: bool) -> None:
+    """Refuse a member of an archive with an unsafe name, a link, or an image that is too large."""
+    check_member(where, name)
+    if is_link:
+        fail(where, "regular files", f"the {kind} {name!r}", "pack the files themselves")
+    if is_image_file(name):
+        check_size(where, name, size)
 
 
 def _missing(path: Path, name: str) -> NoReturn:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from bcls._core.errors import fail
+from bcls._core.errors import fail, reason_of, refuse_damage
 from bcls._core.extras import MissingExtraError, require
 
 _AVIF = "PIL.AvifImagePlugin"  # since Pillow 11.3
@@ -89,15 +89,13 @@ def decode_with_format(
     except UnidentifiedImageError:
         fail(where, "an image", f"{len(content)} bytes of something else", _COPY_AGAIN)
     except _DAMAGE as error:
-        _damaged(where, error)
+        fail(where, "a complete image", f"a damaged one ({reason_of(error)})", _COPY_AGAIN)
     if image.width * image.height > max_pixels:
         _too_large(where, f"{image.width} x {image.height}", max_pixels)
-    try:
+    with refuse_damage(where, "a complete image", _COPY_AGAIN, *_DAMAGE):
         frames = int(getattr(image, "n_frames", 1))
         if side:
             image.draft(None, (2 * side, 2 * side))  # only JPEG has it; others stay as they are
-    except _DAMAGE as error:
-        _damaged(where, error)
     return upright_rgb(image, where), image.format or "", frames
 
 
@@ -164,7 +162,7 @@ def upright_rgb(image: Image.Image, where: str) -> Image.Image:
     Raises:
         ValueError: Its file is truncated or damaged, which is detected when the pixels are read.
     """
-    try:
+    with refuse_damage(where, "a complete image", _COPY_AGAIN, *_DAMAGE):
         image.load()
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
         image = _to_rgb(image)
@@ -172,12 +170,6 @@ def upright_rgb(image: Image.Image, where: str) -> Image.Image:
             return image
         image.getexif()[ExifTags.Base.Orientation] = orientation
         return ImageOps.exif_transpose(image)
-    except _DAMAGE as error:
-        _damaged(where, error)
-
-
-def _damaged(where: str, error: Exception) -> NoReturn:
-    fail(where, "a complete image", f"a damaged one ({error})", _COPY_AGAIN)
 
 
 def _too_large(where: str, got: str, max_pixels: int) -> NoReturn:

@@ -9,17 +9,17 @@ import json
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bcls._core.config import check_shape
-from bcls._core.errors import check_whole, fail, reason_of
+from bcls._core.errors import check_whole, fail, refuse_damage
 from bcls._core.extras import require, sha256_of
 from bcls._core.files import sync_tree, write_whole
 from bcls._core.locks import lock_folder
-from bcls._core.progress import progress
+from bcls._core.progress import track
 from bcls.data.image_files import check_member
 from bcls.data.text_files import get_field, is_unicode, read_json, read_json_lines
 
@@ -30,7 +30,7 @@ MANIFEST_FILE = "manifest.json"
 QUARANTINE_FILE = "quarantine.json"
 FORMAT = "bcls-dataset"
 VERSION = 1
-_FIX = "fix that line"
+_FIX = "fix that record"
 _FIX_MANIFEST = "see the dataset page of the documentation, or import the dataset again"
 
 
@@ -63,22 +63,19 @@ def read_captions(folder: Path) -> tuple[Caption, ...]:
     """
     path, parquet = folder / CAPTIONS, folder / PARQUET
     if parquet.exists() and not path.exists():
-        return tuple(_parse(parquet, enumerate(_read_parquet(parquet), start=1), _caption))
-    return tuple(_parse(path, read_json_lines(path), _caption))
+        return _parse(f"{parquet}, line", enumerate(_read_parquet(parquet), start=1), _caption)
+    return _parse(f"{path}, line", read_json_lines(path), _caption)
 
 
-def read_images(folder: Path) -> tuple[ImageRecord, ...] | None:
-    """Read ``images.jsonl``; return ``None`` if the file does not exist.
+def read_images(folder: Path, captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
+    """Read ``images.jsonl``; without that file, return the images of the captions in the order of their first captions.
 
     Raises:
         ValueError: A line is not an image, or two images have the same id; the message names file and line.
     """
     path = folder / IMAGES
-    return tuple(_parse(path, read_json_lines(path), _image)) if path.exists() else None
-
-
-def images_of(captions: Iterable[Caption]) -> tuple[ImageRecord, ...]:
-    """Return a record for each image of the captions, in the order of their first captions."""
+    if path.exists():
+        return _parse(f"{path}, line", read_json_lines(path), _image)
     splits: dict[str, str] = {}
     for caption in captions:
         splits.setdefault(caption.image_id, caption.split)
@@ -112,16 +109,19 @@ def write_records(folder: Path, images: Iterable[ImageRecord], captions: Iterabl
 
 
 def _parse(
-    path: Path, rows: Iterable[tuple[int, dict[str, Any]]], parse: Callable[[str, dict[str, Any]], _Record]
-) -> Iterator[_Record]:
-    lines: dict[str, int] = {}
+    where: str, rows: Iterable[tuple[int, dict[str, Any]]], parse: Callable[[str, dict[str, Any]], _Record]
+) -> tuple[_Record, ...]:
+    """Check numbered rows and convert them to records with unique ids; ``where`` is followed by the number."""
+    records = []
+    numbers: dict[str, int] = {}
     for number, row in rows:
-        where = f"{path}, line {number}"
-        record = parse(where, row)
-        first = lines.setdefault(record[0], number)
+        record = parse(f"{where} {number}", row)
+        first = numbers.setdefault(record[0], number)
         if first != number:
-            fail(where, f"a unique {record._fields[0]}", f"{record[0]!r} as in line {first}", "choose another id")
-        yield record
+            got = f"{record[0]!r} as in {where.rpartition(' ')[2]} {first}"
+            fail(f"{where} {number}", f"a unique {record._fields[0]}", got, "choose another id")
+        records.append(record)
+    return tuple(records)
 
 
 def _caption(where: str, row: dict[str, Any]) -> Caption:
@@ -142,12 +142,11 @@ def _image(where: str, row: dict[str, Any]) -> ImageRecord:
 def _read_parquet(path: Path) -> list[dict[str, Any]]:
     parquet = require("pyarrow.parquet", "arrow", f"reading {path.name}")
     arrow = require("pyarrow", "arrow", f"reading {path.name}")
-    try:
-        with parquet.ParquetFile(path) as file:
-            rows: list[dict[str, Any]] = file.read().to_pylist()
-            return rows
-    except (arrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
-        fail(str(path), "a complete parquet file", f"a damaged one ({reason_of(error)})", "create or copy it again")
+    errors = (arrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, TypeError)
+    damage = refuse_damage(str(path), "a complete parquet file", "create or copy it again", *errors)
+    with damage, parquet.ParquetFile(path) as file:
+        rows: list[dict[str, Any]] = file.read().to_pylist()
+    return rows
 
 
 @dataclass(frozen=True)
@@ -403,43 +402,29 @@ def check_records(content: Content) -> None:
     """
     if not is_unicode(content.name):
         fail("source", "a name in valid Unicode", ascii(content.name)[:80], "set the name of the dataset with --name")
-    for what, rows in (("image", content.images), ("caption", content.captions)):
-        seen = set()
-        for record in rows:
-            for key, value in zip(record._fields, record, strict=True):
-                if isinstance(value, str) and not is_unicode(value):
-                    hint = "fix the source: it contains half of a surrogate pair"
-                    fail("source", f"{key!r} in valid Unicode", ascii(value[:80]), hint)
-            if not record[0] or not record.split:
-                got = f"{record[0]!r} in split {record.split!r}"
-                fail("source", f"an id and a split for every {what}", got, "fix the source")
-            if record[0] in seen:
-                fail("source", f"a unique id for every {what}", f"{record[0]!r} twice", "fix the source")
-            seen.add(record[0])
+    _parse("source, image", enumerate(one._asdict() for one in content.images), _image)
+    _parse("source, caption", enumerate(one._asdict() for one in content.captions), _caption)
     check_splits("source", content.images, content.captions)
 
 
 def _place_source(folder: Path, number: int, content: Content, copy: bool) -> ImageFiles:
     source = content.sources[number]
-    path = _reference(folder, source)
-    if copy and source.is_dir():
-        path = f"images{number or ''}"
-        files = [image.file for image in content.images if image.file is not None and image.source == number]
-        with progress("copying images", len(files)) as step:
-            for done, file in enumerate(files, start=1):
-                _copy(source / file, folder / path / check_member(str(source), file))
-                step(done)
-    elif copy:
-        path = source.name if len(content.sources) > 1 else f"images{source.suffix}"
-        _copy(source, folder / path)
-    return ImageFiles(path) if source.is_dir() else _archive(folder, path)
+    if not source.is_dir():
+        target = source.name if len(content.sources) > 1 else f"images{source.suffix}"
+        return _archive(folder, _place(folder, source, target, copy))
+    if not copy:
+        return ImageFiles(_reference(folder, source))
+    target = f"images{number or ''}"
+    files = [image.file for image in content.images if image.file is not None and image.source == number]
+    for file in track("copying images", files, len(files)):
+        _place(folder, source / file, f"{target}/{check_member(str(source), file)}", copy)
+    return ImageFiles(target)
 
 
 def _pack(path: Path, image_bytes: Iterable[tuple[str, bytes]], total: int) -> ImageFiles:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive, progress("packing images", total) as step:
-        for done, (name, content) in enumerate(image_bytes, start=1):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in track("packing images", image_bytes, total):
             archive.writestr(name, content)
-            step(done)
     return _archive(path.parent, path.name)
 
 
@@ -449,18 +434,18 @@ def _archive(folder: Path, path: str) -> ImageFiles:
 
 def _place_features(folder: Path, name: str, file: FeatureFile, copy: bool) -> FeatureFile:
     def place(path: str) -> str:
-        if not copy:
-            return _reference(folder, Path(path))
-        target = f"features/{name}/{Path(path).name}"
-        _copy(Path(path), folder / target)
-        return target
+        return _place(folder, Path(path), f"features/{name}/{Path(path).name}", copy)
 
     return replace(file, path=place(file.path), counts=file.counts and place(file.counts))
 
 
-def _copy(source: Path, to: Path) -> None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, to)
+def _place(folder: Path, source: Path, target: str, copy: bool) -> str:
+    """Return the path of a file for the manifest: where it is, or in the folder, to which it is copied."""
+    if not copy:
+        return _reference(folder, source)
+    (folder / target).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, folder / target)
+    return target
 
 
 def _reference(folder: Path, path: Path) -> str:

@@ -4,10 +4,11 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import fail, reason_of, refuse_damage
 
 #: Largest size of an unpacked text file in bytes. Larger ones are a mistake or a decompression bomb.
 MAX_BYTES = 8 * 2**30
@@ -19,6 +20,12 @@ def find_file(path: Path) -> Path:
     """Return ``path``, or ``PATH.gz`` if only the compressed file exists."""
     compressed = path.with_name(path.name + ".gz")
     return compressed if not path.exists() and compressed.exists() else path
+
+
+def refuse_broken_gzip(path: Path) -> AbstractContextManager[None]:
+    """Report errors of a damaged gzip file that is read inside a ``with`` block."""
+    errors = (EOFError, zlib.error, gzip.BadGzipFile)
+    return refuse_damage(str(path), "a complete gzip file", "copy or download it again", *errors)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -33,15 +40,12 @@ def read_bytes(path: Path) -> bytes:
             return path.read_bytes()
     parts = []
     size = 0
-    try:
-        with gzip.open(path, "rb") as unpacked:
-            while part := unpacked.read(_CHUNK):
-                parts.append(part)
-                size += len(part)
-                if size > MAX_BYTES:
-                    fail(str(path), f"at most {MAX_BYTES} bytes unpacked", "more", "check the origin of the file")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        fail(str(path), "a complete gzip file", f"a damaged one ({error})", "copy or download it again")
+    with refuse_broken_gzip(path), gzip.open(path, "rb") as unpacked:
+        while part := unpacked.read(_CHUNK):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_BYTES:
+                fail(str(path), f"at most {MAX_BYTES} bytes unpacked", "more", "check the origin of the file")
     return b"".join(parts)
 
 

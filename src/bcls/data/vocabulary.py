@@ -72,8 +72,6 @@ _REST = _compile(
     (r"\b(more)('n)\b", r" \1 \2 "),
     (r"(?<= )('t)(is|was)\b", r" \1 \2 "),
 )
-#: Words without punctuation that become two tokens.
-_MERGED = re.compile("cannot|gimme|lemme|gonna|wanna|gotta", re.IGNORECASE)
 
 
 def tokenize(text: str) -> list[str]:
@@ -103,8 +101,6 @@ def tokenize(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _parts(chunk: str, is_last: bool) -> tuple[str, ...]:
-    if chunk.isalnum() and not _MERGED.fullmatch(chunk):
-        return (chunk,)
     padded = f" {chunk} "
     for pattern, replacement in _OPENING:
         padded = pattern.sub(replacement, padded)
@@ -245,8 +241,3 @@ class Vocabulary:
             if number not in {PAD, START, END}:
                 words.append(self.words[number])
         return " ".join(words)
-
-    def unknown_share(self, captions: Iterable[str]) -> float:
-        """Return the share of the captions' tokens that are not in the vocabulary."""
-        tokens = [word for caption in captions for word in tokenize(caption.lower())]
-        return sum(word not in self.numbers for word in tokens) / len(tokens) if tokens else 0.0

@@ -4,8 +4,8 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +22,7 @@ from bcls.data.features import load_array
 from bcls.data.records import Caption, read_captions
 from bcls.features.array_cache import ArrayCache, first_difference, installed_versions
 from bcls.features.jobs import Worker, check_engine, run_blocks
-from bcls.labels.encoders import CLIP, PRECISIONS, find_source, load_text_encoder, unit_or_zero
+from bcls.labels.encoders import PRECISIONS, find_source, load_text_encoder, unit_or_zero
 
 ROWS, MANIFEST = "embeddings.npy", "manifest.json"
 #: Captions in a block: a few seconds of work, the most that an interruption loses.
@@ -172,11 +172,10 @@ def fingerprint(encoder: str | Path) -> Fingerprint:
         64
     """
     folder = _encoder_folder(str(encoder))
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and _is_loaded(path.relative_to(folder))]
-    weights, settings = ([path for path in files if path.suffix in kind] for kind in (_WEIGHTS, _SETTINGS))
+    weights, settings = _file_hashes(folder, _WEIGHTS), _file_hashes(folder, _SETTINGS)
     if not weights:
         fail("encoder", f"weights in {folder}", "none", "use the folder of a complete model")
-    return Fingerprint(_hash(folder, weights), _hash(folder, settings))
+    return Fingerprint(*(hashlib.sha256("\n".join(lines).encode()).hexdigest() for lines in (weights, settings)))
 
 
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".npy", ".npz"}
@@ -188,9 +187,7 @@ def _encoder_folder(encoder: str) -> Path:
         return minilm_folder()
     if encoder == "wordllama":
         return Path(require("wordllama", "text", "the text encoder 'wordllama'").__file__ or "").parent
-    source = find_source(encoder.removeprefix(CLIP))
-    if source is None:
-        fail("encoder", "'minilm', 'wordllama', a folder or a hub name", repr(encoder), "check the spelling")
+    source = find_source("encoder", encoder)
     if isinstance(source, Path):
         return source
     hub = require("huggingface_hub", "text", f"the text encoder {encoder!r}")
@@ -201,24 +198,15 @@ def _encoder_folder(encoder: str) -> Path:
         fail("encoder", f"{source!r} on this machine", reason, f"download it, for example with `hf download {source}`")
 
 
-def _is_loaded(path: Path) -> bool:
-    """Exclude hidden files and weights in formats that are not loaded."""
-    return not any(part.startswith(".") or part in {"onnx", "openvino"} for part in path.parts)
-
-
-def _hash(folder: Path, paths: Iterable[Path]) -> str:
+def _file_hashes(folder: Path, suffixes: set[str]) -> list[str]:
+    """Names and hashes of files, without hidden ones and weights in formats that are not loaded."""
     lines = []
-    for path in paths:
-        status = path.stat()
-        digest = _file_hash(path, status.st_size, status.st_mtime_ns)
-        lines.append(f"{path.relative_to(folder).as_posix()} {digest}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-@lru_cache(maxsize=64)
-def _file_hash(path: Path, _size: int, _modified: int) -> str:
-    """Hash a file once per process, unless it changes: the runs of a sweep use the same files."""
-    return sha256_of(path)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        skipped = any(part.startswith(".") or part in {"onnx", "openvino"} for part in name.parts)
+        if path.suffix in suffixes and not skipped and path.is_file():
+            lines.append(f"{name.as_posix()} {sha256_of(path)}")
+    return lines
 
 
 def _captions_hash(captions: tuple[Caption, ...]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,18 +28,22 @@ Batch = tuple[NDArray[np.int64], Any]
 PRECISIONS = ("float32", "bfloat16")
 #: Prefix of the folder or hub name of a CLIP model.
 CLIP = "clip:"
+_KNOWN = (
+    "'minilm', 'wordllama', the folder of a sentence-transformers model or its hub name 'organization/model', or "
+    f"'{CLIP}' with a folder or hub name"
+)
 
 
-class TextEncoder(Protocol):
-    """Encodes texts as unit vectors, so that their dot products are cosines."""
+class TextEncoder(ABC):
+    """Encodes texts as unit vectors, so that their dot products are cosines.
 
-    @property
-    def name(self) -> str:
-        """The name it was loaded by."""
+    Attributes:
+        name: The name it was loaded by.
+        dimension: Length of the vectors.
+    """
 
-    @property
-    def dimension(self) -> int:
-        """Length of the vectors."""
+    name: str
+    dimension: int
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
         """Encode texts.
@@ -54,6 +58,25 @@ class TextEncoder(Protocol):
         Raises:
             ValueError: ``texts`` is not a sequence of strings.
         """
+        expected = "a list of strings"
+        if isinstance(texts, str):
+            fail("texts", expected, "one string", "put it into a list")
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                fail("texts", expected, f"{type(text).__name__} at index {index}", "remove it, or convert it")
+        row_of = {text: row for row, text in enumerate(sorted(set(texts)))}
+        vectors = np.empty((len(row_of), self.dimension), dtype=np.float32)
+        done = 0
+        for rows, values in self._batches(list(row_of)):
+            vectors[rows] = values
+            done += len(rows)
+            if progress is not None:
+                progress(done, len(row_of))
+        return unit_or_zero(vectors)[[row_of[text] for text in texts]] if len(texts) else vectors
+
+    @abstractmethod
+    def _batches(self, texts: list[str]) -> Iterator[Batch]:
+        """Encode distinct texts; every row is in one batch."""
 
 
 def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncoder:
@@ -84,13 +107,7 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
         return SentenceEncoder(key, minilm_folder(), precision)
     if key == "wordllama":
         return WordLlamaEncoder(precision)
-    expected = (
-        "'minilm', 'wordllama', the folder of a sentence-transformers model or its hub name 'organization/model', or "
-        f"'{CLIP}' with a folder or hub name"
-    )
-    source = find_source(key.removeprefix(CLIP))
-    if source is None:
-        fail("name", expected, repr(key), "check the spelling")
+    source = find_source("name", key)
     try:
         return (ClipEncoder if key.startswith(CLIP) else SentenceEncoder)(key, source, precision)
     except MissingExtraError:
@@ -98,45 +115,27 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
     except Exception as error:
         # The libraries raise exceptions of many types for a damaged folder. The full message stays in the chain.
         reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
-        fail("name", expected, repr(key), f"it did not load: {reason}")
+        fail("name", _KNOWN, repr(key), f"it did not load: {reason}")
 
 
-def find_source(location: str) -> str | Path | None:
-    """Return a folder as a path, a hub name as a string, and ``None`` for anything else."""
+def find_source(argument: str, encoder: str) -> str | Path:
+    """Return the folder of an encoder that is not packaged, or its hub name as a string.
+
+    Args:
+        argument: Name of the argument, for the message.
+        encoder: Name for :func:`load_text_encoder`.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    location = encoder.removeprefix(CLIP)
     folder = user_path(location)
     # The empty name would be the current folder.
     if location and folder.is_dir():
         return folder
-    return location if HUB_NAME.fullmatch(location) else None
-
-
-class _Encoder(ABC):
-    """Base class: encodes every distinct text once and normalizes the rows; see :class:`TextEncoder`."""
-
-    name: str
-    dimension: int
-
-    def encode(self, texts: Sequence[str], progress: Progress | None = None) -> NDArray[np.float32]:
-        """Encode texts as unit rows; see :meth:`TextEncoder.encode`."""
-        expected = "a list of strings"
-        if isinstance(texts, str):
-            fail("texts", expected, "one string", "put it into a list")
-        for index, text in enumerate(texts):
-            if not isinstance(text, str):
-                fail("texts", expected, f"{type(text).__name__} at index {index}", "remove it, or convert it")
-        row_of = {text: row for row, text in enumerate(sorted(set(texts)))}
-        vectors = np.empty((len(row_of), self.dimension), dtype=np.float32)
-        done = 0
-        for rows, values in self._batches(list(row_of)):
-            vectors[rows] = values
-            done += len(rows)
-            if progress is not None:
-                progress(done, len(row_of))
-        return unit_or_zero(vectors)[[row_of[text] for text in texts]] if len(texts) else vectors
-
-    @abstractmethod
-    def _batches(self, texts: list[str]) -> Iterator[Batch]:
-        """Encode distinct texts; every row is in one batch."""
+    if not HUB_NAME.fullmatch(location):
+        fail(argument, _KNOWN, repr(encoder), "check the spelling")
+    return location
 
 
 def unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -146,7 +145,7 @@ def unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return vectors
 
 
-class WordLlamaEncoder(_Encoder):
+class WordLlamaEncoder(TextEncoder):
     """Mean of static word vectors, 256 dimensions; see :class:`TextEncoder`.
 
     Raises:
@@ -183,7 +182,7 @@ WEIGHTS_SHA256 = "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9f
 _TEXTS_PER_CALL = 4096
 
 
-class SentenceEncoder(_Encoder):
+class SentenceEncoder(TextEncoder):
     """A sentence-transformers model; see :class:`TextEncoder`.
 
     The modules of a standard model (a transformer, a pooling and an optional normalization) are called directly: every
@@ -310,7 +309,7 @@ def group_by_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return batches
 
 
-class ClipEncoder(_Encoder):
+class ClipEncoder(TextEncoder):
     """A CLIP model of transformers, or a similar one such as SigLIP; see :class:`TextEncoder`.
 
     Args:

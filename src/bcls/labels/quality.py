@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from bcls.data.dataset import ImageReader
 from bcls.data.images import decode
 from bcls.data.importers.captions import ImportSettings, find_images, read_karpathy
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
-from bcls.data.records import ImageRecord
+from bcls.data.records import Content, ImageRecord
 from bcls.data.text_files import read_json
 from bcls.labels.caption_metrics import SCORERS, PairScorer
 from bcls.labels.encoders import ClipEncoder, load_text_encoder
@@ -85,10 +84,9 @@ def load_cxc(cxc: Path, captions: Path, photos: Path | None = None) -> RatedPair
     rows = _positions("--captions", _ALL_RATED, caption_ids.tolist(), pairs.first)
     photo = None
     if photos is not None:
-        records = [ImageRecord(str(one), "test") for one in known.tolist()]
+        content = Content("cxc", tuple(ImageRecord(str(one), "test") for one in known.tolist()), ())
         files = [(f"COCO_val2014_{one:012d}.jpg", f"{one:012d}.jpg") for one in known.tolist()]
-        found, sources, _ = find_images(records, files, photos)
-        photo = partial(_read_photo, ImageReader(sources, found), found)
+        photo = _photo_reader(find_images(content, files, photos))
     return RatedPairs("cxc-sits", texts, image_of_caption, images, rows, pairs.score, images, photo)
 
 
@@ -127,8 +125,7 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
     numbers: defaultdict[str, count[int]] = defaultdict(count)
     names = [f"{image}#{next(numbers[image])}" for image in own.tolist()]
     texts = [caption.text for caption in content.captions]
-    reader = ImageReader(content.sources, content.images)
-    photo = None if photos is None else partial(_read_photo, reader, content.images)
+    photo = None if photos is None else _photo_reader(content)
     loaded = []
     for name, file, read in (
         ("expert", folder / "ExpertAnnotations.txt", flickr8k_expert),
@@ -272,5 +269,11 @@ def _positions(argument: str, expected: str, known: Iterable[Any], wanted: NDArr
     return np.array([position[one] for one in wanted.tolist()], dtype=np.int64)
 
 
-def _read_photo(library: ImageReader, images: tuple[ImageRecord, ...], number: int) -> Image:
-    return decode(library.read(images[number]), library.file_of(images[number]))
+def _photo_reader(content: Content) -> Callable[[int], Image]:
+    reader = ImageReader(content.sources, content.images)
+
+    def read(number: int) -> Image:
+        image = content.images[number]
+        return decode(reader.read(image), reader.file_of(image))
+
+    return read

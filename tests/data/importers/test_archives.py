@@ -98,9 +98,13 @@ class TestHuggingface:
         state.write_text('{"_data_files": [{"filename": "../a.arrow"}]}')
         new = tmp_path / "new"
         assert "names inside the archive, got '../a.arrow'" in import_error("huggingface", source, new)
-        for content in ("[]", '{"_data_files": 3}', '{"_data_files": [{"filename": 3}]}'):
+        for content, message in (
+            ("[]", "state.json`: expected a mapping, got []"),
+            ('{"_data_files": 3}', "state.json, _data_files`: expected a list, got 3"),
+            ('{"_data_files": [{"filename": 3}]}', "state.json, _data_files[0], filename`: expected a string, got 3"),
+        ):
             state.write_text(content)
-            assert 'state.json`: expected "_data_files" with file names' in import_error("huggingface", source, new)
+            assert message in import_error("huggingface", source, new)
 
     def test_val_and_validation_are_two_splits(self, tmp_path, out):
         for place, split in enumerate(("val", "validation")):

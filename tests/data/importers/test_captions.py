@@ -51,7 +51,7 @@ class TestKarpathy:
             ('{"images": [3]}', "images[0]`: expected 'split' to be a non-empty Unicode string, got None"),
             (json.dumps(karpathy([entry(0), {"split": "train"}])), "images[1]`: expected 'filename' to be a non-empty"),
             (json.dumps(karpathy([entry(0, sentences=[{"raw": 3}])])), "sentences[0]`: expected 'raw' to be a"),
-            (json.dumps(karpathy([entry(0), entry(0)])), "expected a unique id for every image, got '0.jpg' twice"),
+            (json.dumps(karpathy([entry(0), entry(0)])), "image 1`: expected a unique image_id, got '0.jpg' as"),
             ('{"images": [', "line 1`: expected JSON"),
         ],
     )  # fmt: skip
@@ -251,7 +251,7 @@ class TestFolder:
             ("captions.csv", "", "`source`: expected at least one caption, got none"),
             ("captions.csv", "image,caption\n,one\n", "line 2`: expected 'image' to be a non-empty"),
             ("captions.csv", "image,caption,split\na.png,one,train\na.png,two,test\n", "line 3`: expected one split"),
-            ("captions.csv", "image,caption,caption_id\na.png,x,1\nb.png,y,1\n", "for every caption, got '1' twice"),
+            ("captions.csv", "image,caption,caption_id\na.png,x,1\nb.png,y,1\n", "a unique caption_id, got '1' as"),
             ("captions.csv", "image,caption\nz.png,one\n", "`--images`: expected files such as 'z.png'"),
             ("captions.txt", "a.png#0\tone\nb.png two\n", "line 2`: expected name#number, a tab, a caption"),
             ("captions.jsonl", '{"image": "a.png"}', "line 1`: expected a column for the caption"),

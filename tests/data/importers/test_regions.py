@@ -101,7 +101,7 @@ class TestButd:
         def stop(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(regions, "progress", stop)
+        monkeypatch.setattr(regions, "track", stop)
         with pytest.raises(KeyboardInterrupt):
             import_dataset("butd", tmp_path / "a.tsv", data)
         assert not list((data / "features").rglob("*.tmp"))

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bcls._core.config import check_shape
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import fail, refuse_damage
 from bcls._core.extras import require
 from bcls.data.image_files import TarStore, check_member, is_image_file, open_store
 from bcls.data.importers.captions import ImportSettings, find_column, source_name, split_from_name
@@ -150,29 +150,25 @@ def _data_files(folder: Path) -> list[Path]:
     if not state.exists():
         return sorted(path for path in folder.glob("*.arrow") if not path.name.startswith("cache-"))
     content = read_json(state)
-    listed = content.get("_data_files") if isinstance(content, dict) else None
-    names = [one.get("filename") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else [None]
-    if not all(isinstance(name, str) for name in names):
-        fail(str(state), '"_data_files" with file names', "something else", "save the dataset again")
-    return [folder / check_member(str(state), str(name)) for name in names]
+    check_shape(str(state), content, {"_data_files": [{"filename": str}]}, "save the dataset again")
+    return [folder / check_member(str(state), one["filename"]) for one in content["_data_files"]]
 
 
 def _arrow_rows(files: list[Path], settings: ImportSettings, image_field: str) -> Iterator[tuple[Any, Any]]:
     """Yield the caption of each row, and the field ``path`` or ``bytes`` of its image."""
     arrow = require("pyarrow", "arrow", "reading a saved Hugging Face dataset")
     for file in files:
-        try:
-            with arrow.memory_map(str(file)) as mapped, arrow.ipc.open_stream(mapped) as stream:
-                names = stream.schema.names
-                image, caption = (find_column(str(file), names, settings, kind) for kind in ("image", "caption"))
-                for batch in stream:
-                    # Arrow trusts the file: a damaged length would be read from wherever it points to.
-                    batch.validate(full=True)
-                    column = batch.column(image)
-                    if not arrow.types.is_struct(column.type):
-                        hint = "set the column with --image-column"
-                        fail(str(file), f"images in column {image!r}", str(column.type), hint)
-                    rows = zip(batch.column(caption), column.field(image_field), strict=True)
-                    yield from ((text.as_py(), value.as_py()) for text, value in rows)
-        except (arrow.ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
-            fail(str(file), "a complete arrow file", f"a damaged one ({reason_of(error)})", "save the dataset again")
+        errors = (arrow.ArrowException, OSError, UnicodeDecodeError, LookupError)
+        damage = refuse_damage(str(file), "a complete arrow file", "save the dataset again", *errors)
+        with damage, arrow.memory_map(str(file)) as mapped, arrow.ipc.open_stream(mapped) as stream:
+            names = stream.schema.names
+            image, caption = (find_column(str(file), names, settings, kind) for kind in ("image", "caption"))
+            for batch in stream:
+                # Arrow trusts the file: a damaged length would be read from wherever it points to.
+                batch.validate(full=True)
+                column = batch.column(image)
+                if not arrow.types.is_struct(column.type):
+                    hint = "set the column with --image-column"
+                    fail(str(file), f"images in column {image!r}", str(column.type), hint)
+                rows = zip(batch.column(caption), column.field(image_field), strict=True)
+                yield from ((text.as_py(), value.as_py()) for text, value in rows)

@@ -3,10 +3,11 @@
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from bcls._core.errors import fail
 from bcls.data.image_files import match_names, open_store
@@ -24,6 +25,7 @@ _CAPTION_FILES = tuple(
     for extension in ("jsonl", "csv", "tsv", "txt")
     for packed in ("", ".gz")
 )
+_FIX = "fix that line"
 #: A line of Flickr8k.token.txt and similar files: file name, number of the caption, caption.
 _TOKEN_LINE = re.compile(r"(\S.*)#(\d+)\t(.*)")
 
@@ -103,47 +105,39 @@ def find_column(where: str, columns: Iterable[str], settings: ImportSettings, ki
     return name
 
 
-def find_images(
-    images: Sequence[ImageRecord], wanted: Sequence[Sequence[str]], source: str | Path | None
-) -> tuple[tuple[ImageRecord, ...], tuple[Path, ...], tuple[str, ...]]:
+def find_images(content: Content, wanted: Sequence[Sequence[str]], source: str | Path | None) -> Content:
     """Find the file of each image.
 
     Args:
-        images: The images.
+        content: A dataset without files.
         wanted: Possible file names of each image, the most likely first.
         source: Folder, zip or tar with the files; ``None`` if there are none.
 
     Returns:
-        The images with their files, the source as a tuple, and messages for the user.
+        The dataset with the files of its images, and messages for the user.
 
     Raises:
         ValueError: None of the files exists.
     """
     if source is None:
-        return tuple(images), (), ("the dataset has no images; add them with --images PATH",)
+        return replace(content, notes=("the dataset has no images; add them with --images PATH", *content.notes))
     path = Path(source).resolve()
     available = open_store(path).names()
-    files: list[str | None] = [None] * len(images)
-    notes: list[str] = []
-    for rank in range(max(map(len, wanted), default=0)):
-        left = [index for index, names in enumerate(wanted) if files[index] is None and rank < len(names)]
-        match = match_names([wanted[index][rank] for index in left], available)
-        notes += match.notes
-        taken = set(files)
-        for index, file in zip(left, match.files, strict=True):
-            files[index] = None if file in taken else file
-    missing = [image.image_id for image, file in zip(images, files, strict=True) if file is None]
-    if images and len(missing) == len(images):
+    stems = {PurePosixPath(name).stem for name in available}
+    likely = [next((one for one in names if PurePosixPath(one).stem in stems), names[0]) for names in wanted]
+    files, notes = match_names(likely, available)
+    found = tuple(image._replace(file=file) for image, file in zip(content.images, files, strict=True))
+    missing = [image.image_id for image in found if image.file is None]
+    if found and len(missing) == len(found):
         got = f"{len(available)} other images" if available else "no images"
         hint = "set --images to the folder or archive with the images"
         fail("--images", f"files such as {wanted[0][0][:60]!r} in {path}", got, hint)
     if missing:
-        notes.append(f"{len(missing)} of {len(images)} images have no file in {path}, the first is {missing[0]!r}")
-    unused = len(available) - len(set(files) - {None})
+        notes += (f"{len(missing)} of {len(found)} images have no file in {path}, the first is {missing[0]!r}",)
+    unused = len(available) - len(found) + len(missing)
     if unused:
-        notes.append(f"{unused} images in {path.name} have no captions and are left out")
-    found = tuple(image._replace(file=file) for image, file in zip(images, files, strict=True))
-    return found, (path,), tuple(notes)
+        notes += (f"{unused} images in {path.name} have no captions and are left out",)
+    return replace(content, images=found, sources=(path,), notes=notes + content.notes)
 
 
 def read_karpathy(source: Path, settings: ImportSettings) -> Content:
@@ -177,11 +171,9 @@ def read_karpathy(source: Path, settings: ImportSettings) -> Content:
         for index, sentence in enumerate(get_field(where, entry, "sentences", list, hint=_KARPATHY)):
             text = get_field(f"{where}.sentences[{index}]", sentence, "raw", str, hint=_KARPATHY)
             captions.append(Caption(str(sentence.get("sentid", f"{image_id}#{index}")), image_id, text, split))
-    found, sources, notes = find_images(images, wanted, settings.images)
-    if moved:
-        notes += (f"{moved} images of split 'restval' are in {settings.restval!r}",)
+    notes = (f"{moved} images of split 'restval' are in {settings.restval!r}",) if moved else ()
     name = settings.name or str(content.get("dataset") or source.name.split(".")[0].removeprefix("dataset_"))
-    return Content(name, found, tuple(captions), sources, notes=notes)
+    return find_images(Content(name, tuple(images), tuple(captions), notes=notes), wanted, settings.images)
 
 
 def read_coco(source: Path, settings: ImportSettings) -> Content:
@@ -219,13 +211,11 @@ def read_coco(source: Path, settings: ImportSettings) -> Content:
             text = get_field(where, row, "caption", str, hint=_COCO, empty=True)
             captions.append(Caption(caption_id, image_id, text, split))
     splits = {caption.image_id: caption.split for caption in captions}
-    images = [ImageRecord(image, split) for image, split in splits.items()]
-    wanted = [_coco_names(image.image_id, names.get(image.image_id, "")) for image in images]
-    found, sources, notes = find_images(images, wanted, settings.images)
+    images = tuple(ImageRecord(image, split) for image, split in splits.items())
+    wanted = [_coco_names(image, names.get(image, "")) for image in splits]
     uncaptioned = len(names.keys() - splits.keys())
-    if uncaptioned:
-        notes += (f"{uncaptioned} images without captions are left out",)
-    return Content(settings.name or "coco", found, tuple(captions), sources, notes=notes)
+    notes = (f"{uncaptioned} images without captions are left out",) if uncaptioned else ()
+    return find_images(Content(settings.name or "coco", images, tuple(captions), notes=notes), wanted, settings.images)
 
 
 def _coco_names(image_id: str, file_name: str) -> tuple[str, ...]:
@@ -250,19 +240,26 @@ def read_folder(source: Path, settings: ImportSettings) -> Content:
     """
     splits: dict[str, str] = {}
     captions = []
-    counts: dict[str, int] = {}
-    for row in read_table(_captions_file(source, settings), settings):
-        first = splits.setdefault(row.image, row.split)
-        if first != row.split:
-            got = f"{row.split!r} here and {first!r} above"
-            fail(row.where, f"one split for image {row.image!r}", got, "put all captions of an image into one split")
-        index = counts[row.image] = counts.get(row.image, -1) + 1
-        captions.append(Caption(row.caption_id or f"{row.image}#{index}", row.image, row.text, row.split))
-    images = [ImageRecord(image, split) for image, split in splits.items()]
+    counts: Counter[str] = Counter()
+    for where, row in read_table(_captions_file(source, settings), settings):
+        image_column, caption_column = (find_column(where, row, settings, kind) for kind in ("image", "caption"))
+        image = str(get_field(where, row, image_column, str, int, hint=_FIX))
+        stated = get_field(where, row, "split", str, hint=_FIX, empty=True) if row.get("split") else ""
+        split = stated.strip() or settings.split or "train"
+        first = splits.setdefault(image, split)
+        if first != split:
+            got = f"{split!r} here and {first!r} above"
+            fail(where, f"one split for image {image!r}", got, "put all captions of an image into one split")
+        several = isinstance(row[caption_column], list)  # one caption_id cannot name several captions
+        own_id = "" if several or row.get("caption_id") is None else str(row["caption_id"]).strip()
+        for value in row[caption_column] if several else [row[caption_column]]:
+            text = get_field(where, {caption_column: value}, caption_column, str, hint=_FIX, empty=True)
+            captions.append(Caption(own_id or f"{image}#{counts[image]}", image, text, split))
+            counts[image] += 1
+    images = tuple(ImageRecord(image, split) for image, split in splits.items())
     usual = [source / name for name in ("images", "images.zip", "images.tar") if (source / name).exists()]
-    image_source = settings.images or (usual[0] if usual else source)
-    found, sources, notes = find_images(images, [(image,) for image in splits], image_source)
-    return Content(settings.name or source_name(source), found, tuple(captions), sources, notes=notes)
+    content = Content(settings.name or source_name(source), images, tuple(captions))
+    return find_images(content, [(image,) for image in splits], settings.images or (usual[0] if usual else source))
 
 
 def _captions_file(source: Path, settings: ImportSettings) -> Path:
@@ -277,84 +274,59 @@ def _captions_file(source: Path, settings: ImportSettings) -> Path:
     return found[0]
 
 
-class CaptionRow(NamedTuple):
-    """A caption with the name of its image, and the file and line it was read from."""
-
-    where: str
-    image: str
-    text: str
-    split: str
-    caption_id: str | None
-
-
-def read_table(path: Path, settings: ImportSettings) -> Iterator[CaptionRow]:
+def read_table(path: Path, settings: ImportSettings) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Read a CSV, TSV or JSONL file of captions, plain or gzip.
 
     Columns are found by their usual names, or set by ``image_column`` and ``caption_column``. Columns ``split`` and
     ``caption_id`` are optional. A JSONL row may have a list of captions. Lines such as ``name.jpg#0<TAB>caption``, the
     format of the Flickr datasets, need no header.
 
+    Yields:
+        File and line of each row, for error messages, and its values by column.
+
     Raises:
         ValueError: A column is missing, or a row has another number of columns; the message names the line.
     """
     extension = path.name.removesuffix(".gz").rpartition(".")[2].lower()
     if extension == "jsonl":
-        for number, row in read_json_lines(path, settings.encoding):
-            where = f"{path}, line {number}"
-            image, caption = (find_column(where, row, settings, kind) for kind in ("image", "caption"))
-            texts = row[caption]
-            for text in texts if isinstance(texts, list) else [texts]:
-                numbered = isinstance(texts, list)  # one caption_id cannot name several captions
-                yield _row(where, {**row, caption: text}, image, caption, settings, numbered=numbered)
+        yield from ((f"{path}, line {number}", row) for number, row in read_json_lines(path, settings.encoding))
         return
     if extension not in {"csv", "tsv", "txt"}:
         fail(str(path), "a .csv, .tsv, .txt or .jsonl file", f".{extension}", "convert the file, or correct its name")
     text = read_text(path, settings.encoding)
     first = text.partition("\n")[0].removesuffix("\r")
     if _TOKEN_LINE.fullmatch(first):
-        yield from _token_rows(path, text, settings)
+        yield from _token_rows(path, text)
     else:
         yield from _csv_rows(path, text, "\t" if extension == "tsv" else max(",\t|;", key=first.count), settings)
 
 
-def _token_rows(path: Path, text: str, settings: ImportSettings) -> Iterator[CaptionRow]:
+def _token_rows(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            where = f"{path}, line {number}"
             match = _TOKEN_LINE.fullmatch(line.removesuffix("\r"))
             if match is None:
-                fail(where, "name#number, a tab, a caption", repr(line[:60]), "fix that line")
+                fail(f"{path}, line {number}", "name#number, a tab, a caption", repr(line[:60]), _FIX)
             row = {"image": match[1], "caption": match[3], "caption_id": f"{match[1]}#{match[2]}"}
-            yield _row(where, row, "image", "caption", settings)
+            yield f"{path}, line {number}", row
 
 
-def _csv_rows(path: Path, text: str, delimiter: str, settings: ImportSettings) -> Iterator[CaptionRow]:
+def _csv_rows(
+    path: Path, text: str, delimiter: str, settings: ImportSettings
+) -> Iterator[tuple[str, Mapping[str, str]]]:
     # Not splitlines(), which also splits at separators inside of captions.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header: list[str] = []
+    rows = filter(None, reader)
     try:
-        for cells in filter(None, reader):
+        header = [cell.strip() for cell in next(rows, [])]
+        for kind in ("image", "caption") if header else ():
+            find_column(f"{path}, line {reader.line_num}", header, settings, kind)
+        for cells in rows:
             where = f"{path}, line {reader.line_num}"
-            if not header:
-                header = [cell.strip() for cell in cells]
-                image, caption = (find_column(where, header, settings, kind) for kind in ("image", "caption"))
-                continue
             if len(cells) != len(header):
                 hint = "put captions that contain the separator in quotes"
                 fail(where, f"{len(header)} columns", f"{len(cells)}", hint)
-            row = dict(zip(header, cells, strict=True))
-            row |= {image: row[image].strip(), caption: row[caption].strip()}
-            yield _row(where, row, image, caption, settings)
+            yield where, {column: cell.strip() for column, cell in zip(header, cells, strict=True)}
     except csv.Error as error:
         hint = "double the quotes inside of quoted text"
         fail(f"{path}, line {reader.line_num}", "closed quotes", str(error), hint)
-
-
-def _row(
-    where: str, row: Mapping[str, Any], image: str, caption: str, settings: ImportSettings, *, numbered: bool = False
-) -> CaptionRow:
-    name = str(get_field(where, row, image, str, int, hint="fix that line"))
-    text = get_field(where, row, caption, str, hint="fix that line", empty=True)
-    split = get_field(where, row, "split", str, hint="fix that line", empty=True) if row.get("split") else ""
-    caption_id = "" if numbered or row.get("caption_id") is None else str(row["caption_id"]).strip()
-    return CaptionRow(where, name, text, split.strip() or settings.split or "train", caption_id or None)

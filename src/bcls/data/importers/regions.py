@@ -4,10 +4,10 @@ import base64
 import gzip
 import io
 import re
-import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,12 @@ import numpy.typing as npt
 from bcls._core.errors import fail
 from bcls._core.files import rename, write_whole
 from bcls._core.locks import lock_folder
-from bcls._core.progress import progress
+from bcls._core.progress import track
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Array, load_array, new_array
 from bcls.data.importers.captions import ImportSettings
 from bcls.data.records import Caption, Content, FeatureFile, ImageRecord, add_features
-from bcls.data.text_files import find_file, read_lines
+from bcls.data.text_files import find_file, read_lines, refuse_broken_gzip
 
 #: Name of the features.
 REGIONS = "regions"
@@ -91,13 +91,7 @@ def _scan_ids(source: Path, split: str, texts: int, rows: Array | None) -> tuple
     """Return the ids of the images, and the number of captions per image."""
     path = find_file(source / f"{split}_ids.txt")
     lines = [line.strip() for line in read_lines(path)] if path.exists() else None
-    if rows is not None and len(rows) != texts:
-        if not len(rows) or texts % len(rows):
-            got = f"{len(rows)} rows and {texts} captions"
-            fail(str(source / f"{split}_ims.npy"), "a row for each image or caption", got, "check both files")
-        per_image = texts // len(rows)
-    else:
-        per_image = _captions_per_image(source, split, texts, rows, lines)
+    per_image = _captions_per_image(source, split, texts, rows, lines)
     if texts % per_image:
         got = f"{texts} captions, {per_image} of the first image"
         hint = "check the last lines of the file"
@@ -119,7 +113,12 @@ def _scan_ids(source: Path, split: str, texts: int, rows: Array | None) -> tuple
 
 
 def _captions_per_image(source: Path, split: str, texts: int, rows: Array | None, lines: list[str] | None) -> int:
-    """Return the number of captions per image if the features do not give it: none, or a row for each caption."""
+    if rows is not None and len(rows) != texts:
+        if not len(rows) or texts % len(rows):
+            got = f"{len(rows)} rows and {texts} captions"
+            fail(str(source / f"{split}_ims.npy"), "a row for each image or caption", got, "check both files")
+        return texts // len(rows)
+    # The features do not give the number: there are none, or a row for each caption.
     if lines and len(lines) == texts:
         return next((number for number, line in enumerate(lines) if line != lines[0]), texts)
     if lines and texts % len(lines) == 0:
@@ -137,22 +136,6 @@ def _is_repeated(rows: Array) -> bool:
     each = _CAPTIONS_PER_IMAGE
     starts = np.unique(np.linspace(0, len(rows) // each - 1, 4).astype(int)) * each
     return all(np.array_equal(rows[start], rows[start + step]) for start in starts for step in range(1, each))
-
-
-class _RegionLine(NamedTuple):
-    where: str
-    image: str
-    regions: int
-    base64: str
-
-    def values(self) -> npt.NDArray[np.float32]:
-        try:
-            content = base64.b64decode(self.base64, validate=True)
-        except ValueError as error:
-            fail(self.where, "features in base64", f"something else ({error})", _DAMAGED)
-        if not content or len(content) % (4 * self.regions):
-            fail(self.where, f"float32 features for {self.regions} regions", f"{len(content)} bytes", _DAMAGED)
-        return np.frombuffer(content, dtype="<f4")
 
 
 def import_regions(source: Path, folder: Path) -> tuple[str, ...]:
@@ -178,15 +161,13 @@ def import_regions(source: Path, folder: Path) -> tuple[str, ...]:
     bad_names = [split for split in dataset.splits if not re.fullmatch(r"\w[\w.+ -]*", split)]
     if bad_names:
         fail(str(folder), "names of splits that are valid file names", repr(bad_names[0]), "rename it in the dataset")
-    image_of = _image_keys(dataset)
-    shapes: dict[str, tuple[int, int]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     others = 0
-    for line in _region_lines(source):  # a first pass for the shapes of the files
-        image = image_of.get(line.image)
+    for image, values in _read_regions(dataset, source):  # a first pass for the shapes of the files
         if image is None:
             others += 1
-        elif image not in shapes:
-            shapes[image] = line.regions, len(line.values()) // line.regions
+        else:
+            shapes[image] = values.shape
     missing = [image for image in dataset.image_ids if image not in shapes]
     if missing:
         got = f"none for {len(missing)} of them, the first is {missing[0]!r}"
@@ -196,7 +177,7 @@ def import_regions(source: Path, folder: Path) -> tuple[str, ...]:
     target = dataset.folder / "features" / REGIONS
     with lock_folder(target, wait=True):
         try:
-            files = _write_regions(dataset, source, image_of, shapes, target)
+            files = _write_regions(dataset, source, shapes, target)
         finally:
             for split in dataset.splits:
                 (target / f".{split}.npy.tmp").unlink(missing_ok=True)
@@ -208,7 +189,7 @@ def import_regions(source: Path, folder: Path) -> tuple[str, ...]:
 
 
 def _write_regions(
-    dataset: Dataset, source: Path, image_of: dict[str, str], shapes: dict[str, tuple[int, int]], target: Path
+    dataset: Dataset, source: Path, shapes: dict[str, tuple[int, ...]], target: Path
 ) -> dict[str, FeatureFile]:
     width = next(iter(shapes.values()))[1]
     arrays: dict[str, np.memmap[tuple[int, ...], np.dtype[Any]]] = {}
@@ -226,51 +207,61 @@ def _write_regions(
             write_whole(target / f"{split}_counts.npy", content.getvalue())
             counts_file = f"features/{REGIONS}/{split}_counts.npy"
         files[split] = FeatureFile(f"features/{REGIONS}/{split}.npy", counts=counts_file)
-    left = set(rows)
-    with progress("writing features", len(rows)) as step:
-        for line in _region_lines(source):
-            image = image_of.get(line.image)
-            if image in left:
-                left.remove(image)
-                split, row = rows[image]
-                arrays[split][row, : line.regions] = line.values().reshape(line.regions, width)
-                step(len(rows) - len(left))
+    own = ((image, values) for image, values in _read_regions(dataset, source) if image is not None)
+    for image, values in track("writing features", own, len(rows)):
+        split, row = rows[image]
+        arrays[split][row, : len(values)] = values
     for split in files:
         arrays.pop(split).flush()  # the last reference: on Windows a mapped file cannot be renamed
         rename(target / f".{split}.npy.tmp", target / f"{split}.npy")
     return files
 
 
-def _region_lines(source: Path) -> Iterator[_RegionLine]:
+def _read_regions(dataset: Dataset, source: Path) -> Iterator[tuple[str | None, npt.NDArray[np.float32]]]:
+    """Yield each image of the dataset with its regions ``(R, D)``, and ``None`` for each line of another image."""
+    image_of = _image_keys(dataset)
+    seen = set()
+    for where, text in _tsv_lines(source):
+        cells = text.rstrip("\r\n").split("\t")
+        if tuple(cells) == _TSV_COLUMNS or not text.strip():
+            continue
+        if len(cells) != len(_TSV_COLUMNS):
+            fail(where, f"the columns {', '.join(_TSV_COLUMNS)}", f"{len(cells)} columns", _DAMAGED)
+        if not re.fullmatch(r"0*[1-9][0-9]{0,8}", cells[3], re.ASCII):
+            fail(where, "a number of regions", repr(cells[3][:60]), "create the features again")
+        image = image_of.get(cells[0])
+        if image is None:
+            yield None, np.empty((0, 0), dtype=np.float32)
+        elif image not in seen:
+            seen.add(image)
+            yield image, _decode_regions(where, int(cells[3]), cells[5])
+
+
+def _decode_regions(where: str, regions: int, text: str) -> npt.NDArray[np.float32]:
+    try:
+        content = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        fail(where, "features in base64", f"something else ({error})", _DAMAGED)
+    if not content or len(content) % (4 * regions):
+        fail(where, f"float32 features for {regions} regions", f"{len(content)} bytes", _DAMAGED)
+    return np.frombuffer(content, dtype="<f4").reshape(regions, -1)
+
+
+def _tsv_lines(source: Path) -> Iterator[tuple[str, str]]:
+    """Yield file and number of each line, for error messages, and the line."""
     files = [source]
     if source.is_dir():
         files = sorted(path for path in source.iterdir() if re.search(r"\.tsv(\.gz)?$", path.name))
         if not files:
             fail(str(source), ".tsv files", "none", "pass the folder with the features")
     for path in files:
-        for number, text in enumerate(_long_lines(path), start=1):
-            where = f"{path}, line {number}"
-            cells = text.rstrip("\r\n").split("\t")
-            if tuple(cells) == _TSV_COLUMNS or not text.strip():
-                continue
-            if len(cells) != len(_TSV_COLUMNS):
-                fail(where, f"the columns {', '.join(_TSV_COLUMNS)}", f"{len(cells)} columns", _DAMAGED)
-            if not re.fullmatch(r"0*[1-9][0-9]{0,8}", cells[3], re.ASCII):
-                fail(where, "a number of regions", repr(cells[3][:60]), "create the features again")
-            yield _RegionLine(where, cells[0], int(cells[3]), cells[5])
-
-
-def _long_lines(path: Path) -> Iterator[str]:
-    open_file = gzip.open if path.suffix == ".gz" else open
-    try:
-        with open_file(path, "rt", encoding="ascii", errors="replace") as file:
-            while text := file.readline(_MAX_LINE + 1):
+        open_file = gzip.open if path.suffix == ".gz" else open
+        with refuse_broken_gzip(path), open_file(path, "rt", encoding="ascii", errors="replace") as file:
+            for number, text in enumerate(iter(partial(file.readline, _MAX_LINE + 1), ""), start=1):
                 if len(text) > _MAX_LINE:
                     expected = f"lines of at most {_MAX_LINE} characters"
                     fail(str(path), expected, "a longer one", "check that it is a .tsv file")
-                yield text
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        fail(str(path), "a complete gzip file", f"a damaged one ({error})", "copy or download it again")
+                yield f"{path}, line {number}", text
 
 
 def _image_keys(dataset: Dataset) -> dict[str, str]:

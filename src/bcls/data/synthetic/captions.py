@@ -18,7 +18,6 @@ _COLOUR_STATED = 0.7
 _SIZE_STATED = 0.6
 _BACKGROUND_STATED = 0.5
 _RELATION_STATED = 0.7
-_OPENINGS = ("", "", "there is ", "a photo of ", "a picture of ", "we see ", "this image shows ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,63 +203,47 @@ def _word(rng: Rng, words: list[str]) -> str:
     return pick(rng, words, [2.0] + [1.0] * (len(words) - 1))
 
 
-def _location(rng: Rng, facts: Facts, flies: bool = False) -> str:
-    """Return " in the meadow" or similar, or nothing if the background is not stated."""
-    if facts.background is None:
-        return ""
-    background = BACKGROUNDS[facts.background]
-    return " " + pick(rng, background.over if flies else background.where)
-
-
 def _describe_background(rng: Rng, facts: Facts) -> str:
     noun = pick(rng, BACKGROUNDS[facts.background or ""].nouns)
-    return pick(rng, (f"a photo of {noun}", f"a view of {noun}", f"this image shows {noun}", f"a scene with {noun}"))
+    return pick(rng, world.SENTENCES["background"]).format(noun=noun)
 
 
 def _describe_one(rng: Rng, facts: Facts) -> str:
-    mention = facts.mentions[0]
-    category = CATEGORIES[mention.category]
-    thing, verb = noun_phrase(rng, mention), pick(rng, category.verbs)
-    location = _location(rng, facts, category.flies)
-    forms = [f"{pick(rng, _OPENINGS)}{thing}{location}", f"{thing} can be seen{location}"]
+    category = CATEGORIES[facts.mentions[0].category]
+    words = {"thing": noun_phrase(rng, facts.mentions[0]), "verb": pick(rng, category.verbs)}
+    words |= _location_and_opening(rng, facts, category.flies)
     if facts.background is not None:
-        noun = pick(rng, BACKGROUNDS[facts.background].nouns)
-        # Verbs need a location: "A ball lies." is not a complete caption.
-        forms += [
-            f"{thing} {verb}{location}",
-            f"{location.strip()}, {thing} {verb}",
-            f"{thing} with {noun} in the background",
-        ]
-    return pick(rng, forms)
+        words["noun"] = pick(rng, BACKGROUNDS[facts.background].nouns)
+    return _fill_sentence(rng, "one", words)
 
 
 def _describe_several(rng: Rng, facts: Facts) -> str:
-    things = [noun_phrase(rng, mention) for mention in facts.mentions]
-    listed = ", ".join(things[:-1]) + " and " + things[-1]
-    joined = f"{things[0]} together with " + " and ".join(things[1:])
-    location = _location(rng, facts)
-    forms = [f"{pick(rng, _OPENINGS)}{listed}{location}", f"{joined}{location}", f"{listed} can be seen{location}"]
-    if location:
-        forms.append(f"{location.strip()}, there is {listed}")
-    return pick(rng, forms)
+    first, *others = [noun_phrase(rng, mention) for mention in facts.mentions]
+    listed = ", ".join([first, *others[:-1]]) + " and " + others[-1]
+    words = {"listed": listed, "first": first, "others": " and ".join(others)}
+    return _fill_sentence(rng, "several", words | _location_and_opening(rng, facts))
 
 
 def _describe_related(rng: Rng, facts: Facts) -> str:
     relation = facts.relations[0]
     first, second = facts.mentions[relation.first], facts.mentions[relation.second]
-    one, other = noun_phrase(rng, first), noun_phrase(rng, second)
-    before, back = (pick(rng, phrases) for phrases in RELATIONS[relation.kind])
-    verb = pick(rng, CATEGORIES[first.category].verbs)
-    location = _location(rng, facts)
-    forms = [
-        f"{pick(rng, _OPENINGS)}{one} {before} {other}{location}",
-        f"{one} {verb} {before} {other}{location}",
-        f"{one} is {before} {other}{location}",
-        f"{before} {other} there is {one}{location}",
-        f"{other}{location} with {one} {back}",
-    ]
-    if location:
-        forms.append(f"{location.strip()}, {one} {verb} {before} {other}")
-    words = pick(rng, forms)
+    words = {"one": noun_phrase(rng, first), "other": noun_phrase(rng, second)}
+    words["before"], words["back"] = (pick(rng, phrases) for phrases in RELATIONS[relation.kind])
+    words["verb"] = pick(rng, CATEGORIES[first.category].verbs)
+    related = _fill_sentence(rng, "related", words | _location_and_opening(rng, facts))
     rest = [noun_phrase(rng, mention) for mention in facts.mentions[2:]]
-    return words if not rest else f"{words}, and also " + " and ".join(rest)
+    return related if not rest else f"{related}, and also " + " and ".join(rest)
+
+
+def _location_and_opening(rng: Rng, facts: Facts, flies: bool = False) -> dict[str, str]:
+    """Choose ``where``, "in the meadow" or similar, or nothing if the background is not stated, and the opening."""
+    where = ""
+    if facts.background is not None:
+        background = BACKGROUNDS[facts.background]
+        where = pick(rng, background.over if flies else background.where)
+    return {"where": where, "location": where and f" {where}", "opening": pick(rng, world.OPENINGS)}
+
+
+def _fill_sentence(rng: Rng, kind: str, words: dict[str, str]) -> str:
+    sentences = world.SENTENCES[kind] + (world.SENTENCES[f"{kind} with location"] if words["where"] else [])
+    return pick(rng, sentences).format(**words)

@@ -45,17 +45,6 @@ SIZE_WEIGHT = 1
 RELATION_WEIGHT = 2
 BACKGROUND_WEIGHT = 2
 
-_CLOSE_CATEGORIES = (
-    {"dog", "cat"},
-    {"car", "bus"},
-    {"flower", "mushroom"},
-    {"ball", "balloon"},
-    {"kite", "balloon"},
-    {"house", "tower"},
-)
-_NEAR_COLOURS = ({"red", "orange"}, {"orange", "yellow"}, {"orange", "brown"}, {"brown", "black"}, {"blue", "purple"})
-_RELATED_BACKGROUNDS = ({"beach", "sea"}, {"beach", "desert"}, {"city", "road"}, {"meadow", "road"})
-
 
 def true_relevance(scenes: Sequence[Scene], captions: Sequence[Caption]) -> npt.NDArray[np.float32]:
     """Compute the true relevance of every caption to every scene, by the formula above.
@@ -151,7 +140,7 @@ def category_credit(stated: str, seen: str) -> float:
     """
     if stated == seen:
         return 1.0
-    if {stated, seen} in _CLOSE_CATEGORIES:
+    if {stated, seen} in world.NEAR["categories"]:
         return 0.6
     return 0.3 if CATEGORIES[stated].group == CATEGORIES[seen].group else 0.0
 
@@ -163,7 +152,7 @@ def colour_credit(stated: str, seen: str) -> float:
         >>> [colour_credit("red", seen) for seen in ("red", "orange", "blue")]
         [1.0, 0.5, 0.0]
     """
-    return 1.0 if stated == seen else 0.5 if {stated, seen} in _NEAR_COLOURS else 0.0
+    return 1.0 if stated == seen else 0.5 if {stated, seen} in world.NEAR["colours"] else 0.0
 
 
 def size_credit(stated: str, seen: str) -> float:
@@ -183,4 +172,4 @@ def background_credit(stated: str, seen: str) -> float:
         >>> [background_credit("beach", seen) for seen in ("beach", "sea", "room")]
         [1.0, 0.5, 0.0]
     """
-    return 1.0 if stated == seen else 0.5 if {stated, seen} in _RELATED_BACKGROUNDS else 0.0
+    return 1.0 if stated == seen else 0.5 if {stated, seen} in world.NEAR["backgrounds"] else 0.0

@@ -1,6 +1,6 @@
 """Scenes: their vocabulary, the scene graph, spatial relations, and random sampling.
 
-``vocabulary.json`` contains the categories, colours, sizes, backgrounds and relations with their words,
+``vocabulary.json`` contains the categories, colours, sizes, backgrounds and relations with their words, and sentences,
 ``shapes.json`` the coordinates of the drawn objects, and ``palette.json`` their colours.
 
 Relations are computed from the centres of the drawn boxes. With ``dx = x_second − x_first`` and
@@ -95,6 +95,12 @@ COLOURS: dict[str, list[str]] = _VOCABULARY["colours"]
 RELATIONS: dict[str, list[list[str]]] = _VOCABULARY["relations"]
 #: Words for each size. "middle" has none: captions never state this size.
 SIZES: dict[str, list[str]] = _VOCABULARY["sizes"]
+#: Beginnings of sentences.
+OPENINGS: list[str] = _VOCABULARY["openings"]
+#: Sentences with gaps, by what they state. Those with location need a stated background: "A ball lies." is no caption.
+SENTENCES: dict[str, list[str]] = _VOCABULARY["sentences"]
+#: Pairs of names that earn partial credit for each other.
+NEAR: dict[str, list[set[str]]] = {kind: [set(pair) for pair in pairs] for kind, pairs in _VOCABULARY["near"].items()}
 # Side of an object as a fraction of the side of the image; multiplied by width and height of the category.
 SIZE_SHARE: dict[str, float] = {"small": 0.19, "middle": 0.28, "large": 0.40}
 
