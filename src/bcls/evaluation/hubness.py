@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
 from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls.evaluation.inputs import BLOCK, Floats, Matrix, Values
+from bcls.evaluation.inputs import BLOCK, Floats, Ids, Matrix, Values
 from bcls.evaluation.recall import recalls
 
 
@@ -47,10 +47,10 @@ def hubness(similarity: Matrix, k: int = 10) -> dict[str, float]:
     if first > min(images, captions):
         fail("k", f"at most {min(images, captions)}, the smaller gallery", first, "lower it")
 
-    def top(scores: Floats, _part: slice) -> Values:
+    def top(scores: Floats, *_ids: Ids) -> Values:
         return inputs.top_items(np.ascontiguousarray(scores), first).T.astype(np.float64)
 
-    i2t, t2i = inputs.by_query(top, top, similarity=similarity)
+    i2t, t2i = inputs.by_query(top, similarity=similarity)
     return _occurrence_metrics("i2t", i2t, captions, first) | _occurrence_metrics("t2i", t2i, images, first)
 
 

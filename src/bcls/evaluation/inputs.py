@@ -4,10 +4,11 @@ A matrix is a numpy array or a torch tensor on any device. Every block is conver
 to float64 otherwise. Ties are always broken in favour of the lower index.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ Matrix: TypeAlias = "NDArray[Any] | torch.Tensor"
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ids: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
-#: Maps blocks ``(Q, n)`` of each matrix, for Q queries, and the slice of these queries to ``(F, Q)`` values.
+#: Maps blocks ``(Q, n)`` of each matrix, for Q queries, the ids of the queries and those of the n items to ``(F, Q)``
+#: values.
 QueryMetric: TypeAlias = Callable[..., Values]
 
 #: Elements that one thread processes at a time; a few megabytes with all intermediate arrays.
@@ -168,38 +170,31 @@ def to_floats(block: Matrix) -> Floats:
     return block.astype(target, copy=False)
 
 
-def read_rows(argument: str, matrix: Matrix, rows: slice) -> Floats:
+def read_rows(argument: str, matrix: Matrix, rows: slice, floats: Callable[[Matrix], Any] = to_floats) -> Any:
     """Read a block of rows as floats.
 
     Args:
         argument: Name of the argument in error messages.
         matrix: ``(N, C)`` checked matrix.
         rows: The rows to read.
+        floats: Converts the block to an array or a tensor of floats.
 
     Returns:
-        ``(rows, C)`` float32 or float64 array.
+        ``(rows, C)`` float32 or float64.
 
     Raises:
         ValueError: If a value is NaN or infinite; the message names the first such row.
     """
-    block = to_floats(matrix[rows])
+    block = floats(matrix[rows])
     # NaN and infinity propagate to the extremes, so no mask of the size of the block is needed.
-    if not (np.isfinite(block.min()) and np.isfinite(block.max())):
-        row = int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-        not_finite(argument, float(block[row][~np.isfinite(block[row])][0]), rows.start + row)
+    if not (math.isfinite(block.min()) and math.isfinite(block.max())):
+        array = to_floats(block)
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        hint = "check for a division by zero"
+        if array[row, column] == -np.inf:
+            hint = "a ranking cut to its first items is not enough: give the scores of all pairs"
+        fail(argument, "finite numbers", f"{array[row, column]} in row {rows.start + row}", hint)
     return block
-
-
-def not_finite(argument: str, value: float, row: int) -> NoReturn:
-    """Raise the error for a NaN or infinite value in a row of a matrix.
-
-    Raises:
-        ValueError: Always.
-    """
-    hint = "check for a division by zero"
-    if value == -np.inf:
-        hint = "a ranking cut to its first items is not enough: give the scores of all pairs"
-    fail(argument, "finite numbers", f"{value} in row {row}", hint)
 
 
 def take(matrix: Matrix, ids: Ids, axis: int) -> Floats:
@@ -228,13 +223,23 @@ def blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
-def by_query(i2t: QueryMetric, t2i: QueryMetric, block: int = BLOCK, **matrices: Matrix) -> tuple[Values, Values]:
+def by_query(
+    metric: QueryMetric,
+    owner: Ids | None = None,
+    /,
+    *,
+    block: int = BLOCK,
+    floats: Callable[[Matrix], Any] = to_floats,
+    **matrices: Matrix,
+) -> tuple[Values, Values]:
     """Compute values for each query: rows for image to text, columns for text to image.
 
     Args:
-        i2t: Computes the values of images as queries; called from several threads.
-        t2i: Computes the values of captions as queries.
+        metric: Computes the values of some queries; called from several threads, first for images as queries.
+        owner: ``(C,)`` the image of each caption, which is its id; otherwise the id of a caption is its column. The id
+            of an image is its row.
         block: Elements that one thread processes at a time.
+        floats: Converts a block to an array or a tensor of floats. Tensors are processed by one thread.
         **matrices: ``(N, C)`` checked matrices of scores and labels, by the name that error messages use.
 
     Returns:
@@ -244,15 +249,23 @@ def by_query(i2t: QueryMetric, t2i: QueryMetric, block: int = BLOCK, **matrices:
         ValueError: If a value is not finite; the message names the first such row.
     """
     images, captions = next(iter(matrices.values())).shape
+    rows, columns = np.arange(images), np.arange(captions) if owner is None else owner
 
-    def rows(part: slice) -> Values:
-        return i2t(*(read_rows(name, matrix, part) for name, matrix in matrices.items()), part)
+    def i2t(part: slice) -> Values:
+        return metric(
+            *(read_rows(name, matrix, part, floats) for name, matrix in matrices.items()), rows[part], columns
+        )
 
-    def columns(part: slice) -> Values:
+    def t2i(part: slice) -> Values:
         # All values were found to be finite in the other direction.
-        return t2i(*(to_floats(matrix[:, part]).T for matrix in matrices.values()), part)
+        return metric(*(floats(matrix[:, part]).T for matrix in matrices.values()), columns[part], rows)
 
-    return _all_parts(rows, images, block // captions), _all_parts(columns, captions, block // images)
+    # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,
+    # so that the error of the first bad row is raised.
+    with ThreadPoolExecutor(cpu_count() if floats is to_floats else 1) as pool:
+        by_image = list(pool.map(i2t, blocks(images, block // captions)))
+        by_caption = list(pool.map(t2i, blocks(captions, block // images)))
+    return np.concatenate(by_image, axis=1), np.concatenate(by_caption, axis=1)
 
 
 def direction_means(names: Sequence[str], i2t: Values, t2i: Values) -> dict[str, float]:
@@ -264,15 +277,6 @@ def direction_means(names: Sequence[str], i2t: Values, t2i: Values) -> dict[str,
     """
     sides = {"i2t": i2t, "t2i": t2i}
     return {f"{side}_{name}": mean(sides[side][place]) for place, name in enumerate(names) for side in sides}
-
-
-def _all_parts(values: Callable[[slice], Values], queries: int, step: int) -> Values:
-    """Compute the values of all queries in blocks of ``step``, on all cores, and concatenate them."""
-    parts = list(blocks(queries, step))
-    # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,
-    # so that the error of the first bad row is raised.
-    with ThreadPoolExecutor(min(cpu_count(), len(parts))) as pool:
-        return np.concatenate(list(pool.map(values, parts)), axis=1)
 
 
 def first_few(items: Sequence[object] | NDArray[Any]) -> str:
