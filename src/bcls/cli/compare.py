@@ -83,7 +83,7 @@ def compare_models(
     import numpy as np
 
     from bcls.evaluation.evaluator import CaptionVectors, compare
-    from bcls.evaluation.pages import PairLabels, comparison_page
+    from bcls.evaluation.pages import comparison_page
     from bcls.evaluation.recall import query_ranks
     from bcls.evaluation.scores import is_model, load_similarity
 
@@ -102,12 +102,9 @@ def compare_models(
             del matrix
         metrics = compare(split, *ranks, seed=settings.seed)
         if settings.html is not None:
-            labels = None
-            if settings.labels is not None:
-                with prefix_errors("--"):
-                    vectors = CaptionVectors(split, settings.labels).vectors
-                labels = PairLabels(settings.labels, vectors, split.image_of_caption)
-            page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
+            labels = None if settings.labels is None else CaptionVectors(split, settings.labels)
+            with prefix_errors("--", ["labels"]):
+                page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
             write_page(settings.html, page)
     return metrics
 
