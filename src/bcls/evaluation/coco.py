@@ -15,7 +15,7 @@ import numpy as np
 
 from bcls._core.errors import fail
 from bcls._core.extras import require
-from bcls.evaluation.inputs import Ids, Matrix, Values, as_array, blocks, check_matrix, first_few, take, top_items
+from bcls.evaluation.inputs import Ids, Matrix, Values, as_array, blocks, check_matrix, id_differences, take, top_items
 from bcls.evaluation.recall import Targets, check_ks, count_above, gold_targets, pick, shares_within
 
 #: Relevant items of each query, by id.
@@ -230,13 +230,10 @@ def positions(argument: str, ids: Ids, known: Ids, others: Ids) -> Callable[[Ids
         others: The ids of the other kind, to recognize swapped arguments.
     """
     expected = f"the {len(known)} {argument.removesuffix('_ids')} ids of the COCO 5K test split, each once"
-    unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
-    if unknown.size and unknown.size == ids.size and np.isin(ids, others).all():
+    if ids.size and np.isin(ids, others).all() and not np.isin(ids, known).any():
         hint = "rows are images: swap the ids, transpose the matrix"
         fail(argument, expected, f"{len(ids)} ids of the other kind", hint)
-    values, times = np.unique(ids, return_counts=True)
-    parts = [("unknown", unknown), ("missing", missing), ("repeated", values[times > 1])]
-    wrong = [f"{len(part)} {name} ({first_few(part)})" for name, part in parts if len(part)]
+    wrong = id_differences(ids.tolist(), known.tolist())
     if wrong:
         fail(argument, expected, ", ".join(wrong), "evaluate the whole split with the ids of its files")
     order = np.argsort(ids)

@@ -6,7 +6,8 @@ to float64 otherwise. Ties are always broken in favour of the lower index.
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -287,6 +288,22 @@ def first_few(items: Sequence[object] | NDArray[Any]) -> str:
         ('7, 8', 'a, b, c, ...')
     """
     return ", ".join(str(one) for one in items[:3]) + (", ..." if len(items) > 3 else "")
+
+
+def id_differences(ids: Iterable[object], expected: Iterable[object]) -> list[str]:
+    """Count and list ids that are unknown, missing or repeated, for an error message.
+
+    Example:
+        >>> id_differences([1, 1, 7], [1, 2])
+        ['1 unknown (7)', '1 missing (2)', '1 repeated (1)']
+    """
+    times, known = Counter(ids), dict.fromkeys(expected)
+    lists = {
+        "unknown": [one for one in times if one not in known],
+        "missing": [one for one in known if one not in times],
+    }
+    lists["repeated"] = [one for one, count in times.items() if count > 1]
+    return [f"{len(some)} {word} ({first_few(some)})" for word, some in lists.items() if some]
 
 
 def mean(values: Values) -> float:
