@@ -161,23 +161,21 @@ def _tied_pairs(ordered: NDArray[np.uint64]) -> Ids:
 
 
 def concordance_on_device(scores: "torch.Tensor", labels: "torch.Tensor") -> PairCounts:
-    """Count as :func:`concordance` does, in the same steps, on the device of the tensors.
+    """Count as :func:`concordance` does, in the same order of steps, on the device of the tensors.
 
     Args:
         scores: ``(Q, n)`` float32 or float64, finite.
         labels: The same.
     """
-    import torch
-
     items = scores.shape[1]
-    by_label = (_order_keys(labels.contiguous()) << 32) | (_order_keys(scores.contiguous()) + (1 << 31))
-    by_label = by_label.sort(dim=1).values
-    equal_labels, equal_both = _tied_pairs_on_device(by_label >> 32), _tied_pairs_on_device(by_label)
-    score_keys = (by_label & 0xFFFFFFFF) - (1 << 31)
-    del by_label
-    by_score = ((score_keys << 32) | torch.arange(items, device=scores.device)).sort(dim=1).values
-    equal_scores = _tied_pairs_on_device(by_score >> 32)
-    discordant = inversions((by_score & 0xFFFFFFFF).int())
+    by_score = scores.argsort(dim=1, stable=True)
+    labels, by_label = labels.gather(1, by_score).sort(dim=1, stable=True)
+    scores = scores.gather(1, by_score).gather(1, by_label)
+    ascending, permutation = scores.sort(dim=1, stable=True)
+    same_label, same_score = (values[:, 1:] == values[:, :-1] for values in (labels, scores))
+    equal_labels, equal_both = _tied_pairs_on_device(same_label), _tied_pairs_on_device(same_label & same_score)
+    equal_scores = _tied_pairs_on_device(ascending[:, 1:] == ascending[:, :-1])
+    discordant = inversions(permutation.int())
     net = items * (items - 1) // 2 - equal_labels - equal_scores + equal_both - 2 * discordant
     return net.cpu().numpy(), equal_scores.cpu().numpy(), equal_labels.cpu().numpy()
 
@@ -220,36 +218,13 @@ def inversions(permutations: "torch.Tensor") -> "torch.Tensor":
     return total
 
 
-def _order_keys(values: "torch.Tensor") -> "torch.Tensor":
-    """Map each row to int64 from -2**31 to 2**31 - 1 that compare exactly as its values do.
-
-    Example:
-        >>> import torch
-        >>> _order_keys(torch.tensor([[0.5, -1.0, 0.5]], dtype=torch.float64))
-        tensor([[1, 0, 1]])
-    """
+def _tied_pairs_on_device(same: "torch.Tensor") -> "torch.Tensor":
+    """Count the pairs of equal values in each row; ``same`` tells which items of a sorted row equal the one before."""
     import torch
 
-    if values.dtype == torch.float32:
-        # See `bcls.evaluation.inputs.order_keys`.
-        bits = (values + 0.0).view(torch.int32)
-        return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
-    ordered, order = values.sort(dim=1)
-    dense = torch.zeros(values.shape, dtype=torch.int64, device=values.device)
-    torch.cumsum(ordered[:, 1:] != ordered[:, :-1], dim=1, out=dense[:, 1:])
-    return torch.empty_like(dense).scatter_(1, order, dense)
-
-
-def _tied_pairs_on_device(ordered: "torch.Tensor") -> "torch.Tensor":
-    """Count the pairs of equal values in each row; the rows are sorted."""
-    import torch
-
-    length = ordered.shape[1]
-    places = torch.arange(length, dtype=torch.int32, device=ordered.device).expand(ordered.shape)
-    starts = places.clone()
-    starts[:, 1:].masked_fill_(ordered[:, 1:] == ordered[:, :-1], 0)
+    places = torch.arange(1, same.shape[1] + 1, dtype=torch.int32, device=same.device).expand(same.shape)
     # Each item forms a pair with every item between the start of its run and itself.
-    return (places - starts.cummax(dim=1).values).sum(dim=1, dtype=torch.int64)
+    return (places - places.masked_fill(same, 0).cummax(dim=1).values).sum(dim=1, dtype=torch.int64)
 
 
 def _floats(block: Matrix, device: "torch.device") -> "torch.Tensor":

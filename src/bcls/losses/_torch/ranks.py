@@ -34,7 +34,7 @@ def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) 
     by_label = order_rows(labels)
     ascending = labels.gather(1, by_label)
     # The sums are rounded as those of the comparison above, and keep the order.
-    high = count_up_to(ascending, ascending + alpha, equal=True)
+    high = torch.searchsorted(ascending, ascending + alpha, right=True)
     low = _conjugate(high)
     scores = scores.gather(1, by_label)
     p = order_rows(scores)
@@ -46,7 +46,7 @@ def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) 
         reach = start = torch.arange(p.shape[1], dtype=torch.int32, device=p.device)[None]
     else:
         ascending = scores.gather(1, p)
-        bounds = count_up_to(ascending, ascending + margin, equal=False)
+        bounds = torch.searchsorted(ascending, ascending + margin)
         reach, start = bounds.to(torch.int32), _conjugate(bounds)
     inside, below = count_below(p, [(reach, high - 1), (start, low)])
     too_high = reach - inside
@@ -62,19 +62,6 @@ def order_rows(values: Tensor) -> Tensor:
     keys = torch.stack((place.expand_as(values), codes(values)), 2).view(torch.int64)[..., 0]
     keys.numpy().sort(axis=1)
     return keys & 0xFFFFFFFF
-
-
-def count_up_to(ascending: Tensor, limits: Tensor, *, equal: bool) -> Tensor:
-    """How many numbers of each ascending row are below each limit, or equal to it; the limits ascend, too."""
-    if ascending.dtype == torch.float64 or not _on_host(ascending):
-        return torch.searchsorted(ascending, limits, right=equal)
-    # A stable sort merges two ascending runs; the lowest bit tells them apart and decides about equal numbers.
-    rows, width = ascending.shape
-    keys = torch.cat((2 * codes(ascending).long() + (not equal), 2 * codes(limits).long() + equal), 1)
-    keys.numpy().sort(axis=1, kind="stable")
-    is_limit = keys.bitwise_and_(1) == int(equal)
-    places = torch.from_numpy(np.flatnonzero(is_limit.numpy())).view(rows, width)
-    return places - (2 * width * torch.arange(rows)[:, None] + torch.arange(width))
 
 
 def _conjugate(bounds: Tensor) -> Tensor:
