@@ -16,7 +16,7 @@ import numpy as np
 from bcls._core.errors import fail
 from bcls._core.extras import require
 from bcls.evaluation.inputs import Ids, Matrix, Values, as_array, blocks, check_matrix, id_differences, take, top_items
-from bcls.evaluation.recall import Targets, check_ks, count_above, gold_targets, pick, shares_within
+from bcls.evaluation.recall import Targets, check_ks, count_above, gold_targets, shares_within
 
 #: Relevant items of each query, by id.
 Gold: TypeAlias = Mapping[int, Iterable[int]]
@@ -280,16 +280,18 @@ def precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dic
         >>> precisions(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]), np.array([0, 1]), "i2t")
         {'map_at_r_i2t': 50.0, 'rprecision_i2t': 50.0, 'r1_i2t': 50.0}
     """
-    axis = 0 if direction == "i2t" else 1
-    items = similarity.shape[1 - axis]
+    items = similarity.shape[1 if direction == "i2t" else 0]
     queries, sizes = np.unique(query, return_counts=True)
     keys = np.sort(query * items + item)
     values = []
     for part in blocks(len(queries), _BLOCK // items):
         size = sizes[part, None]
         depth = min(int(size.max()), items)
-        scores = take(similarity, queries[part], axis)
-        top = top_items(scores if axis == 0 else np.ascontiguousarray(scores.T), depth)
+        if direction == "i2t":
+            scores = take(similarity, queries[part], slice(None))
+        else:
+            scores = np.ascontiguousarray(take(similarity, slice(None), queries[part]).T)
+        top = top_items(scores, depth)
         places = queries[part, None] * items + top
         hits = keys[np.minimum(np.searchsorted(keys, places), len(keys) - 1)] == places
         hits &= np.arange(depth) < size
@@ -342,7 +344,7 @@ def _same_kind_recalls(
     (above,), _ = count_above(similarity, slice(None), slice(None), [target], [])
     # The query is in its own row: exclude it from the count where it ranks above the target.
     places = np.arange(len(ids))
-    own = pick(similarity, places, places)
+    own = take(similarity, places, places)
     ranks = 1 + above - ((own > target.score) | ((own == target.score) & (places < target.item)))
     ranks = ranks[target.exists()]
     metrics = {f"cxc_r{k}_{name}": share for k, share in shares_within(ranks, ks).items()}

@@ -198,19 +198,21 @@ def read_rows(argument: str, matrix: Matrix, rows: slice, floats: Callable[[Matr
     return block
 
 
-def take(matrix: Matrix, ids: Ids, axis: int) -> Floats:
-    """Read some rows (axis 0) or columns (axis 1) as floats, without checking the values.
+def take(matrix: Matrix, rows: slice | Ids, columns: slice | Ids) -> Floats:
+    """Read some rows or columns, or single elements if both are indices, as floats, without checking the values.
 
     Example:
-        >>> take(np.array([[1, 2, 3], [4, 5, 6]]), np.array([2, 0]), axis=1)
+        >>> take(np.array([[1, 2, 3], [4, 5, 6]]), slice(None), np.array([2, 0]))
         array([[3., 1.],
                [6., 4.]])
     """
     if is_tensor(matrix):
         import torch
 
-        return to_floats(matrix.index_select(axis, torch.from_numpy(ids).to(matrix.device)))
-    return to_floats(matrix[ids] if axis == 0 else matrix[:, ids])
+        device = matrix.device
+        places = [one if isinstance(one, slice) else torch.from_numpy(one).to(device) for one in (rows, columns)]
+        return to_floats(matrix[*places])
+    return to_floats(matrix[rows, columns])
 
 
 def blocks(length: int, step: int) -> Iterator[slice]:
