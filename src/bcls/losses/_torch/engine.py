@@ -32,8 +32,8 @@ class TorchEngine:
         """Both terms of a small matrix from one kernel, which checks the values itself; None if there is none."""
         return None
 
-    def step(self, columns: int, *, made: bool) -> int:
-        """Rows of a tile with this many columns; ``made``: computed one by one, not cut from a matrix."""
+    def step(self, columns: int) -> int:
+        """Rows of a tile with this many columns, if the matrix is computed tile by tile."""
         return max(1, self.cells // columns)
 
     def mine(self, tile: Tile, keys: Keys, windows: Windows) -> None:
