@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("compare", CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
     sides = _check(settings)
-    from bcls.evaluation.tables import as_json, print_comparison
+    from bcls.evaluation.tables import as_json, comparison_table, disagreement_lines
 
     check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)
@@ -62,7 +62,8 @@ def main(arguments: list[str]) -> int:
         print(as_json({**about, "images": len(split.images), "captions": len(split.captions), **metrics}))
     else:
         title = f"A: {names[0]}, B: {names[1]}, on {split.name}, {settings.split}: {len(split.images):,} images"
-        print_comparison(title, metrics)
+        comparison_table(metrics).print(title)
+        print(*disagreement_lines(metrics), sep="\n")
     return 0
 
 

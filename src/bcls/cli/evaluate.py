@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
     from bcls.evaluation.evaluator import CaptionVectors, evaluate
     from bcls.evaluation.pages import evaluation_page
     from bcls.evaluation.scores import load_embeddings, load_similarity
-    from bcls.evaluation.tables import as_json, as_row, print_metrics
+    from bcls.evaluation.tables import as_json, as_row, metric_table
     from bcls.reports.html import check_page, write_page
 
     check_page(settings.html, settings.queries)
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
     elif settings.row is not None:
         print(as_row(settings.row, name, metrics))
     else:
-        print_metrics(f"{title}: {sizes['images']:,} images, {sizes['captions']:,} captions{folds}", metrics)
+        metric_table(metrics).print(f"{title}: {sizes['images']:,} images, {sizes['captions']:,} captions{folds}")
     return 0
 
 

@@ -87,7 +87,7 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
         for name, target, count in zip(("coco_5k", "cxc"), targets[direction], counts, strict=True):
             _add_recalls(shares, name, direction, count[target.exists()])
     for fold_images, fold_captions in truth.folds():
-        rows, columns = _span(np.sort(images(fold_images))), _span(np.sort(captions(fold_captions)))
+        rows, columns = np.sort(images(fold_images)), np.sort(captions(fold_captions))
         by_image, by_caption = count_above(similarity, rows, columns, targets["i2t"][:1], targets["t2i"][:1])
         _add_recalls(shares, "coco_1k", "i2t", by_image[0])
         _add_recalls(shares, "coco_1k", "t2i", by_caption[0])
@@ -256,12 +256,6 @@ def as_ids(argument: str, value: object) -> Ids:
 def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, above: Ids) -> None:
     for k, share in shares_within(above + 1, _KS).items():
         shares.setdefault(f"{name}_r{k}_{direction}", []).append(share)
-
-
-def _span(ids: Ids) -> slice | Ids:
-    """Return a slice if the ids are consecutive, so that they are read without a copy."""
-    first, last = int(ids[0]), int(ids[-1])
-    return slice(first, last + 1) if last - first + 1 == len(ids) else ids
 
 
 def precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dict[str, float]:

@@ -13,7 +13,6 @@ from bcls.evaluation.evaluator import CaptionVectors
 from bcls.evaluation.inputs import Ids, first_few
 from bcls.evaluation.recall import QueryRanks, query_ranks
 from bcls.evaluation.tables import DIRECTION_NAMES
-from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartImage, bar_chart
 from bcls.reports.html import embed_image, render_page
 
@@ -141,7 +140,7 @@ def comparison_page(
         script="filter.js",
         lede=f"A: {names[0]}. B: {names[1]}. On {split.name}: {len(split.images):,} images and "
         f"{len(split.captions):,} captions.",
-        metrics=Table.of_texts(tables.COMPARISON_HEADINGS, tables.comparison_rows(metrics)),
+        metrics=tables.comparison_table(metrics),
         notes=tables.disagreement_lines(metrics),
         charts=_rank_charts(split, {"A": a, "B": b}),
         gallery=gallery,
