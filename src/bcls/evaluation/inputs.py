@@ -242,7 +242,8 @@ def by_query(
         owner: ``(C,)`` the image of each caption, which is its id; otherwise the id of a caption is its column. The id
             of an image is its row.
         block: Elements that one thread processes at a time.
-        floats: Converts a block to an array or a tensor of floats. Tensors are processed by one thread.
+        floats: Converts a block to an array or a tensor of floats. Tensors are processed in this thread, on its
+            stream.
         **matrices: ``(N, C)`` checked matrices of scores and labels, by the name that error messages use.
 
     Returns:
@@ -265,9 +266,10 @@ def by_query(
 
     # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,
     # so that the error of the first bad row is raised.
-    with ThreadPoolExecutor(cpu_count() if floats is to_floats else 1) as pool:
-        by_image = list(pool.map(i2t, blocks(images, block // captions)))
-        by_caption = list(pool.map(t2i, blocks(captions, block // images)))
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        apply: Callable[..., Iterator[Values]] = pool.map if floats is to_floats else map
+        by_image = list(apply(i2t, blocks(images, block // captions)))
+        by_caption = list(apply(t2i, blocks(captions, block // images)))
     return np.concatenate(by_image, axis=1), np.concatenate(by_caption, axis=1)
 
 
