@@ -14,8 +14,6 @@ from torch import Tensor
 
 #: Candidates of a block, one bit of an int32 each, and branches of a node of the tree.
 _LANES, _BITS = 32, 5
-#: Most branches of the root: a wide root saves a level, but it has as many cells for each block.
-_ROOT = 128
 
 
 def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,32 +95,26 @@ def count_below(order: Tensor, queries: Sequence[tuple[Tensor, Tensor]]) -> tupl
     # Positions are relative to the start of the node.
     ends, counts = [prefix for prefix, _ in queries], [torch.zeros_like(limit) for _, limit in queries]
     lanes = place[:_LANES].repeat(size // _LANES)[None]
-    highest = 0 if size == _LANES else _BITS
-    while size > _ROOT << highest:
-        highest += _BITS
-    for shift in range(highest, 0, -_BITS):
-        top, node = shift == highest, shift + _BITS
-        branches = -(-size >> shift) if top else _LANES
-        digit = values >> shift
-        own = ((digit if top else digit & _LANES - 1) + block * branches).long()
-        same = values.new_zeros((rows, (size // _LANES + 1) * branches))
+    digits = -(-(size - 1).bit_length() // _BITS)
+    for shift in range((digits - 1) * _BITS, 0, -_BITS):
+        node = shift + _BITS
+        own = ((values >> shift & _LANES - 1) + block * _LANES).long()
+        same = values.new_zeros((rows, size + _LANES))
         same.scatter_add_(1, own, own_bits.expand(rows, size))
-        cells = same.view(rows, -1, branches)
+        cells = same.view(rows, -1, _LANES)
         lower = (cells.cumsum(2, dtype=torch.int32) - cells).flatten(1)
         cells = _ones(cells)
         cells = cells.cumsum(1, dtype=torch.int32) - cells
         same_before, lower_before = cells.flatten(1), (cells.cumsum(2, dtype=torch.int32) - cells).flatten(1)
         for number, (_, limit) in enumerate(queries):
-            end, digit = ends[number], limit >> shift
-            digit = digit if top else digit & _LANES - 1
-            start = 0 if top else limit >> node << shift  # candidates of each branch in the nodes before
+            end, digit = ends[number], limit >> shift & _LANES - 1
+            start = limit >> node << shift  # candidates of each branch in the nodes before
             mask = bits[:1] << (end & _LANES - 1)
             mask -= 1
-            cell = (((end >> _BITS) + start) * branches + digit).long()
+            cell = (((end >> _BITS) + start) * _LANES + digit).long()
             counts[number] += lower_before.gather(1, cell) + _ones(lower.gather(1, cell) & mask) - start * digit
             ends[number] = same_before.gather(1, cell) + _ones(same.gather(1, cell) & mask) - start
-        start = 0 if top else values >> node << shift
-        lanes = same_before.gather(1, own) + _ones(same.gather(1, own) & own_first) - start
+        lanes = same_before.gather(1, own) + _ones(same.gather(1, own) & own_first) - (values >> node << shift)
         if shift > _BITS:
             target = (values >> shift << shift) + lanes
             values = torch.empty_like(values).scatter_(1, target.long(), values)
