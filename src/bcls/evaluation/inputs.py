@@ -163,12 +163,20 @@ def check_image_of_caption(value: object, images: int, captions: int) -> Ids:
 def to_floats(block: Matrix) -> Floats:
     """Copy a block to the CPU as float32 if this is exact, else as float64, so that the order is preserved."""
     if is_tensor(block):
-        wide = block.element_size() > (4 if block.is_floating_point() else 2)
-        tensor = block.detach().cpu()
-        floats: Floats = (tensor.double() if wide else tensor.float()).numpy()
+        floats: Floats = to_tensor(block, "cpu").numpy()
         return floats
     target = np.float32 if np.can_cast(block.dtype, np.float32) else np.float64
     return block.astype(target, copy=False)
+
+
+def to_tensor(block: Matrix, device: "torch.device | str") -> "torch.Tensor":
+    """Move a block to a device, as floats of the type that :func:`to_floats` chooses."""
+    import torch
+
+    # A copy, since torch reads neither negative strides nor read-only memory.
+    tensor = block.detach() if is_tensor(block) else torch.from_numpy(np.array(to_floats(block)))
+    wide = tensor.element_size() > (4 if tensor.is_floating_point() else 2)
+    return tensor.to(device).to(torch.float64 if wide else torch.float32)
 
 
 def read_rows(argument: str, matrix: Matrix, rows: slice, floats: Callable[[Matrix], Any] = to_floats) -> Any:

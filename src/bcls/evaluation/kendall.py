@@ -60,7 +60,7 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
     block = _BLOCK
     floats: Callable[[Matrix], Any] = inputs.to_floats
     if inputs.is_tensor(similarity) and inputs.computes_in_place(similarity):
-        block, floats = _DEVICE_BLOCK, partial(_floats, device=similarity.device)
+        block, floats = _DEVICE_BLOCK, partial(inputs.to_tensor, device=similarity.device)
     i2t, t2i = inputs.by_query(taus, block=block, floats=floats, similarity=similarity, relevance=relevance)
     return inputs.direction_means(("tau_a", "tau_b"), i2t, t2i)
 
@@ -225,13 +225,3 @@ def _tied_pairs_on_device(same: "torch.Tensor") -> "torch.Tensor":
     places = torch.arange(1, same.shape[1] + 1, dtype=torch.int32, device=same.device).expand(same.shape)
     # Each item forms a pair with every item between the start of its run and itself.
     return (places - places.masked_fill(same, 0).cummax(dim=1).values).sum(dim=1, dtype=torch.int64)
-
-
-def _floats(block: Matrix, device: "torch.device") -> "torch.Tensor":
-    """Move a block to the device as float32 if this is exact, else as float64, so that the order is preserved."""
-    import torch
-
-    # A copy, since torch reads neither negative strides nor read-only memory.
-    tensor = block.detach() if inputs.is_tensor(block) else torch.from_numpy(np.array(inputs.to_floats(block)))
-    wide = tensor.element_size() > (4 if tensor.is_floating_point() else 2)
-    return tensor.to(device).to(torch.float64 if wide else torch.float32)
