@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import kendalltau
 
 from bcls.evaluation import inputs as _inputs
-from bcls.evaluation.kendall import count_inversions, counts_on_device, inversions, kendall, pair_counts
+from bcls.evaluation.kendall import concordance_on_device, count_inversions, inversions, kendall
 from tests.reference.kendall_tau import kendall_tau
 
 
@@ -185,7 +185,7 @@ def test_counts_by_the_definition(data):
     width = 8 * np.dtype(dtype).itemsize
     values = FEW | st.floats(-(2.0**99), 2.0**99, width=width)
     scores, labels = (data.draw(arrays(dtype, shape, elements=values)) for _ in range(2))
-    counts = pair_counts(torch.from_numpy(scores), torch.from_numpy(labels))
+    counts = concordance_on_device(torch.from_numpy(scores), torch.from_numpy(labels))
     assert [one.tolist() for one in counts] == by_definition(scores.astype(float), labels.astype(float))
 
 
@@ -197,29 +197,39 @@ def test_both_directions_equal_the_path_for_arrays(monkeypatch, device, block, d
     similarity = rng.standard_normal((17, 90)).astype(np.float32)
     relevance = (40 + 8 * (similarity + rng.standard_normal((17, 90)))).clip(0, 99).round().astype(dtype)
     relevance.flags.writeable = False
-    seen = []
+    seen = set()
 
     def counted(scores, labels):
-        seen.append(scores.device.type)
-        return counts_on_device(scores, labels, block)
+        seen.update((scores.device.type, labels.device.type))
+        return concordance_on_device(scores, labels)
 
     expected = kendall(similarity, relevance)
     # As if the tensor lay on a GPU: `kendall` then counts through this path, and nothing else changes.
-    monkeypatch.setitem(kendall.__globals__, "counts_on_device", counted)
+    monkeypatch.setitem(kendall.__globals__, "concordance_on_device", counted)
+    monkeypatch.setitem(kendall.__globals__, "_DEVICE_BLOCK", block)
     monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", (device,))
     assert kendall(torch.from_numpy(similarity).to(device), relevance) == expected
-    assert seen == [device]
+    assert seen == {device}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_half_precision_views_and_gradients(device):
+def test_half_precision_views_and_gradients(monkeypatch, device):
     generator = torch.Generator().manual_seed(0)
     similarity = torch.randn(20, 18, generator=generator).bfloat16().T[::2]
     relevance = torch.randint(0, 4, (9, 20), generator=generator).float().requires_grad_()
-    i2t, t2i = counts_on_device(similarity.to(device), relevance)
+    counts = []
+
+    def counted(scores, labels):
+        counts.append(concordance_on_device(scores, labels))
+        return counts[-1]
+
+    monkeypatch.setitem(kendall.__globals__, "concordance_on_device", counted)
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", (device,))
+    kendall(similarity.to(device), relevance)
     scores, labels = similarity.double().numpy(), relevance.detach().double().numpy()
-    assert i2t.tolist() == by_definition(scores, labels)
-    assert t2i.tolist() == by_definition(scores.T, labels.T)
+    i2t, t2i = ([one.tolist() for one in three] for three in counts)
+    assert i2t == by_definition(scores, labels)
+    assert t2i == by_definition(scores.T, labels.T)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1)])
@@ -232,22 +242,25 @@ def test_one_item(monkeypatch, shape):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("block", [1, 1 << 24])
-def test_the_first_bad_row_is_named(value, block):
+def test_the_first_bad_row_is_named(monkeypatch, value, block):
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", ("cpu",))
+    monkeypatch.setitem(kendall.__globals__, "_DEVICE_BLOCK", block)
     good, bad = torch.zeros(5, 4), torch.zeros(5, 4)
     bad[2, 1] = bad[4, 0] = value
     with pytest.raises(ValueError, match=f"`similarity`: expected finite numbers, got {value} in row 2"):
-        counts_on_device(bad, good, block)
+        kendall(bad, good)
     with pytest.raises(ValueError, match=f"`relevance`: expected finite numbers, got {value} in row 2"):
-        counts_on_device(good, bad.numpy(), block)
+        kendall(good, bad.numpy())
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32])
-def test_no_order_is_lost_to_rounding(device, dtype):
+def test_no_order_is_lost_to_rounding(monkeypatch, device, dtype):
     """Neighbors that float32 would make equal."""
     scores = (2**24 + torch.arange(4)).to(dtype)
-    i2t, _ = counts_on_device(scores[None].to(device), torch.arange(4.0)[None])
-    assert i2t.ravel().tolist() == [6, 0, 0]
+    monkeypatch.setattr(_inputs, "_IN_PLACE_DEVICES", (device,))
+    metrics = kendall(scores[None].to(device), torch.arange(4.0)[None])
+    assert (metrics["i2t_tau_a"], metrics["i2t_tau_b"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 16, 17, 24, 25, 31, 33, 63, 64, 65, 72, 73, 130, 257])

@@ -7,11 +7,10 @@ import pytest
 from PIL import Image
 
 from bcls.data.dataset import open_dataset
-from bcls.evaluation.evaluator import compare, evaluate
+from bcls.evaluation.evaluator import CaptionVectors, compare, evaluate
 from bcls.evaluation.pages import (
     SHOWN,
     WRONG,
-    PairLabels,
     bins,
     comparison_page,
     evaluation_page,
@@ -94,7 +93,7 @@ def rewrite_texts(folder, text):
 
 def made_labels(split, seed=0):
     vectors = np.random.default_rng(seed).standard_normal((len(split.captions), 3)).astype(np.float32)
-    return PairLabels("made", vectors / np.linalg.norm(vectors, axis=1, keepdims=True), split.image_of_caption)
+    return CaptionVectors(split, "made", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 def one_page(folder, labels=False, bonus=0.5, **options):
@@ -297,17 +296,16 @@ def test_ranking_of_fewer_items_than_shown():
     assert max(SHOWN.values()) == 10
 
 
-def test_pair_labels_equal_the_relevance_matrix():
-    rng = np.random.default_rng(0)
-    owner = np.array([0, 0, 1, 1, 1, 2])
-    vectors = rng.standard_normal((6, 4)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    expected = relevance(vectors, vectors, owner, caption_image=owner)
-    labels = PairLabels("made", vectors, owner)
-    for image in range(3):
-        assert labels.of(image, [5, 0, 3]) == pytest.approx(expected[image, [5, 0, 3]].tolist(), abs=1e-6)
-        assert labels.of(image, np.flatnonzero(owner == image).tolist())[0] == 1.0
-    assert labels.of(3, [0]) is None
+def test_labels_of_pairs_equal_the_relevance_matrix(tmp_path):
+    folder = make_data(tmp_path)
+    add_image_without_captions(folder)
+    split = open_dataset(folder).split("test")
+    labels, owner = made_labels(split), split.image_of_caption
+    expected = relevance(labels.vectors, labels.vectors, owner, caption_image=owner)
+    for image, row in enumerate(expected):
+        assert [labels.label(image, caption) for caption in range(12)] == pytest.approx(row.tolist(), abs=1e-6)
+        assert labels.label(image, int(np.flatnonzero(owner == image)[0])) == 1.0
+    assert labels.label(6, 0) is None
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 6, 50, 51, 1000, 25000])

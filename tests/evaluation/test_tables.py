@@ -5,15 +5,7 @@ import math
 
 import pytest
 
-from bcls.evaluation.tables import (
-    COMPARISON_HEADINGS,
-    ROW,
-    as_json,
-    as_row,
-    comparison_rows,
-    metric_rows,
-    print_metrics,
-)
+from bcls.evaluation.tables import ROW, as_json, as_row, comparison_table, metric_table
 
 FIGURES = dict(zip(ROW, (71.25, 92.0, 96.04, 52.96, 79.9, 86.0, 478.15), strict=True))
 
@@ -47,7 +39,7 @@ def test_json_has_no_nan():
 
 def test_tables_show_both_directions_intervals_and_missing_values(capsys):
     more = {"i2t_r1_low": 70.0, "i2t_r1_high": 72.5, "i2t_skew10": float("nan"), "t2i_skew10": 2.0, "ndcg": 0.12345}
-    print_metrics("a [b] c", FIGURES | more)
+    metric_table(FIGURES | more).print("a [b] c")
     shown = capsys.readouterr().out
     assert "a [b] c" in shown
     line = next(one for one in shown.splitlines() if "R@1 " in one)
@@ -59,17 +51,19 @@ def test_tables_show_both_directions_intervals_and_missing_values(capsys):
 
 def test_rows_keep_their_order_and_their_groups():
     metrics = {"i2t_r1": 1.0, "t2i_r1": 2.0, "i2t_skew10": 3.0, "t2i_skew10": math.nan, "qbnorm_rsum": 4.0}
-    assert metric_rows(metrics) == [
-        [("R@1", "1.0", "2.0")],
-        [("hubness: skewness of first 10", "3.0", "-")],
-        [("QB-Norm RSUM", "4.0", "")],
+    bodies = metric_table(metrics).bodies
+    assert [[[cell.text for cell in row] for row in body] for body in bodies] == [
+        [["R@1", "1.0", "2.0"]],
+        [["hubness: skewness of first 10", "3.0", "-"]],
+        [["QB-Norm RSUM", "4.0", ""]],
     ]
 
 
 def test_two_models_side_by_side():
     metrics = {f"{who}_{key}": 50.0 for who in ("a", "b", "difference") for key in ROW}
     metrics |= {"difference_rsum_low": -1.0, "difference_rsum_high": 2.0, "p_rsum": 0.25}
-    rows = comparison_rows(metrics)
-    assert all(len(row) == len(COMPARISON_HEADINGS) for row in rows)
-    assert rows[0] == ("R@1 i2t", "50.0", "50.0", "+50.0", "", "")
-    assert rows[-1] == ("RSUM", "50.0", "50.0", "+50.0", "-1.0 to +2.0", "0.2500")
+    table = comparison_table(metrics)
+    rows = [[cell.text for cell in row] for row in table.rows]
+    assert all(len(row) == len(table.headings) for row in rows)
+    assert rows[0] == ["R@1 i2t", "50.0", "50.0", "+50.0", "", ""]
+    assert rows[-1] == ["RSUM", "50.0", "50.0", "+50.0", "-1.0 to +2.0", "0.2500"]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls.losses import BCLSLoss, KendallWindowLoss, TripletSoftLoss
+from bcls.losses import BCLSLoss, KendallWindowLoss, StreamingBCLSLoss, TripletSoftLoss
 from bcls.losses._torch import engine
 from bcls.losses.backends import triton_runs_on
 from bcls.losses.definitions import SoftNegatives, sliding_windows
@@ -14,6 +14,7 @@ from tests.losses.factories import (
     assert_same,
     batch,
     check_valid_windows_alone,
+    embeddings,
     ids_of,
     plain,
     step,
@@ -50,11 +51,15 @@ def test_soft_negatives_without_labels(size):
 
 @pytest.mark.parametrize("cells", [1, 100, 1000])
 def test_tiles_do_not_change_the_result(monkeypatch, cells):
-    similarity, relevance = batch(23)
-    ids = ids_of(23)
-    expected = step(whole(relevance, ids, average=True), similarity)
+    images, texts, captions = embeddings(23)
+    loss = StreamingBCLSLoss(lse="mean")
+
+    def value(a, b):
+        return loss(a, b, captions, image_ids=ids_of(23))
+
+    expected = step(value, images, texts)
     monkeypatch.setitem(engine._CELLS, "cpu", cells)
-    assert_same(step(whole(relevance, ids, average=True), similarity), expected)
+    assert_same(step(value, images, texts), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

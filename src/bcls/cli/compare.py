@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     """Run the command; see :func:`bcls.cli.main.main`."""
     settings = parse("compare", CompareSettings, arguments, positional={"models": "MODEL"}, imports=True)
     sides = _check(settings)
-    from bcls.evaluation.tables import as_json, print_comparison
+    from bcls.evaluation.tables import as_json, comparison_table, disagreement_lines
 
     check_page(settings.html, settings.queries)
     split = open_dataset(Path(settings.data)).split(settings.split)
@@ -62,7 +62,8 @@ def main(arguments: list[str]) -> int:
         print(as_json({**about, "images": len(split.images), "captions": len(split.captions), **metrics}))
     else:
         title = f"A: {names[0]}, B: {names[1]}, on {split.name}, {settings.split}: {len(split.images):,} images"
-        print_comparison(title, metrics)
+        comparison_table(metrics).print(title)
+        print(*disagreement_lines(metrics), sep="\n")
     return 0
 
 
@@ -83,7 +84,7 @@ def compare_models(
     import numpy as np
 
     from bcls.evaluation.evaluator import CaptionVectors, compare
-    from bcls.evaluation.pages import PairLabels, comparison_page
+    from bcls.evaluation.pages import comparison_page
     from bcls.evaluation.recall import query_ranks
     from bcls.evaluation.scores import is_model, load_similarity
 
@@ -102,12 +103,9 @@ def compare_models(
             del matrix
         metrics = compare(split, *ranks, seed=settings.seed)
         if settings.html is not None:
-            labels = None
-            if settings.labels is not None:
-                with prefix_errors("--"):
-                    vectors = CaptionVectors(split, settings.labels).vectors
-                labels = PairLabels(settings.labels, vectors, split.image_of_caption)
-            page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
+            labels = None if settings.labels is None else CaptionVectors(split, settings.labels)
+            with prefix_errors("--", ["labels"]):
+                page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
             write_page(settings.html, page)
     return metrics
 

@@ -67,9 +67,9 @@ def main(arguments: list[str]) -> int:
     models = _check(settings)
     from bcls.data.dataset import open_dataset
     from bcls.evaluation.evaluator import CaptionVectors, evaluate
-    from bcls.evaluation.pages import PairLabels, evaluation_page
+    from bcls.evaluation.pages import evaluation_page
     from bcls.evaluation.scores import load_embeddings, load_similarity
-    from bcls.evaluation.tables import as_json, as_row, print_metrics
+    from bcls.evaluation.tables import as_json, as_row, metric_table
     from bcls.reports.html import check_page, write_page
 
     check_page(settings.html, settings.queries)
@@ -87,8 +87,7 @@ def main(arguments: list[str]) -> int:
     title = f"{name} on {split.name}, {settings.split}"
     folds = f", recalls are means of {settings.folds} folds" if settings.folds > 1 else ""
     if settings.html is not None:
-        labels = None if captions is None else PairLabels(captions.encoder, captions.vectors, split.image_of_caption)
-        page = evaluation_page(title + folds, split, similarity, metrics, labels=labels, count=settings.queries)
+        page = evaluation_page(title + folds, split, similarity, metrics, labels=captions, count=settings.queries)
         write_page(settings.html, page)
     sizes = {"images": len(split.images), "captions": len(split.captions)}
     if settings.json:
@@ -96,7 +95,7 @@ def main(arguments: list[str]) -> int:
     elif settings.row is not None:
         print(as_row(settings.row, name, metrics))
     else:
-        print_metrics(f"{title}: {sizes['images']:,} images, {sizes['captions']:,} captions{folds}", metrics)
+        metric_table(metrics).print(f"{title}: {sizes['images']:,} images, {sizes['captions']:,} captions{folds}")
     return 0
 
 

@@ -14,7 +14,7 @@ from bcls.evaluation.evaluator import CaptionVectors, compare, evaluate
 from bcls.evaluation.graded import coherent_score, ncs, ndcg, one_per_image, pmrp
 from bcls.evaluation.hubness import hubness, inverted_softmax, qb_norm, qb_norm_recalls
 from bcls.evaluation.kendall import kendall
-from bcls.evaluation.pages import PairLabels, comparison_page, evaluation_page
+from bcls.evaluation.pages import comparison_page, evaluation_page
 from bcls.evaluation.recall import QueryRanks, median_rank, query_ranks, recalls
 from bcls.evaluation.scores import load_embeddings, load_similarity, score_model
 from bcls.evaluation.stateful import RetrievalMetrics
@@ -22,7 +22,6 @@ from bcls.evaluation.statistics import human_correlation, paired_test, recall_in
 
 __all__ = [
     "CaptionVectors",
-    "PairLabels",
     "QueryRanks",
     "RetrievalMetrics",
     "coherent_score",

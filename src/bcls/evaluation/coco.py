@@ -15,8 +15,8 @@ import numpy as np
 
 from bcls._core.errors import fail
 from bcls._core.extras import require
-from bcls.evaluation.inputs import Ids, Matrix, Values, as_array, blocks, check_matrix, first_few, take, top_items
-from bcls.evaluation.recall import Targets, check_ks, count_above, gold_targets, pick, shares_within
+from bcls.evaluation.inputs import Ids, Matrix, Values, as_array, blocks, check_matrix, id_differences, take, top_items
+from bcls.evaluation.recall import Targets, check_ks, count_above, gold_targets, shares_within
 
 #: Relevant items of each query, by id.
 Gold: TypeAlias = Mapping[int, Iterable[int]]
@@ -87,7 +87,7 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
         for name, target, count in zip(("coco_5k", "cxc"), targets[direction], counts, strict=True):
             _add_recalls(shares, name, direction, count[target.exists()])
     for fold_images, fold_captions in truth.folds():
-        rows, columns = _span(np.sort(images(fold_images))), _span(np.sort(captions(fold_captions)))
+        rows, columns = np.sort(images(fold_images)), np.sort(captions(fold_captions))
         by_image, by_caption = count_above(similarity, rows, columns, targets["i2t"][:1], targets["t2i"][:1])
         _add_recalls(shares, "coco_1k", "i2t", by_image[0])
         _add_recalls(shares, "coco_1k", "t2i", by_caption[0])
@@ -230,13 +230,10 @@ def positions(argument: str, ids: Ids, known: Ids, others: Ids) -> Callable[[Ids
         others: The ids of the other kind, to recognize swapped arguments.
     """
     expected = f"the {len(known)} {argument.removesuffix('_ids')} ids of the COCO 5K test split, each once"
-    unknown, missing = ids[~np.isin(ids, known)], known[~np.isin(known, ids)]
-    if unknown.size and unknown.size == ids.size and np.isin(ids, others).all():
+    if ids.size and np.isin(ids, others).all() and not np.isin(ids, known).any():
         hint = "rows are images: swap the ids, transpose the matrix"
         fail(argument, expected, f"{len(ids)} ids of the other kind", hint)
-    values, times = np.unique(ids, return_counts=True)
-    parts = [("unknown", unknown), ("missing", missing), ("repeated", values[times > 1])]
-    wrong = [f"{len(part)} {name} ({first_few(part)})" for name, part in parts if len(part)]
+    wrong = id_differences(ids.tolist(), known.tolist())
     if wrong:
         fail(argument, expected, ", ".join(wrong), "evaluate the whole split with the ids of its files")
     order = np.argsort(ids)
@@ -261,12 +258,6 @@ def _add_recalls(shares: dict[str, list[float]], name: str, direction: str, abov
         shares.setdefault(f"{name}_r{k}_{direction}", []).append(share)
 
 
-def _span(ids: Ids) -> slice | Ids:
-    """Return a slice if the ids are consecutive, so that they are read without a copy."""
-    first, last = int(ids[0]), int(ids[-1])
-    return slice(first, last + 1) if last - first + 1 == len(ids) else ids
-
-
 def precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dict[str, float]:
     """Compute mAP@R, R-precision and R@1 over the queries with relevant items, as in :func:`eccv`.
 
@@ -283,16 +274,18 @@ def precisions(similarity: Matrix, query: Ids, item: Ids, direction: str) -> dic
         >>> precisions(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]), np.array([0, 1]), "i2t")
         {'map_at_r_i2t': 50.0, 'rprecision_i2t': 50.0, 'r1_i2t': 50.0}
     """
-    axis = 0 if direction == "i2t" else 1
-    items = similarity.shape[1 - axis]
+    items = similarity.shape[1 if direction == "i2t" else 0]
     queries, sizes = np.unique(query, return_counts=True)
     keys = np.sort(query * items + item)
     values = []
     for part in blocks(len(queries), _BLOCK // items):
         size = sizes[part, None]
         depth = min(int(size.max()), items)
-        scores = take(similarity, queries[part], axis)
-        top = top_items(scores if axis == 0 else np.ascontiguousarray(scores.T), depth)
+        if direction == "i2t":
+            scores = take(similarity, queries[part], slice(None))
+        else:
+            scores = np.ascontiguousarray(take(similarity, slice(None), queries[part]).T)
+        top = top_items(scores, depth)
         places = queries[part, None] * items + top
         hits = keys[np.minimum(np.searchsorted(keys, places), len(keys) - 1)] == places
         hits &= np.arange(depth) < size
@@ -345,7 +338,7 @@ def _same_kind_recalls(
     (above,), _ = count_above(similarity, slice(None), slice(None), [target], [])
     # The query is in its own row: exclude it from the count where it ranks above the target.
     places = np.arange(len(ids))
-    own = pick(similarity, places, places)
+    own = take(similarity, places, places)
     ranks = 1 + above - ((own > target.score) | ((own == target.score) & (places < target.item)))
     ranks = ranks[target.exists()]
     metrics = {f"cxc_r{k}_{name}": share for k, share in shares_within(ranks, ks).items()}

@@ -184,6 +184,13 @@ class CaptionVectors:
         except ValueError as error:
             raise ValueError(str(error).replace("`name`", "`labels`", 1)) from error
 
+    def label(self, image: int, caption: int) -> float | None:
+        """Compute the label of one pair, as :func:`pseudo_labels` does; ``None`` if the image has no captions."""
+        own = self._split.image_of_caption == image
+        if not own.any():
+            return None
+        return 1.0 if own[caption] else float((self.vectors[own] @ self.vectors[caption]).max().clip(-1.0, 1.0))
+
 
 def graded_metrics(
     split: "Dataset", similarity: Matrix, captions: CaptionVectors, k: int | None = None

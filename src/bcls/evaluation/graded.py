@@ -60,15 +60,12 @@ def ndcg(
     check_choice("empty", empty, ("skip", "zero"))
     cut = None if k is None else check_whole("k", k, least=1)
 
-    def columns(scores: Floats, labels: Floats, _part: slice) -> Values:
+    def gains(scores: Floats, labels: Floats, queries: Ids, _items: Ids) -> Values:
+        _check_range(labels, queries, negative)
         wide = labels.astype(np.float64)
         return _gains(scores, (1.0 + wide) / 2.0 if negative == "shift" else np.maximum(wide, 0.0), cut)
 
-    def rows(scores: Floats, labels: Floats, part: slice) -> Values:
-        _check_range(labels, part, negative)
-        return columns(scores, labels, part)
-
-    i2t, t2i = inputs.by_query(rows, columns, similarity=similarity, relevance=relevance)
+    i2t, t2i = inputs.by_query(gains, similarity=similarity, relevance=relevance)
     metrics = _means_and_undefined(("ndcg", "ndcg_exp"), i2t, t2i, "empty", as_zero=empty == "zero")
     return metrics | {name: (metrics[f"i2t_{name}"] + metrics[f"t2i_{name}"]) / 2 for name in ("ndcg", "ndcg_exp")}
 
@@ -84,17 +81,17 @@ def _means_and_undefined(
     return metrics | {key: float(np.count_nonzero(which)) for key, which in counts.items()}
 
 
-def _check_range(labels: Floats, part: slice, negative: str) -> None:
+def _check_range(labels: Floats, rows: Ids, negative: str) -> None:
     lowest = {"refuse": 0.0, "clip": -np.inf, "shift": -1.0}[negative]
     outside = (labels < lowest) | (labels > _HIGHEST)
     if outside.any():
-        row = int(np.flatnonzero(outside.any(axis=1))[0])
-        value = labels[row][outside[row]][0]
+        row, column = np.argwhere(outside)[0]
+        value = labels[row, column]
         hint = 'negative="shift" maps cosines to 0..1, negative="clip" sets labels below 0 to 0'
         if value > _HIGHEST:
             hint = "divide the labels by a constant: 2 to such a power is beyond float64"
         expected = f"labels from {lowest:g} to {_HIGHEST:g}"
-        fail("relevance", expected, f"{value:g} in row {part.start + row}", hint)
+        fail("relevance", expected, f"{value:g} in row {rows[row]}", hint)
 
 
 def _gains(scores: Floats, labels: Values, cut: int | None) -> Values:
@@ -152,11 +149,11 @@ def coherent_score(similarity: Matrix, relevance: Matrix, k: int, *, undefined: 
     if first > min(shape):
         fail("k", f"at most {min(shape)}, the smaller gallery of a matrix {shape}", first, "lower it")
 
-    def top_taus(scores: Floats, labels: Floats, _part: slice) -> Values:
+    def top_taus(scores: Floats, labels: Floats, *_ids: Ids) -> Values:
         top = inputs.top_items(scores, first)
         return taus(np.take_along_axis(scores, top, axis=1), np.take_along_axis(labels, top, axis=1))[1:]
 
-    i2t, t2i = inputs.by_query(top_taus, top_taus, similarity=similarity, relevance=relevance)
+    i2t, t2i = inputs.by_query(top_taus, similarity=similarity, relevance=relevance)
     return _means_and_undefined([f"cs{first}"], i2t, t2i, "undefined", as_zero=undefined == "zero")
 
 
@@ -239,14 +236,17 @@ def ncs(
     owner = inputs.check_image_of_caption(image_of_caption, images, captions)
     ks = check_ks(ks)
 
-    def ratios(scores: Floats, values: Floats, gold: NDArray[np.bool_]) -> Values:
-        items = scores.shape[1]
-        removed = gold & (not include_gold)
-        depth = min(max(ks), items)
+    def ratios(scores: Floats, values: Floats, queries: Ids, items: Ids) -> Values:
+        if values.min() < 0:
+            row = int(np.flatnonzero((values < 0).any(axis=1))[0])
+            hint = "shift the metric first: a share of a negative sum is not defined"
+            fail("metric", "values not below 0", f"{values[row].min():g} in row {queries[row]}", hint)
+        removed = (queries[:, None] == items) & (not include_gold)
+        depth = min(max(ks), len(items))
         top = inputs.top_items(np.where(removed, -np.inf, scores), depth)
         found = np.take_along_axis(np.where(removed, 0.0, values), top, axis=1)
         best = -np.sort(-np.where(removed, 0.0, values).astype(np.float64), axis=1)[:, :depth]
-        left = items - np.count_nonzero(removed, axis=1)
+        left = len(items) - np.count_nonzero(removed, axis=1)
         out = np.full((len(ks), len(scores)), np.nan)
         for place, k in enumerate(ks):
             # Removed items have value 0 and come last, so they add nothing; only the count excludes them.
@@ -255,18 +255,7 @@ def ncs(
             np.divide(found[:, :k].sum(axis=1, dtype=np.float64), ideal, out=out[place], where=count > 0)
         return out
 
-    def rows(scores: Floats, values: Floats, part: slice) -> Values:
-        if values.min() < 0:
-            row = int(np.flatnonzero((values < 0).any(axis=1))[0])
-            got = f"{values[row].min():g} in row {part.start + row}"
-            hint = "shift the metric first: a share of a negative sum is not defined"
-            fail("metric", "values not below 0", got, hint)
-        return ratios(scores, values, owner == np.arange(part.start, part.stop)[:, None])
-
-    def columns(scores: Floats, values: Floats, part: slice) -> Values:
-        return ratios(scores, values, owner[part, None] == np.arange(images))
-
-    i2t, t2i = inputs.by_query(rows, columns, similarity=similarity, metric=metric)
+    i2t, t2i = inputs.by_query(ratios, owner, similarity=similarity, metric=metric)
     metrics = {f"i2t_ncs{k}": 100.0 * inputs.mean(values) for k, values in zip(ks, i2t, strict=True)}
     return metrics | {f"t2i_ncs{k}": 100.0 * inputs.mean(values) for k, values in zip(ks, t2i, strict=True)}
 
@@ -327,20 +316,15 @@ def pmrp(similarity: Matrix, image_of_caption: object, codes: object, variant: s
     owner = inputs.check_image_of_caption(image_of_caption, images, captions)
     bits = _check_codes(codes, images)
     rules = _VARIANTS[check_choice("variant", variant, _VARIANTS)]
-    labelled = np.flatnonzero(bits.any(axis=1))
-    in_gallery = labelled if rules.drop_unlabelled else np.arange(images)
-    caption_gallery = np.flatnonzero(np.isin(owner, in_gallery))
+    labelled: NDArray[np.bool_] = bits.sum(axis=1) > 0
 
-    def rows(scores: Floats, part: slice) -> Values:
-        queries = np.arange(part.start, part.stop)
-        return _r_precisions(scores[:, caption_gallery], bits, queries, owner[caption_gallery], rules)
+    def r_precisions(scores: Floats, queries: Ids, items: Ids) -> Values:
+        kept = labelled[items] | (not rules.drop_unlabelled)
+        return _r_precisions(scores[:, kept], bits, queries, items[kept], rules)
 
-    def columns(scores: Floats, part: slice) -> Values:
-        return _r_precisions(scores[:, in_gallery], bits, owner[part], in_gallery, rules)
-
-    i2t, t2i = inputs.by_query(rows, columns, similarity=similarity)
+    i2t, t2i = inputs.by_query(r_precisions, owner, similarity=similarity)
     metrics = {f"i2t_pmrp_{variant}": 100.0 * inputs.mean(i2t), f"t2i_pmrp_{variant}": 100.0 * inputs.mean(t2i)}
-    return metrics | {"pmrp_unlabelled": float(images - len(labelled))}
+    return metrics | {"pmrp_unlabelled": float(np.count_nonzero(~labelled))}
 
 
 def _check_codes(value: object, images: int) -> NDArray[np.float32]:

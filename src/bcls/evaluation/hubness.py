@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import bcls.evaluation.inputs as inputs
 from bcls._core.errors import check_choice, check_number, check_whole, fail
-from bcls.evaluation.inputs import BLOCK, Floats, Matrix, Values
+from bcls.evaluation.inputs import BLOCK, Floats, Ids, Matrix, Values
 from bcls.evaluation.recall import recalls
 
 
@@ -47,10 +47,10 @@ def hubness(similarity: Matrix, k: int = 10) -> dict[str, float]:
     if first > min(images, captions):
         fail("k", f"at most {min(images, captions)}, the smaller gallery", first, "lower it")
 
-    def top(scores: Floats, _part: slice) -> Values:
+    def top(scores: Floats, *_ids: Ids) -> Values:
         return inputs.top_items(np.ascontiguousarray(scores), first).T.astype(np.float64)
 
-    i2t, t2i = inputs.by_query(top, top, similarity=similarity)
+    i2t, t2i = inputs.by_query(top, similarity=similarity)
     return _occurrence_metrics("i2t", i2t, captions, first) | _occurrence_metrics("t2i", t2i, images, first)
 
 
@@ -93,9 +93,7 @@ def inverted_softmax(similarity: Matrix, bank: Matrix, query: str, *, beta: floa
         array([[-0.41],
                [ 0.19]])
     """
-    scores, others = _oriented(similarity, bank, query)
-    adjusted = scores - _penalty(others, beta).astype(scores.dtype)
-    return adjusted if query == "image" else adjusted.T
+    return _normalized(similarity, bank, query, beta, None)[0]
 
 
 def qb_norm(
@@ -125,16 +123,7 @@ def qb_norm(
         >>> touched.tolist(), adjusted.argmax(axis=0).tolist()
         ([True, False], [1, 1])
     """
-    scores, others = _oriented(similarity, bank, query)
-    depth = min(check_whole("k", k, least=1), others.shape[1])
-    hubs = np.zeros(others.shape[1], dtype=bool)
-    for part in inputs.blocks(len(others), BLOCK // others.shape[1]):
-        hubs[inputs.top_items(others[part], depth)] = True
-    touched = hubs[scores.argmax(axis=1)]
-    penalty = _penalty(others, beta).astype(scores.dtype)
-    adjusted = scores.copy()
-    np.subtract(adjusted, penalty, out=adjusted, where=touched[:, None])
-    return (adjusted if query == "image" else adjusted.T), touched
+    return _normalized(similarity, bank, query, beta, check_whole("k", k, least=1))
 
 
 def qb_norm_recalls(
@@ -177,10 +166,7 @@ def qb_norm_recalls(
     shares: dict[str, float] = {}
     total = 0.0
     for direction, query, bank in (("i2t", "image", image_bank), ("t2i", "caption", caption_bank)):
-        if dynamic:
-            adjusted, touched = qb_norm(similarity, bank, query, beta=beta)
-        else:
-            adjusted, touched = inverted_softmax(similarity, bank, query, beta=beta), np.ones(1, dtype=bool)
+        adjusted, touched = _normalized(similarity, bank, query, beta, 1 if dynamic else None)
         values = recalls(adjusted, image_of_caption, ks)
         metrics |= {f"{direction}_{name}_r{k}": values[f"{direction}_r{k}"] for k in ks}
         shares[f"{direction}_{name}_share"] = 100.0 * float(touched.mean())
@@ -188,28 +174,31 @@ def qb_norm_recalls(
     return metrics | {f"{name}_rsum": total} | shares
 
 
-def _oriented(similarity: Matrix, bank: Matrix, query: str) -> tuple[Floats, Floats]:
-    """Read both matrices, with queries in rows and the gallery in columns."""
+def _normalized(
+    similarity: Matrix, bank: Matrix, query: str, beta: float, k: int | None
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Compute the result of :func:`qb_norm`; without ``k`` every query is normalized."""
     check_choice("query", query, ("caption", "image"))
+    slope = check_number("beta", beta, "20 suits cosines", above=0)
     inputs.check_matrix("similarity", similarity)
     inputs.check_matrix("bank", bank)
     scores = inputs.read_rows("similarity", similarity, slice(0, similarity.shape[0]))
     others = inputs.read_rows("bank", bank, slice(0, bank.shape[0]))
-    if query == "caption":
+    if query == "caption":  # queries in rows, the gallery in columns
         scores, others = scores.T, others.T
-    if scores.shape[1] != others.shape[1]:
-        form = f"({scores.shape[1]}, B)" if query == "caption" else f"(B, {scores.shape[1]})"
+    items = scores.shape[1]
+    if others.shape[1] != items:
+        form = f"({items}, B)" if query == "caption" else f"(B, {items})"
         expected = f"shape {form}, the gallery of `similarity`"
         fail("bank", expected, tuple(bank.shape), "rows are images in a bank as well")
-    return scores, others
-
-
-def _penalty(others: Floats, beta: float) -> Values:
-    """Compute the log-sum-exp over the bank, on the scale of the scores."""
-    slope = check_number("beta", beta, "20 suits cosines", above=0)
     highest = others.max(axis=0).astype(np.float64)
-    total = np.zeros(others.shape[1])
-    for part in inputs.blocks(len(others), BLOCK // others.shape[1]):
+    total, hubs = np.zeros(items), np.full(items, k is None)
+    for part in inputs.blocks(len(others), BLOCK // items):
         total += np.exp(slope * (others[part].astype(np.float64) - highest)).sum(axis=0)
-    penalty: Values = highest + np.log(total) / slope
-    return penalty
+        if k is not None:
+            hubs[inputs.top_items(others[part], min(k, items))] = True
+    touched = hubs[scores.argmax(axis=1)]
+    penalty = (highest + np.log(total) / slope).astype(scores.dtype)
+    adjusted = scores.copy()
+    np.subtract(adjusted, penalty, out=adjusted, where=touched[:, None])
+    return (adjusted if query == "image" else adjusted.T), touched

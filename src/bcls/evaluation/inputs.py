@@ -4,10 +4,12 @@ A matrix is a numpy array or a torch tensor on any device. Every block is conver
 to float64 otherwise. Ties are always broken in favour of the lower index.
 """
 
+import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,8 @@ Matrix: TypeAlias = "NDArray[Any] | torch.Tensor"
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ids: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
-#: Maps blocks ``(Q, n)`` of each matrix, for Q queries, and the slice of these queries to ``(F, Q)`` values.
+#: Maps blocks ``(Q, n)`` of each matrix, for Q queries, the ids of the queries and those of the n items to ``(F, Q)``
+#: values.
 QueryMetric: TypeAlias = Callable[..., Values]
 
 #: Elements that one thread processes at a time; a few megabytes with all intermediate arrays.
@@ -160,61 +163,64 @@ def check_image_of_caption(value: object, images: int, captions: int) -> Ids:
 def to_floats(block: Matrix) -> Floats:
     """Copy a block to the CPU as float32 if this is exact, else as float64, so that the order is preserved."""
     if is_tensor(block):
-        wide = block.element_size() > (4 if block.is_floating_point() else 2)
-        tensor = block.detach().cpu()
-        floats: Floats = (tensor.double() if wide else tensor.float()).numpy()
+        floats: Floats = to_tensor(block, "cpu").numpy()
         return floats
     target = np.float32 if np.can_cast(block.dtype, np.float32) else np.float64
     return block.astype(target, copy=False)
 
 
-def read_rows(argument: str, matrix: Matrix, rows: slice) -> Floats:
+def to_tensor(block: Matrix, device: "torch.device | str") -> "torch.Tensor":
+    """Move a block to a device, as floats of the type that :func:`to_floats` chooses."""
+    import torch
+
+    # A copy, since torch reads neither negative strides nor read-only memory.
+    tensor = block.detach() if is_tensor(block) else torch.from_numpy(np.array(to_floats(block)))
+    wide = tensor.element_size() > (4 if tensor.is_floating_point() else 2)
+    return tensor.to(device).to(torch.float64 if wide else torch.float32)
+
+
+def read_rows(argument: str, matrix: Matrix, rows: slice, floats: Callable[[Matrix], Any] = to_floats) -> Any:
     """Read a block of rows as floats.
 
     Args:
         argument: Name of the argument in error messages.
         matrix: ``(N, C)`` checked matrix.
         rows: The rows to read.
+        floats: Converts the block to an array or a tensor of floats.
 
     Returns:
-        ``(rows, C)`` float32 or float64 array.
+        ``(rows, C)`` float32 or float64.
 
     Raises:
         ValueError: If a value is NaN or infinite; the message names the first such row.
     """
-    block = to_floats(matrix[rows])
+    block = floats(matrix[rows])
     # NaN and infinity propagate to the extremes, so no mask of the size of the block is needed.
-    if not (np.isfinite(block.min()) and np.isfinite(block.max())):
-        row = int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-        not_finite(argument, float(block[row][~np.isfinite(block[row])][0]), rows.start + row)
+    if not (math.isfinite(block.min()) and math.isfinite(block.max())):
+        array = to_floats(block)
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        hint = "check for a division by zero"
+        if array[row, column] == -np.inf:
+            hint = "a ranking cut to its first items is not enough: give the scores of all pairs"
+        fail(argument, "finite numbers", f"{array[row, column]} in row {rows.start + row}", hint)
     return block
 
 
-def not_finite(argument: str, value: float, row: int) -> NoReturn:
-    """Raise the error for a NaN or infinite value in a row of a matrix.
-
-    Raises:
-        ValueError: Always.
-    """
-    hint = "check for a division by zero"
-    if value == -np.inf:
-        hint = "a ranking cut to its first items is not enough: give the scores of all pairs"
-    fail(argument, "finite numbers", f"{value} in row {row}", hint)
-
-
-def take(matrix: Matrix, ids: Ids, axis: int) -> Floats:
-    """Read some rows (axis 0) or columns (axis 1) as floats, without checking the values.
+def take(matrix: Matrix, rows: slice | Ids, columns: slice | Ids) -> Floats:
+    """Read some rows or columns, or single elements if both are indices, as floats, without checking the values.
 
     Example:
-        >>> take(np.array([[1, 2, 3], [4, 5, 6]]), np.array([2, 0]), axis=1)
+        >>> take(np.array([[1, 2, 3], [4, 5, 6]]), slice(None), np.array([2, 0]))
         array([[3., 1.],
                [6., 4.]])
     """
     if is_tensor(matrix):
         import torch
 
-        return to_floats(matrix.index_select(axis, torch.from_numpy(ids).to(matrix.device)))
-    return to_floats(matrix[ids] if axis == 0 else matrix[:, ids])
+        device = matrix.device
+        places = [one if isinstance(one, slice) else torch.from_numpy(one).to(device) for one in (rows, columns)]
+        return to_floats(matrix[*places])
+    return to_floats(matrix[rows, columns])
 
 
 def blocks(length: int, step: int) -> Iterator[slice]:
@@ -228,13 +234,24 @@ def blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
-def by_query(i2t: QueryMetric, t2i: QueryMetric, block: int = BLOCK, **matrices: Matrix) -> tuple[Values, Values]:
+def by_query(
+    metric: QueryMetric,
+    owner: Ids | None = None,
+    /,
+    *,
+    block: int = BLOCK,
+    floats: Callable[[Matrix], Any] = to_floats,
+    **matrices: Matrix,
+) -> tuple[Values, Values]:
     """Compute values for each query: rows for image to text, columns for text to image.
 
     Args:
-        i2t: Computes the values of images as queries; called from several threads.
-        t2i: Computes the values of captions as queries.
+        metric: Computes the values of some queries; called from several threads, first for images as queries.
+        owner: ``(C,)`` the image of each caption, which is its id; otherwise the id of a caption is its column. The id
+            of an image is its row.
         block: Elements that one thread processes at a time.
+        floats: Converts a block to an array or a tensor of floats. Tensors are processed in this thread, on its
+            stream.
         **matrices: ``(N, C)`` checked matrices of scores and labels, by the name that error messages use.
 
     Returns:
@@ -244,15 +261,24 @@ def by_query(i2t: QueryMetric, t2i: QueryMetric, block: int = BLOCK, **matrices:
         ValueError: If a value is not finite; the message names the first such row.
     """
     images, captions = next(iter(matrices.values())).shape
+    rows, columns = np.arange(images), np.arange(captions) if owner is None else owner
 
-    def rows(part: slice) -> Values:
-        return i2t(*(read_rows(name, matrix, part) for name, matrix in matrices.items()), part)
+    def i2t(part: slice) -> Values:
+        return metric(
+            *(read_rows(name, matrix, part, floats) for name, matrix in matrices.items()), rows[part], columns
+        )
 
-    def columns(part: slice) -> Values:
+    def t2i(part: slice) -> Values:
         # All values were found to be finite in the other direction.
-        return t2i(*(to_floats(matrix[:, part]).T for matrix in matrices.values()), part)
+        return metric(*(floats(matrix[:, part]).T for matrix in matrices.values()), columns[part], rows)
 
-    return _all_parts(rows, images, block // captions), _all_parts(columns, captions, block // images)
+    # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,
+    # so that the error of the first bad row is raised.
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        apply: Callable[..., Iterator[Values]] = pool.map if floats is to_floats else map
+        by_image = list(apply(i2t, blocks(images, block // captions)))
+        by_caption = list(apply(t2i, blocks(captions, block // images)))
+    return np.concatenate(by_image, axis=1), np.concatenate(by_caption, axis=1)
 
 
 def direction_means(names: Sequence[str], i2t: Values, t2i: Values) -> dict[str, float]:
@@ -266,15 +292,6 @@ def direction_means(names: Sequence[str], i2t: Values, t2i: Values) -> dict[str,
     return {f"{side}_{name}": mean(sides[side][place]) for place, name in enumerate(names) for side in sides}
 
 
-def _all_parts(values: Callable[[slice], Values], queries: int, step: int) -> Values:
-    """Compute the values of all queries in blocks of ``step``, on all cores, and concatenate them."""
-    parts = list(blocks(queries, step))
-    # Threads are enough: the sorts that take most of the time release the interpreter lock. Results are read in order,
-    # so that the error of the first bad row is raised.
-    with ThreadPoolExecutor(min(cpu_count(), len(parts))) as pool:
-        return np.concatenate(list(pool.map(values, parts)), axis=1)
-
-
 def first_few(items: Sequence[object] | NDArray[Any]) -> str:
     """List the first three items, for an error message.
 
@@ -283,6 +300,22 @@ def first_few(items: Sequence[object] | NDArray[Any]) -> str:
         ('7, 8', 'a, b, c, ...')
     """
     return ", ".join(str(one) for one in items[:3]) + (", ..." if len(items) > 3 else "")
+
+
+def id_differences(ids: Iterable[object], expected: Iterable[object]) -> list[str]:
+    """Count and list ids that are unknown, missing or repeated, for an error message.
+
+    Example:
+        >>> id_differences([1, 1, 7], [1, 2])
+        ['1 unknown (7)', '1 missing (2)', '1 repeated (1)']
+    """
+    times, known = Counter(ids), dict.fromkeys(expected)
+    lists = {
+        "unknown": [one for one in times if one not in known],
+        "missing": [one for one in known if one not in times],
+    }
+    lists["repeated"] = [one for one, count in times.items() if count > 1]
+    return [f"{len(some)} {word} ({first_few(some)})" for word, some in lists.items() if some]
 
 
 def mean(values: Values) -> float:

@@ -4,7 +4,9 @@ Concordant, discordant and tied pairs are counted exactly, for many rows at a ti
 with sorts, prefix sums and scatters of torch on a CUDA device. Both give the same integers.
 """
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 PairCounts: TypeAlias = "tuple[Ids, Ids, Ids]"
 
 _BLOCK = BLOCK
-#: Elements that a GPU processes at a time; up to 1.5 GB with all intermediate tensors.
-DEVICE_BLOCK = 1 << 24
+# Elements that a GPU processes at a time; up to 1.5 GB with all intermediate tensors.
+_DEVICE_BLOCK = 1 << 24
 # Inversions within runs of this length are counted by comparing all pairs, which is faster than sorting.
 _RUN = 8
 
@@ -55,22 +57,19 @@ def kendall(similarity: Matrix, relevance: Matrix) -> dict[str, float]:
         {'i2t_tau_a': 0.66..., 't2i_tau_a': 1.0, 'i2t_tau_b': 0.66..., 't2i_tau_b': 1.0}
     """
     inputs.check_labels(similarity, relevance)
+    block = _BLOCK
+    floats: Callable[[Matrix], Any] = inputs.to_floats
     if inputs.is_tensor(similarity) and inputs.computes_in_place(similarity):
-        by_image, by_caption = counts_on_device(similarity, relevance)
-        i2t, t2i = _taus(by_image, similarity.shape[1]), _taus(by_caption, similarity.shape[0])
-    else:
-        i2t, t2i = inputs.by_query(taus, taus, _BLOCK, similarity=similarity, relevance=relevance)
+        block, floats = _DEVICE_BLOCK, partial(inputs.to_tensor, device=similarity.device)
+    i2t, t2i = inputs.by_query(taus, block=block, floats=floats, similarity=similarity, relevance=relevance)
     return inputs.direction_means(("tau_a", "tau_b"), i2t, t2i)
 
 
-def taus(scores: Floats, labels: Floats, _part: slice = slice(0)) -> Values:
-    """Compute tau-a and tau-b, ``(2, Q)``, of Q queries given as rows; nan where undefined."""
-    return _taus(np.stack(concordance(scores, labels)), scores.shape[1])
-
-
-def _taus(counts: Ids, items: int) -> Values:
-    """Compute tau-a and tau-b from the three rows of :data:`PairCounts`."""
-    net, equal_scores, equal_labels = counts
+def taus(scores: Any, labels: Any, *_ids: Ids) -> Values:
+    """Compute tau-a and tau-b, ``(2, Q)``, of Q queries given as rows of floats; nan where undefined."""
+    count = concordance_on_device if inputs.is_tensor(scores) else concordance
+    net, equal_scores, equal_labels = count(scores, labels)
+    items = scores.shape[1]
     pairs = items * (items - 1) // 2
     if not pairs:
         return np.full((2, len(net)), np.nan)
@@ -152,76 +151,33 @@ def _merge(pairs: NDArray[np.int32], width: int) -> Ids:
 
 def _tied_pairs(ordered: NDArray[np.uint64]) -> Ids:
     """Count the pairs of equal values in each row; the rows are sorted."""
-    rows, length = ordered.shape
-    first = np.ones((rows, length), dtype=bool)
-    np.not_equal(ordered[:, 1:], ordered[:, :-1], out=first[:, 1:])
-    starts = np.flatnonzero(first)
-    sizes = np.diff(starts, append=ordered.size)
-    pairs = np.zeros(rows, dtype=np.int64)
-    tied = sizes > 1
-    np.add.at(pairs, starts[tied] // length, sizes[tied] * (sizes[tied] - 1) // 2)
+    places = np.arange(ordered.shape[1], dtype=np.int32)
+    starts = np.broadcast_to(places, ordered.shape).copy()
+    starts[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = 0
+    np.maximum.accumulate(starts, axis=1, out=starts)
+    # Each item forms a pair with every item between the start of its run and itself.
+    pairs: Ids = (places - starts).sum(axis=1, dtype=np.int64)
     return pairs
 
 
-def counts_on_device(similarity: "torch.Tensor", relevance: Matrix, block: int = DEVICE_BLOCK) -> tuple[Ids, Ids]:
-    """Count pairs for the queries of both directions, on the device of ``similarity``.
-
-    Args:
-        similarity: ``(N, C)`` checked scores.
-        relevance: ``(N, C)`` checked labels, array or tensor on any device; moved block by block.
-        block: Elements processed at a time.
-
-    Returns:
-        ``(3, N)`` and ``(3, C)`` integers: concordant minus discordant pairs, pairs of equal scores, pairs of equal
-        labels.
-
-    Raises:
-        ValueError: If a value is not finite; the message names the first such row.
-    """
-    import torch
-
-    device = similarity.device
-    images, captions = similarity.shape
-
-    def rows(part: slice) -> "torch.Tensor":
-        scores, labels = _floats(similarity[part], device), _floats(relevance[part], device)
-        _check_finite("similarity", scores, part.start)
-        _check_finite("relevance", labels, part.start)
-        return torch.stack(pair_counts(scores, labels))
-
-    def columns(part: slice) -> "torch.Tensor":
-        # All values were found to be finite in the other direction.
-        scores, labels = (_floats(one[:, part], device).T.contiguous() for one in (similarity, relevance))
-        return torch.stack(pair_counts(scores, labels))
-
-    with torch.no_grad():
-        i2t = [rows(part) for part in inputs.blocks(images, block // captions)]
-        t2i = [columns(part) for part in inputs.blocks(captions, block // images)]
-        return torch.cat(i2t, dim=1).cpu().numpy(), torch.cat(t2i, dim=1).cpu().numpy()
-
-
-def pair_counts(scores: "torch.Tensor", labels: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-    """Count concordant minus discordant pairs, pairs of equal scores and of equal labels, ``(Q,)`` each.
-
-    The steps are those of :func:`concordance`.
+def concordance_on_device(scores: "torch.Tensor", labels: "torch.Tensor") -> PairCounts:
+    """Count as :func:`concordance` does, in the same order of steps, on the device of the tensors.
 
     Args:
         scores: ``(Q, n)`` float32 or float64, finite.
         labels: The same.
     """
-    import torch
-
     items = scores.shape[1]
-    by_label = (_order_keys(labels) << 32) | (_order_keys(scores) + (1 << 31))
-    by_label = by_label.sort(dim=1).values
-    equal_labels, equal_both = _tied_pairs_on_device(by_label >> 32), _tied_pairs_on_device(by_label)
-    score_keys = (by_label & 0xFFFFFFFF) - (1 << 31)
-    del by_label
-    by_score = ((score_keys << 32) | torch.arange(items, device=scores.device)).sort(dim=1).values
-    equal_scores = _tied_pairs_on_device(by_score >> 32)
-    discordant = inversions((by_score & 0xFFFFFFFF).int())
+    by_score = scores.argsort(dim=1, stable=True)
+    labels, by_label = labels.gather(1, by_score).sort(dim=1, stable=True)
+    scores = scores.gather(1, by_score).gather(1, by_label)
+    ascending, permutation = scores.sort(dim=1, stable=True)
+    same_label, same_score = (values[:, 1:] == values[:, :-1] for values in (labels, scores))
+    equal_labels, equal_both = _tied_pairs_on_device(same_label), _tied_pairs_on_device(same_label & same_score)
+    equal_scores = _tied_pairs_on_device(ascending[:, 1:] == ascending[:, :-1])
+    discordant = inversions(permutation.int())
     net = items * (items - 1) // 2 - equal_labels - equal_scores + equal_both - 2 * discordant
-    return net, equal_scores, equal_labels
+    return net.cpu().numpy(), equal_scores.cpu().numpy(), equal_labels.cpu().numpy()
 
 
 def inversions(permutations: "torch.Tensor") -> "torch.Tensor":
@@ -262,51 +218,10 @@ def inversions(permutations: "torch.Tensor") -> "torch.Tensor":
     return total
 
 
-def _order_keys(values: "torch.Tensor") -> "torch.Tensor":
-    """Map each row to int64 from -2**31 to 2**31 - 1 that compare exactly as its values do.
-
-    Example:
-        >>> import torch
-        >>> _order_keys(torch.tensor([[0.5, -1.0, 0.5]], dtype=torch.float64))
-        tensor([[1, 0, 1]])
-    """
+def _tied_pairs_on_device(same: "torch.Tensor") -> "torch.Tensor":
+    """Count the pairs of equal values in each row; ``same`` tells which items of a sorted row equal the one before."""
     import torch
 
-    if values.dtype == torch.float32:
-        # See `bcls.evaluation.inputs.order_keys`.
-        bits = (values + 0.0).view(torch.int32)
-        return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
-    ordered, order = values.sort(dim=1)
-    dense = torch.zeros(values.shape, dtype=torch.int64, device=values.device)
-    torch.cumsum(ordered[:, 1:] != ordered[:, :-1], dim=1, out=dense[:, 1:])
-    return torch.empty_like(dense).scatter_(1, order, dense)
-
-
-def _tied_pairs_on_device(ordered: "torch.Tensor") -> "torch.Tensor":
-    """Count the pairs of equal values in each row; the rows are sorted."""
-    import torch
-
-    length = ordered.shape[1]
-    places = torch.arange(length, dtype=torch.int32, device=ordered.device).expand(ordered.shape)
-    starts = places.clone()
-    starts[:, 1:].masked_fill_(ordered[:, 1:] == ordered[:, :-1], 0)
+    places = torch.arange(1, same.shape[1] + 1, dtype=torch.int32, device=same.device).expand(same.shape)
     # Each item forms a pair with every item between the start of its run and itself.
-    return (places - starts.cummax(dim=1).values).sum(dim=1, dtype=torch.int64)
-
-
-def _floats(block: Matrix, device: "torch.device") -> "torch.Tensor":
-    """Move a block to the device as float32 if this is exact, else as float64, so that the order is preserved."""
-    import torch
-
-    # A copy, since torch reads neither negative strides nor read-only memory.
-    tensor = block.detach() if inputs.is_tensor(block) else torch.from_numpy(np.array(inputs.to_floats(block)))
-    wide = tensor.element_size() > (4 if tensor.is_floating_point() else 2)
-    return tensor.to(device).to(torch.float64 if wide else torch.float32)
-
-
-def _check_finite(argument: str, block: "torch.Tensor", start: int) -> None:
-    # NaN and infinity propagate to the extremes, so no mask of the size of the block is needed.
-    low, high = block.aminmax()
-    if not bool(low.isfinite() & high.isfinite()):
-        row = int((~block.isfinite()).any(dim=1).int().argmax())
-        inputs.not_finite(argument, float(block[row][~block[row].isfinite()][0]), start + row)
+    return (places - places.masked_fill(same, 0).cummax(dim=1).values).sum(dim=1, dtype=torch.int64)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 import bcls.evaluation.tables as tables
 from bcls.data.dataset import Dataset
+from bcls.evaluation.evaluator import CaptionVectors
 from bcls.evaluation.inputs import Ids, first_few
 from bcls.evaluation.recall import QueryRanks, query_ranks
 from bcls.evaluation.tables import DIRECTION_NAMES
-from bcls.reports.blocks import Table
 from bcls.reports.charts import ChartImage, bar_chart
 from bcls.reports.html import embed_image, render_page
 
@@ -24,37 +24,6 @@ SHOWN = {"i2t": 10, "t2i": 5}
 WRONG = 0.2
 #: How the value of each kind of label is written.
 _FORMATS = {"pseudo label": "[{:.2f}]", "true relevance": "true {:.2f}"}
-
-
-class PairLabels:
-    """Pseudo labels of single pairs, computed from embeddings of all captions.
-
-    Args:
-        encoder: Name of the text encoder.
-        vectors: ``(C, d)`` embeddings of the captions.
-        owner: ``(C,)`` image of each caption.
-    """
-
-    def __init__(self, encoder: str, vectors: NDArray[np.float32], owner: Ids) -> None:
-        self.encoder = encoder
-        self._vectors, self._owner = vectors, owner
-
-    def of(self, image: int, captions: Sequence[int]) -> list[float] | None:
-        """Compute the labels of an image with captions; 1 for its own, ``None`` if the image has no captions.
-
-        Example:
-            >>> labels = PairLabels("x", np.eye(3, dtype=np.float32), np.array([0, 0, 1]))
-            >>> labels.of(0, [1, 2]), labels.of(2, [1])
-            ([1.0, 0.0], None)
-        """
-        from bcls.labels.relevance import relevance
-
-        own = np.flatnonzero(self._owner == image)
-        if not own.size:
-            return None
-        (found,) = relevance(self._vectors[own], self._vectors[list(captions)], np.zeros(len(own), dtype=np.int64))
-        labels: list[float] = np.where(self._owner[list(captions)] == image, 1.0, found).tolist()
-        return labels
 
 
 class Ranking(NamedTuple):
@@ -81,7 +50,7 @@ def evaluation_page(
     similarity: NDArray[Any],
     metrics: Mapping[str, float],
     *,
-    labels: PairLabels | None = None,
+    labels: CaptionVectors | None = None,
     count: int = 20,
 ) -> str:
     """Render the page of one model: its metrics, its ranks and its hardest queries.
@@ -91,7 +60,7 @@ def evaluation_page(
         split: Images and captions.
         similarity: ``(N, C)`` scores.
         metrics: Metrics as :func:`bcls.evaluation.evaluator.evaluate` returns them.
-        labels: Pseudo labels, shown in brackets and used to mark wrong results.
+        labels: Caption vectors for pseudo labels, which are shown in brackets and used to mark wrong results.
         count: Number of queries of each direction.
 
     Returns:
@@ -102,7 +71,7 @@ def evaluation_page(
     """
     owner = split.image_of_caption
     ranks = query_ranks(similarity, owner)
-    gallery = Gallery.with_pseudo_labels(split, labels)
+    gallery = _labelled_gallery(split, labels)
     lists = []
     for direction in DIRECTIONS:
         found = [ranking(similarity, owner, ranks, direction, query) for query in hardest(ranks, direction, count)]
@@ -128,7 +97,7 @@ def comparison_page(
     ranks: Sequence[QueryRanks],
     metrics: Mapping[str, float],
     *,
-    labels: PairLabels | None = None,
+    labels: CaptionVectors | None = None,
     count: int = 20,
 ) -> str:
     """Render the page of two models: their metrics side by side and the queries on which they differ most.
@@ -140,7 +109,7 @@ def comparison_page(
             that one matrix is in memory at a time.
         ranks: :func:`bcls.evaluation.query_ranks` of each model.
         metrics: Metrics as :func:`bcls.evaluation.evaluator.compare` returns them.
-        labels: Pseudo labels, shown in brackets and used to mark wrong results.
+        labels: Caption vectors for pseudo labels, which are shown in brackets and used to mark wrong results.
         count: Number of queries of each direction.
 
     Returns:
@@ -156,7 +125,7 @@ def comparison_page(
         similarity = load()
         rankings.append([ranking(similarity, split.image_of_caption, own, *one) for one in chosen])
         del similarity
-    gallery = Gallery.with_pseudo_labels(split, labels)
+    gallery = _labelled_gallery(split, labels)
     lists = []
     for direction in DIRECTIONS:
         pairs = [pair for pair in zip(*rankings, strict=True) if pair[0].direction == direction]
@@ -171,7 +140,7 @@ def comparison_page(
         script="filter.js",
         lede=f"A: {names[0]}. B: {names[1]}. On {split.name}: {len(split.images):,} images and "
         f"{len(split.captions):,} captions.",
-        metrics=Table.of_texts(tables.COMPARISON_HEADINGS, tables.comparison_rows(metrics)),
+        metrics=tables.comparison_table(metrics),
         notes=tables.disagreement_lines(metrics),
         charts=_rank_charts(split, {"A": a, "B": b}),
         gallery=gallery,
@@ -201,18 +170,6 @@ class Gallery:
         self.labels = list(sources)
         origin = f" of the pair, from the captions by {encoder}" if encoder else ""
         self.examples = [(name + origin, _FORMATS[name].format(0.75)) for name in sources]
-
-    @classmethod
-    def with_pseudo_labels(cls, split: Dataset, labels: PairLabels | None) -> "Gallery":
-        """Create a gallery that shows pseudo labels, if there are any."""
-        if labels is None:
-            return cls(split, {})
-
-        def label(image: int, caption: int) -> float | None:
-            found = labels.of(image, [caption])
-            return None if found is None else found[0]
-
-        return cls(split, {"pseudo label": label}, labels.encoder)
 
     def query(
         self,
@@ -285,6 +242,10 @@ class Gallery:
             return {"id": image_id}
         self._read[image_id] = True
         return {"id": image_id, **embed_image(photo, self._first_caption.get(image, image_id))}
+
+
+def _labelled_gallery(split: Dataset, labels: CaptionVectors | None) -> Gallery:
+    return Gallery(split, {}) if labels is None else Gallery(split, {"pseudo label": labels.label}, labels.encoder)
 
 
 def hardest(ranks: QueryRanks, direction: Direction, count: int) -> list[int]:

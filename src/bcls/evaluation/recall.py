@@ -190,7 +190,7 @@ class Targets(NamedTuple):
 
 def gold_targets(similarity: Matrix, image: Ids, caption: Ids, *, query: str) -> Targets:
     """Find the best relevant item of each image or caption, from relevant pairs given by row and column."""
-    scores = pick(similarity, image, caption)
+    scores = inputs.take(similarity, image, caption)
     if query == "image":
         return best_targets(scores, image, caption, similarity.shape[0])
     return best_targets(scores, caption, image, similarity.shape[1])
@@ -218,16 +218,6 @@ def best_targets(scores: Floats, query: Ids, item: Ids, queries: int) -> Targets
     missing = first == none
     best[missing], first[missing] = np.inf, -1
     return Targets(best, first)
-
-
-def pick(matrix: Matrix, rows: Ids, columns: Ids) -> Floats:
-    """Read single elements as floats."""
-    if inputs.is_tensor(matrix):
-        import torch
-
-        device = matrix.device
-        return inputs.to_floats(matrix[torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)])
-    return inputs.to_floats(matrix[rows, columns])
 
 
 def count_above(
@@ -262,7 +252,7 @@ def count_above(
         if isinstance(rows, slice):
             block = inputs.read_rows("similarity", similarity, slice(int(here[0]), int(here[-1]) + 1))[:, columns]
         else:
-            block = inputs.take(similarity, here, axis=0)[:, columns]
+            block = inputs.take(similarity, here, slice(None))[:, columns]
         above = np.empty(block.shape, dtype=bool)
         for ranks, target in zip(by_image, of_images, strict=True):
             score, item = target.score[here, None], target.item[here]

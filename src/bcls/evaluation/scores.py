@@ -18,7 +18,7 @@ from bcls._core.errors import fail
 from bcls._core.files import user_path
 from bcls._core.progress import progress
 from bcls.evaluation.arrays import ENDINGS, Stored, open_matrix
-from bcls.evaluation.inputs import blocks, first_few, read_rows
+from bcls.evaluation.inputs import blocks, id_differences, read_rows
 
 if TYPE_CHECKING:
     from bcls.data.dataset import Dataset
@@ -373,12 +373,7 @@ def _check_ids(stored: Stored, split: Dataset) -> None:
         got = stored.ids.get(key)
         if got is None or got == expected:
             continue
-        known, given = set(expected), set(got)
-        lists = {"unknown": [one for one in got if one not in known]}
-        lists["missing"] = [one for one in expected if one not in given]
-        wrong = [f"{len(ids)} {word} ({first_few(ids)})" for word, ids in lists.items() if ids]
-        if len(given) < len(got):
-            wrong.append(f"{len(got) - len(given)} repeated")
+        wrong = id_differences(got, expected)
         hint = "use the scores of this split, or another --split"
         if not wrong:
             places = [place for place, (one, other) in enumerate(zip(got, expected, strict=True)) if one != other]

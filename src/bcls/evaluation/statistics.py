@@ -196,8 +196,7 @@ def paired_test(
         reached = np.count_nonzero(np.abs(signs) >= abs(difference) * (1 - 1e-12))
         p_value = (1 + int(reached)) / (1 + resamples)
     else:
-        sides = int(np.count_nonzero(samples <= 0)), int(np.count_nonzero(samples >= 0))
-        p_value = min(1.0, 2 * (1 + min(sides)) / (1 + resamples))
+        p_value = _two_sided(samples, 0.0)
     return add_intervals({"difference": difference}, samples[:, None], confidence) | {"p_value": p_value}
 
 
@@ -255,9 +254,14 @@ def hierarchical_test(
     samples = np.concatenate(drawn[0]) - np.concatenate(drawn[1])
     # Sums of equal values differ in their last digits.
     near = 1e-12 * max(float(np.abs(table).max()) for table in tables)
-    sides = int(np.count_nonzero(samples <= near)), int(np.count_nonzero(samples >= -near))
-    p_value = min(1.0, 2 * (1 + min(sides)) / (1 + resamples))
-    return add_intervals({"difference": means[0] - means[1]}, samples[:, None], confidence) | {"p_value": p_value}
+    metrics = add_intervals({"difference": means[0] - means[1]}, samples[:, None], confidence)
+    return metrics | {"p_value": _two_sided(samples, near)}
+
+
+def _two_sided(samples: Values, near: float) -> float:
+    """Twice the smaller share of resamples on one side of 0; those within ``near`` of it count on both."""
+    fewer = min(np.count_nonzero(samples <= near), np.count_nonzero(samples >= -near))
+    return min(1.0, 2 * (1 + int(fewer)) / (1 + len(samples)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -13,7 +13,6 @@ from bcls.reports.blocks import Table
 ROW = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 ROW_KINDS = ("markdown", "latex")
 DIRECTION_NAMES = {"i2t": "image to text", "t2i": "text to image"}
-COMPARISON_HEADINGS = ("metric", "A", "B", "A - B", "95 % interval", "p")
 _NAMES = {
     "rsum": "RSUM",
     "tau_a": "tau-a",
@@ -74,36 +73,30 @@ def as_row(kind: str, name: str, metrics: Mapping[str, float]) -> str:
     return " & ".join([escaped, *cells]) + r" \\"
 
 
-def metric_rows(metrics: Mapping[str, float]) -> list[list[tuple[str, str, str]]]:
+def metric_table(metrics: Mapping[str, float]) -> Table:
     """Arrange metrics as rows of a name and a cell for each direction, in groups of related metrics.
 
     Metrics of both directions together are in the first cell.
 
     Example:
-        >>> metric_rows({"i2t_r1": 50.0, "t2i_r1": 40.0, "rsum": 90.0, "i2t_tau_a": 0.5})
-        [[('R@1', '50.0', '40.0'), ('RSUM', '90.0', '')], [('tau-a', '0.5000', '')]]
+        >>> print(metric_table({"i2t_r1": 50.0, "t2i_r1": 40.0, "rsum": 90.0}).as_markdown())
+        | metric | image to text | text to image |
+        |---|---:|---:|
+        | R@1 | 50.0 | 40.0 |
+        | RSUM | 90.0 |  |
     """
     rows: dict[str, dict[str, str]] = {}
     for key in metrics:
         if not key.endswith(("_low", "_high")):
             name, direction = _split_key(key)
             rows.setdefault(name, {})[direction] = _cell(key, metrics)
-    groups = groupby(rows.items(), key=lambda row: _section(row[0]))
-    return [
-        [(_spell(name), cells.get("i2t", cells.get("", "")), cells.get("t2i", "")) for name, cells in group]
-        for _, group in groups
-    ]
+    texts = [(_spell(name), cells.get("i2t", cells.get("", "")), cells.get("t2i", "")) for name, cells in rows.items()]
+    groups = [len(list(group)) for _, group in groupby(rows, key=_section)]
+    return Table.of_texts(["metric", *DIRECTION_NAMES.values()], texts, groups)
 
 
-def metric_table(metrics: Mapping[str, float]) -> Table:
-    """The rows of :func:`metric_rows` with headings."""
-    groups = metric_rows(metrics)
-    rows = [row for group in groups for row in group]
-    return Table.of_texts(["metric", *DIRECTION_NAMES.values()], rows, [len(group) for group in groups])
-
-
-def comparison_rows(metrics: Mapping[str, float]) -> list[tuple[str, ...]]:
-    """Arrange the result of :func:`bcls.evaluation.compare` as rows under :data:`COMPARISON_HEADINGS`."""
+def comparison_table(metrics: Mapping[str, float]) -> Table:
+    """Arrange the result of :func:`bcls.evaluation.compare`: two models side by side, with differences and p-values."""
     rows: list[tuple[str, ...]] = []
     for key in ROW:
         name, direction = _split_key(key)
@@ -113,7 +106,7 @@ def comparison_rows(metrics: Mapping[str, float]) -> list[tuple[str, ...]]:
         label = " ".join(part for part in (_spell(name), direction) if part)
         values = (f"{metrics[f'a_{key}']:.1f}", f"{metrics[f'b_{key}']:.1f}", f"{metrics[f'difference_{key}']:+.1f}")
         rows.append((label, *values, interval, "" if p_value is None else f"{p_value:.4f}"))
-    return rows
+    return Table.of_texts(["metric", "A", "B", "A - B", "95 % interval", "p"], rows)
 
 
 def disagreement_lines(metrics: Mapping[str, float]) -> list[str]:
@@ -123,18 +116,6 @@ def disagreement_lines(metrics: Mapping[str, float]) -> list[str]:
         both, only_a, only_b = (int(metrics[f"{direction}_{key}"]) for key in ("disagree", "only_a", "only_b"))
         lines.append(f"{words} that only one model ranks correctly first: {both:,} (A {only_a:,}, B {only_b:,})")
     return lines
-
-
-def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
-    """Print a table of metrics with a column for each direction; metrics of both directions are in the first."""
-    metric_table(metrics).print(title)
-
-
-def print_comparison(title: str, metrics: Mapping[str, float]) -> None:
-    """Print two models side by side, with differences and p-values."""
-    Table.of_texts(COMPARISON_HEADINGS, comparison_rows(metrics)).print(title)
-    for line in disagreement_lines(metrics):
-        print(line)
 
 
 def _section(name: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bcls.losses.backends import engine_for
 from bcls.losses.definitions import LossSettings, SoftNegatives, Windows
-from bcls.losses.passes import AnchorResults, Tile, forbid_double_backward, gather_sums, new_keys, on_other_gpu
+from bcls.losses.passes import AnchorResults, Tile, forbid_double_backward, new_keys, on_other_gpu
 
 
 class Terms(NamedTuple):
@@ -72,19 +72,14 @@ class _MatrixLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         engine, size = engine_for(similarity.device), similarity.shape[0]
         soft, windows = settings
-        keys = None if windows is None else new_keys(size, size, windows, similarity.device)
-        step = min(engine.step(size, made=False), size)
-        sums = []
-        for first in range(0, size, step):
-            tile = _tile(similarity, relevance, image_ids, first, step)
-            if keys is not None and windows is not None:
-                engine.mine(tile, keys.of_rows(first, step), windows)
-            if soft is not None:
-                sums.append(engine.sums(tile, soft))
+        tile, keys = Tile(similarity, relevance, image_ids, 0), None
+        if windows is not None:
+            keys = new_keys(size, size, windows, similarity.device)
+            engine.mine(tile, keys, windows)
         own = similarity.diagonal()
-        results = engine.finish(keys, gather_sums(sums) if sums else None, (own, own), settings)
+        results = engine.finish(keys, None if soft is None else engine.sums(tile, soft), (own, own), settings)
         ctx.save_for_backward(similarity, relevance, image_ids, *results)
-        ctx.settings = engine, settings, step
+        ctx.settings = engine, settings
         ctx.set_materialize_grads(False)
         binary, continuous = results.values.sum(1).unbind()
         return binary, continuous
@@ -92,25 +87,16 @@ class _MatrixLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, binary: Tensor | None, continuous: Tensor | None) -> tuple[Tensor, None, None, None]:
         similarity, relevance, image_ids, *saved = ctx.saved_tensors
-        engine, (soft, windows), step = ctx.settings
+        engine, (soft, windows) = ctx.settings
         results, size = AnchorResults(*saved), similarity.shape[0]
         with torch.no_grad():  # a term whose upstream gradient is None has no part in the gradient
             if soft is None or binary is None:
                 gradient = torch.zeros(size, size, device=similarity.device)
             else:
-                rows, columns = results.levels[:size], results.levels[size:]
-                slopes = []
-                for first in range(0, size, step):
-                    tile = _tile(similarity, relevance, image_ids, first, step)
-                    slopes.append(engine.slope(tile, (rows[first : first + step], columns), binary, soft))
-                gradient = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
+                levels = results.levels[:size], results.levels[size:]
+                gradient = engine.slope(Tile(similarity, relevance, image_ids, 0), levels, binary, soft)
             if windows is not None and continuous is not None:
                 engine.scatter(gradient, results, continuous, windows)
             gradient = gradient.to(similarity.dtype)
         parts = (part for part in (similarity, binary, continuous) if part is not None)
         return forbid_double_backward(gradient, *parts), None, None, None
-
-
-def _tile(similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, first: int, step: int) -> Tile:
-    rows = slice(first, first + step)
-    return Tile(similarity[rows], None if relevance is None else relevance[rows], image_ids, first)

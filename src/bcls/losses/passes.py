@@ -70,15 +70,6 @@ def merge(parts: Tensor) -> Tensor:
     return torch.stack((top, (parts[1] * (parts[0] - base).exp2()).sum(0), parts[2].sum(0)))[:, None]
 
 
-def gather_sums(sums: list[SoftSums]) -> SoftSums:
-    """The soft sums of all tiles: rows are concatenated, columns are parts."""
-    if len(sums) == 1:
-        return sums[0]
-    return SoftSums(
-        torch.cat([merge(part.rows) for part in sums], 2), torch.cat([merge(part.columns) for part in sums], 1)
-    )
-
-
 def gradient_entries(
     results: AnchorResults, windows: Windows, anchors: int, first: int
 ) -> tuple[Tensor, Tensor, Tensor]:

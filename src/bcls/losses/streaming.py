@@ -172,18 +172,20 @@ class _StreamingLoss(torch.autograd.Function):
             queries, mine = images.float(), texts.float()
             candidates, engine = share.gather(mine), engine_for(images.device)
             size, whole = len(queries), len(candidates)
-            step = step or engine.step(whole, made=True)
+            step = step or engine.step(whole)
             keys = passes.new_keys(size, whole, windows, images.device)
             sums = []
             for first in range(0, size, step):
                 tile = _tile(queries, candidates, labels, first, step)
                 engine.mine(tile, keys.of_rows(first, step), windows)
-                sums.append(passes.SoftSums(*map(passes.merge, engine.sums(tile, soft))))
+                sums.append([passes.merge(side) for side in engine.sums(tile, soft)])
+            by_row, by_column = zip(*sums, strict=True)
+            merged = share.merge_sums(passes.SoftSums(torch.cat(by_row, 2), torch.cat(by_column, 1)))
             share.all_reduce(keys.columns, "MAX")  # keys of rows are complete on their process
-            own, both = (queries * mine).sum(1), LossSettings(soft, windows)
-            results = engine.finish(keys, share.merge_sums(passes.gather_sums(sums)), (own, share.gather(own)), both)
-            by_row, by_column = results.values[:, :size], results.values[:, size:]
-            binary, continuous = (share.all_reduce(by_row.sum(1)) + by_column.sum(1)).unbind()
+            own = (queries * mine).sum(1)
+            results = engine.finish(keys, merged, (own, share.gather(own)), LossSettings(soft, windows))
+            mine_only, others = results.values[:, :size].sum(1), results.values[:, size:].sum(1)
+            binary, continuous = (share.all_reduce(mine_only) + others).unbind()
         ctx.save_for_backward(images, texts, *results)
         ctx.settings = engine, labels, share, soft, windows, step
         return binary, continuous

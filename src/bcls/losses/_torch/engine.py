@@ -19,12 +19,13 @@ class TorchEngine:
         device: Device of the tensors.
     """
 
+    #: Raises an error for NaN, infinity and labels out of range: here at once, on a GPU in the next call.
+    check_values = staticmethod(check_values)
+    #: Sum of hinges over all pairs of candidates, both directions (L_K); here differentiable twice.
+    dense_kendall = staticmethod(dense_kendall)
+
     def __init__(self, device: torch.device) -> None:
         self.cells = _CELLS.get(device.type, _CELLS_ELSEWHERE)
-
-    def check_values(self, similarity: Tensor, relevance: Tensor | None, *, bounded: bool = True) -> None:
-        """Raise an error for NaN, infinity and labels out of range: here at once, on a GPU in the next call."""
-        check_values(similarity, relevance, bounded=bounded)
 
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
@@ -32,8 +33,8 @@ class TorchEngine:
         """Both terms of a small matrix from one kernel, which checks the values itself; None if there is none."""
         return None
 
-    def step(self, columns: int, *, made: bool) -> int:
-        """Rows of a tile with this many columns; ``made``: computed one by one, not cut from a matrix."""
+    def step(self, columns: int) -> int:
+        """Rows of a tile with this many columns, if the matrix is computed tile by tile."""
         return max(1, self.cells // columns)
 
     def mine(self, tile: Tile, keys: Keys, windows: Windows) -> None:
@@ -101,12 +102,6 @@ class TorchEngine:
         """Add the gradient of the continuous term to a whole ``(B, B)`` float32 matrix."""
         rows, columns, coefficients = gradient_entries(results, windows, gradient.shape[0], 0)
         gradient.index_put_((rows, columns), coefficients * upstream.float(), accumulate=True)
-
-    def dense_kendall(
-        self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
-    ) -> Tensor:
-        """Sum of hinges over all pairs of candidates, both directions (L_K); here differentiable twice."""
-        return dense_kendall(similarity, relevance, alpha, margin, per_triple=per_triple)
 
 
 def _negatives(tile: Tile) -> Tensor:

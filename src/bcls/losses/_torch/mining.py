@@ -173,7 +173,6 @@ def limit_pairs(keys: Tensor, relevance: Tensor, alpha: float) -> tuple[HardPair
     The hinge of a window is piecewise constant in its position x (the lower edge): the negatives ``r < x`` change at
     the labels, the positives ``r >= x + alpha`` at the labels minus alpha. Between neighbouring breakpoints the hard
     pair stays the same, so the mean over all positions is a finite sum weighted by the lengths of these intervals.
-    One sort per anchor is enough: labels and labels minus alpha are two sorted lists, which are merged.
 
     Args:
         keys: ``(B, B)`` from :func:`cell_keys`; rows are anchors.
@@ -191,12 +190,8 @@ def limit_pairs(keys: Tensor, relevance: Tensor, alpha: float) -> tuple[HardPair
     enters = labels.clamp(-1, 1 - alpha)  # from here on the label is negative
     leaves = (labels - alpha).clamp(min=-1)  # from here on it is no longer positive
 
-    along = torch.arange(size, device=relevance.device)
-    at_enters = along + torch.searchsorted(leaves, enters, right=False)
-    at_leaves = along + torch.searchsorted(enters, leaves, right=True)
-    both = torch.cat((enters, leaves), 1)
-    points = both.scatter(1, torch.cat((at_enters, at_leaves), 1), both)
-    entered = torch.zeros_like(both, dtype=torch.int64).scatter(1, at_enters, 1).cumsum(1)
+    points, order = torch.cat((enters, leaves), 1).sort(dim=1, stable=True)
+    entered = (order < size).cumsum(1)
     stayed = size - (torch.arange(1, 2 * size + 1, device=relevance.device) - entered)
     # There is no positive after the last point, so the last interval never counts.
     lengths = functional.pad(points.diff(dim=1), (0, 1))

@@ -91,16 +91,18 @@ def count_pairs(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> 
 
     cpu = device == "cpu"
     parts = blocks(len(scores), size, scores) if cpu else _slices(len(scores), max(1, _RANKED // size))
-    nets, hinges, triples = zip(*_in_threads(count, list(parts), torch.get_num_threads() if cpu else 1), strict=True)
+    nets, hinges, triples = zip(*_in_threads(count, list(parts), device), strict=True)
     return Active(torch.cat(nets), torch.stack(hinges).sum(), torch.stack(triples).sum())
 
 
-def _in_threads(count: Callable[[slice], Any], parts: list[slice], threads: int) -> list[Any]:
-    """Call a function for each part, in several threads, each with a single torch thread.
+def _in_threads(count: Callable[[slice], Any], parts: list[slice], device: str) -> list[Any]:
+    """Call a function for each part, on a CPU in several threads, each with a single torch thread.
 
     The operations on a part are so short that two torch threads take longer than one.
     """
-    if len(parts) == 1 or threads == 1:
+    # torch.compile has a single part, and cannot trace `get_num_threads`.
+    threads = torch.get_num_threads() if device == "cpu" and len(parts) > 1 else 1
+    if threads == 1:
         return [count(part) for part in parts]
     try:
         with ThreadPoolExecutor(min(threads, len(parts)), initializer=torch.set_num_threads, initargs=(1,)) as pool:

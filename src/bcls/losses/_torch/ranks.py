@@ -14,8 +14,6 @@ from torch import Tensor
 
 #: Candidates of a block, one bit of an int32 each, and branches of a node of the tree.
 _LANES, _BITS = 32, 5
-#: Most branches of the root: a wide root saves a level, but it has as many cells for each block.
-_ROOT = 128
 
 
 def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,7 +32,7 @@ def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) 
     by_label = order_rows(labels)
     ascending = labels.gather(1, by_label)
     # The sums are rounded as those of the comparison above, and keep the order.
-    high = count_up_to(ascending, ascending + alpha, equal=True)
+    high = torch.searchsorted(ascending, ascending + alpha, right=True)
     low = _conjugate(high)
     scores = scores.gather(1, by_label)
     p = order_rows(scores)
@@ -46,7 +44,7 @@ def count_by_ranks(scores: Tensor, labels: Tensor, alpha: float, margin: float) 
         reach = start = torch.arange(p.shape[1], dtype=torch.int32, device=p.device)[None]
     else:
         ascending = scores.gather(1, p)
-        bounds = count_up_to(ascending, ascending + margin, equal=False)
+        bounds = torch.searchsorted(ascending, ascending + margin)
         reach, start = bounds.to(torch.int32), _conjugate(bounds)
     inside, below = count_below(p, [(reach, high - 1), (start, low)])
     too_high = reach - inside
@@ -62,19 +60,6 @@ def order_rows(values: Tensor) -> Tensor:
     keys = torch.stack((place.expand_as(values), codes(values)), 2).view(torch.int64)[..., 0]
     keys.numpy().sort(axis=1)
     return keys & 0xFFFFFFFF
-
-
-def count_up_to(ascending: Tensor, limits: Tensor, *, equal: bool) -> Tensor:
-    """How many numbers of each ascending row are below each limit, or equal to it; the limits ascend, too."""
-    if ascending.dtype == torch.float64 or not _on_host(ascending):
-        return torch.searchsorted(ascending, limits, right=equal)
-    # A stable sort merges two ascending runs; the lowest bit tells them apart and decides about equal numbers.
-    rows, width = ascending.shape
-    keys = torch.cat((2 * codes(ascending).long() + (not equal), 2 * codes(limits).long() + equal), 1)
-    keys.numpy().sort(axis=1, kind="stable")
-    is_limit = keys.bitwise_and_(1) == int(equal)
-    places = torch.from_numpy(np.flatnonzero(is_limit.numpy())).view(rows, width)
-    return places - (2 * width * torch.arange(rows)[:, None] + torch.arange(width))
 
 
 def _conjugate(bounds: Tensor) -> Tensor:
@@ -110,32 +95,26 @@ def count_below(order: Tensor, queries: Sequence[tuple[Tensor, Tensor]]) -> tupl
     # Positions are relative to the start of the node.
     ends, counts = [prefix for prefix, _ in queries], [torch.zeros_like(limit) for _, limit in queries]
     lanes = place[:_LANES].repeat(size // _LANES)[None]
-    highest = 0 if size == _LANES else _BITS
-    while size > _ROOT << highest:
-        highest += _BITS
-    for shift in range(highest, 0, -_BITS):
-        top, node = shift == highest, shift + _BITS
-        branches = -(-size >> shift) if top else _LANES
-        digit = values >> shift
-        own = ((digit if top else digit & _LANES - 1) + block * branches).long()
-        same = values.new_zeros((rows, (size // _LANES + 1) * branches))
+    digits = -(-(size - 1).bit_length() // _BITS)
+    for shift in range((digits - 1) * _BITS, 0, -_BITS):
+        node = shift + _BITS
+        own = ((values >> shift & _LANES - 1) + block * _LANES).long()
+        same = values.new_zeros((rows, size + _LANES))
         same.scatter_add_(1, own, own_bits.expand(rows, size))
-        cells = same.view(rows, -1, branches)
+        cells = same.view(rows, -1, _LANES)
         lower = (cells.cumsum(2, dtype=torch.int32) - cells).flatten(1)
         cells = _ones(cells)
         cells = cells.cumsum(1, dtype=torch.int32) - cells
         same_before, lower_before = cells.flatten(1), (cells.cumsum(2, dtype=torch.int32) - cells).flatten(1)
         for number, (_, limit) in enumerate(queries):
-            end, digit = ends[number], limit >> shift
-            digit = digit if top else digit & _LANES - 1
-            start = 0 if top else limit >> node << shift  # candidates of each branch in the nodes before
+            end, digit = ends[number], limit >> shift & _LANES - 1
+            start = limit >> node << shift  # candidates of each branch in the nodes before
             mask = bits[:1] << (end & _LANES - 1)
             mask -= 1
-            cell = (((end >> _BITS) + start) * branches + digit).long()
+            cell = (((end >> _BITS) + start) * _LANES + digit).long()
             counts[number] += lower_before.gather(1, cell) + _ones(lower.gather(1, cell) & mask) - start * digit
             ends[number] = same_before.gather(1, cell) + _ones(same.gather(1, cell) & mask) - start
-        start = 0 if top else values >> node << shift
-        lanes = same_before.gather(1, own) + _ones(same.gather(1, own) & own_first) - start
+        lanes = same_before.gather(1, own) + _ones(same.gather(1, own) & own_first) - (values >> node << shift)
         if shift > _BITS:
             target = (values >> shift << shift) + lanes
             values = torch.empty_like(values).scatter_(1, target.long(), values)

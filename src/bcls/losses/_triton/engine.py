@@ -62,9 +62,9 @@ class TritonEngine:
         raise_reported(similarity.device)
         return small_loss(similarity, relevance, image_ids, settings)
 
-    def step(self, columns: int, *, made: bool) -> int:
-        """A given matrix is one tile."""
-        return max(_HEIGHT, _CELLS // columns // _HEIGHT * _HEIGHT) if made else columns
+    def step(self, columns: int) -> int:
+        """A multiple of the height of a block."""
+        return max(_HEIGHT, _CELLS // columns // _HEIGHT * _HEIGHT)
 
     def mine(self, tile: Tile, keys: Keys, windows: Windows) -> None:
         """One pass over the tile; together with the sums it would need more registers than it saves in reading."""

@@ -191,11 +191,18 @@ def sum_negatives(
 
 
 @triton.jit
-def soft_slope_of(
-    S, R, IDS, by_row, by_column, i, number, j, tile, columns, s_row, s_column, r_row, r_column, sharpness,
-    LABELLED: tl.constexpr, HAS_IDS: tl.constexpr,
+def soft_slopes(
+    S, R, IDS, ROW_LEVELS, COLUMN_LEVELS, UPSTREAM, OUT,
+    rows, columns, first, s_row, s_column, r_row, r_column, sharpness, scale,
+    LABELLED: tl.constexpr, HAS_IDS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the binary term at a tile: softmax weights, minus one for each matching pair with an active hinge."""
+    """Gradient of the binary term: softmax weights, minus one for each matching pair with an active hinge."""
+    i = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
+    j = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    tile = (i < rows)[:, None] & (j < columns)[None, :]
+    by_row = tl.load(ROW_LEVELS + i, mask=i < rows, other=float("inf"))
+    by_column = tl.load(COLUMN_LEVELS + j, mask=j < columns, other=float("inf"))
+    number = first + i
     wide_i = i.to(tl.int64)
     wide_j = j.to(tl.int64)
     row_ids = i
@@ -209,27 +216,9 @@ def soft_slope_of(
     powers = scores * sharpness
     slopes = tl.exp2(powers - by_row[:, None]) + tl.exp2(powers - by_column[None, :])
     active = (by_row[:, None] < float("inf")).to(tl.float32) + (by_column[None, :] < float("inf")).to(tl.float32)
-    return tl.where(allowed, slopes, tl.where(number[:, None] == j[None, :], -active, 0.0))
-
-
-@triton.jit
-def soft_slopes(
-    S, R, IDS, ROW_LEVELS, COLUMN_LEVELS, UPSTREAM, OUT,
-    rows, columns, first, s_row, s_column, r_row, r_column, sharpness, scale,
-    LABELLED: tl.constexpr, HAS_IDS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Gradient of the binary term."""
-    i = tl.program_id(0) * HEIGHT + tl.arange(0, HEIGHT)
-    j = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    tile = (i < rows)[:, None] & (j < columns)[None, :]
-    by_row = tl.load(ROW_LEVELS + i, mask=i < rows, other=float("inf"))
-    by_column = tl.load(COLUMN_LEVELS + j, mask=j < columns, other=float("inf"))
-    slopes = soft_slope_of(
-        S, R, IDS, by_row, by_column, i, first + i, j, tile, columns, s_row, s_column, r_row, r_column, sharpness,
-        LABELLED, HAS_IDS,
-    )  # fmt: skip
+    slopes = tl.where(allowed, slopes, tl.where(number[:, None] == j[None, :], -active, 0.0))
     upstream = tl.load(UPSTREAM).to(tl.float32) * scale
-    tl.store(OUT + i.to(tl.int64)[:, None] * columns + j[None, :], slopes * upstream, mask=tile)
+    tl.store(OUT + wide_i[:, None] * columns + j[None, :], slopes * upstream, mask=tile)
 
 
 @triton.jit
