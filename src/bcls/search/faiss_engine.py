@@ -50,7 +50,7 @@ class FaissEngine:
 
     The table ``segments`` has the vectors in the order in which they were written, ``facts`` and ``words`` the fields
     that filters use. A row is alive while ``facts`` has its number and no later row has the same number. Rows are only
-    appended, so faiss files of the first rows stay valid, until a compaction rewrites the rows and increments the epoch.
+    appended, so faiss files of the first rows stay valid until a compaction rewrites the rows and increments the epoch.
 
     Args:
         folder: Where the files are.

@@ -110,12 +110,13 @@ class PhotoIndex:
             ValueError: The query is empty, too long or not an image, or ``k`` is not between 1 and 1000.
             FileNotFoundError: The image file does not exist.
         """
-        if isinstance(query, str):
-            added = None if image is None else _image(image)
-            return list(self.service.search(query, k, filters, image=added, sort=sort).hits)
-        if image is not None:
+        text, given = (query, image) if isinstance(query, str) else (None, query)
+        if text is None and image is not None:
             fail("image", "a text with it", "two images", "search with one image")
-        return list(self.service.search_image(_image(query), k, filters, sort=sort).hits)
+        if isinstance(given, Path):
+            check_size("query", given.name, given.stat().st_size)
+        content = given.read_bytes() if isinstance(given, Path) else given
+        return list(self.service.search(text, k, filters, image=content, sort=sort).hits)
 
     def similar(
         self, photo: str, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -153,13 +154,6 @@ class PhotoIndex:
     def close(self) -> None:
         """Stop the service and close the files."""
         self.service.close()
-
-
-def _image(image: Path | Image.Image) -> bytes | Image.Image:
-    if not isinstance(image, Path):
-        return image
-    check_size("query", image.name, image.stat().st_size)
-    return image.read_bytes()
 
 
 def _settings(out: str | Path, model: str | None, options: dict[str, Any]) -> IndexSettings:

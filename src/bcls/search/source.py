@@ -159,7 +159,7 @@ class FileSource:
                 others["video"] += suffix in _VIDEOS
                 others[f"image format {suffix}"] += suffix in _OTHER_IMAGES
         wanted = [name for name in photos if not _is_excluded(name, self._exclude)]
-        items = [SourceItem(name, self._stamp(name)) for name in (wanted if self._archive else sorted(wanted))]
+        items = [SourceItem(name, self.stamp(name)) for name in (wanted if self._archive else sorted(wanted))]
         return SourceScan(items, skipped, dict(+others), tuple(name for name in skipped if name.endswith("/")))
 
     def _walk(self, skipped: dict[str, str]) -> Iterator[str]:
@@ -232,7 +232,8 @@ class FileSource:
         """``None``: the images are read."""
         return None
 
-    def _stamp(self, name: str) -> str:
+    def stamp(self, name: str) -> str:
+        """Size and time of a photo's file and of the caption files beside it, or of the archive."""
         if self._archive:
             return " ".join((_stamp(self.path), *self._extensions))
         beside = [str(PurePosixPath(name).with_suffix(extension)) for extension in self._extensions]
@@ -260,17 +261,16 @@ class DatasetSource:
 
     def scan(self) -> SourceScan:
         """All images."""
-        stamps = {number: _stamp(self._holder(number)) for number in range(max(1, len(self._dataset.manifest.images)))}
-        found = []
-        for name, row in self._rows.items():
-            image = self._dataset.images[row]
-            stamp = stamps.get(image.source, "")
-            if (holder := self._holder(image.source)).is_dir() and image.file is not None:
-                stamp = _stamp(holder / image.file)
-            text_hash = hashlib.sha256("\n".join(self._texts.get(image.image_id, ())).encode()).hexdigest()[:16]
-            if not _is_excluded(name, self._exclude):
-                found.append(SourceItem(name, f"{stamp} {text_hash}"))
-        return SourceScan(found, {}, {}, ())
+        names = [name for name in self._rows if not _is_excluded(name, self._exclude)]
+        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, {}, ())
+
+    def stamp(self, name: str) -> str:
+        """Size and time of an image's file, or of the archive with it, and a hash of its captions."""
+        image = self._dataset.images[self._row(name)]
+        holder = self._holder(image.source)
+        file = holder / image.file if holder.is_dir() and image.file is not None else holder
+        text_hash = hashlib.sha256("\n".join(self._texts.get(image.image_id, ())).encode()).hexdigest()[:16]
+        return f"{_stamp(file)} {text_hash}"
 
     def read(self, name: str) -> bytes:
         """Contents of an image's file, or the bytes of its features, which the index hashes."""
@@ -385,6 +385,11 @@ class CombinedSource:
         """Modification time of a photo."""
         source, rest = self._split(name)
         return source.date(rest)
+
+    def stamp(self, name: str) -> str:
+        """Text that changes when the files of a photo do."""
+        source, rest = self._split(name)
+        return source.stamp(rest)
 
     def path_of(self, name: str) -> str:
         """Path of a photo for display."""

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from bcls.data.images import FORMATS, decode, open_image
 from bcls.search.engine import SearchFilter, parse_filter
-from bcls.search.service import MAX_RESULTS, MAX_TEXT, Hit, ImageInput, SearchResult
+from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
 from bcls.web.responses import ProblemError, missing_file, problem_response
 from bcls.web.site import Site
 
@@ -171,7 +171,7 @@ def search_image(
 ) -> JSONResponse:
     """Find photos that are similar to an image, sent as the field "image" of a form (multipart/form-data)."""
     with uploaded(site, image) as decoded:
-        return _json(search_with_image(site, decoded, q, k, filters))
+        return _json(site.service.search(q.strip() or None, k, filters, image=decoded))
 
 
 @routes.post("/api/captions", response_model=FoundCaptions, tags=["search"], responses=_UPLOAD)
@@ -225,13 +225,6 @@ def file(request: Request, site: SiteOf, number: Number) -> Response:
         "Content-Disposition": f"{disposition}; filename*=utf-8''{quote(PurePosixPath(name).name, safe='')}",
     }
     return _image(request, content, headers)
-
-
-def search_with_image(site: Site, image: ImageInput, q: str, k: int, filters: SearchFilter) -> SearchResult[Hit]:
-    """Find photos for an image, or for an image and a text."""
-    if q.strip():
-        return site.service.search(q, k, filters, image=image)
-    return site.service.search_image(image, k, filters)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
-from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, search_with_image, uploaded
+from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, uploaded
 from bcls.web.responses import ProblemError, compressed, is_fragment, missing_file, render, static_files
 from bcls.web.security import COOKIE, check_token
 from bcls.web.site import LOGIN_SECONDS, WRONG, Site
@@ -83,7 +83,7 @@ def results(request: Request, site: SiteOf, query: Parameters) -> Response:
 def results_for_image(request: Request, site: SiteOf, image: Upload, query: Parameters) -> Response:
     """Results for an image, and a text if there is one, as a page fragment."""
     with uploaded(site, image) as decoded:
-        found = search_with_image(site, decoded, query.q, _depth_of(site, query), query.filters)
+        found = site.service.search(query.q.strip() or None, _depth_of(site, query), query.filters, image=decoded)
     return render(request, "_results.html", {**_found(request, found, query), "more": None})
 
 
@@ -165,7 +165,7 @@ def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     if query.like is not None and query.q.strip():
         with missing_file(service.photo(query.like).name):
             content = service.read_photo(query.like)
-        return _found(request, search_with_image(site, content, query.q, k, query.filters), query)
+        return _found(request, service.search(query.q, k, query.filters, image=content), query)
     if query.like is not None:
         return _found(request, service.more_like(query.like, k, query.filters), query)
     if query.q.strip():

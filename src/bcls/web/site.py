@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 SHORTEST_TOKEN = 16
 #: Uploads, and photos for thumbnails, that are decoded at the same time; each may take hundreds of megabytes.
 _DECODED = 2
-#: Bytes of thumbnails in the cache.
-_THUMBNAIL_BYTES = 64 * 2**20
+#: Thumbnails in the cache; the large ones have about 250 kB.
+_THUMBNAILS = 256
 #: Results with a lower pseudo label are marked as wrong, as in the pages of `bcls evaluate`.
 WRONG = 0.2
 #: Seconds that a login is valid.
@@ -213,14 +214,13 @@ class ThumbnailCache:
 
     Args:
         service: Reads the photos.
-        size: Maximum number of bytes in the cache.
+        size: Maximum number of thumbnails in the cache.
     """
 
-    def __init__(self, service: Service, size: int = _THUMBNAIL_BYTES) -> None:
-        self._service, self._size = service, size
-        self._lock = threading.Lock()
+    def __init__(self, service: Service, size: int = _THUMBNAILS) -> None:
+        self._service = service
         self._decoding = threading.BoundedSemaphore(_DECODED)
-        self._files: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
+        self._cached = lru_cache(size)(self._draw)
 
     def jpeg(self, number: int, side: int) -> bytes:
         """A photo as a JPEG file whose longer side is at most ``side`` pixels.
@@ -229,19 +229,13 @@ class ThumbnailCache:
             ValueError: There is no such photo, or it cannot be decoded.
             OSError: Its file is missing.
         """
-        # A deleted photo raises an error here, and a replaced one has another stamp.
-        key = (self._service.photo(number).sha256, self._service.photo_stamp(number), side)
-        with self._lock:
-            if key in self._files:
-                self._files.move_to_end(key)
-                return self._files[key]
+        # A deleted photo raises an error here, and a replaced one has another hash or stamp.
+        return self._cached(number, side, self._service.photo(number).sha256, self._service.photo_stamp(number))
+
+    def _draw(self, number: int, side: int, *_: str) -> bytes:
         with self._decoding:
             buffer = io.BytesIO()
             self._service.thumbnail(number, side).save(buffer, "JPEG", quality=82, optimize=False)
-        with self._lock:
-            self._files[key] = buffer.getvalue()
-            while sum(map(len, self._files.values())) > self._size:
-                self._files.popitem(last=False)
         return buffer.getvalue()
 
 
