@@ -199,22 +199,20 @@ class Engine(Protocol):
 
 def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
     """Numbers of photos, in groups that similarities of at least ``threshold`` connect, the largest group first."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     numbers = photos.numbers()
-    pairs = []
+    rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start in range(0, len(numbers), _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, len(numbers)))
-        found = photos.search(photos.vectors(numbers[rows].tolist()), _NEIGHBORS)
+        found = photos.search(photos.vectors(numbers[start : start + _BLOCK].tolist()), _NEIGHBORS)
         row, column = np.nonzero((found.scores >= threshold) & (found.numbers >= 0))
-        pairs.append((rows[row], np.searchsorted(numbers, found.numbers[row, column])))
-    first, second = (np.concatenate(one) for one in zip(*pairs, strict=True)) if pairs else (numbers, numbers)
-    labels, before = np.arange(len(numbers)), np.arange(0)
-    while not np.array_equal(labels, before):  # the smallest label spreads within each group
-        before = labels.copy()
-        np.minimum.at(labels, first, labels[second])
-        np.minimum.at(labels, second, labels[first])
-        labels = labels[labels]
+        rows.append(start + row)
+        columns.append(np.searchsorted(numbers, found.numbers[row, column]))
+    pairs = np.concatenate(rows), np.concatenate(columns)
+    links = coo_array((np.ones(len(pairs[0])), pairs), shape=(len(numbers), len(numbers)))
     groups: dict[int, list[int]] = {}
-    for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
+    for label, number in zip(connected_components(links, directed=False)[1].tolist(), numbers.tolist(), strict=True):
         groups.setdefault(label, []).append(number)
     return sorted((group for group in groups.values() if len(group) > 1), key=len, reverse=True)
 

@@ -24,7 +24,7 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.image_files import ImageStore, check_member, is_image_file, open_store
 from bcls.data.images import open_image
 from bcls.data.records import FORMAT, MANIFEST_FILE
-from bcls.data.text_files import read_json
+from bcls.data.text_files import is_unicode, read_json
 
 #: Larger caption files are ignored.
 MAX_BYTES = 16_384
@@ -60,13 +60,16 @@ class SourceScan(NamedTuple):
         items: The photos, each once.
         skipped: Why other files and folders were skipped, by name.
         others: Number of files of other kinds, such as videos, by kind.
-        unreadable: Names of folders that could not be listed, each with a slash at its end.
     """
 
     items: list[SourceItem]
     skipped: dict[str, str]
     others: dict[str, int]
-    unreadable: tuple[str, ...]
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Names of folders that could not be listed, each with a slash at its end."""
+        return tuple(name for name in self.skipped if name.endswith("/"))
 
 
 class FeatureRows(NamedTuple):
@@ -152,15 +155,18 @@ class FileSource:
         files = self._store.names(images=False) if self._archive else self._walk(skipped)
         photos = []
         for name in dict.fromkeys(files):
-            suffix = PurePosixPath(name).suffix.lower()
-            if is_image_file(name):
+            path = PurePosixPath(name)
+            if _is_excluded(name, self._exclude):
+                continue
+            if is_image_file(name) and is_unicode(name):
                 photos.append(name)
-            elif not PurePosixPath(name).name.startswith(".") and not _is_excluded(name, self._exclude):
-                others["video"] += suffix in _VIDEOS
-                others[f"image format {suffix}"] += suffix in _OTHER_IMAGES
-        wanted = [name for name in photos if not _is_excluded(name, self._exclude)]
-        items = [SourceItem(name, self.stamp(name)) for name in (wanted if self._archive else sorted(wanted))]
-        return SourceScan(items, skipped, dict(+others), tuple(name for name in skipped if name.endswith("/")))
+            elif is_image_file(name):
+                skipped[name] = f"`{name!a}`: the name is not valid text; rename the file"
+            elif not path.name.startswith("."):
+                others["video"] += path.suffix.lower() in _VIDEOS
+                others[f"image format {path.suffix.lower()}"] += path.suffix.lower() in _OTHER_IMAGES
+        items = [SourceItem(name, self.stamp(name)) for name in (photos if self._archive else sorted(photos))]
+        return SourceScan(items, skipped, dict(+others))
 
     def _walk(self, skipped: dict[str, str]) -> Iterator[str]:
         """Names of all regular files of the folder; explains in ``skipped`` why others are left out."""
@@ -262,7 +268,7 @@ class DatasetSource:
     def scan(self) -> SourceScan:
         """All images."""
         names = [name for name in self._rows if not _is_excluded(name, self._exclude)]
-        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, {}, ())
+        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, {})
 
     def stamp(self, name: str) -> str:
         """Size and time of an image's file, or of the archive with it, and a hash of its captions."""
@@ -360,14 +366,12 @@ class CombinedSource:
         items: list[SourceItem] = []
         skipped: dict[str, str] = {}
         others: Counter[str] = Counter()
-        unreadable: list[str] = []
         for label, source in self._sources.items():
             found = source.scan()
             items += [SourceItem(f"{label}/{name}", stamp) for name, stamp in found.items]
             skipped |= {f"{label}/{name}": reason for name, reason in found.skipped.items()}
             others.update(found.others)
-            unreadable += [f"{label}/{name}" for name in found.unreadable]
-        return SourceScan(items, skipped, dict(others), tuple(unreadable))
+        return SourceScan(items, skipped, others)
 
     def read(self, name: str) -> bytes:
         """Contents of a photo's file."""
