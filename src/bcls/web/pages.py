@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import Field
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from bcls.search.calibration import FITS
@@ -19,7 +20,7 @@ from bcls.search.catalog import Photo
 from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
 from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, uploaded
-from bcls.web.responses import ProblemError, compressed, is_fragment, missing_file, render, static_files
+from bcls.web.responses import compressed, is_fragment, missing_file, render, static_files
 from bcls.web.security import COOKIE, check_token
 from bcls.web.site import LOGIN_SECONDS, WRONG, Site
 
@@ -124,7 +125,7 @@ async def login_page(request: Request) -> Response:
 async def login(request: Request, site: SiteOf, token: Annotated[str, Form(max_length=1000)] = "") -> Response:
     """Set the login cookie if the token is correct."""
     if site.settings.token is None:
-        raise ProblemError(404, "this server has no token: open / instead")
+        raise HTTPException(404, "this server has no token: open / instead")
     if not check_token(request, site, token.strip()):
         return render(request, "login.html", {"wrong": True}, status=401)
     response = RedirectResponse("/", 303)
@@ -154,7 +155,7 @@ async def static_file(request: Request, name: str) -> Response:
     """A static file."""
     found = static_files().get(name)
     if found is None:
-        raise ProblemError(404, "there is no such file: open / instead")
+        raise HTTPException(404, "there is no such file: open / instead")
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Type": found.media_type}
     return compressed(request, found.content, headers)
 
@@ -279,7 +280,7 @@ def compare_page(
 ) -> Response:
     """Two models side by side: photos for a text, or captions for a photo."""
     if site.other is None:
-        raise ProblemError(404, "there is no second index: start with `bcls serve INDEX --compare INDEX2`")
+        raise HTTPException(404, "there is no second index: start with `bcls serve INDEX --compare INDEX2`")
     both = (site.service, site.other)
     values: dict[str, Any] = {"q": q, "photo": None, "columns": [], "labels": site.labels, "wrong": WRONG}
     if photo is not None:
@@ -302,7 +303,7 @@ def _caption_column(site: Site, service: Service, photo: PhotoInfo) -> dict[str,
     """Captions for a photo; its own are correct."""
     number = service.number_of(photo.name)
     if number is None:
-        raise ProblemError(404, f"{photo.name} is not in the second index: index the same photos with both models")
+        raise HTTPException(404, f"{photo.name} is not in the second index: index the same photos with both models")
     hits = service.captions_for(number, _depth(service)).hits
     truths = [hit.number == number for hit in hits]
     pairs = [(photo.captions, hit.text) for hit in hits[:_COMPARED]]

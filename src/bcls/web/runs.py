@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
 
 from bcls._core.config import read_yaml
 from bcls._core.extras import MissingExtraError
@@ -13,7 +14,7 @@ from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.training.metrics_log import points_of, read_metrics, run_charts
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import SiteOf
-from bcls.web.responses import ProblemError, render
+from bcls.web.responses import render
 from bcls.web.site import Site
 
 routes = APIRouter(include_in_schema=False)
@@ -102,7 +103,7 @@ def run_page(request: Request, site: SiteOf, name: str) -> Response:
     # The name is looked up among the known runs and never used as a path.
     folder = _known_runs(site).get(name)
     if folder is None:
-        raise ProblemError(404, "there is no such run: see /runs for all runs")
+        raise HTTPException(404, "there is no such run: see /runs for all runs")
     run = read_run(name, folder)
     keys = [key for key, value in (run.validations[0] if run.validations else {}).items() if isinstance(value, float)]
     rows = [
@@ -123,7 +124,7 @@ def _draw_charts(draw: Callable[[], list[Any]]) -> dict[str, Any]:
 
 def _known_runs(site: Site) -> dict[str, Path]:
     if site.runs is None:
-        raise ProblemError(404, "there is no folder of runs: start with `bcls serve INDEX --runs DIR`")
+        raise HTTPException(404, "there is no folder of runs: start with `bcls serve INDEX --runs DIR`")
     return find_runs(site.runs)
 
 
