@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
@@ -20,7 +21,7 @@ from bcls.search.catalog import Photo
 from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
 from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, uploaded
-from bcls.web.responses import compressed, is_fragment, missing_file, render, static_files
+from bcls.web.responses import MEDIA_TYPES, compressed, is_fragment, missing_file, render, static_files
 from bcls.web.security import COOKIE, check_token
 from bcls.web.site import LOGIN_SECONDS, WRONG, Site
 
@@ -153,11 +154,11 @@ async def api_page(request: Request) -> Response:
 @routes.get("/static/{name}")
 async def static_file(request: Request, name: str) -> Response:
     """A static file."""
-    found = static_files().get(name)
-    if found is None:
+    if name not in static_files():
         raise HTTPException(404, "there is no such file: open / instead")
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Type": found.media_type}
-    return compressed(request, found.content, headers)
+    media_type = f"{MEDIA_TYPES[PurePosixPath(name).suffix]}; charset=utf-8"
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Type": media_type}
+    return compressed(request, static_files()[name], headers)
 
 
 def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:

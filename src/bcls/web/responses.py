@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
-from typing import Any, NamedTuple
+from pathlib import PurePosixPath
+from typing import Any
 
 import jinja2
 from fastapi.exceptions import RequestValidationError
@@ -22,7 +23,8 @@ from bcls.search.engine import IndexUnavailableError
 from bcls.search.service import UnknownPhotoError, unreadable
 
 _PACKAGE = __name__.rpartition(".")[0]
-_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
+#: Media types of static files, by extension.
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
 
 #: Details of the errors of the framework.
 _DETAILS = {
@@ -164,7 +166,8 @@ def _templates() -> jinja2.Environment:
     )
     environment.filters["day"] = lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
     environment.filters["percent"] = _percent
-    environment.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name].version}"
+    environment.filters["metric"] = _metric
+    environment.globals["static"] = _static_address
     environment.globals["version"] = bcls.__version__
     return environment
 
@@ -179,22 +182,25 @@ def _percent(score: float) -> str:
     return ">99%" if 0.995 <= score < 1 else f"{100 * score:.0f}%"
 
 
-class StaticFile(NamedTuple):
-    """A static file: its bytes, its media type, and a version that changes with the contents."""
+def _metric(value: object, key: str) -> str:
+    """A metric of a training run as tables show it.
 
-    content: bytes
-    media_type: str
-    version: str
+    Example:
+        >>> _metric(318.64, "rsum"), _metric(0.35712, "i2t_tau_a"), _metric(None, "rsum")
+        ('318.6', '0.357', '–')
+    """
+    if not isinstance(value, int | float):
+        return "–"
+    return f"{value:.3f}" if "tau" in key or "loss" in key else f"{value:.1f}"
 
 
 @cache
-def static_files() -> dict[str, StaticFile]:
+def static_files() -> dict[str, bytes]:
     """All static files by name, read once; requests never access the disk."""
-    found = {}
-    for file in resources.files(_PACKAGE).joinpath("static").iterdir():
-        media_type = _MEDIA_TYPES.get("." + file.name.rsplit(".", 1)[-1])
-        if media_type is not None:
-            content = file.read_bytes()
-            version = hashlib.sha256(content).hexdigest()[:12]
-            found[file.name] = StaticFile(content, f"{media_type}; charset=utf-8", version)
-    return found
+    files = resources.files(_PACKAGE).joinpath("static").iterdir()
+    return {file.name: file.read_bytes() for file in files if PurePosixPath(file.name).suffix in MEDIA_TYPES}
+
+
+def _static_address(name: str) -> str:
+    """Address of a static file, with a version that changes with its contents."""
+    return f"/static/{name}?v={hashlib.sha256(static_files()[name]).hexdigest()[:12]}"
