@@ -20,7 +20,7 @@ from bcls.models.light import ImageBatch, LightModel, is_light_folder
 from bcls.models.loading import find_folder, load
 from bcls.search.catalog import Photo
 from bcls.search.engine import Vectors
-from bcls.search.source import ExifInfo, FeatureRows, PhotoSource, SourceItem, read_exif
+from bcls.search.source import ExifInfo, PhotoSource, SourceItem, read_exif
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -89,18 +89,16 @@ def model_hash(model: SearchModel) -> str:
     return digest.hexdigest()
 
 
-def model_inputs(model: SearchModel, inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
+def model_inputs(model: SearchModel, inputs: "Sequence[Image.Image] | ImageBatch") -> Any:
     """Images unchanged, features as the arrays or tensors that the model takes."""
-    if not isinstance(inputs, FeatureRows):
+    if isinstance(model, LightModel) or not isinstance(inputs, ImageBatch):
         return inputs
-    if isinstance(model, LightModel):
-        return ImageBatch(*inputs)
     import torch
 
     from bcls.models.layers import Padded
 
-    values = torch.from_numpy(inputs.values)
-    return values if inputs.counts is None else Padded(values, torch.from_numpy(inputs.counts))
+    lengths = None if inputs.lengths is None else torch.from_numpy(inputs.lengths)
+    return Padded(torch.from_numpy(inputs.values), lengths)
 
 
 def image_vectors(model: SearchModel, prepared: Sequence[Any], precision: str = "float32") -> Vectors:
@@ -138,7 +136,7 @@ def text_vectors(model: SearchModel, texts: Sequence[str]) -> Vectors:
     return vectors
 
 
-def probe(model: SearchModel, features: FeatureRows | None) -> tuple[int, bool]:
+def probe(model: SearchModel, features: ImageBatch | None) -> tuple[int, bool]:
     """Length of a model's vectors, and whether it scores pairs by more than a dot product (cross attention).
 
     Args:
@@ -207,7 +205,8 @@ def read_inputs(
     readable = []
     for position, name in enumerate(names):
         with suppress(OSError, ValueError):
-            images.append(decode(source.read(name), name, max_pixels=max_pixels))
+            own_source, own_name = source.locate(name)
+            images.append(decode(own_source.read(own_name), name, max_pixels=max_pixels))
             readable.append(position)
     return images, readable
 
@@ -272,22 +271,22 @@ def load_photo(
         known: Returns number and vector of an indexed photo with the same contents, or ``None``.
         max_pixels: Larger images are rejected.
     """
-    name = item.name
     try:
+        source, name = source.locate(item.name)
         content = source.read(name)
         sha256 = hashlib.sha256(content).hexdigest()
         features = source.features([name])
         exif = read_exif(content) if features is None else ExifInfo()
         date = exif.date if exif.date is not None else source.date(name)
-        photo = Photo(name, item.stamp, sha256, date, exif.date is not None, exif.latitude, exif.longitude)
+        photo = Photo(item.name, item.stamp, sha256, date, exif.date is not None, exif.latitude, exif.longitude)
         captions = source.captions(name)
-        if (same := known(name, sha256)) is not None:
+        if (same := known(item.name, sha256)) is not None:
             number, vector = same
             return LoadedPhoto(photo._replace(number=number), captions, vector)
         side = model.side if isinstance(model, LightModel) else 0
-        inputs = [decode(content, name, max_pixels=max_pixels, side=side)] if features is None else features
+        inputs = [decode(content, item.name, max_pixels=max_pixels, side=side)] if features is None else features
         return LoadedPhoto(photo, captions, prepared=model.prepare_images(model_inputs(model, inputs)))
     except (ValueError, MemoryError) as error:
         return " ".join(str(error).split()) or "too large for the memory"
     except OSError as error:
-        return visible(f"`{name}`: {error.strerror or error}")
+        return visible(f"`{item.name}`: {error.strerror or error}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bcls.search.index import ModelInput
 from bcls.search.service import DUPLICATE, Hit, PhotoInfo, Service, ServiceSettings
 
 
-class PhotoIndex:
+class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     """An index of photos that is searched by text or by image.
 
     Threads may search at the same time. ``with`` closes the index; so does :meth:`close`.
@@ -144,9 +145,6 @@ class PhotoIndex:
     def __len__(self) -> int:
         """Number of photos."""
         return self.service.index.catalog.count()
-
-    def __enter__(self) -> "PhotoIndex":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

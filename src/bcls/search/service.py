@@ -25,7 +25,7 @@ from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_
 from bcls.search.engine import Engine, IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
 from bcls.search.score_model import read_calibration
-from bcls.search.source import PhotoSource
+from bcls.search.source import DatasetSource, FileSource
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -172,7 +172,7 @@ class UnknownPhotoError(ValueError):
     """No photo of the index has the given number."""
 
 
-class Service:
+class Service(AbstractContextManager["Service"]):
     """Answers searches from any number of threads.
 
     Concurrent texts share a pass through the model, and vectors of recent texts are cached. After an update of the
@@ -208,9 +208,6 @@ class Service:
             timeout=self.settings.timeout,
         )
         self._text_vector = lru_cache(self.settings.cache)(self._batcher)
-
-    def __enter__(self) -> "Service":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -386,13 +383,13 @@ class Service:
         source, name = self._locate(number)
         return source.stamp(name)
 
-    def _locate(self, number: int) -> tuple[PhotoSource, str]:
+    def _locate(self, number: int) -> tuple[FileSource | DatasetSource, str]:
         """The source of a photo, and its name there."""
         index = self.index
         photo = _photo(index, number)
         if index.source is None:
             raise FileNotFoundError(2, "the photos of the index are missing", " ".join(index.manifest.photos))
-        return index.source, photo.name
+        return index.source.locate(photo.name)
 
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo whose longer side is at most ``side`` pixels; errors as :meth:`read_photo`."""
@@ -493,7 +490,8 @@ def _path(index: Index, name: str) -> str:
     """Path of a photo for display."""
     with suppress(FileNotFoundError):
         if index.source is not None:
-            return index.source.path_of(name)
+            source, own_name = index.source.locate(name)
+            return source.path_of(own_name)
     roots = index.manifest.photos
     return str(Path(roots[0]) / name) if len(roots) == 1 else name
 

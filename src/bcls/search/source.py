@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from PIL import ExifTags
 
 from bcls._core.errors import fail, visible
@@ -25,6 +24,7 @@ from bcls.data.image_files import ImageStore, check_member, is_image_file, open_
 from bcls.data.images import open_image
 from bcls.data.records import FORMAT, MANIFEST_FILE
 from bcls.data.text_files import is_unicode, read_json
+from bcls.models.light import ImageBatch
 
 #: Larger caption files are ignored.
 MAX_BYTES = 16_384
@@ -70,13 +70,6 @@ class SourceScan(NamedTuple):
     def unreadable(self) -> tuple[str, ...]:
         """Names of folders that could not be listed, each with a slash at its end."""
         return tuple(name for name in self.skipped if name.endswith("/"))
-
-
-class FeatureRows(NamedTuple):
-    """Features of images: ``(N, d)`` vectors or ``(N, R, d)`` regions, and the number of valid regions of each."""
-
-    values: npt.NDArray[np.float32]
-    counts: npt.NDArray[np.int64] | None = None
 
 
 def open_source(
@@ -143,6 +136,10 @@ class FileSource:
         self._store, self._exclude, self._follow = store, exclude, follow_links
         self._extensions = EXTENSIONS if captions else ()
         self._archive = None if store.path.is_dir() else store.path.stat()
+
+    def locate(self, name: str) -> "tuple[FileSource, str]":
+        """The source of a photo, and its name there; see :class:`CombinedSource`."""
+        return self, name
 
     def scan(self) -> SourceScan:
         """All photos, and what is skipped; a folder that cannot be listed is skipped.
@@ -234,7 +231,7 @@ class FileSource:
         """Path of a photo for display; in an archive, the archive's path followed by the name."""
         return str(self.path / name)
 
-    def features(self, names: Sequence[str]) -> FeatureRows | None:
+    def features(self, names: Sequence[str]) -> ImageBatch | None:
         """``None``: the images are read."""
         return None
 
@@ -264,6 +261,10 @@ class DatasetSource:
         self._dataset = dataset
         self._features = None if features is None else dataset.features(features)
         self._with_captions = captions
+
+    def locate(self, name: str) -> "tuple[DatasetSource, str]":
+        """The source of a photo, and its name there; see :class:`CombinedSource`."""
+        return self, name
 
     def scan(self) -> SourceScan:
         """All images."""
@@ -307,14 +308,14 @@ class DatasetSource:
         """Path of an image for display."""
         return str(self._holder(self._dataset.images[self._row(name)].source) / name)
 
-    def features(self, names: Sequence[str]) -> FeatureRows | None:
+    def features(self, names: Sequence[str]) -> ImageBatch | None:
         """Features of some images; ``None`` if the images themselves are read."""
         if self._features is None:
             return None
         rows = [self._row(name) for name in names]
         counts = [count for row in rows if (count := self._features.regions(row)) is not None]
         values = np.asarray(self._features.take(rows), dtype=np.float32)
-        return FeatureRows(values, np.array(counts, dtype=np.int64) if len(counts) == len(rows) else None)
+        return ImageBatch(values, np.array(counts, dtype=np.int64) if len(counts) == len(rows) else None)
 
     @cached_property
     def _texts(self) -> dict[str, tuple[str, ...]]:
@@ -349,7 +350,7 @@ class DatasetSource:
 
 
 class CombinedSource:
-    """Several sources; the names of each begin with the name of its folder. Same methods as :class:`FileSource`.
+    """Several sources; the names of each begin with the name of its folder.
 
     Args:
         sources: The sources. Folders of the same name are numbered: ``photos``, ``photos (2)``.
@@ -373,38 +374,12 @@ class CombinedSource:
             others.update(found.others)
         return SourceScan(items, skipped, others)
 
-    def read(self, name: str) -> bytes:
-        """Contents of a photo's file."""
-        source, rest = self._split(name)
-        return source.read(rest)
-
-    read_image = read
-
-    def captions(self, name: str) -> tuple[str, ...]:
-        """Captions of a photo."""
-        source, rest = self._split(name)
-        return source.captions(rest)
-
-    def date(self, name: str) -> float:
-        """Modification time of a photo."""
-        source, rest = self._split(name)
-        return source.date(rest)
-
-    def stamp(self, name: str) -> str:
-        """Text that changes when the files of a photo do."""
-        source, rest = self._split(name)
-        return source.stamp(rest)
-
-    def path_of(self, name: str) -> str:
-        """Path of a photo for display."""
-        source, rest = self._split(name)
-        return source.path_of(rest)
-
-    def features(self, names: Sequence[str]) -> FeatureRows | None:
+    def features(self, names: Sequence[str]) -> ImageBatch | None:
         """``None``: the images are read."""
         return None
 
-    def _split(self, name: str) -> tuple[FileSource | DatasetSource, str]:
+    def locate(self, name: str) -> tuple[FileSource | DatasetSource, str]:
+        """The source of a photo, and its name there."""
         label, _, rest = name.partition("/")
         if label not in self._sources:
             raise FileNotFoundError(2, "no such photo", name)
