@@ -227,7 +227,8 @@ def test_several_folders(source, out, tiny, tmp_path):
     np.testing.assert_allclose(
         opened.photos.vectors([number])[0], opened.load_model().encode_images([other / "a.png"])[0], atol=1e-6
     )
-    assert opened.source.path_of("other/a.png") == str(other / "a.png")
+    found, name = opened.source.locate("other/a.png")
+    assert found.path_of(name) == str(other / "a.png")
     opened.close()
 
 

@@ -62,7 +62,7 @@ def test_cross_attention_reranks_the_nearest_vectors(data, tmp_path):
         own = model.similarity(regions.take(slice(8, 9)), dataset.texts)[0]
         np.testing.assert_allclose([hit.similarity for hit in captions.hits], own.topk(3).values, atol=1e-5)
         with pytest.raises(ValueError, match="`image`: expected an index of images, got one of features"):
-            service.search_image(b"")
+            service.search(image=b"")
         with pytest.raises((OSError, ValueError), match="images"):
             service.read_photo(service.number_of("i1"))
     few = ServiceSettings(rerank=3)

@@ -11,7 +11,7 @@ from bcls.search.engine import SearchFilter
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 
-from bcls.search.faiss_engine import FaissEngine, VectorStore
+from bcls.search.faiss_engine import FaissEngine
 from tests.search.test_engines import D, rows, slow_search, unit
 
 
@@ -166,16 +166,15 @@ def test_a_missing_or_foreign_file(tmp_path):
         FaissEngine(tmp_path / "f", D)
 
 
-def test_full_disk_raises_and_changes_nothing(tmp_path):
-    store = VectorStore(tmp_path / "rows.sqlite", D)
-    store.append(rows(3))
-    pages = store._database._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._database._connection.execute(f"PRAGMA max_page_count = {pages}")
+def test_full_disk_raises_and_changes_nothing(engine):
+    engine.add(rows(3))
+    pages = engine._database._connection.execute("PRAGMA page_count").fetchone()[0]
+    engine._database._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(OSError, match="full") as raised:
-        store.append(rows(3000))
+        engine.add(rows(3000))
     assert raised.value.errno == 28
-    assert store.count() == 3
-    store.close()
+    assert engine.count() == 3
+    assert len(engine.vectors([1, 2, 3])) == 3
 
 
 def test_faiss_file_replaced_while_it_is_opened(engine, tmp_path, monkeypatch):
@@ -204,17 +203,17 @@ def test_compaction_while_rows_are_read(engine, tmp_path, monkeypatch):
     engine.add(rows(45)[40:])
     engine.delete(range(1, 21))
     reader = FaissEngine(tmp_path / "f", D, read_only=True)
-    engine._store._database._connection.execute("PRAGMA busy_timeout = 100")
-    real = VectorStore.state
+    engine._database._connection.execute("PRAGMA busy_timeout = 100")
+    real = FaissEngine._state
 
     def compacted_after(self):
         found = real(self)
-        if self is reader._store:
+        if self is reader:
             with pytest.raises(OSError, match="locked"):
-                engine._store.compact()
+                engine._compact()
         return found
 
-    monkeypatch.setattr(VectorStore, "state", compacted_after)
+    monkeypatch.setattr(FaissEngine, "_state", compacted_after)
     assert recall(reader, rows(45)[20:], k=5) == 1
     reader.close()
     monkeypatch.undo()
@@ -224,8 +223,8 @@ def test_compaction_while_rows_are_read(engine, tmp_path, monkeypatch):
 
 def test_vectors_are_read_from_one_snapshot(engine, tmp_path):
     engine.add(rows(20))
-    reader = VectorStore(tmp_path / "f" / "rows.sqlite", D, read_only=True)
-    writer = engine._store._database._connection
+    reader = FaissEngine(tmp_path / "f", D, read_only=True)
+    writer = engine._database._connection
     writer.execute("PRAGMA busy_timeout = 50")
     first = []
 
@@ -233,9 +232,9 @@ def test_vectors_are_read_from_one_snapshot(engine, tmp_path):
         if statement.startswith("SELECT vectors") and not first:
             first.append(statement)
             with pytest.raises(OSError, match="locked"):
-                engine._store.compact()
+                engine._compact()
 
     reader._database._connection.set_trace_callback(compacting)
-    np.testing.assert_array_equal(reader.vectors_from(0), [row.vector for row in rows(20)])
+    np.testing.assert_array_equal(reader.vectors(range(1, 21)), [row.vector for row in rows(20)])
     assert first
     reader.close()

@@ -139,7 +139,10 @@ def test_results_that_fit_sorted_by_date(service, built, tmp_path, tiny):
     none = service.search("green", 3, parse_filter(words="wall"), sort="date")
     assert (len(none.hits), none.fits) == (1, False)
     number = service.number_of("0/000-red-red.png")
-    for result in (service.more_like(number, sort="date"), service.search_image(Image.new("RGB", (8, 8)), sort="date")):
+    for result in (
+        service.more_like(number, sort="date"),
+        service.search(image=Image.new("RGB", (8, 8)), sort="date"),
+    ):
         assert [hit.date for hit in result.hits] == sorted((hit.date for hit in result.hits), reverse=True)
     with pytest.raises(ValueError, match="`sort`: expected one of 'score', 'date'"):
         service.search("red", sort="name")
@@ -167,13 +170,13 @@ def test_near_duplicates(service, built, tmp_path, tiny):
 def test_image_to_photos(service, tmp_path):
     path = tmp_path / "photos/1/004-black-red.png"
     for given in (path.read_bytes(), Image.open(path)):
-        hit = service.search_image(given, k=2).hits[0]
+        hit = service.search(image=given, k=2).hits[0]
         assert hit.name == "1/004-black-red.png"
         assert hit.similarity == pytest.approx(1, abs=1e-5)
     with pytest.raises(ValueError, match=r"`image`: expected an image, got 3 bytes of something else"):
-        service.search_image(b"abc")
+        service.search(image=b"abc")
     with pytest.raises(ValueError, match=r"`image`: expected an image, got an empty file"):
-        service.search_image(b"")
+        service.search(image=b"")
 
 
 def test_more_like_a_photo(service):

@@ -106,14 +106,17 @@ def test_several_folders(tmp_path):
     paths = [tmp_path / "x/photos", tmp_path / "y/photos", tmp_path / "z"]
     source = open_source(*paths)
     assert names(source) == ["photos/a.png", "photos (2)/a.png", "z/b.png"]
-    assert source.path_of("photos (2)/a.png") == str(tmp_path / "y/photos/a.png")
-    assert source.captions("photos (2)/a.png") == ("a red wall",)
-    assert source.read("z/b.png") == (tmp_path / "z/b.png").read_bytes()
+    second, name = source.locate("photos (2)/a.png")
+    assert second.path_of(name) == str(tmp_path / "y/photos/a.png")
+    assert second.captions(name) == ("a red wall",)
+    third, name = source.locate("z/b.png")
+    assert third.read(name) == (tmp_path / "z/b.png").read_bytes()
     for name in ("w/a.png", "a.png"):
         with pytest.raises(FileNotFoundError):
-            source.read(name)
+            source.locate(name)
+    first, name = source.locate("photos/../../secret")
     with pytest.raises(ValueError, match="do not trust this source"):
-        source.read("photos/../../secret")
+        first.read(name)
     for same in (tmp_path, tmp_path / "z"):
         with pytest.raises(ValueError, match="`photos`: expected folders that do not contain each other"):
             open_source(*paths, same)

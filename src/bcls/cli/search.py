@@ -84,12 +84,10 @@ def main(arguments: list[str]) -> int:
             return 0
         result: SearchResult[Any]
         image = None if settings.image is None else _read(settings.image)
-        if text is not None:
-            result = service.search(text, settings.k, limits, image=image, sort=settings.sort)
-        elif settings.captions:
-            result = service.captions_for_image(image or b"", settings.k, limits)
+        if settings.captions and image is not None:
+            result = service.captions_for_image(image, settings.k, limits)
         else:
-            result = service.search_image(image or b"", settings.k, limits, sort=settings.sort)
+            result = service.search(text, settings.k, limits, image=image, sort=settings.sort)
         title = " ".join(one for one in (text, settings.image) if one is not None)
         _show(service, title, settings, result)
     return 0

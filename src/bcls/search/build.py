@@ -136,8 +136,7 @@ def build_index(
         *paths, features=settings.features, captions=settings.captions, exclude=exclude, follow_links=follow
     )
     scan = source.scan()
-    items = [item for item in scan.items if is_unicode(item.name)]
-    if not items:
+    if not scan.items:
         got = ", ".join(f"{number} {reason}" for reason, number in count_reasons(scan.skipped, scan.others).items())
         hint = "check the path; to remove an index, delete its folder"
         fail(" ".join(map(str, paths)), "at least one image", got or "none", hint)
@@ -156,7 +155,7 @@ def build_index(
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
         roots = [str(path.absolute()) for path in paths]
         if old is None:
-            manifest = _new_manifest(settings, source, items, name, model)
+            manifest = _new_manifest(settings, source, scan.items, name, model)
         else:
             _check_unchanged(old, settings, roots, name, model)
             manifest = replace(old, model=_absolute(name), max_pixels=max(old.max_pixels, settings.max_pixels))
@@ -164,24 +163,26 @@ def build_index(
         if old is None:
             write_index_manifest(folder, manifest)
         with closing(open_parts(folder, manifest, read_only=False)) as index:
-            run = IndexRun(IndexWriter(index, model), source, settings)
-            invalid = [ascii(item.name) for item in scan.items if not is_unicode(item.name)]
-            run.skipped = {one: f"`{one}`: the name is not valid text; rename the file" for one in invalid}
-            run.skipped |= {ascii(name) if not is_unicode(name) else name: text for name, text in scan.skipped.items()}
-            unchanged = run.update(items, model, scan.unreadable)
+            run = IndexRun(index, model, source, settings)
+            run.skipped = {name if is_unicode(name) else ascii(name): text for name, text in scan.skipped.items()}
+            run.update(scan.items, scan.unreadable)
             index.photos.finish()
             index.captions.finish()
-            if run.added or run.updated or run.removed or not manifest.calibration:
+            if any(run.counts[change] for change in ("added", "updated", "removed")) or not manifest.calibration:
                 pairs = partial(embedding.pair_scores, model, source, max_pixels=manifest.max_pixels)
                 scores = pairs if manifest.cross else None
                 calibration = calibrate(index.catalog, index.photos, index.captions, model, scores)
                 manifest = replace(manifest, calibration=calibration)
             write_index_manifest(folder, manifest)
-            photo_counts = index.catalog.count(), run.added, run.updated, run.removed, unchanged
-            seconds, runtime = time.monotonic() - started, embedding.runtime_of(model)
-            reasons = count_reasons(run.skipped, scan.others)
-            captions = index.catalog.count("captions")
-            return IndexReport(*photo_counts, captions, run.skipped, reasons, seconds, runtime)
+            return IndexReport(
+                photos=index.catalog.count(),
+                **run.counts,
+                captions=index.catalog.count("captions"),
+                skipped=run.skipped,
+                reasons=count_reasons(run.skipped, scan.others),
+                seconds=time.monotonic() - started,
+                runtime=embedding.runtime_of(model),
+            )
 
 
 #: Reasons for skipping a file, by a phrase of the message.
@@ -286,42 +287,48 @@ def _absolute(name: str) -> str:
 class IndexRun:
     """One update of an index: reads, embeds and writes the photos that may have changed.
 
+    The order of the writes is essential: vectors are deleted before entries, entries inserted before vectors; see
+    :class:`Catalog`.
+
+    Args:
+        index: The index, open for writing.
+        model: The model of the index.
+        source: The photos.
+        settings: Settings of the run.
+
     Attributes:
-        added: Number of new photos.
-        updated: Number of changed photos.
-        removed: Number of deleted photos.
+        counts: Numbers of photos that were added, updated, removed and unchanged; see :class:`IndexReport`.
         skipped: Why photos were skipped, by name.
     """
 
-    def __init__(self, writer: "IndexWriter", source: PhotoSource, settings: IndexSettings) -> None:
-        self.writer, self._source, self._settings = writer, source, settings
-        self.added = self.updated = self.removed = 0
+    def __init__(self, index: Index, model: SearchModel, source: PhotoSource, settings: IndexSettings) -> None:
+        self._catalog, self._photos, self._captions = index.catalog, index.photos, index.captions
+        self._model, self._source, self._settings = model, source, settings
+        self.counts = dict.fromkeys(("added", "updated", "removed", "unchanged"), 0)
         self.skipped: dict[str, str] = {}
-        self._index = writer.index
         self._stamps: dict[str, tuple[int, str]] = {}
         self._missing: set[int] = set()
         self._waiting: list[tuple[LoadedPhoto, Vectors]] = []
         self._touched: list[Photo] = []
         self._last_write, self._written = time.monotonic(), False
 
-    def update(self, items: Sequence[SourceItem], model: SearchModel, unreadable: tuple[str, ...] = ()) -> int:
-        """Bring the index up to date; returns the number of photos that did not change.
+    def update(self, items: Sequence[SourceItem], unreadable: tuple[str, ...] = ()) -> None:
+        """Bring the index up to date.
 
         Args:
             items: The photos.
-            model: The model.
             unreadable: Folders that cannot be listed now, whose photos are kept.
         """
-        self._missing = self.writer.repair()
-        self._stamps = self._index.catalog.stamps()
+        self._missing = self._repair()
+        self._stamps = self._catalog.stamps()
         # Read again what is new, has files of another size or time, or was left without a vector by a killed run.
         current = {(name, stamp) for name, (number, stamp) in self._stamps.items() if number not in self._missing}
         changed = [item for item in items if item not in current]
-        unchanged = len(items) - len(changed)
+        self.counts["unchanged"] = len(items) - len(changed)
         if changed:
             with progress("indexing", len(changed)) as step:
                 try:
-                    unchanged += self._embed(changed, model, step)
+                    self._embed(changed, step)
                 except KeyboardInterrupt:
                     self._write()
                     raise
@@ -330,139 +337,114 @@ class IndexRun:
         kept = {item.name for item in items}.difference(self.skipped)
         old = {name: number for name, (number, _) in self._stamps.items() if not name.startswith(unreadable)}
         gone = [number for name, number in old.items() if name not in kept]
-        self.writer.remove(gone)
-        self.removed = len(gone)
-        return unchanged
+        self._delete_vectors(gone)
+        self._catalog.remove(gone)
+        self.counts["removed"] = len(gone)
 
-    def _embed(self, items: list[SourceItem], model: SearchModel, step: Step) -> int:
-        """Read and embed photos, and write them from time to time; returns how many had not changed."""
-        started = time.monotonic()
-        batch: list[LoadedPhoto] = []
-        unchanged = 0
-        known, most = self._known_vector, self._settings.max_pixels
-        load = partial(embedding.load_photo, source=self._source, model=model, known=known, max_pixels=most)
-        with closing(embedding.read_ahead(items, load, self._settings.workers)) as loaded:
-            for done, one in enumerate(loaded, start=1):
-                if one.photo is None:
-                    self.skipped[one.item.name] = one.error
-                elif one.prepared is not None:
-                    batch.append(one)
-                elif one.vector is not None and not self._is_unchanged(one):
-                    self._waiting.append((one, one.vector))
-                else:
-                    self._touched.append(one.photo._replace(number=one.same or 0))
-                    unchanged += 1
-                # The first write is early, so that a run that is killed soon keeps something.
-                due = time.monotonic() - self._last_write > _SECONDS
-                full = min(embedding.BATCH, _FIRST) if not self._written else embedding.BATCH
-                if batch and (len(batch) >= full or due or done == len(items)):
-                    prepared = [one.prepared for one in batch if one.prepared]
-                    self._take(batch, image_vectors(model, prepared, self._settings.precision))
-                    batch = []
-                if due or len(self._waiting) >= (_TOGETHER if self._written else 1):
-                    self._write()
-                step(done, f"{done / max(time.monotonic() - started, 1e-9):.0f} photos/s")
-        return unchanged
-
-    def _known_vector(self, name: str, sha256: str) -> tuple[int, Vectors] | None:
-        """Number and vector of a photo with these contents. Called by the reading threads."""
-        number = self._index.catalog.number_with_hash(sha256, name)
-        if number is None or number in self._missing:
-            return None
-        try:
-            return number, self._index.photos.vectors([number])[0]
-        except ValueError:  # replaced in the meantime
-            return None
-
-    def _is_unchanged(self, one: LoadedPhoto) -> bool:
-        """Whether only the stamp of a photo changed."""
-        number = self._stamps.get(one.item.name, (None, ""))[0]
-        if number is None or number != one.same:
-            return False
-        captions = self._index.catalog.captions_of([number]).values()
-        return tuple(caption.text for caption in captions) == one.captions
-
-    def _take(self, photos: list[LoadedPhoto], vectors: Vectors) -> None:
-        for one, vector in zip(photos, vectors, strict=True):
-            if np.isfinite(vector).all():
-                self._waiting.append((one, vector))
-            else:
-                self.skipped[one.item.name] = f"`{one.item.name}`: the model returned no finite vector"
-
-    def _write(self) -> None:
-        self.writer.touch(self._touched)
-        replaced = [self._stamps[one.item.name][0] for one, _ in self._waiting if one.item.name in self._stamps]
-        self.writer.write(self._waiting, replaced)
-        # Entries without a vector, left by a killed run, count as new.
-        updated = len(set(replaced) - self._missing)
-        self.added += len(self._waiting) - updated
-        self.updated += updated
-        self._waiting, self._touched = [], []
-        self._last_write, self._written = time.monotonic(), True
-
-
-class IndexWriter:
-    """Changes the catalog and both engines together.
-
-    The order is essential: vectors are deleted before entries, entries inserted before vectors; see :class:`Catalog`.
-
-    Args:
-        index: The index, open for writing.
-        model: Embeds captions.
-    """
-
-    def __init__(self, index: Index, model: SearchModel) -> None:
-        self.index, self._model = index, model
-
-    def repair(self) -> set[int]:
+    def _repair(self) -> set[int]:
         """Repair what a killed run left: embeds captions without a vector, and returns photos without one."""
-        catalog, captions, photos = self.index.catalog, self.index.captions, self.index.photos
-        entries, vectors = catalog.numbers("captions"), captions.numbers()
-        captions.delete(np.setdiff1d(vectors, entries).tolist())
+        catalog = self._catalog
+        entries, vectors = catalog.numbers("captions"), self._captions.numbers()
+        self._captions.delete(np.setdiff1d(vectors, entries).tolist())
         missing = np.setdiff1d(entries, vectors).tolist()
         for start in range(0, len(missing), _REPAIR_BATCH):
             found = list(catalog.captions(missing[start : start + _REPAIR_BATCH]).values())
             dates = {number: one.date for number, one in catalog.photos([one.photo for one in found]).items()}
             self._add_captions(found, text_vectors(self._model, [one.text for one in found]), dates)
-        entries, vectors = catalog.numbers(), photos.numbers()
-        photos.delete(np.setdiff1d(vectors, entries).tolist())
+        entries, vectors = catalog.numbers(), self._photos.numbers()
+        self._photos.delete(np.setdiff1d(vectors, entries).tolist())
         return set(np.setdiff1d(entries, vectors).tolist())
 
-    def write(self, loaded: Sequence[tuple[LoadedPhoto, Vectors]], replaces: Sequence[int]) -> None:
-        """Insert photos with their vectors, and delete the entries that they replace."""
-        entries = [(one.photo, one.captions) for one, _ in loaded if one.photo is not None]
-        if not entries:
-            return
-        caption_vectors = text_vectors(self._model, [text for _, captions in entries for text in captions])
-        self._delete_vectors(replaces)
-        numbers = self.index.catalog.put(entries, replaces)
-        photos = [photo._replace(number=number) for number, (photo, _) in zip(numbers, entries, strict=True)]
-        # Captions are sorted by number, which is the order of insertion.
-        captions = list(self.index.catalog.captions_of(numbers).values())
-        self._add_vectors(photos, np.stack([vector for _, vector in loaded]), captions, caption_vectors)
+    def _embed(self, items: list[SourceItem], step: Step) -> None:
+        """Read and embed photos, and write them from time to time."""
+        started = time.monotonic()
+        batch: list[LoadedPhoto] = []
+        known, most = self._known_vector, self._settings.max_pixels
+        load = partial(embedding.load_photo, source=self._source, model=self._model, known=known, max_pixels=most)
+        with closing(embedding.read_ahead(items, load, self._settings.workers)) as loaded:
+            for done, (item, one) in enumerate(zip(items, loaded, strict=True), start=1):
+                if isinstance(one, str):
+                    self.skipped[item.name] = one
+                elif one.vector is None:
+                    batch.append(one)
+                elif self._is_unchanged(one):
+                    self._touched.append(one.photo)
+                    self.counts["unchanged"] += 1
+                else:
+                    self._waiting.append((one, one.vector))
+                # The first write is early, so that a run that is killed soon keeps something.
+                due = time.monotonic() - self._last_write > _SECONDS
+                full = min(embedding.BATCH, _FIRST) if not self._written else embedding.BATCH
+                if batch and (len(batch) >= full or due or done == len(items)):
+                    self._embed_batch(batch)
+                    batch = []
+                if due or len(self._waiting) >= (_TOGETHER if self._written else 1):
+                    self._write()
+                step(done, f"{done / max(time.monotonic() - started, 1e-9):.0f} photos/s")
 
-    def touch(self, photos: Sequence[Photo]) -> None:
-        """Update stamps of photos, and the dates of their vectors, which filters use."""
-        if not photos:
+    def _embed_batch(self, batch: list[LoadedPhoto]) -> None:
+        vectors = image_vectors(self._model, [one.prepared for one in batch], self._settings.precision)
+        for one, vector in zip(batch, vectors, strict=True):
+            if np.isfinite(vector).all():
+                self._waiting.append((one, vector))
+            else:
+                self.skipped[one.photo.name] = f"`{one.photo.name}`: the model returned no finite vector"
+
+    def _known_vector(self, name: str, sha256: str) -> tuple[int, Vectors] | None:
+        """Number and vector of a photo with these contents. Called by the reading threads."""
+        number = self._catalog.number_with_hash(sha256, name)
+        if number is None or number in self._missing:
+            return None
+        try:
+            return number, self._photos.vectors([number])[0]
+        except ValueError:  # replaced in the meantime
+            return None
+
+    def _is_unchanged(self, one: LoadedPhoto) -> bool:
+        """Whether only the stamp of a photo changed."""
+        number = one.photo.number
+        if self._stamps.get(one.photo.name, (None, ""))[0] != number:
+            return False
+        return tuple(caption.text for caption in self._catalog.captions_of([number]).values()) == one.captions
+
+    def _write(self) -> None:
+        """Write the photos that are waiting, and delete the entries that they replace."""
+        self._touch()
+        names = [one.photo.name for one, _ in self._waiting]
+        replaced = [self._stamps[name][0] for name in names if name in self._stamps]
+        if self._waiting:
+            entries = [(one.photo, one.captions) for one, _ in self._waiting]
+            caption_vectors = text_vectors(self._model, [text for _, captions in entries for text in captions])
+            self._delete_vectors(replaced)
+            numbers = self._catalog.put(entries, replaced)
+            photos = [photo._replace(number=number) for number, (photo, _) in zip(numbers, entries, strict=True)]
+            # Captions are sorted by number, which is the order of insertion.
+            captions = list(self._catalog.captions_of(numbers).values())
+            self._add_vectors(photos, np.stack([vector for _, vector in self._waiting]), captions, caption_vectors)
+        # Entries without a vector, left by a killed run, count as new.
+        updated = len(set(replaced) - self._missing)
+        self.counts["added"] += len(self._waiting) - updated
+        self.counts["updated"] += updated
+        self._waiting = []
+        self._last_write, self._written = time.monotonic(), True
+
+    def _touch(self) -> None:
+        """Update stamps of photos that did not change, and the dates of their vectors, which filters use."""
+        if not self._touched:
             return
-        before = self.index.catalog.photos([photo.number for photo in photos])
-        changed = [photo for photo in photos if photo.date != before[photo.number].date]
+        before = self._catalog.photos([photo.number for photo in self._touched])
+        changed = [photo for photo in self._touched if photo.date != before[photo.number].date]
         numbers = [photo.number for photo in changed]
-        captions = list(self.index.catalog.captions_of(numbers).values())
-        caption_vectors = self.index.captions.vectors([caption.number for caption in captions])
-        self._add_vectors(changed, self.index.photos.vectors(numbers), captions, caption_vectors)
+        captions = list(self._catalog.captions_of(numbers).values())
+        caption_vectors = self._captions.vectors([caption.number for caption in captions])
+        self._add_vectors(changed, self._photos.vectors(numbers), captions, caption_vectors)
         # Last: after a kill, the next run detects the old stamps.
-        self.index.catalog.touch(photos)
-
-    def remove(self, numbers: Sequence[int]) -> None:
-        """Delete photos."""
-        if numbers:
-            self._delete_vectors(numbers)
-            self.index.catalog.remove(numbers)
+        self._catalog.touch(self._touched)
+        self._touched = []
 
     def _delete_vectors(self, numbers: Sequence[int]) -> None:
-        self.index.captions.delete(list(self.index.catalog.captions_of(numbers)))
-        self.index.photos.delete(list(numbers))
+        self._captions.delete(list(self._catalog.captions_of(numbers)))
+        self._photos.delete(numbers)
 
     def _add_vectors(
         self, photos: Sequence[Photo], vectors: Vectors, captions: Sequence[IndexedCaption], caption_vectors: Vectors
@@ -475,7 +457,7 @@ class IndexWriter:
             VectorRow(photo.number, vector, photo.date, photo.name, words_of(texts[photo.number]))
             for photo, vector in zip(photos, vectors, strict=True)
         ]
-        self.index.photos.add(rows)
+        self._photos.add(rows)
         self._add_captions(captions, caption_vectors, {photo.number: photo.date for photo in photos})
 
     def _add_captions(self, captions: Sequence[IndexedCaption], vectors: Vectors, dates: Mapping[int, float]) -> None:
@@ -483,4 +465,4 @@ class IndexWriter:
             VectorRow(one.number, vector, dates[one.photo], one.name, words_of([one.text]))
             for one, vector in zip(captions, vectors, strict=True)
         ]
-        self.index.captions.add(rows)
+        self._captions.add(rows)

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from bcls.models.light import ImageBatch, LightModel, is_light_folder
 from bcls.models.loading import find_folder, load
 from bcls.search.catalog import Photo
 from bcls.search.engine import Vectors
-from bcls.search.source import ExifInfo, FeatureRows, PhotoSource, SourceItem, read_exif
+from bcls.search.source import ExifInfo, PhotoSource, SourceItem, read_exif
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -90,18 +89,16 @@ def model_hash(model: SearchModel) -> str:
     return digest.hexdigest()
 
 
-def model_inputs(model: SearchModel, inputs: "Sequence[Image.Image] | FeatureRows") -> Any:
+def model_inputs(model: SearchModel, inputs: "Sequence[Image.Image] | ImageBatch") -> Any:
     """Images unchanged, features as the arrays or tensors that the model takes."""
-    if not isinstance(inputs, FeatureRows):
+    if isinstance(model, LightModel) or not isinstance(inputs, ImageBatch):
         return inputs
-    if isinstance(model, LightModel):
-        return ImageBatch(*inputs)
     import torch
 
     from bcls.models.layers import Padded
 
-    values = torch.from_numpy(inputs.values)
-    return values if inputs.counts is None else Padded(values, torch.from_numpy(inputs.counts))
+    lengths = None if inputs.lengths is None else torch.from_numpy(inputs.lengths)
+    return Padded(torch.from_numpy(inputs.values), lengths)
 
 
 def image_vectors(model: SearchModel, prepared: Sequence[Any], precision: str = "float32") -> Vectors:
@@ -139,7 +136,7 @@ def text_vectors(model: SearchModel, texts: Sequence[str]) -> Vectors:
     return vectors
 
 
-def probe(model: SearchModel, features: FeatureRows | None) -> tuple[int, bool]:
+def probe(model: SearchModel, features: ImageBatch | None) -> tuple[int, bool]:
     """Length of a model's vectors, and whether it scores pairs by more than a dot product (cross attention).
 
     Args:
@@ -208,37 +205,31 @@ def read_inputs(
     readable = []
     for position, name in enumerate(names):
         with suppress(OSError, ValueError):
-            images.append(decode(source.read(name), name, max_pixels=max_pixels))
+            own_source, own_name = source.locate(name)
+            images.append(decode(own_source.read(own_name), name, max_pixels=max_pixels))
             readable.append(position)
     return images, readable
 
 
-@dataclass(frozen=True)
-class LoadedPhoto:
+class LoadedPhoto(NamedTuple):
     """A photo that was read.
 
     Attributes:
-        item: Its name and stamp.
-        photo: Its catalog entry without a number, or ``None`` if it cannot be read.
+        photo: Its catalog entry; its number is that of a photo of the index with the same contents, or 0.
         captions: Its captions.
-        same: Number of a photo of the index with the same contents, whose vector is reused.
-        vector: That vector.
-        prepared: Input of the model, if no vector is known.
-        error: Why it cannot be read.
+        vector: Vector of that photo, if there is one.
+        prepared: Otherwise the input of the model.
     """
 
-    item: SourceItem
-    photo: Photo | None = None
-    captions: tuple[str, ...] = ()
-    same: int | None = None
+    photo: Photo
+    captions: tuple[str, ...]
     vector: Vectors | None = None
     prepared: "Prepared | None" = None
-    error: str = ""
 
 
 def read_ahead(
-    items: Iterable[SourceItem], load: Callable[[SourceItem], LoadedPhoto], workers: int
-) -> Generator[LoadedPhoto]:
+    items: Iterable[SourceItem], load: Callable[[SourceItem], LoadedPhoto | str], workers: int
+) -> Generator[LoadedPhoto | str]:
     """Read photos in order, with threads that work a bounded number of photos ahead.
 
     Args:
@@ -247,11 +238,11 @@ def read_ahead(
         workers: Threads; 0 for one per core.
 
     Yields:
-        One photo per item, in order.
+        One photo or error per item, in order.
     """
     count = workers or os.cpu_count() or 1
     pool = ThreadPoolExecutor(count, thread_name_prefix="bcls-read")
-    waiting: deque[Future[LoadedPhoto]] = deque()
+    waiting: deque[Future[LoadedPhoto | str]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(load, item))
@@ -270,8 +261,8 @@ KnownVector = Callable[[str, str], tuple[int, Vectors] | None]
 
 def load_photo(
     item: SourceItem, source: PhotoSource, model: SearchModel, known: KnownVector, max_pixels: int
-) -> LoadedPhoto:
-    """Read a photo; an error is part of the result.
+) -> LoadedPhoto | str:
+    """Read a photo; returns the reason if it cannot be read.
 
     Args:
         item: The photo.
@@ -281,19 +272,21 @@ def load_photo(
         max_pixels: Larger images are rejected.
     """
     try:
-        content = source.read(item.name)
+        source, name = source.locate(item.name)
+        content = source.read(name)
         sha256 = hashlib.sha256(content).hexdigest()
-        features = source.features([item.name])
+        features = source.features([name])
         exif = read_exif(content) if features is None else ExifInfo()
-        date = exif.date if exif.date is not None else source.date(item.name)
+        date = exif.date if exif.date is not None else source.date(name)
         photo = Photo(item.name, item.stamp, sha256, date, exif.date is not None, exif.latitude, exif.longitude)
-        captions = source.captions(item.name)
+        captions = source.captions(name)
         if (same := known(item.name, sha256)) is not None:
-            return LoadedPhoto(item, photo, captions, *same)
+            number, vector = same
+            return LoadedPhoto(photo._replace(number=number), captions, vector)
         side = model.side if isinstance(model, LightModel) else 0
         inputs = [decode(content, item.name, max_pixels=max_pixels, side=side)] if features is None else features
-        return LoadedPhoto(item, photo, captions, prepared=model.prepare_images(model_inputs(model, inputs)))
+        return LoadedPhoto(photo, captions, prepared=model.prepare_images(model_inputs(model, inputs)))
     except (ValueError, MemoryError) as error:
-        return LoadedPhoto(item, error=" ".join(str(error).split()) or "too large for the memory")
+        return " ".join(str(error).split()) or "too large for the memory"
     except OSError as error:
-        return LoadedPhoto(item, error=visible(f"`{item.name}`: {error.strerror or error}"))
+        return visible(f"`{item.name}`: {error.strerror or error}")

@@ -1,10 +1,10 @@
 """Vector engine inside the index folder: faiss, exact for up to 200,000 vectors and an HNSW graph above."""
 
 import os
-import re
+import sqlite3
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ _DEAD_SHARE = 0.2
 _BLOCK = 16_384
 #: Rows per segment after compaction.
 _SEGMENT = 4096
-_FILE_NAME = re.compile(r"vectors-(\d+)-(\d+)\.faiss")
 #: Footer of a faiss file, followed by the length before it: faiss reads past the end of a truncated file.
 _FOOTER = b"bcls-end"
 _SCHEMA = """
@@ -49,6 +48,10 @@ class FaissEngine:
     Above ``exact`` rows the HNSW graph is searched, unless a filter leaves at most ``exact`` rows: these are compared
     one by one, so narrow filters lose no result.
 
+    The table ``segments`` has the vectors in the order in which they were written, ``facts`` and ``words`` the fields
+    that filters use. A row is alive while ``facts`` has its number and no later row has the same number. Rows are only
+    appended, so faiss files of the first rows stay valid until a compaction rewrites the rows and increments the epoch.
+
     Args:
         folder: Where the files are.
         dimension: D.
@@ -65,7 +68,7 @@ class FaissEngine:
         self._folder, self._dimension, self._exact = folder, dimension, exact
         if not read_only:
             folder.mkdir(exist_ok=True)
-        self._store = VectorStore(folder / "rows.sqlite", dimension, read_only=read_only)
+        self._database = Database(folder / "rows.sqlite", _SCHEMA, read_only=read_only)
         self._lock = threading.Lock()
         self._cached_view: _View | None = None
 
@@ -74,25 +77,30 @@ class FaissEngine:
         for row in rows:
             if row.vector.shape != (self._dimension,) or not np.isfinite(row.vector).all():
                 fail("rows", f"finite vectors of {self._dimension} numbers", row.vector.shape, "check the model")
-        if rows:
-            with self._lock:
-                self._store.append(rows)
-                self._cached_view = None
+        if not rows:
+            return
+        words = [(word, row.number) for row in rows for word in row.words]
+        with self._writing() as sql:
+            _append(sql, np.array([row.number for row in rows]), np.stack([row.vector for row in rows]))
+            sql.executemany("DELETE FROM words WHERE number = ?", [(row.number,) for row in rows])
+            facts = [(row.number, row.date, row.name) for row in rows]
+            sql.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", facts)
+            sql.executemany("INSERT INTO words VALUES (?, ?)", words)
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete rows."""
         if numbers:
-            with self._lock:
-                self._store.remove(numbers)
-                self._cached_view = None
+            with self._writing() as sql:
+                sql.executemany("DELETE FROM words WHERE number = ?", [(number,) for number in numbers])
+                sql.executemany("DELETE FROM facts WHERE number = ?", [(number,) for number in numbers])
 
     def count(self) -> int:
         """Number of rows."""
-        return self._store.count()
+        return int(self._database.integers("SELECT count(*) FROM facts")[0])
 
     def numbers(self) -> Numbers:
         """Numbers of all rows, sorted."""
-        return self._store.living()
+        return self._database.integers("SELECT number FROM facts ORDER BY number")
 
     def vectors(self, numbers: Sequence[int]) -> Vectors:
         """Vectors of the given rows."""
@@ -105,16 +113,16 @@ class FaissEngine:
         view = self._view()
         mask, allowed = view.alive, len(view.order)
         if filters is not None and filters != SearchFilter():
-            mask = mask & np.isin(view.written, self._store.matching(filters))
+            mask = mask & np.isin(view.written, self._matching(filters))
             allowed = int(mask.sum())
         # One by one: all rows that a narrow filter leaves, otherwise the rows after those of the faiss file.
         narrow = allowed <= self._exact < len(view.written)
-        first = 0 if narrow else len(view.written) - len(view.tail)
+        first = 0 if narrow else view.covered
         compared = first + np.flatnonzero(mask[first:])
         scores = queries @ view.vectors(compared).T
         rows = np.broadcast_to(compared, scores.shape)
         if not narrow and view.main is not None and allowed:
-            found = self._search_main(view.main, queries, min(k, allowed), mask[: view.main.ntotal])
+            found = self._search_main(view.main, queries, min(k, allowed), mask[: view.covered])
             scores, rows = np.hstack((scores, found[0])), np.hstack((rows, found[1]))
         return top_k(scores, np.where(rows < 0, -1, view.written[rows]), k)
 
@@ -122,44 +130,133 @@ class FaissEngine:
         """Compact the rows if many were deleted, and write the file that searches map into memory."""
         view = self._view()
         if len(view.written) - len(view.order) > _DEAD_SHARE * len(view.written):
-            with self._lock:
-                self._store.compact()
-                self._cached_view = None
+            self._compact()
             view = self._view()
         if len(view.tail):
-            write_newest(self._faiss, self._folder, view.epoch, len(view.written), self._build(view))
+            self._write_main(view)
             self._cached_view = None
 
     def close(self) -> None:
         """Close the files."""
         self._cached_view = None
-        self._store.close()
+        self._database.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that changes the rows."""
+        with self._lock, self._database.transaction() as sql:
+            self._cached_view = None
+            yield sql
+
+    def _compact(self) -> None:
+        """Rewrite the rows without the deleted ones, and increment the epoch."""
+        with self._writing() as sql:
+            _, written, living = self._state()
+            kept = np.flatnonzero(last_rows(written, living))
+            vectors = self._vectors_from(0)
+            sql.execute("DELETE FROM segments")
+            for start in range(0, len(kept), _SEGMENT):
+                part = kept[start : start + _SEGMENT]
+                _append(sql, written[part], vectors[part])
+            sql.execute("UPDATE epoch SET value = value + 1")
+
+    def _state(self) -> tuple[int, Numbers, Numbers]:
+        """The epoch, the numbers of all rows, and the numbers that are alive; part of a transaction."""
+        epochs = self._database.integers("SELECT value FROM epoch")
+        if len(epochs) != 1:
+            raise ValueError("its epoch is missing")  # raised as an OSError with the path
+        blobs = self._database.rows("SELECT numbers FROM segments ORDER BY id")
+        written = np.concatenate([np.empty(0, np.int64), *(np.frombuffer(blob, "<i8") for (blob,) in blobs)])
+        return int(epochs[0]), written, self.numbers()
+
+    def _vectors_from(self, first: int) -> Vectors:
+        """Vectors of all rows, without the ``first`` ones, which are whole segments; part of a transaction."""
+        sizes = self._database.rows("SELECT id, length(numbers) / 8 FROM segments ORDER BY id")
+        found = np.empty((max(0, sum(size for _, size in sizes) - first), self._dimension), np.float32)
+        end = -first
+        for segment, size in sizes:
+            start, end = end, end + size
+            if start >= 0:
+                ((blob,),) = self._database.rows("SELECT vectors FROM segments WHERE id = ?", segment)
+                found[start:end] = np.frombuffer(blob, "<f4").reshape(size, self._dimension)
+        return found
+
+    def _matching(self, filters: SearchFilter) -> Numbers:
+        """Numbers of the rows that pass a filter."""
+        conditions: list[tuple[str, object]] = [("date >= ?", filters.after), ("date < ?", filters.before)]
+        # Not LIKE: % and _ occur in names.
+        conditions.append(("instr(name, ?) = 1", filters.under or None))
+        conditions += [("number IN (SELECT number FROM words WHERE word = ?)", word) for word in filters.words]
+        used = [(condition, value) for condition, value in conditions if value is not None]
+        # Only the constant conditions above are inserted; the values are parameters.
+        query = f"SELECT number FROM facts WHERE {' AND '.join(condition for condition, _ in used)}"  # noqa: S608
+        return self._database.integers(query, *(value for _, value in used))
 
     def _view(self) -> "_View":
         with self._lock:
             if self._cached_view is None:
-                with self._store.transaction(write=False):
-                    epoch, written, living = self._store.state()
-                    main, covered = read_newest(self._faiss, self._folder, epoch, len(written), self._dimension)
-                    tail = self._store.vectors_from(covered)
+                with self._database.transaction(write=False):
+                    epoch, written, living = self._state()
+                    main = self._read_main(epoch, len(written))
+                    tail = self._vectors_from(main.ntotal if main is not None else 0)
                 alive = last_rows(written, living)
                 rows = np.flatnonzero(alive)
-                order = rows[np.argsort(written[rows])]
-                self._cached_view = _View(epoch, main, tail, written, alive, order)
+                self._cached_view = _View(epoch, main, tail, written, alive, rows[np.argsort(written[rows])])
             return self._cached_view
+
+    def _read_main(self, epoch: int, rows: int, *, mapped: bool = True) -> Any:
+        """The faiss index that covers most of the first ``rows`` of an epoch; ``None`` if there is none.
+
+        Damaged or foreign files are ignored, since the rows are stored elsewhere.
+        """
+        best = None
+        for path in self._folder.glob(f"vectors-{epoch}-*.faiss"):
+            with suppress(RuntimeError):  # damaged
+                if _is_complete(path):
+                    index = self._faiss.read_index(str(path), self._faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+                    fits = index.d == self._dimension and path == self._path(epoch, index.ntotal)
+                    if fits and index.ntotal <= rows and (best is None or index.ntotal > best.ntotal):
+                        best = index
+        return best
+
+    def _write_main(self, view: "_View") -> None:
+        """Write a faiss file atomically, then delete the older ones; processes that have one mapped keep it.
+
+        On Windows a mapped file cannot be deleted; a later call does that.
+        """
+        final = self._path(view.epoch, len(view.written))
+        temporary = self._folder / f".{final.name}.{os.getpid()}.tmp"
+        try:
+            try:
+                self._faiss.write_index(self._build(view), str(temporary))
+            except RuntimeError as error:
+                raise OSError(28, f"faiss cannot write its file ({str(error).splitlines()[0]})", str(final)) from error
+            with temporary.open("ab") as file:
+                file.write(_FOOTER + file.tell().to_bytes(8, "little"))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(final)
+        finally:
+            temporary.unlink(missing_ok=True)
+        for path in [*self._folder.glob("vectors-*.faiss"), *self._folder.glob(".vectors-*.tmp")]:
+            if path != final:
+                with suppress(OSError):
+                    path.unlink()
+
+    def _path(self, epoch: int, rows: int) -> Path:
+        return self._folder / f"vectors-{epoch}-{rows}.faiss"
 
     def _build(self, view: "_View") -> Any:
         """A faiss index of all rows: flat, or a graph, extended from the existing one if there is one."""
-        first = 0
+        index = None
         if len(view.written) <= self._exact:
             index = self._faiss.IndexFlatIP(self._dimension)
         elif view.main is not None and hasattr(view.main, "hnsw"):
-            rows = len(view.written)
-            index, first = read_newest(self._faiss, self._folder, view.epoch, rows, self._dimension, mapped=False)
-        else:
+            index = self._read_main(view.epoch, len(view.written), mapped=False)
+        if index is None:
             index = self._faiss.IndexHNSWFlat(self._dimension, LINKS, self._faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = BUILD_WIDTH
-        for start in range(first, len(view.written), _BLOCK):
+        for start in range(index.ntotal, len(view.written), _BLOCK):
             index.add(view.vectors(np.arange(start, min(start + _BLOCK, len(view.written)))))
         return index
 
@@ -204,122 +301,35 @@ class _View:
     alive: _Mask
     order: Numbers
 
+    @property
+    def covered(self) -> int:
+        """Number of rows of the faiss index."""
+        return len(self.written) - len(self.tail)
+
     def rows_of(self, numbers: Numbers) -> Numbers:
         """Rows with the given numbers."""
         known = self.written[self.order]
         places = np.searchsorted(known, numbers)
-        found = places < len(known)
-        found[found] = known[places[found]] == numbers[found]
-        if not found.all():
-            fail("numbers", "rows of the index", int(numbers[~found][0]), "it was never added, or was deleted")
+        missing = numbers[np.append(known, -1)[places] != numbers]
+        if len(missing):
+            fail("numbers", "rows of the index", int(missing[0]), "it was never added, or was deleted")
         return self.order[places]
 
     def vectors(self, rows: Numbers) -> Vectors:
         """Vectors of the given rows."""
-        first = len(self.written) - len(self.tail)
-        late = rows >= first
+        late = rows >= self.covered
         if late.all():
-            return self.tail[rows - first]
+            return self.tail[rows - self.covered]
         vectors = np.empty((len(rows), self.tail.shape[1]), np.float32)
-        vectors[late] = self.tail[rows[late] - first]
+        vectors[late] = self.tail[rows[late] - self.covered]
         vectors[~late] = self.main.reconstruct_batch(rows[~late])
         return vectors
 
 
-class VectorStore:
-    """Vectors in a SQLite file, in the order in which they were written, with the fields that filters use.
-
-    A row is alive while the table ``facts`` has its number and no later row has the same number. Rows are only
-    appended, so files derived from the first rows stay valid; :meth:`compact` rewrites the rows and increments the
-    epoch.
-
-    Args:
-        path: The database file.
-        dimension: D.
-        read_only: Do not write; the file must exist.
-    """
-
-    def __init__(self, path: Path, dimension: int, *, read_only: bool = False) -> None:
-        self._dimension = dimension
-        self._database = Database(path, _SCHEMA, read_only=read_only)
-        self.transaction, self.close = self._database.transaction, self._database.close
-
-    def append(self, rows: Sequence[VectorRow]) -> None:
-        """Add rows, replacing rows with the same numbers."""
-        numbers = np.array([row.number for row in rows], "<i8")
-        vectors = np.stack([row.vector for row in rows]).astype("<f4")
-        facts = [(row.number, row.date, row.name) for row in rows]
-        words = [(word, row.number) for row in rows for word in row.words]
-        with self.transaction() as sql:
-            blobs = numbers.tobytes(), vectors.tobytes()
-            sql.execute("INSERT INTO segments (numbers, vectors) VALUES (?, ?)", blobs)
-            sql.executemany("DELETE FROM words WHERE number = ?", [(row.number,) for row in rows])
-            sql.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", facts)
-            sql.executemany("INSERT INTO words VALUES (?, ?)", words)
-
-    def remove(self, numbers: Sequence[int]) -> None:
-        """Delete rows."""
-        with self.transaction() as sql:
-            sql.executemany("DELETE FROM words WHERE number = ?", [(number,) for number in numbers])
-            sql.executemany("DELETE FROM facts WHERE number = ?", [(number,) for number in numbers])
-
-    def count(self) -> int:
-        """Number of rows that are alive."""
-        return int(self._database.integers("SELECT count(*) FROM facts")[0])
-
-    def living(self) -> Numbers:
-        """Numbers of the rows that are alive, sorted."""
-        return self._database.integers("SELECT number FROM facts ORDER BY number")
-
-    def state(self) -> tuple[int, Numbers, Numbers]:
-        """The epoch, the numbers of all rows, and the numbers that are alive, from one snapshot."""
-        with self.transaction(write=False):
-            epochs = self._database.integers("SELECT value FROM epoch")
-            if len(epochs) != 1:
-                raise ValueError("its epoch is missing")  # raised as an OSError with the path
-            epoch = int(epochs[0])
-            blobs = self._database.rows("SELECT numbers FROM segments ORDER BY id")
-            written = np.concatenate([np.empty(0, np.int64), *(np.frombuffer(blob, "<i8") for (blob,) in blobs)])
-            return epoch, written, self.living()
-
-    def vectors_from(self, first: int) -> Vectors:
-        """Vectors of all rows, without the ``first`` ones."""
-        with self.transaction(write=False):
-            sizes = self._database.rows("SELECT id, length(numbers) / 8 FROM segments ORDER BY id")
-            found = np.empty((max(0, sum(size for _, size in sizes) - first), self._dimension), np.float32)
-            filled = end = 0
-            for segment, size in sizes:
-                end += size
-                if end > first:
-                    ((blob,),) = self._database.rows("SELECT vectors FROM segments WHERE id = ?", segment)
-                    vectors = np.frombuffer(blob, "<f4").reshape(size, self._dimension)[max(0, size - end + first) :]
-                    found[filled : filled + len(vectors)] = vectors
-                    filled += len(vectors)
-        return found
-
-    def matching(self, filters: SearchFilter) -> Numbers:
-        """Numbers of the rows that pass a filter."""
-        conditions: list[tuple[str, object]] = [("date >= ?", filters.after), ("date < ?", filters.before)]
-        # Not LIKE: % and _ occur in names.
-        conditions.append(("instr(name, ?) = 1", filters.under or None))
-        conditions += [("number IN (SELECT number FROM words WHERE word = ?)", word) for word in filters.words]
-        used = [(condition, value) for condition, value in conditions if value is not None]
-        # Only the constant conditions above are inserted; the values are parameters.
-        query = f"SELECT number FROM facts WHERE {' AND '.join(condition for condition, _ in used)}"  # noqa: S608
-        return self._database.integers(query, *(value for _, value in used))
-
-    def compact(self) -> None:
-        """Rewrite the rows without the deleted ones, and increment the epoch."""
-        with self.transaction() as sql:
-            _, written, living = self.state()
-            kept = np.flatnonzero(last_rows(written, living))
-            vectors = self.vectors_from(0)
-            sql.execute("DELETE FROM segments")
-            for start in range(0, len(kept), _SEGMENT):
-                part = kept[start : start + _SEGMENT]
-                blobs = written[part].astype("<i8").tobytes(), vectors[part].tobytes()
-                sql.execute("INSERT INTO segments (numbers, vectors) VALUES (?, ?)", blobs)
-            sql.execute("UPDATE epoch SET value = value + 1")
+def _append(sql: sqlite3.Connection, numbers: Numbers, vectors: Vectors) -> None:
+    """Write a segment."""
+    blobs = numbers.astype("<i8").tobytes(), vectors.astype("<f4").tobytes()
+    sql.execute("INSERT INTO segments (numbers, vectors) VALUES (?, ?)", blobs)
 
 
 def last_rows(written: Numbers, living: Numbers) -> _Mask:
@@ -335,58 +345,9 @@ def last_rows(written: Numbers, living: Numbers) -> _Mask:
     return mask
 
 
-def read_newest(faiss: Any, folder: Path, epoch: int, rows: int, width: int, *, mapped: bool = True) -> tuple[Any, int]:
-    """The faiss file that covers most rows of an epoch, and how many; ``(None, 0)`` if there is none.
-
-    Damaged or foreign files are ignored, since the rows are stored elsewhere.
-    """
-    found = [match for path in folder.glob("vectors-*.faiss") if (match := _FILE_NAME.fullmatch(path.name))]
-    sizes = {int(match[2]) for match in found if int(match[1]) == epoch and int(match[2]) <= rows}
-    for size in sorted(sizes, reverse=True):
-        path = _path(folder, epoch, size)
-        if not _is_complete(path):
-            continue
-        try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
-        except RuntimeError:
-            continue
-        if index.ntotal == size and index.d == width:
-            return index, size
-    return None, 0
-
-
-def write_newest(faiss: Any, folder: Path, epoch: int, rows: int, index: Any) -> None:
-    """Write a faiss file atomically, then delete the older ones; processes that have one mapped keep it.
-
-    On Windows a mapped file cannot be deleted; a later call does that.
-    """
-    final = _path(folder, epoch, rows)
-    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
-    try:
-        try:
-            faiss.write_index(index, str(temporary))
-        except RuntimeError as error:
-            raise OSError(28, f"faiss cannot write its file ({str(error).splitlines()[0]})", str(final)) from error
-        with temporary.open("ab") as file:
-            file.write(_FOOTER + file.tell().to_bytes(8, "little"))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(final)
-    finally:
-        temporary.unlink(missing_ok=True)
-    for path in [*folder.glob("vectors-*.faiss"), *folder.glob(".vectors-*.tmp")]:
-        if path != final:
-            with suppress(OSError):
-                path.unlink()
-
-
 def _is_complete(path: Path) -> bool:
     # An OSError: the writer has replaced the file since it was listed, or it is shorter than the footer.
     with suppress(OSError), path.open("rb") as file:
         length = file.seek(-len(_FOOTER) - 8, os.SEEK_END)
         return file.read() == _FOOTER + length.to_bytes(8, "little")
     return False
-
-
-def _path(folder: Path, epoch: int, rows: int) -> Path:
-    return folder / f"vectors-{epoch}-{rows}.faiss"

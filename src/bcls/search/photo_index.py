@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bcls.search.index import ModelInput
 from bcls.search.service import DUPLICATE, Hit, PhotoInfo, Service, ServiceSettings
 
 
-class PhotoIndex:
+class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     """An index of photos that is searched by text or by image.
 
     Threads may search at the same time. ``with`` closes the index; so does :meth:`close`.
@@ -110,12 +111,13 @@ class PhotoIndex:
             ValueError: The query is empty, too long or not an image, or ``k`` is not between 1 and 1000.
             FileNotFoundError: The image file does not exist.
         """
-        if isinstance(query, str):
-            added = None if image is None else _image(image)
-            return list(self.service.search(query, k, filters, image=added, sort=sort).hits)
-        if image is not None:
+        text, given = (query, image) if isinstance(query, str) else (None, query)
+        if text is None and image is not None:
             fail("image", "a text with it", "two images", "search with one image")
-        return list(self.service.search_image(_image(query), k, filters, sort=sort).hits)
+        if isinstance(given, Path):
+            check_size("query", given.name, given.stat().st_size)
+        content = given.read_bytes() if isinstance(given, Path) else given
+        return list(self.service.search(text, k, filters, image=content, sort=sort).hits)
 
     def similar(
         self, photo: str, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -144,22 +146,12 @@ class PhotoIndex:
         """Number of photos."""
         return self.service.index.catalog.count()
 
-    def __enter__(self) -> "PhotoIndex":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Stop the service and close the files."""
         self.service.close()
-
-
-def _image(image: Path | Image.Image) -> bytes | Image.Image:
-    if not isinstance(image, Path):
-        return image
-    check_size("query", image.name, image.stat().st_size)
-    return image.read_bytes()
 
 
 def _settings(out: str | Path, model: str | None, options: dict[str, Any]) -> IndexSettings:

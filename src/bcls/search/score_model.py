@@ -99,20 +99,20 @@ def read_calibration(folder: Path) -> ModelCalibration | None:
     content = read_json(path)
     if not isinstance(content, dict):
         fail(str(path), "a JSON object", type(content).__name__, _HINT)
-    sizes = {"pair": 2, "query": 5, "gate": 4, "threshold": 1}
-    given = {name: content.get(name) for name in sizes} | {"threshold": [content.get("threshold")]}
-    numbers = {name: check_numbers(f"{path}: {name}", given[name], _HINT, count=sizes[name]) for name in sizes}
-    if min(numbers["pair"][1], numbers["query"][1]) <= 0 or not 0 < numbers["threshold"][0] < 1:
+    pair, query, gate = (
+        tuple(check_numbers(f"{path}: {name}", content.get(name), _HINT, count=count))
+        for name, count in (("pair", 2), ("query", 5), ("gate", 4))
+    )
+    (threshold,) = check_numbers(f"{path}: threshold", [content.get("threshold")], _HINT)
+    if min(pair[1], query[1]) <= 0 or not 0 < threshold < 1:
         fail(str(path), "positive slopes and a threshold between 0 and 1", json.dumps(content)[:80], _HINT)
     background = _read_background(path.with_name(BACKGROUND))
-    first, last = numbers["gate"][:2]
-    if not 0 <= first < last <= background.shape[1]:
-        fail(str(path), f"coordinates up to {background.shape[1]}", numbers["gate"], _HINT)
+    if not 0 <= gate[0] < gate[1] <= background.shape[1]:
+        fail(str(path), f"coordinates up to {background.shape[1]}", gate, _HINT)
     word = content.get("word", "{}")
     if not isinstance(word, str) or "{}" not in word:
         fail(f"{path}: word", "a text with {}", repr(word), _HINT)
-    parts = {name: tuple(float(one) for one in numbers[name]) for name in ("pair", "query", "gate")}
-    return ModelCalibration(**parts, threshold=float(numbers["threshold"][0]), background=background, word=word)
+    return ModelCalibration(pair, query, threshold, gate, background, word)
 
 
 def _read_background(path: Path) -> npt.NDArray[np.float32]:

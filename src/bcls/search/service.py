@@ -3,11 +3,11 @@
 import math
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -17,19 +17,22 @@ import numpy.typing as npt
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls.data.images import decode
 from bcls.models.light import LightModel
+from bcls.models.loading import find_folder
 from bcls.search.batcher import Batcher, limit_work
 from bcls.search.calibration import FITS
-from bcls.search.catalog import Photo
+from bcls.search.catalog import IndexedCaption, Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
-from bcls.search.engine import IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
+from bcls.search.engine import Engine, IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
-from bcls.search.score_model import ModelCalibration, read_calibration
+from bcls.search.score_model import read_calibration
+from bcls.search.source import DatasetSource, FileSource
 
 if TYPE_CHECKING:
     from PIL import Image
 
 #: An image, or the bytes of its file.
 ImageInput: TypeAlias = "bytes | Image.Image"
+Similarities: TypeAlias = npt.NDArray[np.float64]
 #: Limits of a query: characters, and number of results.
 MAX_TEXT, MAX_RESULTS = 2000, 1000
 #: Orders of results.
@@ -144,6 +147,7 @@ class CaptionHit:
 
 
 _Hit = TypeVar("_Hit", Hit, CaptionHit)
+_Entry = TypeVar("_Entry", Photo, IndexedCaption)
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class UnknownPhotoError(ValueError):
     """No photo of the index has the given number."""
 
 
-class Service:
+class Service(AbstractContextManager["Service"]):
     """Answers searches from any number of threads.
 
     Concurrent texts share a pass through the model, and vectors of recent texts are cached. After an update of the
@@ -191,7 +195,9 @@ class Service:
         self._lock = threading.Lock()
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
-        self.calibration = _model_calibration(model or self._index.manifest.model)
+        source = model or self._index.manifest.model
+        # A model in memory has none.
+        self.calibration = read_calibration(find_folder(source)) if isinstance(source, str | Path) else None
         self._heavy = threading.BoundedSemaphore(_HEAVY)
         self._groups: tuple[object, list[list[int]]] | None = None
         encoder = self.model if isinstance(self.model, LightModel) else self.model.for_queries()
@@ -202,9 +208,6 @@ class Service:
             timeout=self.settings.timeout,
         )
         self._text_vector = lru_cache(self.settings.cache)(self._batcher)
-
-    def __enter__(self) -> "Service":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -244,69 +247,44 @@ class Service:
 
     def search(
         self,
-        text: str,
+        text: str | None = None,
         k: int = 10,
         filters: SearchFilter | None = None,
         *,
         image: "ImageInput | None" = None,
         sort: str = "score",
     ) -> SearchResult[Hit]:
-        """Find photos that match a text, several texts, or a text and an image.
+        """Find photos that match a text, several texts, an image, or a text and an image.
 
         Args:
-            text: Description of the photos, or terms with operators; see :func:`parse_query`.
+            text: Description of the photos, or terms with operators, see :func:`parse_query`; ``None`` for an image
+                alone.
             k: Number of results.
             filters: Conditions on the results.
-            image: An image whose vector is added to that of the text.
+            image: An image, or the bytes of its file, whose vector is added to that of the text.
             sort: ``"score"``, best first, or ``"date"``: the newest of those that fit.
 
         Raises:
-            ValueError: The text is empty or too long or has operators only, or ``k`` is not between 1 and 1000.
+            ValueError: The text is empty or too long or has operators only, the image is not an image or too large,
+                the index was built from features, or ``k`` is not between 1 and 1000.
             OverloadedError: There are too many queries.
         """
-        terms, k = parse_query(_check_text(text)), _check_k(k)
+        terms = [] if text is None and image is not None else parse_query(_check_text(text))
         index = self.index
         prompt = self.calibration.prompt if self.calibration is not None else str
         vectors = [weight * self._text_vector(prompt(term)) for weight, term in terms]
         if image is not None:
             vectors.append(self._encode_image(index, image)[0][0])
-        vector = _unit_sum(vectors)
-        rerank = self.settings.rerank if index.manifest.cross and terms == [(1.0, terms[0][1])] and image is None else 0
-        if not rerank or index.source is None:
-            kind, calibration = ("text", self.calibration) if image is None else ("photo", None)
-            return _nearest_sorted(index, vector, k, filters, kind, sort, calibration=calibration)
-        hits = _nearest_photos(index, vector, max(k, rerank), filters, "text")
-        names, limit = [hit.name for hit in hits], index.manifest.max_pixels
-        with self._heavy_work():
-            scores = pair_scores(self.model, index.source, names, terms[0][1], max_pixels=limit)
-        return SearchResult(_sorted(_ranked(index, hits, scores, "text"), sort)[:k], reranked=len(hits))
-
-    def search_image(
-        self, image: ImageInput, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
-    ) -> SearchResult[Hit]:
-        """Find photos that are similar to an image.
-
-        Args:
-            image: An image, or the bytes of its file.
-            k: Number of results.
-            filters: Conditions on the results.
-            sort: As in :meth:`search`.
-
-        Raises:
-            ValueError: It is not an image or too large, or the index was built from features.
-        """
-        k = _check_k(k)
-        index = self.index
-        return _nearest_sorted(index, self._encode_image(index, image)[0], k, filters, "photo", sort)
+            terms = []
+        return self._search_photos(index, _unit_sum(vectors), k, filters, sort, terms)
 
     def more_like(
         self, number: int, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
     ) -> SearchResult[Hit]:
         """Find photos that are similar to one of the index, without that one."""
-        k = _check_k(k)
         index = self.index
         vector = index.photos.vectors([_photo(index, number).number])
-        return _nearest_sorted(index, vector, k, filters, "photo", sort, without=number)
+        return self._search_photos(index, vector, k, filters, sort, without=number)
 
     def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:
         """Find groups of photos that are nearly the same, such as copies in other sizes or formats.
@@ -397,24 +375,21 @@ class Service:
             ValueError: There is no such photo in the index, or the dataset has features only.
             OSError: Its file is missing.
         """
+        source, name = self._locate(number)
+        return source.read_image(name)
+
+    def photo_stamp(self, number: int) -> str:
+        """Text that changes when a photo's file, or the archive with it, changes; errors as :meth:`read_photo`."""
+        source, name = self._locate(number)
+        return source.stamp(name)
+
+    def _locate(self, number: int) -> tuple[FileSource | DatasetSource, str]:
+        """The source of a photo, and its name there."""
         index = self.index
         photo = _photo(index, number)
         if index.source is None:
             raise FileNotFoundError(2, "the photos of the index are missing", " ".join(index.manifest.photos))
-        return index.source.read_image(photo.name)
-
-    def photo_stamp(self, number: int) -> str:
-        """Text that changes when a photo's file, or the archive with it, changes; errors as :meth:`read_photo`."""
-        index = self.index
-        name = _photo(index, number).name
-        if index.source is None:
-            raise FileNotFoundError(2, "the photos of the index are missing", index.manifest.photos)
-        path = Path(index.source.path_of(name))
-        file = next((one for one in (path, *path.parents) if one.is_file()), None)
-        if file is None:
-            return str(index.source.date(name))
-        found = file.stat()
-        return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
+        return index.source.locate(photo.name)
 
     def thumbnail(self, number: int, side: int = 224) -> "Image.Image":
         """A photo whose longer side is at most ``side`` pixels; errors as :meth:`read_photo`."""
@@ -423,6 +398,38 @@ class Service:
         image.thumbnail((check_whole("side", side, least=1), side))
         return image
 
+    def _search_photos(
+        self,
+        index: Index,
+        vector: Vectors,
+        k: int,
+        filters: SearchFilter | None,
+        sort: str,
+        terms: Sequence[tuple[float, str]] = (),
+        without: int | None = None,
+    ) -> SearchResult[Hit]:
+        """Photos for the vector of an image, or for that of the terms of a text, which may be reranked."""
+        k = _check_k(k)
+        by_date = check_choice("sort", sort, SORTS) == "date"
+        text = terms[0][1] if index.manifest.cross and len(terms) == 1 and terms[0][0] == 1 else ""
+        rerank = self.settings.rerank if text and index.source is not None else 0
+        depth = MAX_RESULTS if by_date and not rerank else max(k, rerank)
+        photos, values = _nearest(index.photos, index.catalog.photos, vector, depth + (without is not None), filters)
+        calibrate: Callable[[Similarities], Similarities] = index.manifest.calibration["text" if terms else "photo"]
+        threshold = FITS
+        if rerank and index.source is not None:
+            names, limit = [photo.name for photo in photos], index.manifest.max_pixels
+            with self._heavy_work():
+                values = pair_scores(self.model, index.source, names, text, max_pixels=limit)
+        elif terms and self.calibration is not None:
+            calibrate, threshold = partial(self.calibration, vector=vector[0]), self.threshold
+        rows = zip(_describe(index, photos), calibrate(values).tolist(), values.tolist(), strict=True)
+        hits = [Hit(**vars(info), score=score, similarity=value, threshold=threshold) for info, score, value in rows]
+        hits = sorted((hit for hit in hits if hit.number != without), key=lambda hit: -hit.similarity)
+        if by_date and any(hit.fits for hit in hits):
+            hits = sorted((hit for hit in hits if hit.fits), key=lambda hit: -hit.date)
+        return SearchResult(tuple(hits[:k]), reranked=len(photos) if rerank else 0)
+
     def _search_captions(
         self, index: Index, vector: Vectors, k: int, filters: SearchFilter | None, inputs: Sequence[Any]
     ) -> SearchResult[CaptionHit]:
@@ -430,12 +437,14 @@ class Service:
         if not index.catalog.count("captions"):
             fail("captions", "an index with captions", "none", "put .txt files beside the photos, or index a dataset")
         rerank = self.settings.rerank if index.manifest.cross and len(inputs) else 0
-        hits = _nearest_captions(index, vector, max(k, rerank), filters)
-        if not rerank:
-            return SearchResult(hits)
-        with self._heavy_work():
-            scores = np.asarray(self.model.similarity(inputs, [hit.text for hit in hits]))[0]
-        return SearchResult(_ranked(index, hits, scores, "text")[:k], reranked=len(hits))
+        captions, values = _nearest(index.captions, index.catalog.captions, vector, max(k, rerank), filters)
+        if rerank:
+            with self._heavy_work():
+                values = np.asarray(self.model.similarity(inputs, [one.text for one in captions]))[0]
+        rows = zip(captions, index.manifest.calibration["text"](values).tolist(), values.tolist(), strict=True)
+        hits = [CaptionHit(one.text, _path(index, one.name), one.name, one.photo, *scores) for one, *scores in rows]
+        hits.sort(key=lambda hit: -hit.similarity)
+        return SearchResult(tuple(hits[:k]), reranked=len(captions) if rerank else 0)
 
     def _encode_image(self, index: Index, image: ImageInput) -> "tuple[Vectors, Image.Image]":
         if index.manifest.features is not None:
@@ -449,16 +458,7 @@ class Service:
         return limit_work(self._heavy, self.settings.timeout)
 
 
-def _model_calibration(model: object) -> ModelCalibration | None:
-    """Calibration in the folder of a model that is given by name or path; ``None`` for one in memory."""
-    if not isinstance(model, str | Path):
-        return None
-    from bcls.models.loading import find_folder
-
-    return read_calibration(find_folder(model))
-
-
-def _check_text(text: str) -> str:
+def _check_text(text: object) -> str:
     """Check a query; returns it on one line, with full-width letters as plain ones."""
     if not isinstance(text, str):
         fail("text", "a string", type(text).__name__, "describe the photo")
@@ -490,7 +490,8 @@ def _path(index: Index, name: str) -> str:
     """Path of a photo for display."""
     with suppress(FileNotFoundError):
         if index.source is not None:
-            return index.source.path_of(name)
+            source, own_name = index.source.locate(name)
+            return source.path_of(own_name)
     roots = index.manifest.photos
     return str(Path(roots[0]) / name) if len(roots) == 1 else name
 
@@ -515,73 +516,19 @@ def _describe(index: Index, photos: Sequence[Photo]) -> list[PhotoInfo]:
     ]
 
 
-def _nearest_photos(
-    index: Index,
+def _nearest(
+    engine: Engine,
+    entries: Callable[[Sequence[int]], dict[int, _Entry]],
     vector: Vectors,
     k: int,
     filters: SearchFilter | None,
-    kind: str,
-    calibration: ModelCalibration | None = None,
-) -> tuple[Hit, ...]:
-    """Photos with the most similar vectors, for a kind of query; scores by the index or by the model."""
-    found = index.photos.search(vector, k, filters)
-    values = found.scores[0].astype(np.float64)
-    if calibration is None:
-        scores, limit = index.manifest.calibration[kind](values), FITS
-    else:
-        scores, limit = calibration(values, vector[0]), calibration.threshold
+) -> tuple[list[_Entry], Similarities]:
+    """Entries of the catalog with the most similar vectors, and their similarities."""
+    found = engine.search(vector, k, filters)
     numbers = found.numbers[0].tolist()
-    ranks = {number: (*pair, limit) for number, *pair in zip(numbers, scores.tolist(), values.tolist(), strict=True)}
-    known = index.catalog.photos(numbers)
-    photos = _describe(index, [known[number] for number in ranks if number in known])
-    return tuple(Hit(*vars(info).values(), *ranks[info.number]) for info in photos)
-
-
-def _nearest_sorted(
-    index: Index,
-    vector: Vectors,
-    k: int,
-    filters: SearchFilter | None,
-    kind: str,
-    sort: str,
-    *,
-    without: int | None = None,
-    calibration: ModelCalibration | None = None,
-) -> SearchResult[Hit]:
-    """The ``k`` best photos, or the newest ones that fit, for a kind of query; scores as in :func:`_nearest_photos`."""
-    depth = MAX_RESULTS if check_choice("sort", sort, SORTS) == "date" else k
-    hits = _nearest_photos(index, vector, depth + (without is not None), filters, kind, calibration)
-    return SearchResult(_sorted(tuple(hit for hit in hits if hit.number != without), sort)[:k])
-
-
-def _sorted(hits: tuple[Hit, ...], sort: str) -> tuple[Hit, ...]:
-    """With ``sort="date"``, the hits that fit, newest first; unchanged if none fits."""
-    if check_choice("sort", sort, SORTS) == "score" or not any(hit.fits for hit in hits):
-        return hits
-    return tuple(sorted((hit for hit in hits if hit.fits), key=lambda hit: -hit.date))
-
-
-def _nearest_captions(index: Index, vector: Vectors, k: int, filters: SearchFilter | None) -> tuple[CaptionHit, ...]:
-    """Captions with the most similar vectors."""
-    found = index.captions.search(vector, k, filters)
-    similarities = dict(zip(found.numbers[0].tolist(), found.scores[0].tolist(), strict=True))
-    known = index.catalog.captions(list(similarities))
-    captions = [known[number] for number in similarities if number in known]
-    hits = [
-        CaptionHit(one.text, _path(index, one.name), one.name, one.photo, 0.0, similarities[one.number])
-        for one in captions
-    ]
-    return _ranked(index, hits, [hit.similarity for hit in hits], "text")
-
-
-def _ranked(index: Index, hits: Sequence[_Hit], similarities: npt.ArrayLike, kind: str) -> tuple[_Hit, ...]:
-    """Hits with the given similarities, best first; scores are calibrated for a kind of query."""
-    values = np.asarray(similarities, dtype=np.float64)
-    scores = index.manifest.calibration[kind](values)
-    return tuple(
-        replace(hits[row], score=float(scores[row]), similarity=float(values[row]))
-        for row in np.argsort(-values, kind="stable")
-    )
+    known = entries(numbers)
+    there = [number in known for number in numbers]
+    return [known[number] for number in numbers if number in known], found.scores[0][there].astype(np.float64)
 
 
 def unreadable(error: OSError) -> str:

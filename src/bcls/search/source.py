@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from PIL import ExifTags
 
 from bcls._core.errors import fail, visible
@@ -24,7 +23,8 @@ from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.image_files import ImageStore, check_member, is_image_file, open_store
 from bcls.data.images import open_image
 from bcls.data.records import FORMAT, MANIFEST_FILE
-from bcls.data.text_files import read_json
+from bcls.data.text_files import is_unicode, read_json
+from bcls.models.light import ImageBatch
 
 #: Larger caption files are ignored.
 MAX_BYTES = 16_384
@@ -60,20 +60,16 @@ class SourceScan(NamedTuple):
         items: The photos, each once.
         skipped: Why other files and folders were skipped, by name.
         others: Number of files of other kinds, such as videos, by kind.
-        unreadable: Names of folders that could not be listed, each with a slash at its end.
     """
 
     items: list[SourceItem]
     skipped: dict[str, str]
     others: dict[str, int]
-    unreadable: tuple[str, ...]
 
-
-class FeatureRows(NamedTuple):
-    """Features of images: ``(N, d)`` vectors or ``(N, R, d)`` regions, and the number of valid regions of each."""
-
-    values: npt.NDArray[np.float32]
-    counts: npt.NDArray[np.int64] | None = None
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Names of folders that could not be listed, each with a slash at its end."""
+        return tuple(name for name in self.skipped if name.endswith("/"))
 
 
 def open_source(
@@ -141,6 +137,10 @@ class FileSource:
         self._extensions = EXTENSIONS if captions else ()
         self._archive = None if store.path.is_dir() else store.path.stat()
 
+    def locate(self, name: str) -> "tuple[FileSource, str]":
+        """The source of a photo, and its name there; see :class:`CombinedSource`."""
+        return self, name
+
     def scan(self) -> SourceScan:
         """All photos, and what is skipped; a folder that cannot be listed is skipped.
 
@@ -152,15 +152,18 @@ class FileSource:
         files = self._store.names(images=False) if self._archive else self._walk(skipped)
         photos = []
         for name in dict.fromkeys(files):
-            suffix = PurePosixPath(name).suffix.lower()
-            if is_image_file(name):
+            path = PurePosixPath(name)
+            if _is_excluded(name, self._exclude):
+                continue
+            if is_image_file(name) and is_unicode(name):
                 photos.append(name)
-            elif not PurePosixPath(name).name.startswith(".") and not _is_excluded(name, self._exclude):
-                others["video"] += suffix in _VIDEOS
-                others[f"image format {suffix}"] += suffix in _OTHER_IMAGES
-        wanted = [name for name in photos if not _is_excluded(name, self._exclude)]
-        items = [SourceItem(name, self._stamp(name)) for name in (wanted if self._archive else sorted(wanted))]
-        return SourceScan(items, skipped, dict(+others), tuple(name for name in skipped if name.endswith("/")))
+            elif is_image_file(name):
+                skipped[name] = f"`{name!a}`: the name is not valid text; rename the file"
+            elif not path.name.startswith("."):
+                others["video"] += path.suffix.lower() in _VIDEOS
+                others[f"image format {path.suffix.lower()}"] += path.suffix.lower() in _OTHER_IMAGES
+        items = [SourceItem(name, self.stamp(name)) for name in (photos if self._archive else sorted(photos))]
+        return SourceScan(items, skipped, dict(+others))
 
     def _walk(self, skipped: dict[str, str]) -> Iterator[str]:
         """Names of all regular files of the folder; explains in ``skipped`` why others are left out."""
@@ -228,11 +231,12 @@ class FileSource:
         """Path of a photo for display; in an archive, the archive's path followed by the name."""
         return str(self.path / name)
 
-    def features(self, names: Sequence[str]) -> FeatureRows | None:
+    def features(self, names: Sequence[str]) -> ImageBatch | None:
         """``None``: the images are read."""
         return None
 
-    def _stamp(self, name: str) -> str:
+    def stamp(self, name: str) -> str:
+        """Size and time of a photo's file and of the caption files beside it, or of the archive."""
         if self._archive:
             return " ".join((_stamp(self.path), *self._extensions))
         beside = [str(PurePosixPath(name).with_suffix(extension)) for extension in self._extensions]
@@ -258,19 +262,22 @@ class DatasetSource:
         self._features = None if features is None else dataset.features(features)
         self._with_captions = captions
 
+    def locate(self, name: str) -> "tuple[DatasetSource, str]":
+        """The source of a photo, and its name there; see :class:`CombinedSource`."""
+        return self, name
+
     def scan(self) -> SourceScan:
         """All images."""
-        stamps = {number: _stamp(self._holder(number)) for number in range(max(1, len(self._dataset.manifest.images)))}
-        found = []
-        for name, row in self._rows.items():
-            image = self._dataset.images[row]
-            stamp = stamps.get(image.source, "")
-            if (holder := self._holder(image.source)).is_dir() and image.file is not None:
-                stamp = _stamp(holder / image.file)
-            text_hash = hashlib.sha256("\n".join(self._texts.get(image.image_id, ())).encode()).hexdigest()[:16]
-            if not _is_excluded(name, self._exclude):
-                found.append(SourceItem(name, f"{stamp} {text_hash}"))
-        return SourceScan(found, {}, {}, ())
+        names = [name for name in self._rows if not _is_excluded(name, self._exclude)]
+        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, {})
+
+    def stamp(self, name: str) -> str:
+        """Size and time of an image's file, or of the archive with it, and a hash of its captions."""
+        image = self._dataset.images[self._row(name)]
+        holder = self._holder(image.source)
+        file = holder / image.file if holder.is_dir() and image.file is not None else holder
+        text_hash = hashlib.sha256("\n".join(self._texts.get(image.image_id, ())).encode()).hexdigest()[:16]
+        return f"{_stamp(file)} {text_hash}"
 
     def read(self, name: str) -> bytes:
         """Contents of an image's file, or the bytes of its features, which the index hashes."""
@@ -301,14 +308,14 @@ class DatasetSource:
         """Path of an image for display."""
         return str(self._holder(self._dataset.images[self._row(name)].source) / name)
 
-    def features(self, names: Sequence[str]) -> FeatureRows | None:
+    def features(self, names: Sequence[str]) -> ImageBatch | None:
         """Features of some images; ``None`` if the images themselves are read."""
         if self._features is None:
             return None
         rows = [self._row(name) for name in names]
         counts = [count for row in rows if (count := self._features.regions(row)) is not None]
         values = np.asarray(self._features.take(rows), dtype=np.float32)
-        return FeatureRows(values, np.array(counts, dtype=np.int64) if len(counts) == len(rows) else None)
+        return ImageBatch(values, np.array(counts, dtype=np.int64) if len(counts) == len(rows) else None)
 
     @cached_property
     def _texts(self) -> dict[str, tuple[str, ...]]:
@@ -343,7 +350,7 @@ class DatasetSource:
 
 
 class CombinedSource:
-    """Several sources; the names of each begin with the name of its folder. Same methods as :class:`FileSource`.
+    """Several sources; the names of each begin with the name of its folder.
 
     Args:
         sources: The sources. Folders of the same name are numbered: ``photos``, ``photos (2)``.
@@ -360,42 +367,19 @@ class CombinedSource:
         items: list[SourceItem] = []
         skipped: dict[str, str] = {}
         others: Counter[str] = Counter()
-        unreadable: list[str] = []
         for label, source in self._sources.items():
             found = source.scan()
             items += [SourceItem(f"{label}/{name}", stamp) for name, stamp in found.items]
             skipped |= {f"{label}/{name}": reason for name, reason in found.skipped.items()}
             others.update(found.others)
-            unreadable += [f"{label}/{name}" for name in found.unreadable]
-        return SourceScan(items, skipped, dict(others), tuple(unreadable))
+        return SourceScan(items, skipped, others)
 
-    def read(self, name: str) -> bytes:
-        """Contents of a photo's file."""
-        source, rest = self._split(name)
-        return source.read(rest)
-
-    read_image = read
-
-    def captions(self, name: str) -> tuple[str, ...]:
-        """Captions of a photo."""
-        source, rest = self._split(name)
-        return source.captions(rest)
-
-    def date(self, name: str) -> float:
-        """Modification time of a photo."""
-        source, rest = self._split(name)
-        return source.date(rest)
-
-    def path_of(self, name: str) -> str:
-        """Path of a photo for display."""
-        source, rest = self._split(name)
-        return source.path_of(rest)
-
-    def features(self, names: Sequence[str]) -> FeatureRows | None:
+    def features(self, names: Sequence[str]) -> ImageBatch | None:
         """``None``: the images are read."""
         return None
 
-    def _split(self, name: str) -> tuple[FileSource | DatasetSource, str]:
+    def locate(self, name: str) -> tuple[FileSource | DatasetSource, str]:
+        """The source of a photo, and its name there."""
         label, _, rest = name.partition("/")
         if label not in self._sources:
             raise FileNotFoundError(2, "no such photo", name)

@@ -12,13 +12,14 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
 from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from bcls.data.images import FORMATS, decode, open_image
 from bcls.search.engine import SearchFilter, parse_filter
-from bcls.search.service import MAX_RESULTS, MAX_TEXT, Hit, ImageInput, SearchResult
-from bcls.web.responses import ProblemError, missing_file, problem_response
+from bcls.search.service import MAX_RESULTS, MAX_TEXT, SearchResult
+from bcls.web.responses import missing_file
 from bcls.web.site import Site
 
 routes = APIRouter()
@@ -171,7 +172,7 @@ def search_image(
 ) -> JSONResponse:
     """Find photos that are similar to an image, sent as the field "image" of a form (multipart/form-data)."""
     with uploaded(site, image) as decoded:
-        return _json(search_with_image(site, decoded, q, k, filters))
+        return _json(site.service.search(q.strip() or None, k, filters, image=decoded))
 
 
 @routes.post("/api/captions", response_model=FoundCaptions, tags=["search"], responses=_UPLOAD)
@@ -227,13 +228,6 @@ def file(request: Request, site: SiteOf, number: Number) -> Response:
     return _image(request, content, headers)
 
 
-def search_with_image(site: Site, image: ImageInput, q: str, k: int, filters: SearchFilter) -> SearchResult[Hit]:
-    """Find photos for an image, or for an image and a text."""
-    if q.strip():
-        return site.service.search(q, k, filters, image=image)
-    return site.service.search_image(image, k, filters)
-
-
 @contextmanager
 def uploaded(site: Site, image: UploadFile) -> Iterator[Image.Image]:
     """The decoded image of a request; few are in memory at the same time."""
@@ -249,15 +243,15 @@ def decode_upload(content: bytes, max_pixels: int) -> Image.Image:
         max_pixels: Larger images are rejected before they are decoded.
 
     Raises:
-        ProblemError: 415 if it is not an image or damaged, 413 if it is too large.
+        HTTPException: 415 if it is not an image or damaged, 413 if it is too large.
     """
     try:
         return decode(content, "image", max_pixels=max_pixels)
     except ValueError as error:
         problem = str(error).rpartition("; ")[0]
         if f"at most {max_pixels} pixels" in problem:
-            raise ProblemError(413, f"{problem}; shrink the image") from error
-        raise ProblemError(415, f"{problem}; send a JPEG, PNG, WebP, GIF, BMP or TIFF file") from error
+            raise HTTPException(413, f"{problem}; shrink the image") from error
+        raise HTTPException(415, f"{problem}; send a JPEG, PNG, WebP, GIF, BMP or TIFF file") from error
 
 
 class _ChunkedResponse(Response):
@@ -280,8 +274,8 @@ def _image(request: Request, content: bytes, headers: dict[str, str]) -> Respons
     if part is None or request.headers.get("if-range", tag) != tag:
         return _ChunkedResponse(content, headers=headers)
     if not part:
-        problem = ProblemError(416, f"`Range`: expected bytes below {len(content)}: request an earlier part")
-        return problem_response(request, problem, {"Content-Range": f"bytes */{len(content)}"})
+        detail = f"`Range`: expected bytes below {len(content)}: request an earlier part"
+        raise HTTPException(416, detail, {"Content-Range": f"bytes */{len(content)}"})
     headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(content)}"
     return _ChunkedResponse(content[part.start : part.stop], 206, headers)
 

@@ -13,7 +13,7 @@ from bcls.search.batcher import OverloadedError
 from bcls.web.api import routes as api_routes
 from bcls.web.limiter import LoadLimiter
 from bcls.web.pages import routes as page_routes
-from bcls.web.responses import ProblemError, http_error, problem_response
+from bcls.web.responses import http_error, problem_response
 from bcls.web.runs import routes as run_routes
 from bcls.web.security import SecurityMiddleware
 from bcls.web.site import Site
@@ -52,12 +52,10 @@ def create_app(site: Site) -> FastAPI:
     # The last one added handles a request first.
     for middleware in (LoadLimiter, SecurityMiddleware):
         app.add_middleware(middleware, site=site)
-    kinds = (ProblemError, OverloadedError, ValueError, OSError, RequestValidationError, HTTPException, Exception)
-    for kind in kinds:
+    for kind in (OverloadedError, ValueError, OSError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _handle_error)
     return app
 
 
 async def _handle_error(request: Request, error: Exception) -> Response:
-    headers = error.headers if isinstance(error, HTTPException) else None
-    return problem_response(request, http_error(error), headers)
+    return problem_response(request, http_error(error))

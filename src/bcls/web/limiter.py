@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bcls.web.responses import ProblemError, problem_response
+from bcls.web.responses import problem_response, retry_error
 from bcls.web.site import Site
 
 #: Paths that are answered under any load.
@@ -40,11 +40,11 @@ class LoadLimiter:
         request = Request(scope)
         length = request.headers.get("content-length", "0")
         if len(self._running) >= self._settings.at_once:
-            busy = ProblemError(503, "too many requests at once: try again in a moment", 1)
+            busy = retry_error(503, "too many requests at once: try again in a moment", 1)
             await problem_response(request, busy)(scope, receive, send)
         elif length.isdecimal() and int(length) > self._settings.max_upload:
-            too_large = ProblemError(413, _too_large(self._settings.max_upload))
-            await problem_response(request, too_large, {"Connection": "close"})(scope, receive, send)
+            too_large = HTTPException(413, _too_large(self._settings.max_upload), {"Connection": "close"})
+            await problem_response(request, too_large)(scope, receive, send)
         else:
             await self._run(request, receive, send)
 
@@ -78,7 +78,7 @@ class LoadLimiter:
         timed_out = True
         # Retrieve an error that has no recipient, so that asyncio does not log it.
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
-        late = ProblemError(503, f"this took longer than {limit:g} s: try again, or request less", math.ceil(limit))
+        late = retry_error(503, f"this took longer than {limit:g} s: try again, or request less", math.ceil(limit))
         await problem_response(request, late)(request.scope, receive, send)
 
 

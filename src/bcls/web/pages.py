@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import Field
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
-from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, search_with_image, uploaded
-from bcls.web.responses import ProblemError, compressed, is_fragment, missing_file, render, static_files
+from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, uploaded
+from bcls.web.responses import MEDIA_TYPES, compressed, is_fragment, missing_file, render, static_files
 from bcls.web.security import COOKIE, check_token
 from bcls.web.site import LOGIN_SECONDS, WRONG, Site
 
@@ -83,7 +85,7 @@ def results(request: Request, site: SiteOf, query: Parameters) -> Response:
 def results_for_image(request: Request, site: SiteOf, image: Upload, query: Parameters) -> Response:
     """Results for an image, and a text if there is one, as a page fragment."""
     with uploaded(site, image) as decoded:
-        found = search_with_image(site, decoded, query.q, _depth_of(site, query), query.filters)
+        found = site.service.search(query.q.strip() or None, _depth_of(site, query), query.filters, image=decoded)
     return render(request, "_results.html", {**_found(request, found, query), "more": None})
 
 
@@ -124,7 +126,7 @@ async def login_page(request: Request) -> Response:
 async def login(request: Request, site: SiteOf, token: Annotated[str, Form(max_length=1000)] = "") -> Response:
     """Set the login cookie if the token is correct."""
     if site.settings.token is None:
-        raise ProblemError(404, "this server has no token: open / instead")
+        raise HTTPException(404, "this server has no token: open / instead")
     if not check_token(request, site, token.strip()):
         return render(request, "login.html", {"wrong": True}, status=401)
     response = RedirectResponse("/", 303)
@@ -152,11 +154,11 @@ async def api_page(request: Request) -> Response:
 @routes.get("/static/{name}")
 async def static_file(request: Request, name: str) -> Response:
     """A static file."""
-    found = static_files().get(name)
-    if found is None:
-        raise ProblemError(404, "there is no such file: open / instead")
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Type": found.media_type}
-    return compressed(request, found.content, headers)
+    if name not in static_files():
+        raise HTTPException(404, "there is no such file: open / instead")
+    media_type = f"{MEDIA_TYPES[PurePosixPath(name).suffix]}; charset=utf-8"
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Type": media_type}
+    return compressed(request, static_files()[name], headers)
 
 
 def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
@@ -165,7 +167,7 @@ def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     if query.like is not None and query.q.strip():
         with missing_file(service.photo(query.like).name):
             content = service.read_photo(query.like)
-        return _found(request, search_with_image(site, content, query.q, k, query.filters), query)
+        return _found(request, service.search(query.q, k, query.filters, image=content), query)
     if query.like is not None:
         return _found(request, service.more_like(query.like, k, query.filters), query)
     if query.q.strip():
@@ -279,7 +281,7 @@ def compare_page(
 ) -> Response:
     """Two models side by side: photos for a text, or captions for a photo."""
     if site.other is None:
-        raise ProblemError(404, "there is no second index: start with `bcls serve INDEX --compare INDEX2`")
+        raise HTTPException(404, "there is no second index: start with `bcls serve INDEX --compare INDEX2`")
     both = (site.service, site.other)
     values: dict[str, Any] = {"q": q, "photo": None, "columns": [], "labels": site.labels, "wrong": WRONG}
     if photo is not None:
@@ -302,7 +304,7 @@ def _caption_column(site: Site, service: Service, photo: PhotoInfo) -> dict[str,
     """Captions for a photo; its own are correct."""
     number = service.number_of(photo.name)
     if number is None:
-        raise ProblemError(404, f"{photo.name} is not in the second index: index the same photos with both models")
+        raise HTTPException(404, f"{photo.name} is not in the second index: index the same photos with both models")
     hits = service.captions_for(number, _depth(service)).hits
     truths = [hit.number == number for hit in hits]
     pairs = [(photo.captions, hit.text) for hit in hits[:_COMPARED]]

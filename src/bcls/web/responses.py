@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
-from typing import Any, NamedTuple
+from pathlib import PurePosixPath
+from typing import Any
 
 import jinja2
 from fastapi.exceptions import RequestValidationError
@@ -22,57 +23,49 @@ from bcls.search.engine import IndexUnavailableError
 from bcls.search.service import UnknownPhotoError, unreadable
 
 _PACKAGE = __name__.rpartition(".")[0]
-_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
+#: Media types of static files, by extension.
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
 
-
+#: Details of the errors of the framework.
 _DETAILS = {
-    404: "there is nothing at this address: see / for the search and /about/api for the API",
-    405: "this address does not support the method: see /about/api",
+    "Not Found": "there is nothing at this address: see / for the search and /about/api for the API",
+    "Method Not Allowed": "this address does not support the method: see /about/api",
 }
 
 
-class ProblemError(Exception):
-    """A request that is answered with an error.
-
-    Args:
-        status: The HTTP status.
-        detail: What is wrong and what to do, in one sentence.
-        retry_after: Seconds after which to try again.
-    """
-
-    def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.retry_after = status, detail, retry_after
+def retry_error(status: int, detail: str, seconds: int) -> HTTPException:
+    """An error with the number of seconds after which to try again."""
+    return HTTPException(status, detail, {"Retry-After": str(seconds)})
 
 
-def http_error(error: Exception) -> ProblemError:
+def http_error(error: Exception) -> HTTPException:
     """The HTTP error for an exception of the framework or of the search service.
 
+    Its detail states what is wrong and what to do, in one sentence.
+
     Example:
-        >>> http_error(ValueError("`text`: expected some words, got ''; describe the photo")).status
+        >>> http_error(ValueError("`text`: expected some words, got ''; describe the photo")).status_code
         422
-        >>> http_error(OverloadedError(3)).retry_after
-        3
+        >>> http_error(OverloadedError(3)).headers
+        {'Retry-After': '3'}
     """
     match error:
-        case ProblemError():
-            return error
         case HTTPException():
-            return ProblemError(error.status_code, _DETAILS.get(error.status_code, error.detail))
+            return HTTPException(error.status_code, _DETAILS.get(error.detail, error.detail), error.headers)
         case RequestValidationError():
-            return ProblemError(422, f"{_invalid_part(error)}; see /about/api")
+            return HTTPException(422, f"{_invalid_part(error)}; see /about/api")
         case OverloadedError():
-            return ProblemError(503, str(error), error.retry_after)
+            return retry_error(503, str(error), error.retry_after)
         case IndexUnavailableError():
-            return ProblemError(503, str(error), 60)
+            return retry_error(503, str(error), 60)
         case UnknownPhotoError():
-            return ProblemError(404, str(error))
+            return HTTPException(404, str(error))
         case ValueError():
             # The service calls the query `text`, a request calls it `q`.
-            return ProblemError(422, str(error).replace("`text`", "`q`", 1))
+            return HTTPException(422, str(error).replace("`text`", "`q`", 1))
         case OSError():
-            return ProblemError(503, unreadable(error), 60)
-    return ProblemError(500, f"an error in the server ({type(error).__name__}): see its output")
+            return retry_error(503, unreadable(error), 60)
+    return HTTPException(500, f"an error in the server ({type(error).__name__}): see its output")
 
 
 def _invalid_part(error: RequestValidationError) -> str:
@@ -89,7 +82,7 @@ def missing_file(name: str) -> Iterator[None]:
     """Turn the errors of reading a photo's file into a 404.
 
     Raises:
-        ProblemError: 404, the file is missing or damaged.
+        HTTPException: 404, the file is missing or damaged.
     """
     try:
         yield
@@ -98,19 +91,17 @@ def missing_file(name: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = (error.strerror or "not found") if isinstance(error, OSError) else str(error)
         detail = f"{name}: the photo is in the index, but its file is missing or cannot be read ({reason})"
-        raise ProblemError(404, f"{detail}: restore it, or run `bcls index` again") from error
+        raise HTTPException(404, f"{detail}: restore it, or run `bcls index` again") from error
 
 
-def problem_response(request: Request, problem: ProblemError, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(request: Request, error: HTTPException) -> Response:
     """The response for an error: JSON (RFC 9457), or a page or page fragment for browsers."""
-    extra = dict(headers or {})
-    if problem.retry_after is not None:
-        extra["Retry-After"] = str(problem.retry_after)
-    body = {"title": HTTPStatus(problem.status).phrase, "status": problem.status, "detail": problem.detail}
+    status = error.status_code
+    body = {"title": HTTPStatus(status).phrase, "status": status, "detail": error.detail}
     if wants_page(request):
         template = "_problem.html" if is_fragment(request) else "problem.html"
-        return render(request, template, body, status=problem.status, headers=extra)
-    return JSONResponse({"type": "about:blank", **body}, problem.status, extra, "application/problem+json")
+        return render(request, template, body, status=status, headers=error.headers)
+    return JSONResponse({"type": "about:blank", **body}, status, error.headers, "application/problem+json")
 
 
 def wants_page(request: Request) -> bool:
@@ -175,7 +166,8 @@ def _templates() -> jinja2.Environment:
     )
     environment.filters["day"] = lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
     environment.filters["percent"] = _percent
-    environment.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name].version}"
+    environment.filters["metric"] = _metric
+    environment.globals["static"] = _static_address
     environment.globals["version"] = bcls.__version__
     return environment
 
@@ -190,22 +182,26 @@ def _percent(score: float) -> str:
     return ">99%" if 0.995 <= score < 1 else f"{100 * score:.0f}%"
 
 
-class StaticFile(NamedTuple):
-    """A static file: its bytes, its media type, and a version that changes with the contents."""
+def _metric(value: object, key: str) -> str:
+    """A metric of a training run as tables show it.
 
-    content: bytes
-    media_type: str
-    version: str
+    Example:
+        >>> _metric(318.64, "rsum"), _metric(0.35712, "i2t_tau_a"), _metric(None, "rsum")
+        ('318.6', '0.357', '–')
+    """
+    if not isinstance(value, int | float):
+        return "–"
+    return f"{value:.3f}" if "tau" in key or "loss" in key else f"{value:.1f}"
 
 
 @cache
-def static_files() -> dict[str, StaticFile]:
+def static_files() -> dict[str, bytes]:
     """All static files by name, read once; requests never access the disk."""
-    found = {}
-    for file in resources.files(_PACKAGE).joinpath("static").iterdir():
-        media_type = _MEDIA_TYPES.get("." + file.name.rsplit(".", 1)[-1])
-        if media_type is not None:
-            content = file.read_bytes()
-            version = hashlib.sha256(content).hexdigest()[:12]
-            found[file.name] = StaticFile(content, f"{media_type}; charset=utf-8", version)
-    return found
+    files = resources.files(_PACKAGE).joinpath("static").iterdir()
+    return {file.name: file.read_bytes() for file in files if PurePosixPath(file.name).suffix in MEDIA_TYPES}
+
+
+@cache
+def _static_address(name: str) -> str:
+    """Address of a static file, with a version that changes with its contents."""
+    return f"/static/{name}?v={hashlib.sha256(static_files()[name]).hexdigest()[:12]}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
 
 from bcls._core.config import read_yaml
 from bcls._core.extras import MissingExtraError
@@ -13,7 +14,7 @@ from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.training.metrics_log import points_of, read_metrics, run_charts
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import SiteOf
-from bcls.web.responses import ProblemError, render
+from bcls.web.responses import render
 from bcls.web.site import Site
 
 routes = APIRouter(include_in_schema=False)
@@ -91,9 +92,8 @@ def runs_page(request: Request, site: SiteOf) -> Response:
         lines = [ChartLine(run.name, points_of(run.validations, "epoch", key)) for run in runs[:MAX_CURVES]]
         return line_chart(title, "epoch", lines)
 
-    rows = [(run, [_formatted(key, run.best.get(key)) for key in _COLUMNS]) for run in runs]
     charts = _draw_charts(lambda: [draw(*one) for one in _CHARTS])
-    return render(request, "runs.html", {"rows": rows, "columns": _COLUMNS, "most": MAX_CURVES, **charts})
+    return render(request, "runs.html", {"runs": runs, "columns": _COLUMNS, "most": MAX_CURVES, **charts})
 
 
 @routes.get("/runs/{name:path}")
@@ -102,15 +102,11 @@ def run_page(request: Request, site: SiteOf, name: str) -> Response:
     # The name is looked up among the known runs and never used as a path.
     folder = _known_runs(site).get(name)
     if folder is None:
-        raise ProblemError(404, "there is no such run: see /runs for all runs")
+        raise HTTPException(404, "there is no such run: see /runs for all runs")
     run = read_run(name, folder)
     keys = [key for key, value in (run.validations[0] if run.validations else {}).items() if isinstance(value, float)]
-    rows = [
-        (one.get("epoch", ""), one is run.best, [_formatted(key, one.get(key)) for key in keys])
-        for one in run.validations
-    ]
     charts = _draw_charts(lambda: run_charts(run.steps, run.validations))
-    return render(request, "run.html", {"run": run, "keys": keys, "rows": rows, **charts})
+    return render(request, "run.html", {"run": run, "keys": keys, **charts})
 
 
 def _draw_charts(draw: Callable[[], list[Any]]) -> dict[str, Any]:
@@ -123,20 +119,8 @@ def _draw_charts(draw: Callable[[], list[Any]]) -> dict[str, Any]:
 
 def _known_runs(site: Site) -> dict[str, Path]:
     if site.runs is None:
-        raise ProblemError(404, "there is no folder of runs: start with `bcls serve INDEX --runs DIR`")
+        raise HTTPException(404, "there is no folder of runs: start with `bcls serve INDEX --runs DIR`")
     return find_runs(site.runs)
-
-
-def _formatted(key: str, value: object) -> str:
-    """A metric as tables show it.
-
-    Example:
-        >>> _formatted("rsum", 318.64), _formatted("i2t_tau_a", 0.35712), _formatted("rsum", None)
-        ('318.6', '0.357', '–')
-    """
-    if not isinstance(value, int | float):
-        return "–"
-    return f"{value:.3f}" if "tau" in key or "loss" in key else f"{value:.1f}"
 
 
 def _component(settings: object, kind: str) -> str:

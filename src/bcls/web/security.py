@@ -5,11 +5,12 @@ import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bcls.web.responses import ProblemError, is_fragment, problem_response, wants_page
+from bcls.web.responses import is_fragment, problem_response, retry_error, wants_page
 from bcls.web.site import Site
 
 #: No inline code, no other hosts, no frames; images may also be blobs of the page itself.
@@ -73,31 +74,26 @@ class SecurityMiddleware:
 
     def _rejection(self, request: Request) -> Response | None:
         try:
-            problem = self._problem(request)
-        except ProblemError as error:
-            problem = error
-        if problem is None:
-            return None
-        if problem.status != 401:
-            return problem_response(request, problem)
-        if wants_page(request) and not is_fragment(request):
-            return RedirectResponse("/login", 303)
-        return problem_response(request, problem, {"WWW-Authenticate": "Bearer"})
+            self._check(request)
+        except HTTPException as error:
+            if error.status_code == 401 and wants_page(request) and not is_fragment(request):
+                return RedirectResponse("/login", 303)
+            return problem_response(request, error)
+        return None
 
-    def _problem(self, request: Request) -> ProblemError | None:
+    def _check(self, request: Request) -> None:
         if not self._settings.any_host and _host_name(request.headers.get("host", "")) not in _LOCAL_NAMES:
-            return ProblemError(421, "this server accepts the hosts localhost and 127.0.0.1 only: use one of these")
+            raise HTTPException(421, "this server accepts the hosts localhost and 127.0.0.1 only: use one of these")
         if _is_foreign(request):
-            return ProblemError(403, "requests from other sites are rejected: open the app itself")
+            raise HTTPException(403, "requests from other sites are rejected: open the app itself")
         # The path of the scope, not of `request.url`, which contains the Host header and so any path a client wants.
         token, path = self._settings.token, request.scope["path"]
         if token is None or path.startswith(_PUBLIC) or self._site.logins.is_valid(request.cookies.get(COOKIE, "")):
-            return None
+            return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and check_token(request, self._site, given.strip()):
-            return None
-        detail = "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`, or log in at /login"
-        return ProblemError(401, detail)
+        if scheme.lower() != "bearer" or not check_token(request, self._site, given.strip()):
+            detail = "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`, or log in at /login"
+            raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
 
 def _is_foreign(request: Request) -> bool:
@@ -114,12 +110,12 @@ def check_token(request: Request, site: Site, given: str) -> bool:
     """Whether a token is correct, compared in constant time.
 
     Raises:
-        ProblemError: 429, too many wrong tokens came from this address.
+        HTTPException: 429, too many wrong tokens came from this address.
     """
     address = request.client.host if request.client else ""
     wait = site.wrong_tokens.wait(address)
     if wait > 0:
-        raise ProblemError(429, f"too many wrong tokens: try again in {wait} s", wait)
+        raise retry_error(429, f"too many wrong tokens: try again in {wait} s", wait)
     expected = site.settings.token or ""
     if expected and hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
         return True

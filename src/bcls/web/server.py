@@ -6,6 +6,7 @@ import ipaddress
 import math
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -28,31 +29,20 @@ def check_address(host: str, *, has_token: bool, behind_proxy: bool) -> None:
         ValueError: The address is not a loopback address, and there is neither a token nor a proxy.
 
     Example:
+        >>> check_address("127.0.0.1", has_token=False, behind_proxy=False)
         >>> check_address("0.0.0.0", has_token=False, behind_proxy=False)
         Traceback (most recent call last):
         ...
         ValueError: `--host`: expected 127.0.0.1, or --token or --behind-proxy in addition, got 0.0.0.0; without them,
         the whole network could see the photos
     """
-    if has_token or behind_proxy or is_loopback(host):
+    if has_token or behind_proxy or host == "localhost":
         return
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
     expected = "127.0.0.1, or --token or --behind-proxy in addition"
     fail("--host", expected, host, "without them, the whole network could see the photos")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reachable from this machine only.
-
-    Example:
-        >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-        (True, True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -264,7 +264,13 @@ class PairLabels:
 
     def of(self, pairs: Sequence[tuple[Sequence[str], str]]) -> list[float | None]:
         """Labels of pairs of a photo's captions and a text; ``None`` if the photo has no captions."""
-        vectors = self._encode([one for captions, text in pairs if captions for one in (*captions, text)])
+        texts = dict.fromkeys(one for captions, text in pairs if captions for one in (*captions, text))
+        with self._lock:
+            if len(self._vectors) > _CACHED_CAPTIONS:
+                self._vectors.clear()
+            if new := [text for text in texts if text not in self._vectors]:
+                self._vectors.update(zip(new, self._encoder.encode(new), strict=True))
+            vectors = {text: self._vectors[text] for text in texts}
 
         def label(captions: Sequence[str], text: str) -> float | None:
             if not captions or text in captions:
@@ -272,12 +278,3 @@ class PairLabels:
             return float(np.clip(max(vectors[one] @ vectors[text] for one in captions), -1, 1))
 
         return [label(*pair) for pair in pairs]
-
-    def _encode(self, texts: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]:
-        with self._lock:
-            if len(self._vectors) > _CACHED_CAPTIONS:
-                self._vectors.clear()
-            new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-            if new:
-                self._vectors.update(zip(new, self._encoder.encode(new), strict=True))
-            return {text: self._vectors[text] for text in texts}

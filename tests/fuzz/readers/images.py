@@ -3,11 +3,11 @@
 import io
 
 from PIL import Image
+from starlette.exceptions import HTTPException
 
 from bcls.data.images import decode
 from bcls.search.source import read_exif
 from bcls.web.api import decode_upload
-from bcls.web.responses import ProblemError
 from tests.data.factories import image_bytes
 from tests.fuzz.engine import Reader
 
@@ -45,9 +45,9 @@ def sent(content, folder):
     """Read an image as the web app does: errors have a client status, never 500."""
     try:
         decode_upload(content, _MOST)
-    except ProblemError as error:
-        if error.status not in {413, 415}:
-            raise AssertionError(f"status {error.status}") from error
+    except HTTPException as error:
+        if error.status_code not in {413, 415}:
+            raise AssertionError(f"status {error.status_code}") from error
 
 
 READERS = (Reader("pictures", pictures, read), Reader("web pictures", pictures, sent))
