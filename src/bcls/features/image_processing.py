@@ -1,6 +1,7 @@
 """Image preprocessing settings of transformers models: size, normalization and resize filter."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from bcls._core.errors import check_number, check_numbers, fail
+from bcls._core.extras import require
 from bcls.data.text_files import read_json
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -19,17 +21,9 @@ class Processing(NamedTuple):
     """Size of the input image and normalization of its colours, on the scale 0..255."""
 
     side: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: list[float]
+    std: list[float]
     resample: Image.Resampling
-
-
-class Colours(NamedTuple):
-    """Normalization of a pixel value from 0 to 255: ``(value * factor - mean) / std``."""
-
-    factor: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 def resized_pixels(
@@ -64,37 +58,53 @@ def resized_pixels(
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def read_processing(path: Path | None, image_size: object) -> Processing:
-    """Read ``preprocessor_config.json``.
+def processor_file(source: str) -> Path | None:
+    """The file with the settings of a model's image processor, in its folder or on the hub; ``None`` without one."""
+    utils = require("transformers.utils", "photos", "a model of the transformers library")
+    find = partial(utils.cached_file, source, _raise_exceptions_for_missing_entries=False)
+    found = (find(name) for name in ("preprocessor_config.json", "processor_config.json"))
+    return next((Path(path) for path in found if path is not None), None)
+
+
+def processor_settings(path: Path | None) -> dict[str, Any]:
+    """Read the settings of an image processor; none without a file.
 
     Args:
-        path: The file, or a ``processor_config.json`` with the same settings under ``image_processor``. Without a file,
-            the side is ``image_size`` (224 if that is ``None``), mean and deviation are ImageNet's, and the filter is
-            bicubic.
+        path: ``preprocessor_config.json``, or a ``processor_config.json`` with the same settings under
+            ``image_processor``.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    content = read_json(path) if path else {}
+    settings = content.get("image_processor", content) if isinstance(content, dict) else content
+    if not isinstance(settings, dict):
+        fail(str(path), "a JSON object with settings", type(settings).__name__, _HINT)
+    return settings
+
+
+def read_processing(path: Path | None, image_size: object) -> Processing:
+    """Read size, normalization and filter of an image processor.
+
+    Args:
+        path: The file, see :func:`processor_settings`. Without a file, the side is ``image_size`` (224 if that is
+            ``None``), mean and deviation are ImageNet's, and the filter is bicubic.
         image_size: The size in the model's own config.
 
     Raises:
         ValueError: The file is damaged, the input is not square, or the normalization is not supported.
     """
-    where = str(path or "config.json")
-    content = read_json(path) if path else {}
-    settings = content.get("image_processor", content) if isinstance(content, dict) else content
-    if not isinstance(settings, dict):
-        fail(where, "a JSON object with settings", type(settings).__name__, _HINT)
+    where, settings = str(path or "config.json"), processor_settings(path)
     size = settings.get("size", image_size)
     if settings.get("do_center_crop", "crop_size" in settings):
         size = settings.get("crop_size") or size
-    colours = read_colours(where, settings, _IMAGENET_MEAN, _IMAGENET_STD)
-    return Processing(
-        square_side(where, 224 if size is None else size),
-        # transformers multiplies pixels by the factor first, a backbone normalizes the pixels themselves.
-        tuple(value / colours.factor for value in colours.mean),
-        tuple(value / colours.factor for value in colours.std),
-        read_filter(where, settings),
-    )
+    side = square_side(where, 224 if size is None else size)
+    return Processing(side, *read_colours(where, settings, _IMAGENET_MEAN, _IMAGENET_STD), read_filter(where, settings))
 
 
-def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float], std: Sequence[float]) -> Colours:
+def read_colours(
+    where: str, settings: Mapping[str, Any], mean: Sequence[float], std: Sequence[float]
+) -> tuple[list[float], list[float]]:
     """Read the normalization of an image processor.
 
     Args:
@@ -102,6 +112,9 @@ def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float],
         settings: Settings of the processor.
         mean: Default mean of red, green and blue.
         std: Default deviation.
+
+    Returns:
+        Mean and deviation of pixel values from 0 to 255.
 
     Raises:
         ValueError: The normalization is not supported, or a value is not a number.
@@ -112,12 +125,13 @@ def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float],
     if settings.get("do_rescale", True):
         factor = check_number(f"{where}: rescale_factor", settings.get("rescale_factor", 1 / 255), _HINT, above=0)
     if not settings.get("do_normalize", True):
-        return Colours(factor, (0.0,) * 3, (1.0,) * 3)
+        return [0.0] * 3, [1 / factor] * 3
     mean = check_numbers(f"{where}: image_mean", settings.get("image_mean", mean), _HINT, count=3)
     std = check_numbers(f"{where}: image_std", settings.get("image_std", std), _HINT, count=3)
     for value in std:
         check_number(f"{where}: image_std", value, _HINT, above=0)
-    return Colours(factor, tuple(mean), tuple(std))
+    # transformers multiplies pixels by the factor first; these are for the pixels themselves.
+    return [value / factor for value in mean], [value / factor for value in std]
 
 
 def read_filter(where: str, settings: Mapping[str, Any]) -> Image.Resampling:

@@ -6,14 +6,12 @@ converts them to its input. Transformers checkpoints are read from folders and f
 code from them.
 """
 
-import copy
 import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -29,7 +27,7 @@ from bcls._core.progress import no_bars
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.image_processing import Colours, read_colours, read_filter, read_size
+from bcls.features.image_processing import processor_file, processor_settings, read_colours, read_filter, read_size
 from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
@@ -64,20 +62,18 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
         image = PixelImages(load_backbone(config.image), config.image_view)
     if config.text == "gru":
         return Encoders(image, GruText(config, vocabulary))
-    text = make_text(config.text, folder, frozen=not config.tune_text)
-    return Encoders(image, text.select_layers(config.text_layers))
+    return Encoders(image, make_text(config.text, folder).select_layers(config.text_layers))
 
 
-def make_text(text: str, folder: Path | None, *, frozen: bool) -> "TransformerText":
+def make_text(text: str, folder: Path | None) -> "TransformerText":
     """The packaged MiniLM, or a text model of transformers.
 
     Args:
         text: ``"minilm"``, or the folder or hub name of a text model.
         folder: Folder of a saved model. If it describes the encoder, this is made with random weights.
-        frozen: Whether the encoder is not trained.
     """
     if text == "minilm":
-        return load_minilm(frozen=frozen)
+        return load_text(minilm_folder(), packaged=True)
     saved = _saved_encoder(folder)
     return load_text(saved or text, weights=saved is None)
 
@@ -85,22 +81,6 @@ def make_text(text: str, folder: Path | None, *, frozen: bool) -> "TransformerTe
 def _saved_encoder(folder: Path | None) -> Path | None:
     """The part of a saved model that describes its encoders, if there is one."""
     return folder / "encoder" if folder is not None and (folder / "encoder").is_dir() else None
-
-
-#: A frozen encoder that is in use in this process: copying it is faster than reading it again for each run of a sweep.
-_IN_USE: WeakValueDictionary[str, "TransformerText"] = WeakValueDictionary()
-
-
-def load_minilm(*, frozen: bool) -> "TransformerText":
-    """The packaged MiniLM; frozen ones may be copies of one that is in use."""
-    found = _IN_USE.get("minilm") if frozen else None
-    if found is not None and all(parameter.dtype == torch.float32 for parameter in found.parameters()):
-        # A copy on the CPU, so that moving one model does not move the other.
-        return copy.deepcopy(found).to("cpu")
-    encoder = load_text(minilm_folder(), packaged=True)
-    if frozen:
-        _IN_USE["minilm"] = encoder
-    return encoder
 
 
 class PixelImages(nn.Module):
@@ -388,9 +368,7 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
     kind = getattr(_transformers(), _CLIP_MODELS[config.model_type])
     model = _read_weights("model", source, kind) if weights else kind(config)
     tokenizer = _read_part("model", source, "a tokenizer", _transformers().AutoTokenizer)
-    content = _read_json(source, "preprocessor_config.json")
-    if not content:
-        content = _read_json(source, "processor_config.json").get("image_processor", {})
+    content = processor_settings(processor_file(_location(source)))
     if "image_processor_type" not in content and config.model_type == "siglip":
         content = {"image_processor_type": "SiglipImageProcessor", **content}
     preprocessing = read_preprocessing(str(source), content, config.vision_config.image_size)
@@ -404,11 +382,13 @@ class Preprocessing(NamedTuple):
 
     Attributes:
         resize: Size, crop and filter.
-        colours: Normalisation of pixel values from 0 to 255.
+        mean: Mean of red, green and blue on the scale 0..255.
+        std: Standard deviation on the same scale.
     """
 
     resize: Resize
-    colours: Colours
+    mean: list[float]
+    std: list[float]
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
@@ -416,9 +396,8 @@ class Preprocessing(NamedTuple):
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Normalise pixels from 0 to 255 for the first layer, ``(N, 3, H, W)`` float32."""
-        factor, *rest = self.colours
-        mean, std = (torch.tensor(value, device=pixels.device)[:, None, None] for value in rest)
-        return (pixels.float() * factor - mean) / std
+        mean, std = (torch.tensor(value, device=pixels.device)[:, None, None] for value in (self.mean, self.std))
+        return (pixels.float() - mean) / std
 
 
 def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Preprocessing:
@@ -447,8 +426,8 @@ def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Pr
     if result != (side, side):
         got = f"{result[0]} x {result[1]}"
         fail(source, f"preprocessing to {side} x {side} pixels", got, "config and preprocessor config do not match")
-    colours = read_colours(source, content, *(_CLIP if clip else _SIGLIP))
-    return Preprocessing(Resize(height, width or 0, crop, read_filter(source, content).name.lower()), colours)
+    resize = Resize(height, width or 0, crop, read_filter(source, content).name.lower())
+    return Preprocessing(resize, *read_colours(source, content, *(_CLIP if clip else _SIGLIP)))
 
 
 def _transformers() -> ModuleType:

@@ -59,7 +59,7 @@ class CrossModel(base.RetrievalModel):
     def _make_reader(self, folder: Path | None) -> "WordReader | TokenReader":
         config = self.config
         if config.text != "gru":
-            return TokenReader(make_text(config.text, folder, frozen=False), config.width, config.dropout)
+            return TokenReader(make_text(config.text, folder), config.width, config.dropout)
         sizes = config.words or 0, config.word_width, config.width
         return WordReader(*sizes, bidirectional=True, dropout=config.dropout)
 
