@@ -19,7 +19,7 @@ from bcls._core.extras import check_weights, require
 from bcls._core.files import user_path
 from bcls._core.progress import no_bars
 from bcls.features.image_processing import processor_file, read_processing, square_side
-from bcls.features.regions import View, crops
+from bcls.features.regions import crops
 
 #: Images per forward pass on a CPU. With few images the activations stay in the caches.
 _CPU_BATCH = 8
@@ -110,7 +110,7 @@ class Backbone(nn.Module, ABC):
         """Stretch an image to the input size: ``(3, side, side)`` uint8 on the CPU."""
         return self.views(image, "whole")[0]
 
-    def views(self, image: Image.Image, view: View) -> Tensor:
+    def views(self, image: Image.Image, view: str) -> Tensor:
         """Return crops of an image, ``(V, 3, side, side)``; see :func:`bcls.features.regions.crops`."""
         return crops(image, self.side, view, self.resample)
 
