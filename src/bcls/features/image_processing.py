@@ -1,4 +1,4 @@
-"""Image preprocessing settings of transformers models: size, normalization and resize filter."""
+"""Reading and resizing of images, and the preprocessing settings of transformers models."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,6 +11,7 @@ from PIL import Image
 
 from bcls._core.errors import check_number, check_numbers, fail
 from bcls._core.extras import require
+from bcls.data.images import decode, upright_rgb
 from bcls.data.text_files import read_json
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -24,6 +25,23 @@ class Processing(NamedTuple):
     mean: list[float]
     std: list[float]
     resample: Image.Resampling
+
+
+def read_image(image: Any) -> Image.Image:
+    """An RGB image from a PIL image or a path.
+
+    Raises:
+        ValueError: It is something else, or a missing or damaged file.
+    """
+    if isinstance(image, Image.Image):
+        return upright_rgb(image, "images")
+    if not isinstance(image, str | Path):
+        fail("images", "paths or PIL images", type(image).__name__, "open or convert them first")
+    try:
+        content = Path(image).read_bytes()
+    except OSError as error:
+        fail(str(image), "an image", error.strerror or "a file that cannot be opened", "check the path")
+    return decode(content, str(image))
 
 
 def resized_pixels(

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from bcls._core.errors import fail
-from bcls.data.images import decode, upright_rgb
 from bcls.data.vocabulary import Vocabulary
+from bcls.features.image_processing import read_image
 from bcls.models.config import check_feature_shape
 from bcls.models.folder import load_folder, save_folder
 from bcls.models.layers import Padded
@@ -301,20 +301,8 @@ def pixel_batch(images: Any, prepare: Callable[[Image.Image], Tensor], side: int
         return Padded(values)
     if not isinstance(values, list | tuple):
         fail("images", "a list of paths or PIL images", type(values).__name__, "put a single image in []")
-    pixels = [prepare(_read_image(image)) for image in values]
+    pixels = [prepare(read_image(image)) for image in values]
     return Padded(torch.stack(pixels) if pixels else torch.zeros(0, 3, side, side, dtype=torch.uint8))
-
-
-def _read_image(image: Any) -> Image.Image:
-    if isinstance(image, Image.Image):
-        return upright_rgb(image, "images")
-    if not isinstance(image, str | Path):
-        fail("images", "paths or PIL images", type(image).__name__, "open or convert them first")
-    try:
-        content = Path(image).read_bytes()
-    except OSError as error:
-        fail(str(image), "an image", error.strerror or "a file that cannot be opened", "check the path")
-    return decode(content, str(image))
 
 
 def caption_tokens(texts: Any, vocabulary: Vocabulary | None, words: int) -> Padded:
