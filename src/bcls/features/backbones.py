@@ -18,7 +18,7 @@ from bcls._core.errors import check_choice, fail, reason_of
 from bcls._core.extras import check_weights, require
 from bcls._core.files import user_path
 from bcls._core.progress import no_bars
-from bcls.features.image_processing import processor_file, read_processing, square_side
+from bcls.features.image_processing import PROCESSOR_FILES, find_file, read_processing, square_side
 from bcls.features.regions import crops
 
 #: Images per forward pass on a CPU. With few images the activations stay in the caches.
@@ -278,7 +278,7 @@ class VisionModel(Backbone):
             model = library.AutoModel.from_pretrained(
                 name, config=config, dtype=torch.float32, use_safetensors=True, **options
             )
-            file = processor_file(name)
+            file = find_file(name, *PROCESSOR_FILES)
         model = getattr(model, "vision_model", model)
         config = getattr(config, "vision_config", config)
         processing = read_processing(file, getattr(config, "image_size", None))

@@ -1,7 +1,6 @@
 """Reading and resizing of images, and the preprocessing settings of transformers models."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -16,6 +15,8 @@ from bcls.data.text_files import read_json
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HINT = "copy the files of the model again"
+#: Files with the settings of an image processor.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 class Processing(NamedTuple):
@@ -76,19 +77,18 @@ def resized_pixels(
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def processor_file(source: str) -> Path | None:
-    """The file with the settings of a model's image processor, in its folder or on the hub; ``None`` without one."""
+def find_file(source: str, *names: str) -> Path | None:
+    """The first of some files that a transformers model has, in its folder or on the hub; ``None`` without one."""
     utils = require("transformers.utils", "photos", "a model of the transformers library")
-    find = partial(utils.cached_file, source, _raise_exceptions_for_missing_entries=False)
-    found = (find(name) for name in ("preprocessor_config.json", "processor_config.json"))
+    found = (utils.cached_file(source, name, _raise_exceptions_for_missing_entries=False) for name in names)
     return next((Path(path) for path in found if path is not None), None)
 
 
-def processor_settings(path: Path | None) -> dict[str, Any]:
-    """Read the settings of an image processor; none without a file.
+def read_settings(path: Path | None) -> dict[str, Any]:
+    """Read a JSON file with settings; none without a file.
 
     Args:
-        path: ``preprocessor_config.json``, or a ``processor_config.json`` with the same settings under
+        path: The file. ``processor_config.json`` has the settings of ``preprocessor_config.json`` under
             ``image_processor``.
 
     Raises:
@@ -105,14 +105,14 @@ def read_processing(path: Path | None, image_size: object) -> Processing:
     """Read size, normalization and filter of an image processor.
 
     Args:
-        path: The file, see :func:`processor_settings`. Without a file, the side is ``image_size`` (224 if that is
+        path: The file, see :func:`read_settings`. Without a file, the side is ``image_size`` (224 if that is
             ``None``), mean and deviation are ImageNet's, and the filter is bicubic.
         image_size: The size in the model's own config.
 
     Raises:
         ValueError: The file is damaged, the input is not square, or the normalization is not supported.
     """
-    where, settings = str(path or "config.json"), processor_settings(path)
+    where, settings = str(path or "config.json"), read_settings(path)
     size = settings.get("size", image_size)
     if settings.get("do_center_crop", "crop_size" in settings):
         size = settings.get("crop_size") or size

@@ -319,14 +319,13 @@ def all_pairs(
     vectors: Tensor,
     *extra: Any,
     width: int,
-    budget: MemoryBudget | None = None,
     whole_images: bool = False,
 ) -> tuple[Tensor, ...]:
     """Score all images against all captions, in blocks.
 
     Captions are sorted by length and split into a few blocks with little padding. While a CUDA graph is captured the
     host cannot read lengths: captions then keep their order, each as wide as the longest. With gradients, blocks that
-    exceed ``budget.kept`` are checkpointed.
+    exceed the budget of kept nodes are checkpointed; see :func:`memory_budget`.
 
     Args:
         score: Scores a block, plain or compiled.
@@ -335,14 +334,13 @@ def all_pairs(
         vectors: ``(C, D)`` vectors of whole captions.
         *extra: Further arguments of ``score``.
         width: K.
-        budget: Memory limits; default: :func:`memory_budget` of the device.
         whole_images: Every block has all images, as needed for statistics over them.
 
     Returns:
         The outputs of ``score``, concatenated: ``(N, C)`` scores first.
     """
     count, device = len(images.regions), captions.values.device
-    budget = memory_budget(device, width) if budget is None else budget
+    budget = memory_budget(device, width)
     capturing = _is_capturing(captions)
     if capturing:
         lengths = [captions.values.shape[1]] * len(captions)

@@ -24,10 +24,16 @@ from bcls._core.errors import fail
 from bcls._core.extras import minilm_folder, require
 from bcls._core.files import user_path
 from bcls._core.progress import no_bars
-from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.image_processing import processor_file, processor_settings, read_colours, read_filter, read_size
+from bcls.features.image_processing import (
+    PROCESSOR_FILES,
+    find_file,
+    read_colours,
+    read_filter,
+    read_settings,
+    read_size,
+)
 from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
@@ -237,7 +243,7 @@ def load_text(source: str | Path, *, packaged: bool = False, weights: bool = Tru
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     tokenizer = _read_part("text", source, "a tokenizer", _transformers().AutoTokenizer)
-    own = _read_json(source, "sentence_bert_config.json").get("max_seq_length")
+    own = read_settings(find_file(_location(source), "sentence_bert_config.json")).get("max_seq_length")
     limits = (own, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit <= _NO_LIMIT]
     return TransformerText(model.eval(), tokenizer, min(known, default=_DEFAULT_LENGTH), packaged=packaged)
@@ -368,7 +374,7 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
     kind = getattr(_transformers(), _CLIP_MODELS[config.model_type])
     model = _read_weights("model", source, kind) if weights else kind(config)
     tokenizer = _read_part("model", source, "a tokenizer", _transformers().AutoTokenizer)
-    content = processor_settings(processor_file(_location(source)))
+    content = read_settings(find_file(_location(source), *PROCESSOR_FILES))
     if "image_processor_type" not in content and config.model_type == "siglip":
         content = {"image_processor_type": "SiglipImageProcessor", **content}
     preprocessing = read_preprocessing(str(source), content, config.vision_config.image_size)
@@ -450,18 +456,6 @@ def _read_weights(argument: str, source: str | Path, kind: Any) -> Any:
     options = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
     with no_bars(_transformers().utils.logging):
         return _read_part(argument, source, "model.safetensors", kind, **options)
-
-
-def _read_json(source: str | Path, name: str) -> dict[str, Any]:
-    """A small JSON file beside the weights; empty if there is none."""
-    hub = require("transformers.utils", "text", "a model with a transformers encoder")
-    path = hub.cached_file(_location(source), name, _raise_exceptions_for_missing_entries=False)
-    if path is None:
-        return {}
-    content = read_json(Path(path))
-    if not isinstance(content, dict):
-        fail(str(path), "a JSON object", type(content).__name__, "copy the checkpoint again")
-    return content
 
 
 def _location(source: str | Path) -> str:
