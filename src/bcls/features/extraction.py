@@ -98,7 +98,7 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
                 _add_to_dataset(dataset.folder, plan, split)
         _run(work, plan, settings)
         finished = finished_splits(folder, plan.settings)
-    complete = [split for split in plan.splits if split in finished]
+    complete = [split for split in plan.splits if split in finished and (folder / f"{split}.npy").exists()]
     return Extraction(
         plan.name,
         folder,

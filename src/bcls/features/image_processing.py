@@ -1,6 +1,7 @@
 """Reading and resizing of images, and the preprocessing settings of transformers models."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -45,36 +46,40 @@ def read_image(image: Any) -> Image.Image:
     return decode(content, str(image))
 
 
-def resized_pixels(
-    image: Image.Image, height: int, width: int, crop: Sequence[int] | None, resample: Image.Resampling
-) -> npt.NDArray[np.uint8]:
-    """Resize an image and cut out its centre.
+@dataclass(frozen=True)
+class Resize:
+    """How images are resized.
 
-    Args:
-        image: An image of any mode.
-        height: Height of the resized image; with ``width`` 0, length of its shorter side.
-        width: Width of the resized image; 0 to keep the aspect ratio.
-        crop: Height and width of the centre crop, if there is one.
-        resample: Resampling filter.
-
-    Returns:
-        ``(3, H, W)``, contiguous.
+    Attributes:
+        height: Height in pixels; with ``width`` 0, length of the shorter side.
+        width: Width in pixels; 0 to keep the aspect ratio.
+        crop: Height and width of the centre crop; empty for none.
+        resample: Name of Pillow's filter, such as ``"bicubic"``.
 
     Example:
-        >>> resized_pixels(Image.new("RGB", (40, 20)), 10, 0, (8, 8), Image.Resampling.BICUBIC).shape
+        >>> Resize(10, 0, (8, 8)).pixels(Image.new("RGB", (40, 20))).shape
         (3, 8, 8)
     """
-    image = image if image.mode == "RGB" else image.convert("RGB")
-    if not width:
-        short, long = sorted(image.size)
-        other = int(height * long / short)
-        height, width = (height, other) if image.height <= image.width else (other, height)
-    if image.size != (width, height):
-        image = image.resize((width, height), resample=resample)
-    if crop is not None:
-        top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
-        image = image.crop((left, top, left + crop[1], top + crop[0]))
-    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+    height: int
+    width: int
+    crop: tuple[int, ...] = ()
+    resample: str = "bicubic"
+
+    def pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
+        """Resize and crop an image of any mode and size: ``(3, H, W)``, contiguous."""
+        image = image if image.mode == "RGB" else image.convert("RGB")
+        height, width = self.height, self.width
+        if not width:
+            short, long = sorted(image.size)
+            other = int(height * long / short)
+            height, width = (height, other) if image.height <= image.width else (other, height)
+        if image.size != (width, height):
+            image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
+        if self.crop:
+            top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
+            image = image.crop((left, top, left + self.crop[1], top + self.crop[0]))
+        return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
 def find_file(source: str, *names: str) -> Path | None:

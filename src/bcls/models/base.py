@@ -200,18 +200,16 @@ class RetrievalModel(nn.Module, ABC):
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; restores the previous mode on exit."""
-    training = model.training
-    # Checking is cheaper than switching, and a model that answers queries is in eval mode already.
-    switches = any(module.training for module in model.modules())
-    if switches:
-        model.eval()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         # Not inference mode, so that the results can be used in later computations with gradients.
         with torch.no_grad():
             yield
     finally:
-        if switches:
-            model.train(training)
+        for module in training:
+            module.training = True
 
 
 def split_batches(items: Any, size: int | None = None) -> Iterator[Any]:

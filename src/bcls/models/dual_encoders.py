@@ -28,6 +28,7 @@ from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone
 from bcls.features.image_processing import (
     PROCESSOR_FILES,
+    Resize,
     find_file,
     read_colours,
     read_filter,
@@ -38,7 +39,6 @@ from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
 from bcls.models.layers import Padded, WordReader, pad, trimmed
-from bcls.models.light import Resize
 
 
 class Encoders(NamedTuple):

@@ -23,11 +23,12 @@ import bcls.models.folder as files
 from bcls._core.errors import check_choice, fail
 from bcls._core.extras import require
 from bcls._core.files import beside, replace_folder, sync_tree, user_path, write_whole
+from bcls.features.image_processing import Resize
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
 from bcls.models.config import DualConfig, VseppConfig, name_of
 from bcls.models.layers import Padded, trimmed
-from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported, Resize
+from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported
 from bcls.models.loading import run_settings
 from bcls.models.onnx_weights import move_weights, run_graph, stored_values
 

@@ -20,7 +20,7 @@ from bcls._core.errors import fail, reason_of
 from bcls._core.extras import cpu_count, require
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
-from bcls.features.image_processing import read_image, resized_pixels
+from bcls.features.image_processing import Resize, read_image
 from bcls.models.folder import CONFIG, ONNX, SHA256, VOCABULARY, WEIGHTS, check_hashes
 
 #: Files of both towers: the graphs, and weights that are not in ``model.safetensors``.
@@ -34,28 +34,6 @@ _CROPS_TOGETHER, _TEXTS_TOGETHER = 8, 16
 _COPY_AGAIN = "copy the whole folder again, or export the model again with `bcls export`"
 
 Vectors = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Resize:
-    """How images are resized; see :func:`bcls.features.image_processing.resized_pixels`.
-
-    Attributes:
-        height: Height in pixels; with ``width`` 0, length of the shorter side.
-        width: Width in pixels; 0 to keep the aspect ratio.
-        crop: Height and width of the centre crop; empty for none.
-        resample: Name of Pillow's filter, such as ``"bicubic"``.
-    """
-
-    height: int
-    width: int
-    crop: tuple[int, ...] = ()
-    resample: str = "bicubic"
-
-    def pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
-        """Resize and crop an image of any mode and size, ``(3, H, W)``."""
-        resample = Image.Resampling[self.resample.upper()]
-        return resized_pixels(image, self.height, self.width, self.crop or None, resample)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bcls._core.errors import check_whole, fail
-from bcls.features.image_processing import resized_pixels
+from bcls.features.image_processing import Resize
 from bcls.labels.encoders import load_text_encoder
 from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, as_padded, check_strings, pixel_batch
 from bcls.models.layers import Padded
@@ -115,7 +115,7 @@ class ScenesModel(RetrievalModel):
 
     def _pixels(self, image: Image.Image) -> Tensor:
         side = self.config.side
-        return torch.from_numpy(resized_pixels(image, side, side, None, Image.Resampling.BICUBIC))
+        return torch.from_numpy(Resize(side, side).pixels(image))
 
 
 def _stage(inside: int, outside: int, kernel: int) -> list[nn.Module]:
