@@ -182,7 +182,9 @@ def _run_on_ray(
         count = min(workers, len(blocks))
         pool = actor_pool([actor.remote(start, threads or torch.get_num_threads()) for _ in range(count)])
         try:
-            yield from pool.map_unordered(lambda one, item: one.compute.remote(*item), list(enumerate(blocks)))
+            results = pool.map_unordered(lambda one, item: one.compute.remote(*item), list(enumerate(blocks)))
+            for number, result in results:
+                yield number, result.copy()  # arrays in Ray's memory are read-only
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except ray.exceptions.RayActorError:
