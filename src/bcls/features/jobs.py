@@ -187,10 +187,11 @@ def _run_on_ray(
                 yield number, result.copy()  # arrays in Ray's memory are read-only
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
-        except ray.exceptions.RayActorError:
-            _fail_dead_worker("its process ended")
         except ray.exceptions.RayError as error:
-            _fail_dead_worker(reason_of(error))
+            ended = isinstance(error, ray.exceptions.RayActorError)
+            reason = "its process ended" if ended else reason_of(error)
+            hint = "run the command again, with fewer workers if memory was exhausted"
+            fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
 
 
 def _check_restart(ray: Any) -> None:
@@ -245,11 +246,6 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
         fail("address", "a running Ray cluster", f"{address!r} ({error.strerror or error})", _START_RAY)
-
-
-def _fail_dead_worker(reason: str) -> NoReturn:
-    hint = "run the command again, with fewer workers if memory was exhausted"
-    fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
 
 
 @contextmanager

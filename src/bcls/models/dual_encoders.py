@@ -20,21 +20,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
+import bcls.features.image_processing as processing
 from bcls._core.errors import fail
 from bcls._core.extras import minilm_folder, require
 from bcls._core.files import user_path
 from bcls._core.progress import no_bars
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.image_processing import (
-    PROCESSOR_FILES,
-    Resize,
-    find_file,
-    read_colours,
-    read_filter,
-    read_settings,
-    read_size,
-)
 from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
@@ -243,7 +235,9 @@ def load_text(source: str | Path, *, packaged: bool = False, weights: bool = Tru
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     tokenizer = _read_part("text", source, "a tokenizer", _transformers().AutoTokenizer)
-    own = read_settings(find_file(_location(source), "sentence_bert_config.json")).get("max_seq_length")
+    own = processing.read_settings(processing.find_file(_location(source), "sentence_bert_config.json")).get(
+        "max_seq_length"
+    )
     limits = (own, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit <= _NO_LIMIT]
     return TransformerText(model.eval(), tokenizer, min(known, default=_DEFAULT_LENGTH), packaged=packaged)
@@ -374,7 +368,7 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
     kind = getattr(_transformers(), _CLIP_MODELS[config.model_type])
     model = _read_weights("model", source, kind) if weights else kind(config)
     tokenizer = _read_part("model", source, "a tokenizer", _transformers().AutoTokenizer)
-    content = read_settings(find_file(_location(source), *PROCESSOR_FILES))
+    content = processing.read_settings(processing.find_file(_location(source), *processing.PROCESSOR_FILES))
     if "image_processor_type" not in content and config.model_type == "siglip":
         content = {"image_processor_type": "SiglipImageProcessor", **content}
     preprocessing = read_preprocessing(str(source), content, config.vision_config.image_size)
@@ -384,7 +378,7 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
 
 
 class Preprocessing(NamedTuple):
-    """Resize, crop and normalisation from a checkpoint's ``preprocessor_config.json``, with Pillow only.
+    """processing.Resize, crop and normalisation from a checkpoint's ``preprocessor_config.json``, with Pillow only.
 
     Attributes:
         resize: Size, crop and filter.
@@ -392,12 +386,12 @@ class Preprocessing(NamedTuple):
         std: Standard deviation on the same scale.
     """
 
-    resize: Resize
+    resize: processing.Resize
     mean: list[float]
     std: list[float]
 
     def prepare(self, image: Image.Image) -> Tensor:
-        """Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
+        """processing.Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
         return torch.from_numpy(self.resize.pixels(image))
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -421,19 +415,19 @@ def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Pr
         fail(source, "preprocessing that resizes images", "do_resize: false", "this kind of model is not supported")
     clip = "CLIP" in str(content.get("image_processor_type", content.get("feature_extractor_type", "CLIP")))
     size = content.get("size", side)
-    height, width = read_size(f"{source}: size", size)
+    height, width = processing.read_size(f"{source}: size", size)
     if clip and isinstance(size, int):  # CLIP keeps the aspect ratio if the size is one number
         width = None
     crop: tuple[int, ...] = ()
     if content.get("do_center_crop", clip):
-        centre = read_size(f"{source}: crop_size", content.get("crop_size", side))
+        centre = processing.read_size(f"{source}: crop_size", content.get("crop_size", side))
         crop = centre[0], centre[0] if centre[1] is None else centre[1]
     result = crop or (height, width or 0)
     if result != (side, side):
         got = f"{result[0]} x {result[1]}"
         fail(source, f"preprocessing to {side} x {side} pixels", got, "config and preprocessor config do not match")
-    resize = Resize(height, width or 0, crop, read_filter(source, content).name.lower())
-    return Preprocessing(resize, *read_colours(source, content, *(_CLIP if clip else _SIGLIP)))
+    resize = processing.Resize(height, width or 0, crop, processing.read_filter(source, content).name.lower())
+    return Preprocessing(resize, *processing.read_colours(source, content, *(_CLIP if clip else _SIGLIP)))
 
 
 def _transformers() -> ModuleType:
