@@ -151,7 +151,6 @@ class RayActor:
     """A worker in a process of its own."""
 
     def __init__(self, start: Start[Any], threads: int) -> None:
-        _check_restart(require("ray", "jobs", "the engine 'ray'"))
         self._start, self._threads = start, threads
 
     @cached_property
@@ -175,8 +174,9 @@ def _run_on_ray(
         os.environ.setdefault(name, value)
     ray = require("ray", "jobs", "the engine 'ray'")
     actor_pool = require("ray.util", "jobs", "the engine 'ray'").ActorPool
-    # Without limit, since the blocks of a lost node are computed on the others.
-    options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
+    # The blocks of a lost node are computed on the others. A process that ends again and again does so for a reason: a
+    # block, or too little memory.
+    options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 3, "max_task_retries": -1}
     with nullcontext() if ray.is_initialized() else _cluster(ray, address, workers):
         actor = ray.remote(scheduling_strategy="SPREAD", **options)(RayActor)
         count = min(workers, len(blocks))
@@ -192,23 +192,6 @@ def _run_on_ray(
             reason = "its process ended" if ended else reason_of(error)
             hint = "run the command again, with fewer workers if memory was exhausted"
             fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
-
-
-def _check_restart(ray: Any) -> None:
-    """Fail in an actor that was restarted, unless its node was lost.
-
-    Ray restarts a dead actor without limit. If its node is still alive, so is the cause: a block, or too little memory.
-    """
-    from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put  # stored by the head node
-
-    context = ray.get_runtime_context()
-    key = f"bcls node of actor {context.get_actor_id()}"
-    before = _internal_kv_get(key)
-    if context.was_current_actor_reconstructed and before is not None:
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        if before.decode() in alive:
-            raise RuntimeError("the process of this actor ended")
-    _internal_kv_put(key, context.get_node_id())
 
 
 @contextmanager

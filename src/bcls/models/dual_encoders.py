@@ -235,10 +235,12 @@ def load_text(source: str | Path, *, packaged: bool = False, weights: bool = Tru
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     tokenizer = _read_part("text", source, "a tokenizer", _transformers().AutoTokenizer)
-    own = processing.read_settings(processing.find_file(_location(source), "sentence_bert_config.json")).get(
-        "max_seq_length"
+    settings = processing.read_settings(processing.find_file(_location(source), "sentence_bert_config.json"))
+    limits = (
+        settings.get("max_seq_length"),
+        tokenizer.model_max_length,
+        getattr(config, "max_position_embeddings", None),
     )
-    limits = (own, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit <= _NO_LIMIT]
     return TransformerText(model.eval(), tokenizer, min(known, default=_DEFAULT_LENGTH), packaged=packaged)
 
@@ -378,7 +380,7 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
 
 
 class Preprocessing(NamedTuple):
-    """processing.Resize, crop and normalisation from a checkpoint's ``preprocessor_config.json``, with Pillow only.
+    """Resize, crop and normalisation from a checkpoint's ``preprocessor_config.json``, with Pillow only.
 
     Attributes:
         resize: Size, crop and filter.
@@ -391,7 +393,7 @@ class Preprocessing(NamedTuple):
     std: list[float]
 
     def prepare(self, image: Image.Image) -> Tensor:
-        """processing.Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
+        """Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
         return torch.from_numpy(self.resize.pixels(image))
 
     def normalise(self, pixels: Tensor) -> Tensor:
