@@ -17,7 +17,7 @@ from bcls.data.vocabulary import Vocabulary
 from bcls.features.image_processing import read_image
 from bcls.models.config import check_feature_shape
 from bcls.models.folder import load_folder, save_folder
-from bcls.models.layers import Padded
+from bcls.models.layers import Padded, cosine
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -67,9 +67,9 @@ class RetrievalModel(nn.Module, ABC):
     def text_codes(self, texts: Padded) -> Padded:
         """Encode captions: ``(C, D)`` unit vectors, or ``(C, W, D)`` words with lengths."""
 
-    @abstractmethod
     def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Score all pairs of encoded images and captions, ``(N, C)``, with gradients."""
+        """Score all pairs of encoded images and captions, ``(N, C)``, with gradients; by default the cosine."""
+        return cosine(images.values, texts.values)
 
     def forward(self, images: Padded, texts: Padded) -> tuple[Padded, Padded]:
         """Encode both sides. Scores are computed after the codes of all processes have been gathered."""

@@ -17,7 +17,7 @@ from bcls.features.backbones import hash_state
 from bcls.losses.soft_labels import soft_label_kl
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
-from bcls.models.layers import GPO, Head, Padded, cosine, joined, pool, unit, xavier_linear
+from bcls.models.layers import GPO, Head, Padded, joined, pool, unit, xavier_linear
 from bcls.models.open_vocabulary import OpenImages, OpenTexts
 
 #: Part of the names of adapter parameters, by peft's convention.
@@ -114,10 +114,6 @@ class DualModel(base.RetrievalModel):
     def text_codes(self, texts: Padded) -> Padded:
         """Unit vectors ``(C, D)`` of token ids or features."""
         return Padded(self.text(texts))
-
-    def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Cosine similarities of all pairs, ``(N, C)``."""
-        return cosine(images.values, texts.values)
 
     def image_vectors_of(self, images: base.ImageInputs) -> Padded:
         """Features of a frozen image encoder as input of :meth:`image_codes`: computed once, used in every epoch.
