@@ -6,7 +6,6 @@ caption of a block), D width of the region and word embeddings, K width of a sim
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -324,8 +323,8 @@ def all_pairs(
     """Score all images against all captions, in blocks.
 
     Captions are sorted by length and split into a few blocks with little padding. While a CUDA graph is captured the
-    host cannot read lengths: captions then keep their order, each as wide as the longest. With gradients, blocks that
-    exceed the budget of kept nodes are checkpointed; see :func:`memory_budget`.
+    host cannot read lengths: captions are then split in their order, each as wide as the longest. With gradients,
+    blocks that exceed the budget of kept nodes (:func:`memory_budget`) are checkpointed.
 
     Args:
         score: Scores a block, plain or compiled.
@@ -342,76 +341,78 @@ def all_pairs(
     count, device = len(images.regions), captions.values.device
     budget = memory_budget(device, width)
     capturing = _is_capturing(captions)
-    if capturing:
-        lengths = [captions.values.shape[1]] * len(captions)
-    else:
-        order = captions.full_lengths.argsort(stable=True)
-        captions = Padded(captions.values.index_select(0, order), captions.full_lengths[order])
-        vectors = vectors.index_select(0, order)
-        lengths = _host_lengths(captions)
+    lengths = [captions.values.shape[1]] * len(captions) if capturing else _host_lengths(captions)
     alignment = 1 if device.type == "cpu" else _ALIGNMENT
     rows = max(1, count if whole_images else min(count, math.isqrt(budget.block)))
     # Parts of equal size, since the last of unequal ones would be small.
     rows = math.ceil(count / max(1, math.ceil(count / rows))) if count else 1
     blocks = caption_blocks(lengths, max(1, budget.block // rows), alignment)
+    nodes = count * sum(len(block.captions) * block.nodes for block in blocks)
+    recompute = torch.is_grad_enabled() and nodes > budget.kept
     if not blocks:
         return (captions.values.new_zeros(count, 0),)
-    nodes = count * sum((block.stop - block.start) * block.nodes for block in blocks)
-    if torch.is_grad_enabled() and nodes > budget.kept:  # nothing in a block is random
-        score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
     columns: list[tuple[Tensor, ...]] = []
-    for block in blocks:
-        side = _caption_side(captions, vectors, block)
-        starts = range(0, max(1, count), rows)
-        parts = [score(_image_rows(images, start, start + rows), side, *extra) for start in starts]
-        columns.append(tuple(torch.cat(part) for part in zip(*parts, strict=True)))
+    for side in (_captured_blocks if capturing else _gathered_blocks)(captions, vectors, lengths, blocks):
+        parts = []
+        for start in range(0, max(1, count), rows):
+            arguments = (_image_rows(images, start, start + rows), side, *extra)
+            if recompute:  # nothing in a block is random
+                parts.append(checkpoint(score, *arguments, use_reentrant=False, preserve_rng_state=False))
+            else:
+                parts.append(score(*arguments))
+        columns.append(tuple(torch.cat(part) if len(parts) > 1 else part[0] for part in zip(*parts, strict=True)))
     joined = tuple(torch.cat(column, 1) for column in zip(*columns, strict=True))
-    return joined if capturing else tuple(column.index_select(1, order.argsort()) for column in joined)
+    if capturing:
+        return joined
+    order = torch.tensor([caption for block in blocks for caption in block.captions]).argsort()
+    order = order.to(device, non_blocking=True)
+    return tuple(column.index_select(1, order) for column in joined)
 
 
 class Block(NamedTuple):
-    """Adjacent captions that are scored together.
+    """Captions that are scored together.
 
     Attributes:
-        start: Index of the first one.
-        stop: Index after the last one.
+        captions: Their indices.
         nodes: P.
     """
 
-    start: int
-    stop: int
+    captions: list[int]
     nodes: int
 
 
 def caption_blocks(lengths: Sequence[int], most: int, alignment: int = 1) -> list[Block]:
-    """Split captions into blocks so that padding and number of blocks are small.
+    """Split captions into blocks, the shortest first, so that padding and number of blocks are small.
 
     Args:
-        lengths: Number of words of each caption, in ascending order.
+        lengths: Number of words of each caption.
         most: Maximum number of nodes of a block, padding included; a longer caption gets a block of its own.
         alignment: The nodes of a caption are padded to a multiple of this.
 
     Example:
-        >>> caption_blocks([3, 3, 9, 10], most=100)
-        [Block(start=0, stop=2, nodes=4), Block(start=2, stop=4, nodes=11)]
-        >>> caption_blocks([3, 3, 9, 10], most=11, alignment=4)
-        [Block(start=0, stop=2, nodes=4), Block(start=2, stop=3, nodes=12), Block(start=3, stop=4, nodes=12)]
+        >>> caption_blocks([3, 9, 3, 10], most=100)
+        [Block(captions=[0, 2], nodes=4), Block(captions=[1, 3], nodes=11)]
+        >>> caption_blocks([3, 9, 3, 10], most=11, alignment=4)
+        [Block(captions=[0, 2], nodes=4), Block(captions=[1], nodes=12), Block(captions=[3], nodes=12)]
     """
-    padded = [-(-(length + 1) // alignment) * alignment for length in lengths]
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    padded = [-(-(lengths[caption] + 1) // alignment) * alignment for caption in order]
     cost = sum(padded) * _BLOCK_COST
     # The cheapest way to split the captions up to each change of width, from those of the shorter ones.
     best: dict[int, tuple[float, int]] = {0: (0.0, 0)}
-    ends = [end for end in range(1, len(padded) + 1) if end == len(padded) or padded[end] > padded[end - 1]]
+    ends = [end for end in range(1, len(order) + 1) if end == len(order) or padded[end] > padded[end - 1]]
     for end in ends:
         best[end] = min((best[start][0] + cost + (end - start) * padded[end - 1], start) for start in best)
-    blocks: list[Block] = []
-    end = len(padded)
+    groups, end = [], len(order)
     while end:
-        start, width = best[end][1], padded[end - 1]
+        groups.append((best[end][1], end))
+        end = best[end][1]
+    blocks = []
+    for start, end in reversed(groups):
+        width = padded[end - 1]
         number = -(-(end - start) // max(1, most // width))
         cuts = [start + (end - start) * cut // number for cut in range(number + 1)]
-        blocks = [Block(low, high, width) for low, high in pairwise(cuts)] + blocks
-        end = start
+        blocks += [Block(order[low:high], width) for low, high in pairwise(cuts)]
     return blocks
 
 
@@ -425,13 +426,37 @@ def _is_capturing(captions: Padded) -> bool:
 
 
 def _image_rows(images: ImageSide, start: int, stop: int) -> ImageSide:
+    if start == 0 and stop >= len(images.regions):
+        return images
     return ImageSide(*(None if part is None else part[start:stop] for part in images))  # type: ignore[arg-type]
 
 
-def _caption_side(captions: Padded, vectors: Tensor, block: Block) -> CaptionSide:
-    rows = slice(block.start, block.stop)
-    words = captions.values[rows, : block.nodes - 1]
-    real = torch.arange(block.nodes, device=words.device) <= captions.full_lengths[rows, None]
-    # The node of the whole caption comes first and has no word.
-    words = pad(words, (0, 0, 1, block.nodes - 1 - words.shape[1])) * real[..., None]
-    return CaptionSide(words, real, vectors[rows])
+def _gathered_blocks(captions: Padded, vectors: Tensor, lengths: list[int], blocks: list[Block]) -> list[CaptionSide]:
+    """The captions of each block, with a few kernels for all blocks together."""
+    longest, size = captions.values.shape[1:]
+    rows, device = [], captions.values.device
+    for block in blocks:
+        first, position = torch.tensor(block.captions)[:, None] * longest, torch.arange(block.nodes)
+        real = position <= torch.tensor([lengths[caption] for caption in block.captions])[:, None]
+        word = real & (position > 0)  # the node of the whole caption comes first and has no word
+        rows.append(torch.stack([first + (position - 1) * word, word, real]).flatten(1))
+    # A copy from ordinary memory is complete for the host on return, and need not wait for the device.
+    source, word, real = torch.cat(rows, 1).to(device, non_blocking=True)
+    words = captions.values.reshape(-1, size).index_select(0, source) * word[:, None]
+    order = torch.tensor([caption for block in blocks for caption in block.captions]).to(device, non_blocking=True)
+    sides, sizes = [], [one.shape[1] for one in rows]
+    of_captions = torch.split(vectors.index_select(0, order), [len(block.captions) for block in blocks])
+    for part, mask, whole in zip(torch.split(words, sizes), torch.split(real.bool(), sizes), of_captions, strict=True):
+        sides.append(CaptionSide(part.view(len(whole), -1, size), mask.view(len(whole), -1), whole))
+    return sides
+
+
+def _captured_blocks(captions: Padded, vectors: Tensor, lengths: list[int], blocks: list[Block]) -> list[CaptionSide]:
+    """Adjacent captions, masked by lengths that only the device knows."""
+    nodes = blocks[0].nodes
+    position = torch.arange(nodes, device=captions.values.device)
+    real = position <= captions.full_lengths[:, None]
+    words = pad(captions.values, (0, 0, 1, nodes - 1 - lengths[0])) * real[..., None]
+    numbers = [len(block.captions) for block in blocks]
+    parts = (torch.split(one, numbers) for one in (words, real, vectors))
+    return [CaptionSide(*part) for part in zip(*parts, strict=True)]

@@ -14,8 +14,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bcls.models.layers import EPS, safe_inverse
-
 #: Largest R, P and K whose tiles fit into registers and shared memory.
 MOST_REGIONS, MOST_NODES, MOST_WIDTH = 64, 128, 256
 #: Rows of a program of the kernels of contexts, columns of D that it loads at a time, warps and pipeline stages.
@@ -287,63 +285,6 @@ def local_backward(
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return context, squares, grad
-
-
-class SimilarityVectors(torch.autograd.Function):
-    """Similarity vectors of all pairs, ``(N, C, P, K)``, see :mod:`bcls.models.similarity_vectors`.
-
-    ``whole``, ``(N, C, K)``, are those of whole pairs. The contexts ``(N, S, D)`` are not kept for the backward pass,
-    which computes them again for a part of the images at a time.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, parts: list[slice], mask: Tensor | None, smooth: float, slope: float, whole: Tensor, *inputs: Tensor
-    ) -> Tensor:
-        """Compare every word with its context."""
-        regions, gram, words, weight, bias = inputs
-        dtype, (count, number, width) = regions.dtype, regions.shape
-        flat = words.to(dtype).reshape(-1, width)
-        raw = (regions.reshape(-1, width) @ flat.T).view(count, number, *words.shape[:2])
-        weights = attend(raw, gram, mask, smooth, slope)
-        nodes, norm = local_vectors(regions, weights, flat, weight.to(dtype), bias.to(dtype))
-        nodes, norm = nodes.view(count, *words.shape[:2], -1), norm.view(count, *words.shape[:2], 1)
-        nodes[:, :, 0] = whole
-        ctx.save_for_backward(nodes, norm, raw, mask, *inputs)
-        ctx.parts, ctx.smooth, ctx.slope = parts, smooth, slope
-        return nodes
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the whole pairs and of the inputs."""
-        nodes, norm, raw, mask, regions, gram, words, weight, bias = ctx.saved_tensors
-        dtype, exact, (count, number, width) = regions.dtype, gram.dtype, regions.shape
-        flat, layer = words.to(dtype).reshape(-1, width), weight.to(dtype)
-        whole_grad = grad[:, :, 0].clone()
-        # Through the norm: nodes = local / (norm + EPS).
-        inverse = safe_inverse(norm)
-        along = (nodes * grad).sum(-1, keepdim=True, dtype=norm.dtype) / (inverse * norm).clamp(min=EPS)
-        grad = torch.addcmul(grad, nodes, along.to(dtype), value=-1).mul_(inverse)
-        grad[:, :, 0] = 0
-        local = grad.view(count, len(flat), -1)
-        weights = attend(raw, gram, mask, ctx.smooth, ctx.slope)
-        weight_grad, word_grad = torch.zeros_like(layer, dtype=exact), torch.zeros_like(flat, dtype=exact)
-        parts = []
-        for part in ctx.parts:
-            arrays = (regions[part], weights[part], flat, layer, local[part])
-            context_grad, squares, weights_grad = local_backward(*arrays)
-            weight_grad += local[part].flatten(0, 1).T @ squares.flatten(0, 1)
-            word_grad -= context_grad.sum(0, dtype=exact)
-            parts.append((weights_grad, weights[part] @ context_grad))
-        weights_grad, region_grad = (torch.cat(one) if len(one) > 1 else one[0] for one in zip(*parts, strict=True))
-        raw_grad, gram_grad = attend_backward(weights_grad, raw, gram, mask, ctx.smooth, ctx.slope)
-        scores_grad = raw_grad.to(dtype).view(count * number, len(flat))
-        region_grad = region_grad + (scores_grad @ flat).view_as(regions)
-        word_grad += scores_grad.T @ regions.reshape(-1, width)
-        found = (region_grad, gram_grad, word_grad.view_as(words), weight_grad, local.sum((0, 1), dtype=exact))
-        inputs = (regions, gram, words, weight, bias)
-        return None, None, None, None, whole_grad, *(one.to(old.dtype) for one, old in zip(found, inputs, strict=True))
 
 
 class MixNodes(torch.autograd.Function):
