@@ -11,7 +11,7 @@ from PIL import Image
 from bcls.data.dataset import open_dataset
 from bcls.models import load
 from bcls.models.layers import Padded
-from bcls.models.scenes import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
+from bcls.models.scenes import TEXT_WIDTH, ScenesConfig, ScenesModel, minilm_vectors
 from tests.training.factories import make_data
 
 CONFIG = ScenesConfig(channels=2, width=8)
@@ -20,8 +20,8 @@ CONFIG = ScenesConfig(channels=2, width=8)
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    known = torch.nn.functional.normalize(torch.randn(2, TEXT_WIDTH), dim=1)
-    return ScenesModel(CONFIG, CaptionReader({"a dog": known[0], "a cat": known[1]}))
+    known = dict(zip(["a dog", "a cat"], torch.nn.functional.normalize(torch.randn(2, TEXT_WIDTH), dim=1), strict=True))
+    return ScenesModel(CONFIG, lambda texts: torch.stack([known[text] for text in texts]))
 
 
 def test_pixels_and_images_give_the_same_embeddings(model):
@@ -36,29 +36,27 @@ def test_pixels_and_images_give_the_same_embeddings(model):
     assert model.encode_images([images[0].resize((200, 90))]).shape == (1, 8)
 
 
-def test_known_captions_are_not_encoded_again(model, monkeypatch):
-    monkeypatch.setattr("bcls.models.scenes._minilm", lambda: pytest.fail("encoded again"))
-    vectors = model.read(["a cat", "a dog", "a cat"])
-    assert torch.equal(vectors[0], vectors[2])
-    torch.testing.assert_close(model.encode_texts(["a cat"]), model.encode_texts(Padded(vectors[:1])))
-    assert model.encode_texts([]).shape == (0, 8)
+def test_strings_and_embeddings_give_the_same_vectors(model):
+    vectors = model.embed(["a cat", "a dog"])
+    torch.testing.assert_close(model.encode_texts(["a cat", "a dog"]), model.encode_texts(Padded(vectors)))
 
 
-def test_unknown_captions_are_encoded_with_minilm(model):
+def test_captions_are_encoded_with_minilm():
     pytest.importorskip("sentence_transformers", reason='needs pip install "bcls[text]"')
     from bcls.labels.encoders import load_text_encoder
 
-    texts = ["a red bus", "a dog", "a red bus"]
-    found = model.read(texts)
-    np.testing.assert_allclose(found[[0, 2]], load_text_encoder("minilm").encode(texts)[[0, 2]], atol=1e-6)
-    assert torch.equal(found[1], model.read(["a dog"])[0])
+    texts, model = ["a red bus", "a dog", "a red bus"], ScenesModel(CONFIG)
+    expected = load_text_encoder("minilm").encode(texts)
+    np.testing.assert_allclose(minilm_vectors(texts), expected, atol=1e-6)
+    torch.testing.assert_close(model.encode_texts(texts), model.encode_texts(Padded(torch.from_numpy(expected))))
+    assert model.encode_texts([]).shape == (0, 8)
 
 
 def test_saving_and_loading_keeps_scores(model, tmp_path):
     model.save_pretrained(tmp_path / "model")
     again = load(tmp_path / "model")
     pixels = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
-    vectors = Padded(model.read(["a dog", "a cat"]))
+    vectors = Padded(model.embed(["a dog", "a cat"]))
     assert torch.equal(again.similarity(pixels, vectors), model.similarity(pixels, vectors))
 
 

@@ -11,7 +11,8 @@ from bcls.data.check import CheckSettings, check_dataset, print_report
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, run_import
 from bcls.data.stats import compute_stats, plot_stats, print_splits, print_stats
-from bcls.features.extraction import FeatureSettings, extract
+from bcls.features.extraction import extract
+from bcls.features.settings import FeatureSettings
 
 
 @dataclass(frozen=True)

@@ -415,18 +415,15 @@ def check_search() -> str:
     import torch
 
     from bcls.data.synthetic import make_scenes, render
-    from bcls.models.scenes import TEXT_WIDTH, CaptionReader, ScenesConfig, ScenesModel
+    from bcls.models.scenes import TEXT_WIDTH, ScenesConfig, ScenesModel
     from bcls.search import PhotoIndex
 
-    class UnitVectors(CaptionReader):
-        """MiniLM takes seconds to load and is not needed here."""
-
-        def __call__(self, texts: Sequence[str]) -> "Tensor":
-            return torch.eye(len(texts), TEXT_WIDTH)
+    def embed(texts: Sequence[str]) -> "Tensor":  # MiniLM takes seconds to load and is not needed here
+        return torch.eye(len(texts), TEXT_WIDTH)
 
     with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory(prefix="bcls-doctor-") as name:
         torch.manual_seed(0)
-        model = ScenesModel(ScenesConfig(side=48, channels=4, width=16), reader=UnitVectors()).eval()
+        model = ScenesModel(ScenesConfig(side=48, channels=4, width=16), embed).eval()
         photos = Path(name) / "photos"
         photos.mkdir()
         for number, scene in enumerate(make_scenes(3, seed=0).scenes):

@@ -27,8 +27,7 @@ from bcls.experiments.metrics import mean_tau, training_history
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.relevance import relevance
 from bcls.models.folder import WEIGHTS
-from bcls.models.layers import Padded
-from bcls.models.scenes import CaptionReader, ScenesConfig, ScenesModel
+from bcls.models.scenes import ScenesConfig, ScenesModel
 from bcls.training.config import TrainConfig
 from bcls.training.run_folder import BEST, CHECKPOINTS, EPOCH
 from bcls.training.train import train as train_run
@@ -49,13 +48,13 @@ class DemoData:
 
     Attributes:
         dataset: Images and captions of all splits.
-        reader: Has the embeddings of all captions.
+        vectors: Embeddings of all captions, by text.
         validation: The validation split with both kinds of relevance.
         test: The same for the test split.
     """
 
     dataset: Dataset
-    reader: CaptionReader
+    vectors: dict[str, torch.Tensor]
     validation: RelevanceSplit
     test: RelevanceSplit
 
@@ -125,7 +124,7 @@ def prepare(settings: DemoSettings, folder: Path) -> DemoData:
     first, second, _ = np.cumsum(settings.sizes).tolist()
     return DemoData(
         dataset=dataset,
-        reader=CaptionReader(dict(zip(dataset.texts, vectors, strict=True))),
+        vectors=dict(zip(dataset.texts, vectors, strict=True)),
         validation=split("val", first, second),
         test=split("test", second, settings.images),
     )
@@ -163,7 +162,7 @@ def train(loss: str, seed: int, data: DemoData, settings: DemoSettings, folder: 
     """
     started = time.perf_counter()
     torch.manual_seed(seed)
-    model = ScenesModel(ScenesConfig(), data.reader)
+    model = ScenesModel(ScenesConfig(), lambda texts: torch.stack([data.vectors[text] for text in texts]))
     # The same for every loss; the learning rate was chosen on the validation split.
     config = TrainConfig(
         data=str(data.dataset.folder),
@@ -213,7 +212,7 @@ def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: RelevanceSp
     """Score a split with the weights of a checkpoint."""
     model.load_trained_state(load_file(folder / CHECKPOINTS / checkpoint / WEIGHTS))
     pixels = torch.from_numpy(data.split.features(PIXELS).take(range(len(data.split.images))))
-    scores: Floats = model.similarity(pixels, Padded(model.read(data.split.texts))).numpy()
+    scores: Floats = model.similarity(pixels, data.split.texts).numpy()
     return scores
 
 

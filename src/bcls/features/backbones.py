@@ -5,7 +5,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from bcls._core.errors import check_choice, fail, reason_of
 from bcls._core.extras import check_weights, require
 from bcls._core.files import user_path
 from bcls._core.progress import no_bars
-from bcls.features.image_processing import read_processing, square_side
-from bcls.features.regions import View, crops
+from bcls.features.image_processing import PROCESSOR_FILES, find_file, read_processing, square_side
+from bcls.features.regions import crops
 
 #: Images per forward pass on a CPU. With few images the activations stay in the caches.
 _CPU_BATCH = 8
@@ -111,7 +110,7 @@ class Backbone(nn.Module, ABC):
         """Stretch an image to the input size: ``(3, side, side)`` uint8 on the CPU."""
         return self.views(image, "whole")[0]
 
-    def views(self, image: Image.Image, view: View) -> Tensor:
+    def views(self, image: Image.Image, view: str) -> Tensor:
         """Return crops of an image, ``(V, 3, side, side)``; see :func:`bcls.features.regions.crops`."""
         return crops(image, self.side, view, self.resample)
 
@@ -279,7 +278,7 @@ class VisionModel(Backbone):
             model = library.AutoModel.from_pretrained(
                 name, config=config, dtype=torch.float32, use_safetensors=True, **options
             )
-            file = _processor_file(library, source)
+            file = find_file(name, *PROCESSOR_FILES)
         model = getattr(model, "vision_model", model)
         config = getattr(config, "vision_config", config)
         processing = read_processing(file, getattr(config, "image_size", None))
@@ -350,12 +349,6 @@ def tokens_to_grid(tokens: Tensor, cells: int | None) -> Tensor:
     patches = tokens[:, length - side * side :]
     # `tokens.shape[0]`, because `len(tokens)` would become a constant in an exported network.
     return patches.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
-
-
-def _processor_file(library: Any, source: str | Path) -> Path | None:
-    find = partial(library.utils.cached_file, str(source), _raise_exceptions_for_missing_entries=False)
-    found = (find(file) for file in ("preprocessor_config.json", "processor_config.json"))
-    return next((Path(one) for one in found if one is not None), None)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import time
 from contextlib import closing
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls._core.config import check_shape
-from bcls._core.errors import check_choice, check_whole, fail
+from bcls._core.errors import check_choice, fail
 from bcls._core.extras import check_device, sha256_of
 from bcls._core.files import write_whole
 from bcls._core.locks import lock_folder
@@ -24,52 +23,12 @@ from bcls.data.dataset import Dataset
 from bcls.data.records import FeatureFile, add_features, read_quarantine
 from bcls.data.text_files import read_json
 from bcls.features.array_cache import ArrayCache, first_difference, installed_versions
-from bcls.features.jobs import Start, check_engine, run_blocks, torch_threads
+from bcls.features.jobs import Start, run_blocks, torch_threads
+from bcls.features.settings import FeatureSettings
 
 #: Images in a block: the most work that is lost when the process is killed.
 BLOCK = 256
-PRECISIONS = ("float32", "bfloat16", "float16")
 _FORMAT = "bcls-features"
-
-
-@dataclass(frozen=True)
-class FeatureSettings:
-    """Flags of ``bcls data features``.
-
-    Attributes:
-        backbone: efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers.
-        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, crops-36 for 36 crops at several
-            scales, each with its own pass of the network, or global for one vector.
-        view: Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops:
-            mirrored (two), four-crop, six-crop or ten-crop.
-        views: Number of random crops of each image, half of them mirrored; training draws one per caption. Only with
-            whole or centre, and not with crops-36.
-        smallest_crop: Smallest area of a random crop, as a fraction of the image.
-        name: Name of the features. Default: made from backbone, regions, view and views.
-        split: Extract one split only. Default: all splits.
-        engine: local runs in this process, ray on a Ray cluster.
-        address: Address of a Ray cluster. Default: start Ray on this machine.
-        workers: Threads that decode images, or Ray actors. Default: one per core, or one actor.
-        device: cpu, cuda, or auto for a GPU if there is one.
-        precision: Precision of the network: float32, bfloat16 or float16. Features are stored as float16.
-        images: Folder or archive with the images, if they were moved since the import.
-        json: Print the result as JSON.
-    """
-
-    backbone: str = "efficientnet-lite0"
-    regions: str = "36"
-    view: str = "whole"
-    views: int = 0
-    smallest_crop: float = 0.5
-    name: str | None = None
-    split: str | None = None
-    engine: str = "local"
-    address: str | None = None
-    workers: int | None = None
-    device: str = "auto"
-    precision: str = "float32"
-    images: str | None = None
-    json: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,31 +83,30 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
     settings = settings or FeatureSettings()
     plan = _make_plan(dataset, settings)
     folder = dataset.folder / "features" / plan.name
-    work: dict[str, _SplitWork] = {}
-    zero: dict[str, list[str]] = {}
     with lock_folder(folder, "features that no other process is writing", argument="name"):
-        finished = finished_splits(folder, plan.settings)
+        before = finished_splits(folder, plan.settings)
+        already = tuple(split for split in plan.splits if split in before and (folder / f"{split}.npy").exists())
+        work = []
         for split in plan.splits:
             part = dataset.split(split)
-            if split in finished and (folder / f"{split}.npy").exists():
-                if finished[split]["images"] != _images_hash(part):
-                    expected = f"features of the current images of split {split!r}"
-                    fail(str(folder), expected, "features of other images", "delete that folder, or use another --name")
-                _add_to_dataset(dataset.folder, plan, split)
-                zero[split] = finished[split]["zero_rows"]
+            if split not in already:
+                work.append(_SplitWork(part, split, folder, plan))
+            elif before[split]["images"] != _images_hash(part):
+                expected = f"features of the current images of split {split!r}"
+                fail(str(folder), expected, "features of other images", "delete that folder, or use another --name")
             else:
-                work[split] = _SplitWork(part, split, folder, plan)
-        _run(list(work.values()), plan, settings)
-    complete = [split for split in plan.splits if split not in work or not work[split].cache.remaining]
-    zero |= {split: one.zero_rows for split, one in work.items()}
+                _add_to_dataset(dataset.folder, plan, split)
+        _run(work, plan, settings)
+        finished = finished_splits(folder, plan.settings)
+    complete = [split for split in plan.splits if split in finished and (folder / f"{split}.npy").exists()]
     return Extraction(
         plan.name,
         folder,
         {split: (dataset.splits[split][0] * plan.views, *plan.shape) for split in complete},
         plan.views,
-        tuple(split for split in plan.splits if split not in work),
-        {image_id: reason for one in work.values() for image_id, reason in one.unreadable.items()},
-        tuple(image_id for split in plan.splits for image_id in zero[split]),
+        already,
+        {image_id: reason for one in work for image_id, reason in one.unreadable.items()},
+        tuple(image_id for split in complete for image_id in finished[split]["zero_rows"]),
     )
 
 
@@ -208,10 +166,10 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
     from bcls.features.regions import CROP_BOXES, parse_regions, pool_regions
     from bcls.features.worker import start_worker
 
-    _check_settings(settings)
+    settings.check()
     regions = parse_regions(settings.regions)
     splits = _check_splits(dataset, settings.split)
-    name = _check_name("name", settings.name or _default_name(settings))
+    name = _check_name("name", settings.name or settings.default_name)
     for split in splits:
         file = dataset.manifest.features.get(name, {}).get(split)
         if file is not None and file.path != f"features/{name}/{split}.npy":
@@ -239,55 +197,13 @@ def _make_plan(dataset: Dataset, settings: FeatureSettings) -> _Plan:
     }
     if settings.views:  # omitted if 0, as in features of earlier releases
         recorded |= {"views": settings.views, "smallest_crop": settings.smallest_crop}
-    start = partial(
-        start_worker,
-        backbone if settings.engine == "local" else backbone.name,
-        backbone.weights,
-        dataset=replace(dataset, captions=()),  # not needed by workers
-        view=settings.view,
-        regions=regions,
-        device=device,
-        precision=getattr(torch, settings.precision),
-        lanes=max(1, torch.get_num_threads() // _actors(settings)),
-        readers=_readers(settings),
-        views=settings.views,
-        smallest_crop=settings.smallest_crop,
-    )
+    network = backbone if settings.engine == "local" else backbone.name
+    lanes = max(1, torch.get_num_threads() // settings.actors)
+    images = replace(dataset, captions=())  # workers need no captions
+    start = partial(start_worker, network, backbone.weights, images, replace(settings, device=device), lanes)
     software = installed_versions("torch", "numpy", "pillow", "transformers", "efficientnet_lite_pytorch")
     made_with = {"device": device if device == "cpu" else torch.cuda.get_device_name(device), "software": software}
     return _Plan(name, splits, shape, 1 + settings.views, recorded, made_with, start)
-
-
-def _check_settings(settings: FeatureSettings) -> None:
-    from bcls.features.regions import VIEWS
-
-    check_whole("workers", 1 if settings.workers is None else settings.workers, least=1)
-    check_engine(settings.engine, settings.address, _actors(settings))
-    check_choice("precision", settings.precision, PRECISIONS)
-    check_choice("view", settings.view, VIEWS)
-    check_whole("views", settings.views, least=0)
-    if not 0 < settings.smallest_crop <= 1:
-        hint = "0.5 is usual; 1 keeps the whole image"
-        fail("smallest_crop", "a fraction above 0 and at most 1", settings.smallest_crop, hint)
-    if settings.views and VIEWS[settings.view] > 1:
-        got = f"{settings.views} with the view {settings.view}, already a mean over {VIEWS[settings.view]} crops"
-        fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
-    if settings.regions == "crops-36" and settings.view in {"centre", "ten-crop"}:
-        fail("view", "whole, mirrored, four-crop or six-crop with crops-36", settings.view, "use --view mirrored")
-    if settings.views and settings.regions == "crops-36":
-        got = f"{settings.views} with crops-36"
-        fail("views", "0, or regions of a grid", got, "use --regions 36, or omit --views; --view mirrored is possible")
-
-
-def _actors(settings: FeatureSettings) -> int:
-    """Number of processes that run the network."""
-    return settings.workers or 1 if settings.engine == "ray" else 1
-
-
-def _readers(settings: FeatureSettings) -> int:
-    """Threads that decode images in each of these processes."""
-    cores = os.cpu_count() or 1
-    return max(1, cores // _actors(settings)) if settings.engine == "ray" else settings.workers or cores
 
 
 def _check_name(argument: str, name: str) -> str:
@@ -295,12 +211,6 @@ def _check_name(argument: str, name: str) -> str:
     if not re.fullmatch(r"\w[\w.+-]*", name):
         fail(argument, "letters, digits, '.', '+', '-' and '_'", repr(name), "choose another name")
     return name
-
-
-def _default_name(settings: FeatureSettings) -> str:
-    view = "" if settings.view == "whole" else f"-{settings.view}"
-    views = f"-views{settings.views}" if settings.views else ""
-    return f"{Path(settings.backbone).name}-{settings.regions}{view}{views}"
 
 
 def _check_splits(dataset: Dataset, split: str | None) -> tuple[str, ...]:
@@ -336,21 +246,16 @@ class _SplitWork:
 
     def __init__(self, part: Dataset, split: str, folder: Path, plan: _Plan) -> None:
         self._part, self._split, self._plan = part, split, plan
-        self._images = {"images": _images_hash(part)}
+        self._images = _images_hash(part)
         self._quarantined = read_quarantine(part.folder).images
-        settings = {**plan.settings, **plan.made_with, **self._images, "block": BLOCK}
-        rows = len(part.images) * plan.views
-        self.cache = ArrayCache(folder / f"{split}.npy", rows, BLOCK * plan.views, settings)
+        settings = {**plan.settings, **plan.made_with, "images": self._images, "block": BLOCK}
+        self._rows = len(part.images) * plan.views
+        self.cache = ArrayCache(folder / f"{split}.npy", self._rows, BLOCK * plan.views, settings)
         self.unreadable: dict[str, str] = {}
 
     def block(self, number: int) -> tuple[str, ...]:
         """Return the ids of the images in a block."""
         return self._part.image_ids[number * BLOCK : (number + 1) * BLOCK]
-
-    @property
-    def zero_rows(self) -> list[str]:
-        """Ids of quarantined images that cannot be read."""
-        return [image_id for _, ids in sorted(self.cache.done.items()) for image_id in ids]
 
     def write(self, number: int, rows: npt.NDArray[Any]) -> None:
         """Write the rows of a block, unless an image cannot be read and is not in quarantine.
@@ -376,13 +281,9 @@ class _SplitWork:
 
     def _record(self) -> None:
         folder, plan = self.cache.path.parent, self._plan
-        record = {
-            "rows": len(self._part.images) * plan.views,
-            "sha256": sha256_of(self.cache.path),
-            **self._images,
-            **plan.made_with,
-            "zero_rows": self.zero_rows,
-        }
+        zero_rows = [image_id for _, ids in sorted(self.cache.done.items()) for image_id in ids]
+        inputs = {"rows": self._rows, "sha256": sha256_of(self.cache.path), "images": self._images, **plan.made_with}
+        record = {**inputs, "zero_rows": zero_rows}
         # Sorted, so that the file does not depend on the order in which splits were finished.
         splits = dict(sorted({**finished_splits(folder, plan.settings), self._split: record}.items()))
         content = {"format": _FORMAT, "version": 1, "settings": plan.settings, "splits": splits}
@@ -418,7 +319,7 @@ def _run(splits: list[_SplitWork], plan: _Plan, settings: FeatureSettings) -> No
         plan.start,
         engine=settings.engine,
         address=settings.address,
-        workers=_actors(settings),
+        workers=settings.actors,
         threads=1,
         gpus=0.0 if plan.made_with["device"] == "cpu" else 1.0,
     )

@@ -1,6 +1,7 @@
-"""Image preprocessing settings of transformers models: size, normalization and resize filter."""
+"""Reading and resizing of images, and the preprocessing settings of transformers models."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -9,92 +10,124 @@ import numpy.typing as npt
 from PIL import Image
 
 from bcls._core.errors import check_number, check_numbers, fail
+from bcls._core.extras import require
+from bcls.data.images import decode, upright_rgb
 from bcls.data.text_files import read_json
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HINT = "copy the files of the model again"
+#: Files with the settings of an image processor.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 class Processing(NamedTuple):
     """Size of the input image and normalization of its colours, on the scale 0..255."""
 
     side: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: list[float]
+    std: list[float]
     resample: Image.Resampling
 
 
-class Colours(NamedTuple):
-    """Normalization of a pixel value from 0 to 255: ``(value * factor - mean) / std``."""
+def read_image(image: Any) -> Image.Image:
+    """An RGB image from a PIL image or a path.
 
-    factor: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    Raises:
+        ValueError: It is something else, or a missing or damaged file.
+    """
+    if isinstance(image, Image.Image):
+        return upright_rgb(image, "images")
+    if not isinstance(image, str | Path):
+        fail("images", "paths or PIL images", type(image).__name__, "open or convert them first")
+    try:
+        content = Path(image).read_bytes()
+    except OSError as error:
+        fail(str(image), "an image", error.strerror or "a file that cannot be opened", "check the path")
+    return decode(content, str(image))
 
 
-def resized_pixels(
-    image: Image.Image, height: int, width: int, crop: Sequence[int] | None, resample: Image.Resampling
-) -> npt.NDArray[np.uint8]:
-    """Resize an image and cut out its centre.
+@dataclass(frozen=True)
+class Resize:
+    """How images are resized.
 
-    Args:
-        image: An image of any mode.
-        height: Height of the resized image; with ``width`` 0, length of its shorter side.
-        width: Width of the resized image; 0 to keep the aspect ratio.
-        crop: Height and width of the centre crop, if there is one.
-        resample: Resampling filter.
-
-    Returns:
-        ``(3, H, W)``, contiguous.
+    Attributes:
+        height: Height in pixels; with ``width`` 0, length of the shorter side.
+        width: Width in pixels; 0 to keep the aspect ratio.
+        crop: Height and width of the centre crop; empty for none.
+        resample: Name of Pillow's filter, such as ``"bicubic"``.
 
     Example:
-        >>> resized_pixels(Image.new("RGB", (40, 20)), 10, 0, (8, 8), Image.Resampling.BICUBIC).shape
+        >>> Resize(10, 0, (8, 8)).pixels(Image.new("RGB", (40, 20))).shape
         (3, 8, 8)
     """
-    image = image if image.mode == "RGB" else image.convert("RGB")
-    if not width:
-        short, long = sorted(image.size)
-        other = int(height * long / short)
-        height, width = (height, other) if image.height <= image.width else (other, height)
-    if image.size != (width, height):
-        image = image.resize((width, height), resample=resample)
-    if crop is not None:
-        top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
-        image = image.crop((left, top, left + crop[1], top + crop[0]))
-    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+    height: int
+    width: int
+    crop: tuple[int, ...] = ()
+    resample: str = "bicubic"
+
+    def pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
+        """Resize and crop an image of any mode and size: ``(3, H, W)``, contiguous."""
+        image = image if image.mode == "RGB" else image.convert("RGB")
+        height, width = self.height, self.width
+        if not width:
+            short, long = sorted(image.size)
+            other = int(height * long / short)
+            height, width = (height, other) if image.height <= image.width else (other, height)
+        if image.size != (width, height):
+            image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
+        if self.crop:
+            top, left = (height - self.crop[0]) // 2, (width - self.crop[1]) // 2
+            image = image.crop((left, top, left + self.crop[1], top + self.crop[0]))
+        return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def find_file(source: str, *names: str) -> Path | None:
+    """The first of some files that a transformers model has, in its folder or on the hub; ``None`` without one."""
+    utils = require("transformers.utils", "photos", "a model of the transformers library")
+    found = (utils.cached_file(source, name, _raise_exceptions_for_missing_entries=False) for name in names)
+    return next((Path(path) for path in found if path is not None), None)
+
+
+def read_settings(path: Path | None) -> dict[str, Any]:
+    """Read a JSON file with settings; none without a file.
+
+    Args:
+        path: The file. ``processor_config.json`` has the settings of ``preprocessor_config.json`` under
+            ``image_processor``.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    content = read_json(path) if path else {}
+    settings = content.get("image_processor", content) if isinstance(content, dict) else content
+    if not isinstance(settings, dict):
+        fail(str(path), "a JSON object with settings", type(settings).__name__, _HINT)
+    return settings
 
 
 def read_processing(path: Path | None, image_size: object) -> Processing:
-    """Read ``preprocessor_config.json``.
+    """Read size, normalization and filter of an image processor.
 
     Args:
-        path: The file, or a ``processor_config.json`` with the same settings under ``image_processor``. Without a file,
-            the side is ``image_size`` (224 if that is ``None``), mean and deviation are ImageNet's, and the filter is
-            bicubic.
+        path: The file, see :func:`read_settings`. Without a file, the side is ``image_size`` (224 if that is
+            ``None``), mean and deviation are ImageNet's, and the filter is bicubic.
         image_size: The size in the model's own config.
 
     Raises:
         ValueError: The file is damaged, the input is not square, or the normalization is not supported.
     """
-    where = str(path or "config.json")
-    content = read_json(path) if path else {}
-    settings = content.get("image_processor", content) if isinstance(content, dict) else content
-    if not isinstance(settings, dict):
-        fail(where, "a JSON object with settings", type(settings).__name__, _HINT)
+    where, settings = str(path or "config.json"), read_settings(path)
     size = settings.get("size", image_size)
     if settings.get("do_center_crop", "crop_size" in settings):
         size = settings.get("crop_size") or size
-    colours = read_colours(where, settings, _IMAGENET_MEAN, _IMAGENET_STD)
-    return Processing(
-        square_side(where, 224 if size is None else size),
-        # transformers multiplies pixels by the factor first, a backbone normalizes the pixels themselves.
-        tuple(value / colours.factor for value in colours.mean),
-        tuple(value / colours.factor for value in colours.std),
-        read_filter(where, settings),
-    )
+    side = square_side(where, 224 if size is None else size)
+    return Processing(side, *read_colours(where, settings, _IMAGENET_MEAN, _IMAGENET_STD), read_filter(where, settings))
 
 
-def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float], std: Sequence[float]) -> Colours:
+def read_colours(
+    where: str, settings: Mapping[str, Any], mean: Sequence[float], std: Sequence[float]
+) -> tuple[list[float], list[float]]:
     """Read the normalization of an image processor.
 
     Args:
@@ -102,6 +135,9 @@ def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float],
         settings: Settings of the processor.
         mean: Default mean of red, green and blue.
         std: Default deviation.
+
+    Returns:
+        Mean and deviation of pixel values from 0 to 255.
 
     Raises:
         ValueError: The normalization is not supported, or a value is not a number.
@@ -112,12 +148,13 @@ def read_colours(where: str, settings: Mapping[str, Any], mean: Sequence[float],
     if settings.get("do_rescale", True):
         factor = check_number(f"{where}: rescale_factor", settings.get("rescale_factor", 1 / 255), _HINT, above=0)
     if not settings.get("do_normalize", True):
-        return Colours(factor, (0.0,) * 3, (1.0,) * 3)
+        return [0.0] * 3, [1 / factor] * 3
     mean = check_numbers(f"{where}: image_mean", settings.get("image_mean", mean), _HINT, count=3)
     std = check_numbers(f"{where}: image_std", settings.get("image_std", std), _HINT, count=3)
     for value in std:
         check_number(f"{where}: image_std", value, _HINT, above=0)
-    return Colours(factor, tuple(mean), tuple(std))
+    # transformers multiplies pixels by the factor first; these are for the pixels themselves.
+    return [value / factor for value in mean], [value / factor for value in std]
 
 
 def read_filter(where: str, settings: Mapping[str, Any]) -> Image.Resampling:

@@ -20,7 +20,6 @@ Regions: TypeAlias = tuple[int, int] | Literal["crops-36"] | None
 #: Left, upper, right and lower edge as fractions of the width and height.
 Box: TypeAlias = tuple[float, float, float, float]
 
-View: TypeAlias = Literal["whole", "centre", "mirrored", "four-crop", "six-crop", "ten-crop"]
 #: Number of crops of each view.
 VIEWS: dict[str, int] = {"whole": 1, "centre": 1, "mirrored": 2, "four-crop": 4, "six-crop": 6, "ten-crop": 10}
 #: Views computed from the resized image: the fractions of its sides that are kept, each with its mirror image.
@@ -111,7 +110,7 @@ def _square(regions: int | str) -> tuple[int, int]:
 
 
 def crops(
-    image: Image.Image, side: int, view: View = "whole", resample: Image.Resampling = Image.Resampling.BICUBIC
+    image: Image.Image, side: int, view: str = "whole", resample: Image.Resampling = Image.Resampling.BICUBIC
 ) -> Tensor:
     """Cut square crops from an image.
 

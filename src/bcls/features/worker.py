@@ -12,7 +12,8 @@ import bcls.features.regions as crop
 from bcls._core.errors import fail
 from bcls.data.dataset import Dataset
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.regions import VIEWS, ZOOMS, Regions, View
+from bcls.features.regions import VIEWS, ZOOMS
+from bcls.features.settings import FeatureSettings
 
 Rows = npt.NDArray[np.float16]
 
@@ -35,41 +36,24 @@ class FeatureWorker:
     Args:
         backbone: The network.
         dataset: The dataset with the images.
-        view: Which crops of an image the network sees.
-        regions: Rows and columns of regions, ``"crops-36"``, or ``None`` for one vector.
-        device: Device of the network.
-        precision: Data type of the network.
+        settings: Views, regions and precision of the features, device of the network and number of readers.
         lanes: Number of batches processed at a time on a CPU.
-        views: Number of random crops of each image, which get rows of their own.
-        smallest_crop: Smallest area of a random crop, as a fraction of the image.
-        readers: Number of images decoded at a time.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        dataset: Dataset,
-        view: View,
-        regions: Regions,
-        device: str,
-        precision: torch.dtype,
-        lanes: int,
-        views: int = 0,
-        smallest_crop: float = 0.5,
-        readers: int = 1,
-    ) -> None:
-        self._backbone = backbone.to(device, precision).eval()
+    def __init__(self, backbone: Backbone, dataset: Dataset, settings: FeatureSettings, lanes: int) -> None:
+        device, regions = settings.device, crop.parse_regions(settings.regions)
+        self._backbone = backbone.to(device, getattr(torch, settings.precision)).eval()
         if device != "cpu":  # half precision is 1.5 times as fast as float32 in this format, and slower in the other
             self._backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._dataset, self._view, self._regions, self._device = dataset, view, regions, device
-        self._views, self._smallest_crop = views, smallest_crop
+        self._dataset, self._settings, self._regions, self._device = dataset, settings, regions, device
+        self._view, self._views = settings.view, settings.views
         self._boxes = len(crop.CROP_BOXES) if regions == "crops-36" else 1
-        crops_of_image = VIEWS[view] * self._boxes
+        crops_of_image = VIEWS[self._view] * self._boxes
         self._images_at_once = max(1, _crops_at_once(device) // crops_of_image)
         self._batch = self._images_at_once * crops_of_image
         cells = regions[0] * regions[1] if isinstance(regions, tuple) else self._boxes
         self._shape = (backbone.channels,) if regions is None else (cells, backbone.channels)
-        self._readers = ThreadPoolExecutor(readers)
+        self._readers = ThreadPoolExecutor(settings.readers)
         threads = lanes if device == "cpu" else 1
         self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         self._started: dict[tuple[str, ...], list[Future[Rows]]] = {}
@@ -129,21 +113,25 @@ class FeatureWorker:
             if self._boxes > 1:
                 return [crop.image_pixels(image)]
             # Zooms are made of bytes on the device of the network.
-            view: View = "whole" if self._view in ZOOMS else self._view
-            views = crop.image_views(image, image_id, self._views, self._smallest_crop)
+            view = "whole" if self._view in ZOOMS else self._view
+            views = crop.image_views(image, image_id, self._views, self._settings.smallest_crop)
             return [self._backbone.views(one, view) for one in views]
         except (ValueError, OSError):
             return None  # the main process reads the image again to report the reason
 
 
-def start_worker(backbone: Backbone | str, weights: str, **options: Any) -> FeatureWorker:
+def start_worker(
+    backbone: Backbone | str, weights: str, dataset: Dataset, settings: FeatureSettings, lanes: int
+) -> FeatureWorker:
     """Build a worker in the process that runs it.
 
     Args:
         backbone: The network. A worker in another process gets the name and loads the weights itself, which is faster
             than sending them.
         weights: Hash that the weights must have.
-        options: Further arguments of :class:`FeatureWorker`.
+        dataset: See :class:`FeatureWorker`.
+        settings: See :class:`FeatureWorker`.
+        lanes: See :class:`FeatureWorker`.
 
     Raises:
         ValueError: The weights are different.
@@ -152,4 +140,4 @@ def start_worker(backbone: Backbone | str, weights: str, **options: Any) -> Feat
     if network.weights != weights:
         expected = f"{network.name!r} with weights {weights}"
         fail("backbone", expected, network.weights, "install the same weights on all machines")
-    return FeatureWorker(network, **options)
+    return FeatureWorker(network, dataset, settings, lanes)

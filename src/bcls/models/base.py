@@ -13,11 +13,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from bcls._core.errors import fail
-from bcls.data.images import decode, upright_rgb
 from bcls.data.vocabulary import Vocabulary
+from bcls.features.image_processing import read_image
 from bcls.models.config import check_feature_shape
 from bcls.models.folder import load_folder, save_folder
-from bcls.models.layers import Padded
+from bcls.models.layers import Padded, cosine
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -67,9 +67,9 @@ class RetrievalModel(nn.Module, ABC):
     def text_codes(self, texts: Padded) -> Padded:
         """Encode captions: ``(C, D)`` unit vectors, or ``(C, W, D)`` words with lengths."""
 
-    @abstractmethod
     def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Score all pairs of encoded images and captions, ``(N, C)``, with gradients."""
+        """Score all pairs of encoded images and captions, ``(N, C)``, with gradients; by default the cosine."""
+        return cosine(images.values, texts.values)
 
     def forward(self, images: Padded, texts: Padded) -> tuple[Padded, Padded]:
         """Encode both sides. Scores are computed after the codes of all processes have been gathered."""
@@ -200,18 +200,16 @@ class RetrievalModel(nn.Module, ABC):
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; restores the previous mode on exit."""
-    training = model.training
-    # Checking is cheaper than switching, and a model that answers queries is in eval mode already.
-    switches = any(module.training for module in model.modules())
-    if switches:
-        model.eval()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         # Not inference mode, so that the results can be used in later computations with gradients.
         with torch.no_grad():
             yield
     finally:
-        if switches:
-            model.train(training)
+        for module in training:
+            module.training = True
 
 
 def split_batches(items: Any, size: int | None = None) -> Iterator[Any]:
@@ -301,20 +299,8 @@ def pixel_batch(images: Any, prepare: Callable[[Image.Image], Tensor], side: int
         return Padded(values)
     if not isinstance(values, list | tuple):
         fail("images", "a list of paths or PIL images", type(values).__name__, "put a single image in []")
-    pixels = [prepare(_read_image(image)) for image in values]
+    pixels = [prepare(read_image(image)) for image in values]
     return Padded(torch.stack(pixels) if pixels else torch.zeros(0, 3, side, side, dtype=torch.uint8))
-
-
-def _read_image(image: Any) -> Image.Image:
-    if isinstance(image, Image.Image):
-        return upright_rgb(image, "images")
-    if not isinstance(image, str | Path):
-        fail("images", "paths or PIL images", type(image).__name__, "open or convert them first")
-    try:
-        content = Path(image).read_bytes()
-    except OSError as error:
-        fail(str(image), "an image", error.strerror or "a file that cannot be opened", "check the path")
-    return decode(content, str(image))
 
 
 def caption_tokens(texts: Any, vocabulary: Vocabulary | None, words: int) -> Padded:

@@ -51,8 +51,7 @@ class VseppConfig:
     finetune: bool = False
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "words", "features", "width", "word_width")
-        _check_dropout(self, "dropout_words", "dropout_features")
+        _check_numbers(self)
         check_choice("pooling", self.pooling, ("mean", "max"))
         if self.finetune and self.backbone is None:
             fail("finetune", "a `backbone` to train", "none", "set `backbone`, or leave `finetune` out")
@@ -92,8 +91,7 @@ class SafConfig:
     text: str = "gru"
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "words", "features", "width", "word_width", "similarity_width", "regions")
-        _check_dropout(self, "dropout", "dropout_features")
+        _check_numbers(self)
         check_number("smooth", self.smooth, "the authors use 9", above=0)
         if self.text != "gru" and self.words is not None:
             hint = "leave it out: the encoder has its own vocabulary"
@@ -111,10 +109,6 @@ class SgrConfig(SafConfig):
 
     name: str = "sgr"
     steps: int = 3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_sizes(self, "steps")
 
 
 @dataclass(frozen=True)
@@ -221,17 +215,15 @@ class DualConfig:
         for name, default in defaults.items():  # a saved config holds the values that were used
             if getattr(self, name) == "":
                 object.__setattr__(self, name, default)
+        _check_numbers(self)
         _check_encoders(self, clip)
         _check_image_view(self, clip)
         for name in ("image_head", "text_head"):
             check_choice(name, getattr(self, name), ("linear", "mlp", "none"))
         check_choice("image_pooling", self.image_pooling, ("mean", "max", "gpo"))
         check_choice("text_pooling", self.text_pooling, ("mean", "last" if gru else "cls", "gpo"))
-        _check_sizes(self, "words", "width", "word_width", "states", "heads")
         _check_heads(self)
         _check_text_layers(self)
-        check_whole("unimodal", self.unimodal, least=0)
-        _check_dropout(self, "dropout_images", "dropout_texts", "dropout_words")
         _check_lora(self)
 
 
@@ -245,17 +237,13 @@ def _check_text_layers(config: DualConfig) -> None:
     object.__setattr__(config, "text_layers", layers)
 
 
-def _check_sizes(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if name != "words" or value is not None:
-            check_whole(name, value, least=1)
-
-
-def _check_dropout(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if check_number(name, value, "0 switches dropout off", low=0) >= 1:
+def _check_numbers(config: Any) -> None:
+    """Check all sizes and dropout probabilities of a configuration."""
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        if field.type is int or (field.type == int | None and value is not None):
+            check_whole(name, value, least=0 if name in ("unimodal", "lora_rank") else 1)
+        elif name.startswith("dropout") and check_number(name, value, "0 switches dropout off", low=0) >= 1:
             fail(name, "a probability below 1", value, "0 switches dropout off")
 
 
@@ -273,7 +261,6 @@ def _check_encoders(config: DualConfig, clip: bool) -> None:
     if config.image == "features":
         if config.features is None:
             fail("features", "the width of the image features", "none", "it is the last size of their shape")
-        check_whole("features", config.features, least=1)
         if config.tune_image:
             fail("tune_image", "false with `image: features`", True, "features have no encoder to train")
     elif config.features is not None:
@@ -305,7 +292,6 @@ def _check_heads(config: DualConfig) -> None:
 
 
 def _check_lora(config: DualConfig) -> None:
-    check_whole("lora_rank", config.lora_rank, least=0)
     check_number("lora_alpha", config.lora_alpha, "16 is usual", above=0)
     adapted = config.tune_image or (config.tune_text and config.text != "gru")
     if config.lora_rank and not adapted:
@@ -454,17 +440,15 @@ def name_of(config: object) -> str:
         >>> name_of(SafConfig())
         'saf'
     """
+    hint = f"the models are {', '.join(MODELS)}"
+    return registered_name(config) or fail("config", "the configuration of a model", repr(config), hint)
+
+
+def registered_name(config: object) -> str | None:
+    """The registered name of a configuration's class; ``None`` if it is not registered."""
     # Compared by path, so that the modules of other models are not imported.
     path = _class_path(type(config))
-    names = [name for name, (config_class, _) in MODELS.items() if _class_path(config_class) == path]
-    if not names:
-        fail("config", "the configuration of a model", repr(config), f"the models are {', '.join(MODELS)}")
-    return names[0]
-
-
-def is_registered(config: object) -> bool:
-    """Whether the class of a configuration is registered."""
-    return any(_class_path(config_class) == _class_path(type(config)) for config_class, _ in MODELS.values())
+    return next((name for name, (config_class, _) in MODELS.items() if _class_path(config_class) == path), None)
 
 
 def _class_path(class_or_path: type | str) -> str:

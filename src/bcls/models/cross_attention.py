@@ -318,14 +318,13 @@ def all_pairs(
     vectors: Tensor,
     *extra: Any,
     width: int,
-    budget: MemoryBudget | None = None,
     whole_images: bool = False,
 ) -> tuple[Tensor, ...]:
     """Score all images against all captions, in blocks.
 
     Captions are sorted by length and split into a few blocks with little padding. While a CUDA graph is captured the
     host cannot read lengths: captions are then split in their order, each as wide as the longest. With gradients,
-    blocks that exceed ``budget.kept`` are checkpointed.
+    blocks that exceed the budget of kept nodes (:func:`memory_budget`) are checkpointed.
 
     Args:
         score: Scores a block, plain or compiled.
@@ -334,14 +333,13 @@ def all_pairs(
         vectors: ``(C, D)`` vectors of whole captions.
         *extra: Further arguments of ``score``.
         width: K.
-        budget: Memory limits; default: :func:`memory_budget` of the device.
         whole_images: Every block has all images, as needed for statistics over them.
 
     Returns:
         The outputs of ``score``, concatenated: ``(N, C)`` scores first.
     """
     count, device = len(images.regions), captions.values.device
-    budget = memory_budget(device, width) if budget is None else budget
+    budget = memory_budget(device, width)
     capturing = _is_capturing(captions)
     lengths = [captions.values.shape[1]] * len(captions) if capturing else _host_lengths(captions)
     alignment = 1 if device.type == "cpu" else _ALIGNMENT

@@ -17,7 +17,7 @@ from bcls.features.backbones import hash_state
 from bcls.losses.soft_labels import soft_label_kl
 from bcls.models.config import DualConfig, check_feature_shape
 from bcls.models.dual_encoders import Encoders, TransformerText, make_encoders
-from bcls.models.layers import GPO, Head, Padded, cosine, joined, pool, unit, xavier_linear
+from bcls.models.layers import GPO, Head, Padded, joined, pool, unit, xavier_linear
 from bcls.models.open_vocabulary import OpenImages, OpenTexts
 
 #: Part of the names of adapter parameters, by peft's convention.
@@ -50,7 +50,10 @@ class DualModel(base.RetrievalModel):
         super().__init__()
         encoders = make_encoders(config, vocabulary, folder)
         self.vocabulary = vocabulary
-        sha256 = _add_all_adapters(config, encoders) if config.lora_rank else None
+        tuned = {"image": config.tune_image, "text": config.tune_text and config.text != "gru"}
+        adapted = [side for side in tuned if tuned[side] and config.lora_rank]
+        self._adapted = tuple(f"{side}.encoder." for side in adapted)
+        sha256 = _add_all_adapters(config, encoders, adapted) if adapted else None
         self.image = Branch("images", encoders.image, config, tuned=config.tune_image)
         self.text = Branch("texts", encoders.text, config, tuned=config.tune_text or config.text == "gru")
         sides = {"image": self.image, "text": self.text}
@@ -112,10 +115,6 @@ class DualModel(base.RetrievalModel):
         """Unit vectors ``(C, D)`` of token ids or features."""
         return Padded(self.text(texts))
 
-    def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Cosine similarities of all pairs, ``(N, C)``."""
-        return cosine(images.values, texts.values)
-
     def image_vectors_of(self, images: base.ImageInputs) -> Padded:
         """Features of a frozen image encoder as input of :meth:`image_codes`: computed once, used in every epoch.
 
@@ -160,9 +159,8 @@ class DualModel(base.RetrievalModel):
         These are frozen packaged encoders and, with LoRA, all frozen ones; of adapted encoders only the adapters are
         kept.
         """
-        adapted = tuple(f"{side}.encoder." for side in ("image", "text") if _is_adapted(self.config, side))
         state = super().trained_state()
-        return {name: value for name, value in state.items() if not name.startswith(adapted) or _ADAPTER in name}
+        return {name: value for name, value in state.items() if not name.startswith(self._adapted) or _ADAPTER in name}
 
     def files(self) -> dict[str, bytes]:
         """Files with which the state can be loaded without the original checkpoints.
@@ -380,8 +378,8 @@ def enable_checkpointing(encoders: Sequence[nn.Module]) -> None:
             part.config.use_cache = False
 
 
-def _add_all_adapters(config: DualConfig, encoders: Encoders) -> str:
-    """Add adapters to the tuned encoders; returns the hash of the encoders before that."""
+def _add_all_adapters(config: DualConfig, encoders: Encoders, adapted: Sequence[str]) -> str:
+    """Add adapters to some of the encoders; returns the hash of both encoders before that."""
     sides = {"image": encoders.image, "text": encoders.text}
     hashed = [side for side in sides if side == "image" or config.text != "gru"]
     state = {f"{side}.{name}": value for side in hashed for name, value in sides[side].state_dict().items()}
@@ -390,12 +388,6 @@ def _add_all_adapters(config: DualConfig, encoders: Encoders) -> str:
         source = config.model if config.model is not None else f"{config.image} and {config.text}"
         expected = f"the encoders with which the adapters were trained, sha256 {config.base_sha256}"
         fail("base_sha256", expected, f"{source} with {sha256}", "restore the original weights")
-    for side, encoder in sides.items():
-        if _is_adapted(config, side):
-            add_adapters(encoder, side, config.lora_rank, config.lora_alpha, config.lora_targets)
+    for side in adapted:
+        add_adapters(sides[side], side, config.lora_rank, config.lora_alpha, config.lora_targets)
     return sha256
-
-
-def _is_adapted(config: DualConfig, side: str) -> bool:
-    tuned = config.tune_image if side == "image" else config.tune_text and config.text != "gru"
-    return tuned and config.lora_rank > 0

@@ -6,14 +6,12 @@ converts them to its input. Transformers checkpoints are read from folders and f
 code from them.
 """
 
-import copy
 import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -22,19 +20,17 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
+import bcls.features.image_processing as processing
 from bcls._core.errors import fail
 from bcls._core.extras import minilm_folder, require
 from bcls._core.files import user_path
 from bcls._core.progress import no_bars
-from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
 from bcls.features.backbones import Backbone, load_backbone
-from bcls.features.image_processing import Colours, read_colours, read_filter, read_size
 from bcls.features.regions import zoomed
 from bcls.models.base import caption_tokens, check_strings, pixel_batch, vocabulary_size
 from bcls.models.config import DualConfig
 from bcls.models.layers import Padded, WordReader, pad, trimmed
-from bcls.models.light import Resize
 
 
 class Encoders(NamedTuple):
@@ -64,20 +60,18 @@ def make_encoders(config: DualConfig, vocabulary: Vocabulary | None, folder: Pat
         image = PixelImages(load_backbone(config.image), config.image_view)
     if config.text == "gru":
         return Encoders(image, GruText(config, vocabulary))
-    text = make_text(config.text, folder, frozen=not config.tune_text)
-    return Encoders(image, text.select_layers(config.text_layers))
+    return Encoders(image, make_text(config.text, folder).select_layers(config.text_layers))
 
 
-def make_text(text: str, folder: Path | None, *, frozen: bool) -> "TransformerText":
+def make_text(text: str, folder: Path | None) -> "TransformerText":
     """The packaged MiniLM, or a text model of transformers.
 
     Args:
         text: ``"minilm"``, or the folder or hub name of a text model.
         folder: Folder of a saved model. If it describes the encoder, this is made with random weights.
-        frozen: Whether the encoder is not trained.
     """
     if text == "minilm":
-        return load_minilm(frozen=frozen)
+        return load_text(minilm_folder(), packaged=True)
     saved = _saved_encoder(folder)
     return load_text(saved or text, weights=saved is None)
 
@@ -85,22 +79,6 @@ def make_text(text: str, folder: Path | None, *, frozen: bool) -> "TransformerTe
 def _saved_encoder(folder: Path | None) -> Path | None:
     """The part of a saved model that describes its encoders, if there is one."""
     return folder / "encoder" if folder is not None and (folder / "encoder").is_dir() else None
-
-
-#: A frozen encoder that is in use in this process: copying it is faster than reading it again for each run of a sweep.
-_IN_USE: WeakValueDictionary[str, "TransformerText"] = WeakValueDictionary()
-
-
-def load_minilm(*, frozen: bool) -> "TransformerText":
-    """The packaged MiniLM; frozen ones may be copies of one that is in use."""
-    found = _IN_USE.get("minilm") if frozen else None
-    if found is not None and all(parameter.dtype == torch.float32 for parameter in found.parameters()):
-        # A copy on the CPU, so that moving one model does not move the other.
-        return copy.deepcopy(found).to("cpu")
-    encoder = load_text(minilm_folder(), packaged=True)
-    if frozen:
-        _IN_USE["minilm"] = encoder
-    return encoder
 
 
 class PixelImages(nn.Module):
@@ -257,8 +235,12 @@ def load_text(source: str | Path, *, packaged: bool = False, weights: bool = Tru
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     tokenizer = _read_part("text", source, "a tokenizer", _transformers().AutoTokenizer)
-    own = _read_json(source, "sentence_bert_config.json").get("max_seq_length")
-    limits = (own, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+    settings = processing.read_settings(processing.find_file(_location(source), "sentence_bert_config.json"))
+    limits = (
+        settings.get("max_seq_length"),
+        tokenizer.model_max_length,
+        getattr(config, "max_position_embeddings", None),
+    )
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit <= _NO_LIMIT]
     return TransformerText(model.eval(), tokenizer, min(known, default=_DEFAULT_LENGTH), packaged=packaged)
 
@@ -388,9 +370,7 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
     kind = getattr(_transformers(), _CLIP_MODELS[config.model_type])
     model = _read_weights("model", source, kind) if weights else kind(config)
     tokenizer = _read_part("model", source, "a tokenizer", _transformers().AutoTokenizer)
-    content = _read_json(source, "preprocessor_config.json")
-    if not content:
-        content = _read_json(source, "processor_config.json").get("image_processor", {})
+    content = processing.read_settings(processing.find_file(_location(source), *processing.PROCESSOR_FILES))
     if "image_processor_type" not in content and config.model_type == "siglip":
         content = {"image_processor_type": "SiglipImageProcessor", **content}
     preprocessing = read_preprocessing(str(source), content, config.vision_config.image_size)
@@ -404,11 +384,13 @@ class Preprocessing(NamedTuple):
 
     Attributes:
         resize: Size, crop and filter.
-        colours: Normalisation of pixel values from 0 to 255.
+        mean: Mean of red, green and blue on the scale 0..255.
+        std: Standard deviation on the same scale.
     """
 
-    resize: Resize
-    colours: Colours
+    resize: processing.Resize
+    mean: list[float]
+    std: list[float]
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
@@ -416,9 +398,8 @@ class Preprocessing(NamedTuple):
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Normalise pixels from 0 to 255 for the first layer, ``(N, 3, H, W)`` float32."""
-        factor, *rest = self.colours
-        mean, std = (torch.tensor(value, device=pixels.device)[:, None, None] for value in rest)
-        return (pixels.float() * factor - mean) / std
+        mean, std = (torch.tensor(value, device=pixels.device)[:, None, None] for value in (self.mean, self.std))
+        return (pixels.float() - mean) / std
 
 
 def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Preprocessing:
@@ -436,19 +417,19 @@ def read_preprocessing(source: str, content: Mapping[str, Any], side: int) -> Pr
         fail(source, "preprocessing that resizes images", "do_resize: false", "this kind of model is not supported")
     clip = "CLIP" in str(content.get("image_processor_type", content.get("feature_extractor_type", "CLIP")))
     size = content.get("size", side)
-    height, width = read_size(f"{source}: size", size)
+    height, width = processing.read_size(f"{source}: size", size)
     if clip and isinstance(size, int):  # CLIP keeps the aspect ratio if the size is one number
         width = None
     crop: tuple[int, ...] = ()
     if content.get("do_center_crop", clip):
-        centre = read_size(f"{source}: crop_size", content.get("crop_size", side))
+        centre = processing.read_size(f"{source}: crop_size", content.get("crop_size", side))
         crop = centre[0], centre[0] if centre[1] is None else centre[1]
     result = crop or (height, width or 0)
     if result != (side, side):
         got = f"{result[0]} x {result[1]}"
         fail(source, f"preprocessing to {side} x {side} pixels", got, "config and preprocessor config do not match")
-    colours = read_colours(source, content, *(_CLIP if clip else _SIGLIP))
-    return Preprocessing(Resize(height, width or 0, crop, read_filter(source, content).name.lower()), colours)
+    resize = processing.Resize(height, width or 0, crop, processing.read_filter(source, content).name.lower())
+    return Preprocessing(resize, *processing.read_colours(source, content, *(_CLIP if clip else _SIGLIP)))
 
 
 def _transformers() -> ModuleType:
@@ -471,18 +452,6 @@ def _read_weights(argument: str, source: str | Path, kind: Any) -> Any:
     options = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
     with no_bars(_transformers().utils.logging):
         return _read_part(argument, source, "model.safetensors", kind, **options)
-
-
-def _read_json(source: str | Path, name: str) -> dict[str, Any]:
-    """A small JSON file beside the weights; empty if there is none."""
-    hub = require("transformers.utils", "text", "a model with a transformers encoder")
-    path = hub.cached_file(_location(source), name, _raise_exceptions_for_missing_entries=False)
-    if path is None:
-        return {}
-    content = read_json(Path(path))
-    if not isinstance(content, dict):
-        fail(str(path), "a JSON object", type(content).__name__, "copy the checkpoint again")
-    return content
 
 
 def _location(source: str | Path) -> str:

@@ -401,35 +401,29 @@ def masked_batch_norm(values: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d,
     if mask is None and features == norm.num_features and (not norm.training or count > 1):
         normalised: Tensor = norm(values if axis == 1 else values.mT)
         return normalised if axis == 1 else normalised.mT
-    shape = (1, features, 1) if axis == 1 else (1, 1, features)
-    # Selected sizes: fewer regions than the norm has.
-    tensors = (norm.weight, norm.bias, norm.get_buffer("running_mean"), norm.get_buffer("running_var"))
-    weight, bias, mean, variance = (tensor[:features].view(shape) for tensor in tensors)
-    if norm.training:
-        mean, variance = _update_statistics(values, mask, norm, axis)
-    scaled = (values.to(at_least_float32(values.dtype)) - mean) * (variance + norm.eps).rsqrt() * weight + bias
-    return scaled.to(values.dtype)
-
-
-def _update_statistics(values: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d, axis: int) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of the real entries; also updates the running statistics."""
-    features = values.shape[axis]
-    over = (0, 3 - axis)
     exact = values.to(at_least_float32(values.dtype))
-    real = torch.ones_like(exact) if mask is None else mask[..., None].to(exact.dtype).expand_as(exact)
-    count = real.sum(over, keepdim=True)
-    mean = (exact * real).sum(over, keepdim=True) / count.clamp(min=1)
-    variance = ((exact - mean).square() * real).sum(over, keepdim=True) / count.clamp(min=1)
-    running_mean, running_var = (norm.get_buffer(name)[:features] for name in ("running_mean", "running_var"))
-    enough = count > 1
-    with torch.no_grad():
-        momentum = norm.momentum if norm.momentum is not None else 0.1
-        unbiased = variance * count / (count - 1).clamp(min=1)
-        for running, current in ((running_mean, mean), (running_var, unbiased)):
-            moved = running.lerp(current.flatten().to(running.dtype), momentum)
-            running.copy_(torch.where(enough.flatten(), moved, running))
-        if norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.add_(1)
-    # Copies, since later steps change the running values in place.
-    old_mean, old_variance = (running.clone().view(mean.shape) for running in (running_mean, running_var))
-    return torch.where(enough, mean, old_mean), torch.where(enough, variance, old_variance)
+    shape = (1, features, 1) if axis == 1 else (1, 1, features)
+    # Selected sizes: fewer regions than the norm has. Copies, since later steps change the running values in place.
+    weight, bias = norm.weight[:features].view(shape), norm.bias[:features].view(shape)
+    mean, variance = (norm.get_buffer(name)[:features].clone().view(shape) for name in ("running_mean", "running_var"))
+    if norm.training:
+        real = torch.ones_like(exact) if mask is None else mask[..., None].to(exact.dtype).expand_as(exact)
+        over = (0, 3 - axis)
+        number = real.sum(over, keepdim=True)
+        own_mean = (exact * real).sum(over, keepdim=True) / number.clamp(min=1)
+        own_variance = ((exact - own_mean).square() * real).sum(over, keepdim=True) / number.clamp(min=1)
+        mean, variance = torch.where(number > 1, own_mean, mean), torch.where(number > 1, own_variance, variance)
+        unbiased = torch.where(number > 1, own_variance * number / (number - 1).clamp(min=1), variance)
+        _update_running(norm, mean.flatten(), unbiased.flatten())
+    return ((exact - mean) * (variance + norm.eps).rsqrt() * weight + bias).to(values.dtype)
+
+
+@torch.no_grad()
+def _update_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor) -> None:
+    """Move the running statistics of the first positions or channels towards new ones."""
+    momentum = norm.momentum if norm.momentum is not None else 0.1
+    for name, current in (("running_mean", mean), ("running_var", variance)):
+        running = norm.get_buffer(name)[: len(current)]
+        running.lerp_(current.to(running.dtype), momentum)
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)

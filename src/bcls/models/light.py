@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +18,9 @@ from PIL import Image
 from bcls._core.config import from_plain
 from bcls._core.errors import fail, reason_of
 from bcls._core.extras import cpu_count, require
-from bcls.data.images import decode, upright_rgb
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
-from bcls.features.image_processing import resized_pixels
+from bcls.features.image_processing import Resize, read_image
 from bcls.models.folder import CONFIG, ONNX, SHA256, VOCABULARY, WEIGHTS, check_hashes
 
 #: Files of both towers: the graphs, and weights that are not in ``model.safetensors``.
@@ -35,28 +34,6 @@ _CROPS_TOGETHER, _TEXTS_TOGETHER = 8, 16
 _COPY_AGAIN = "copy the whole folder again, or export the model again with `bcls export`"
 
 Vectors = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Resize:
-    """How images are resized; see :func:`bcls.features.image_processing.resized_pixels`.
-
-    Attributes:
-        height: Height in pixels; with ``width`` 0, length of the shorter side.
-        width: Width in pixels; 0 to keep the aspect ratio.
-        crop: Height and width of the centre crop; empty for none.
-        resample: Name of Pillow's filter, such as ``"bicubic"``.
-    """
-
-    height: int
-    width: int
-    crop: tuple[int, ...] = ()
-    resample: str = "bicubic"
-
-    def pixels(self, image: Image.Image) -> npt.NDArray[np.uint8]:
-        """Resize and crop an image of any mode and size, ``(3, H, W)``."""
-        resample = Image.Resampling[self.resample.upper()]
-        return resized_pixels(image, self.height, self.width, self.crop or None, resample)
 
 
 @dataclass(frozen=True)
@@ -156,11 +133,14 @@ class LightModel:
 
     def encode_texts(self, texts: Sequence[str]) -> Vectors:
         """``(C, D)`` unit vectors of texts; neighbors in the sequence should have similar lengths."""
-        rows, cores = [self._tokens(text) for text in texts], self._cores
-        step = min(_TEXTS_TOGETHER, max(8, -(-len(rows) // cores)))
-        groups = [rows[start : start + step] for start in range(0, len(rows), step)]
         _ = self._text_tower  # loaded in one thread
-        found = map(self._encode_tokens, groups) if len(groups) == 1 else self._threads.map(self._encode_tokens, groups)
+        step = min(_TEXTS_TOGETHER, max(8, -(-len(texts) // self._cores)))
+        return self._encode(self._encode_tokens, [self._tokens(text) for text in texts], step)
+
+    def _encode(self, encode: Callable[[Any], Vectors], items: Sequence[Any], step: int) -> Vectors:
+        """``(N, D)`` vectors of items, some at a time in each thread."""
+        groups = [items[start : start + step] for start in range(0, len(items), step)]
+        found = map(encode, groups) if len(groups) == 1 else self._threads.map(encode, groups)
         return np.concatenate([np.empty((0, self.about.width), np.float32), *found])
 
     def _encode_tokens(self, rows: Sequence[Sequence[int]]) -> Vectors:
@@ -195,15 +175,13 @@ class LightModel:
             return ImageBatch(np.asarray(images.values, dtype=np.float32), lengths)
         if about.resize is None:
             fail("images", f"{about.images} of features", "images", "index a dataset with --features")
-        return ImageBatch(np.stack([about.resize.pixels(_opened(image)) for image in images]))
+        return ImageBatch(np.stack([about.resize.pixels(read_image(image)) for image in images]))
 
     def image_vectors(self, batches: Sequence[ImageBatch]) -> Vectors:
         """``(N, D)`` unit vectors of prepared images; each core encodes a few images at a time."""
         step = max(1, _CROPS_TOGETHER // self.about.crops) if self.device == "cpu" else 64
-        groups = [batches[start : start + step] for start in range(0, len(batches), step)]
         _ = self._image_tower  # loaded in one thread
-        vectors = list(self._threads.map(self._encode_images, groups))
-        return np.concatenate([np.empty((0, self.about.width), np.float32), *vectors])
+        return self._encode(self._encode_images, batches, step)
 
     def _encode_images(self, batches: Sequence[ImageBatch]) -> Vectors:
         given = {"images": np.concatenate([batch.values for batch in batches])}
@@ -272,12 +250,6 @@ class LightModel:
             return require("tokenizers", "search", "a photo search").Tokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001, RUF100 - tokenizers raises plain exceptions
             fail(str(path), "a tokenizer", f"an error ({reason_of(error)})", _COPY_AGAIN)
-
-
-def _opened(image: Any) -> Image.Image:
-    if isinstance(image, Image.Image):
-        return upright_rgb(image, "images")
-    return decode(Path(image).read_bytes(), str(image))
 
 
 def _providers(device: str) -> list[Any]:

@@ -123,15 +123,10 @@ def _use_int8(onnx: Any, model: Any, inputs: Padded, known: Mapping[tuple[Any, .
     if not layers:
         fail("precision", "a text encoder with linear layers for int8", "none", "export it with precision float16")
     factors = _channel_factors(onnx, model, layers, inputs)
-    added = [
-        tensor(np.array([-1]), "int8.axis"),
-        tensor(np.uint8(128), "int8.zero"),
-        *(
-            tensor(np.float32(value), f"int8.{name}")
-            for name, value in (("least", 1e-12), ("step", 1 / 127), ("one", 1))
-        ),
-        *(tensor(1 / factor, f"{x}.factor") for x, factor in factors.items()),
-    ]
+    constants = {"axis": np.array([-1]), "zero": np.uint8(128)}
+    constants |= {"least": np.float32(1e-12), "step": np.float32(1 / 127), "one": np.float32(1)}
+    added = [tensor(value, f"int8.{name}") for name, value in constants.items()]
+    added += [tensor(1 / factor, f"{x}.factor") for x, factor in factors.items()]
     new: dict[str, list[Any]] = {}
     for x in factors:
         first = next(one.output[0] for one in layers if one.input[0] == x)

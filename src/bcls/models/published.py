@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bcls._core.errors import fail, reason_of
 from bcls.data.vocabulary import Vocabulary
-from bcls.models.config import DETECTOR_REGIONS
 from bcls.models.loading import build
 
 if TYPE_CHECKING:
@@ -70,14 +69,15 @@ def import_checkpoint(path: str | Path, *, vocabulary: Vocabulary | str | Path |
     _check_tensors(path, states)
     options = vars(content["opt"]) if hasattr(content.get("opt"), "__dict__") else {}
     _check_options(path, options, states)
-    config = _read_config(path, states)
+    renamed = rename_tensors(states)
+    config = _read_config(path, renamed)
     words = vocabulary if vocabulary is None or isinstance(vocabulary, Vocabulary) else Vocabulary.read(vocabulary)
     try:
         model = build(config, vocabulary=words)
         # Old versions of torch did not store these counts, and they are not used.
         state = model.trained_state()
         counts = {name: value for name, value in state.items() if name.endswith("num_batches_tracked")}
-        model.load_trained_state(counts | rename_tensors(states))
+        model.load_trained_state(counts | renamed)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return model.eval()
@@ -132,39 +132,23 @@ def _check_options(path: Path, options: Mapping[str, Any], states: Any) -> None:
             fail(str(path), "a GRU of one layer", name, _UNSUPPORTED)
 
 
-def _read_config(path: Path, states: Any) -> dict[str, Any]:
-    name = _model_name(path, states)
+def _read_config(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Model and sizes, from tensors under our names."""
+    parts = {"sgr": "head.steps.", "saf": "head.filter."}
+    name = next((name for name, part in parts.items() if any(key.startswith(part) for key in state)), "vsepp")
     try:
-        width, features = states[0]["fc.weight"].shape[:2]
-        words, word_width = states[1]["embed.weight"].shape[:2]
+        width, features = state["fc.weight"].shape
+        words, word_width = state["reader.embed.weight"].shape
         config = {"name": name, "features": features, "width": width, "words": words, "word_width": word_width}
-        if name == "vsepp":
-            return config
-        similarity = states[2]
-        config["similarity_width"] = similarity["sim_tranloc_w.weight"].shape[0]
-        if name == "sgr":
-            config["steps"] = sum(key.endswith("graph_query_w.weight") for key in similarity)
-        regions = similarity["v_global_w.embedding_local.1.weight"].shape[0]
+        if name != "vsepp":
+            config["similarity_width"] = state["head.local.weight"].shape[0]
     except KeyError as error:
         fail(str(path), f"a tensor {error} of {name}", "none", f"{_OTHER_MODEL} or truncated")
     except (IndexError, ValueError):
-        fail(str(path), "matrices as weights", "a tensor with too few axes", _OTHER_MODEL)
-    if regions != DETECTOR_REGIONS:
-        fail(str(path), f"{DETECTOR_REGIONS} regions", regions, "the authors' code supports no other number")
+        fail(str(path), "matrices as weights", "a tensor with other axes", _OTHER_MODEL)
+    if name == "sgr":
+        config["steps"] = sum(key.endswith(".query.weight") for key in state)
     return config
-
-
-def _model_name(path: Path, states: Any) -> str:
-    names = {key for state in states for key in state}
-    for name, prefix in {"sgr": "SGR_module.", "saf": "SAF_module."}.items():
-        if len(states) == 3 and any(key.startswith(prefix) for key in names):
-            if "cap_rnn.weight_ih_l0_reverse" not in names:
-                fail(str(path), "a bidirectional GRU", "one direction", _UNSUPPORTED)
-            return name
-    if len(states) != 2 or "rnn.weight_ih_l0" not in names or "rnn.weight_ih_l0_reverse" in names:
-        got = ", ".join(sorted(names)[:4]) + ", ..." if names else "no tensors"
-        fail(str(path), "a checkpoint of VSE++, SGR or SAF", got, _LAYOUT)
-    return "vsepp"
 
 
 #: A function name in torch's message about an object that it refuses to load.

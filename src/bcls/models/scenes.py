@@ -1,19 +1,19 @@
 """The model of ``bcls demo``, which trains in seconds: a convolutional image tower and a linear text tower."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bcls._core.errors import check_whole, fail
-from bcls.labels.encoders import TextEncoder, load_text_encoder
-from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, pixel_batch
+from bcls.features.image_processing import Resize
+from bcls.labels.encoders import load_text_encoder
+from bcls.models.base import ImageInputs, RetrievalModel, TextInputs, as_padded, check_strings, pixel_batch
 from bcls.models.layers import Padded
 
 #: Dimension of the embeddings of MiniLM.
@@ -43,27 +43,12 @@ class ScenesConfig:
             check_whole(name, getattr(self, name), least=least)
 
 
-class CaptionReader:
-    """Encodes captions with MiniLM, which is frozen.
-
-    Args:
-        known: Embeddings of captions that need not be encoded again.
-    """
-
-    def __init__(self, known: Mapping[str, Tensor] | None = None) -> None:
-        self._known = known or {}
-
-    def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Return ``(C, 384)`` float32 unit rows in the order of ``texts``."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        encoded = dict(zip(new, torch.from_numpy(_minilm().encode(new)), strict=True)) if new else {}
-        rows = [self._known[text] if text in self._known else encoded[text] for text in texts]
-        return torch.stack(rows) if rows else torch.zeros(0, TEXT_WIDTH)
+_load_encoder = cache(load_text_encoder)
 
 
-@cache
-def _minilm() -> TextEncoder:
-    return load_text_encoder("minilm")
+def minilm_vectors(texts: Sequence[str]) -> Tensor:
+    """``(C, 384)`` float32 unit vectors of texts."""
+    return torch.from_numpy(_load_encoder("minilm").encode(texts))
 
 
 class ScenesModel(RetrievalModel):
@@ -74,15 +59,14 @@ class ScenesModel(RetrievalModel):
 
     Args:
         config: Sizes of the layers.
-        reader: Encodes captions as vectors m; several models can share one.
+        embed: Encodes captions as vectors m, ``(C, 384)`` float32 unit rows.
     """
 
     config: ScenesConfig
 
-    def __init__(self, config: ScenesConfig, reader: CaptionReader | None = None) -> None:
+    def __init__(self, config: ScenesConfig, embed: Callable[[Sequence[str]], Tensor] = minilm_vectors) -> None:
         super().__init__()
-        self.config = config
-        self.read = reader if reader is not None else CaptionReader()
+        self.config, self.embed = config, embed
         channels = config.channels
         self.image = nn.Sequential(
             *_stage(3, channels, 5),
@@ -97,8 +81,7 @@ class ScenesModel(RetrievalModel):
 
     def prepare_images(self, images: ImageInputs) -> Padded:
         """Return pixels ``(N, 3, S, S)`` from 0 to 255."""
-        given = torch.from_numpy(np.array(images)) if isinstance(images, np.ndarray) else images
-        return pixel_batch(given, self._pixels, self.config.side)
+        return pixel_batch(as_padded(images), self._pixels, self.config.side)
 
     def prepare_texts(self, texts: TextInputs) -> Padded:
         """Return embeddings of MiniLM ``(C, 384)``, given or computed from strings.
@@ -112,10 +95,9 @@ class ScenesModel(RetrievalModel):
                 expected = f"strings, or embeddings of MiniLM (C, {TEXT_WIDTH})"
                 fail("texts", expected, f"{vectors.dtype} {tuple(vectors.shape)}", "pass the captions as strings")
             return Padded(vectors)
-        if isinstance(texts, str) or not all(isinstance(one, str) for one in texts):
-            fail("texts", "a list of strings", type(texts).__name__, "pass captions; this model has no token ids")
+        check_strings(texts)
         strings: Any = texts
-        return Padded(self.read(strings))
+        return Padded(self.embed(strings))
 
     def image_codes(self, images: Padded) -> Padded:
         """Return ``(N, D)`` unit vectors."""
@@ -133,8 +115,7 @@ class ScenesModel(RetrievalModel):
 
     def _pixels(self, image: Image.Image) -> Tensor:
         side = self.config.side
-        small = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
-        return torch.from_numpy(np.array(small)).permute(2, 0, 1)
+        return torch.from_numpy(Resize(side, side).pixels(image))
 
 
 def _stage(inside: int, outside: int, kernel: int) -> list[nn.Module]:

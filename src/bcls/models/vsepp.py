@@ -10,7 +10,7 @@ import bcls.models.base as base
 from bcls._core.errors import fail
 from bcls.data.vocabulary import Vocabulary
 from bcls.models.config import VseppConfig
-from bcls.models.layers import Padded, WordReader, cosine, unit, xavier_linear
+from bcls.models.layers import Padded, WordReader, unit, xavier_linear
 
 
 class VseppModel(base.RetrievalModel):
@@ -110,10 +110,6 @@ class VseppModel(base.RetrievalModel):
     def text_codes(self, texts: Padded) -> Padded:
         """``(C, D)`` unit vectors."""
         return Padded(unit(self.reader.last(texts)))
-
-    def scores(self, images: Padded, texts: Padded) -> Tensor:
-        """Cosine similarities, ``(N, C)``."""
-        return cosine(images.values, texts.values)
 
     def train(self, mode: bool = True) -> "VseppModel":
         """Set the mode; a frozen backbone stays in eval mode, so that its batch norms do not change."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
 from bcls.models.base import RetrievalModel
-from bcls.models.config import is_registered
+from bcls.models.config import registered_name
 from bcls.models.folder import WEIGHTS, read_tensors, write_files, write_tensors
 
 TENSORS, STATE = "training.safetensors", "training.json"
@@ -161,7 +161,7 @@ def write_checkpoint(
 
 def write_model(model: RetrievalModel, folder: Path) -> None:
     """Write a model's files; of one that is not in the registry only weights and settings, for its own code to read."""
-    if is_registered(model.config):
+    if registered_name(model.config):
         write_files(model, folder)
         return
     write_tensors(folder / WEIGHTS, model.trained_state())
