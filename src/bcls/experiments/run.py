@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event
+from threading import TIMEOUT_MAX, Event, Timer
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,14 @@ class SweepContext:
         settings: Output folder, device and options.
         shared: The dataset and the outputs of frozen encoders.
         judgements: Human ratings, if they may be used.
+        until: When training stops with a checkpoint, a time of ``time.monotonic``.
     """
 
     sweep: Sweep
     settings: SweepSettings
     shared: "SharedData"
     judgements: metrics.Judgements | None
+    until: float
 
     @property
     def out(self) -> Path:
@@ -134,7 +136,13 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
     config, shared, stop = _config(context, run), context.shared, Event()
     labels = _noisy_labels(config, shared, run.noise) if run.noise else None
     options: dict[str, Any] = {"report": False, "save_seconds": SAVE_SECONDS, "stop": stop}
-    train(config, model=shared.model(config), dataset=shared.dataset, labels=labels, **options)
+    timer = Timer(min(context.until - time.monotonic(), TIMEOUT_MAX), stop.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        train(config, model=shared.model(config), dataset=shared.dataset, labels=labels, **options)
+    finally:
+        timer.cancel()
     if stop.is_set():  # during the last validation, after which training does not check it
         raise KeyboardInterrupt
     if torch.cuda.is_available():
