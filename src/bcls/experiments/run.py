@@ -174,7 +174,6 @@ class SharedData:
     def __init__(self, data: str | Path, cache: Path) -> None:
         self.dataset, self._cache = open_dataset(data), cache
         self._features: dict[str, Padded] = {}
-        self._captions: dict[tuple[str, str], CaptionVectors] = {}
         self._others: dict[str, dict[str, NDArray[np.float32]]] = {}
 
     def split(self, name: str, config: TrainConfig) -> Dataset:
@@ -206,13 +205,10 @@ class SharedData:
         """Caption vectors of a label encoder, from the cache in the dataset's folder; ``None`` without one."""
         if encoder is None:
             return None
-        key = encoder, _hash(caption.caption_id for caption in split.captions)
-        if key not in self._captions:
-            # Stored as float16, whose rows are not exactly of unit length.
-            vectors = np.asarray(cached_embeddings(split, encoder)).astype(np.float32)
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            self._captions[key] = CaptionVectors(split, encoder, vectors)
-        return self._captions[key]
+        # Stored as float16, whose rows are not exactly of unit length.
+        vectors = np.asarray(cached_embeddings(split, encoder)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return CaptionVectors(split, encoder, vectors)
 
     def other_labels(self, split: Dataset, encoder: str) -> dict[str, NDArray[np.float32]]:
         """Labels of WordLlama and of CIDEr-D for a split, unless ``encoder`` is one of them; none for large splits."""

@@ -36,7 +36,7 @@ from bcls.training.checkpoint import Learner, MovingAverage, decay_for
 from bcls.training.config import CIDER, TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.distributed import start_accelerator
-from bcls.training.loader import CaptionInputs, DeviceLoader, Loader, caption_inputs, image_source
+from bcls.training.loader import CaptionInputs, Loader, caption_inputs, image_source
 from bcls.training.metrics_log import log_line
 from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, make_streaming_loss
 from bcls.training.sampler import Indices, plan_epoch
@@ -103,14 +103,11 @@ class TrainState:
         return self.learner.model
 
     @cached_property
-    def device_loader(self) -> DeviceLoader | None:
-        """Makes batches on the device, for recorded steps; ``None`` if steps are not recorded."""
-        if not self.config.graph:
-            return None
-        if DeviceLoader.serves(self.loader):
-            return DeviceLoader(self.loader)
-        log_line("note: CUDA graphs are not used: the inputs do not fit on the GPU, or are image files")
-        return None
+    def records(self) -> bool:
+        """Whether steps are recorded as CUDA graphs."""
+        if self.config.graph and not self.loader.on_device:
+            log_line("note: CUDA graphs are not used: the inputs do not fit on the GPU, or are image files")
+        return self.config.graph and self.loader.on_device
 
     def plan(self, epoch: int) -> list[list[Indices]]:
         """Captions of the batches of each optimizer step of an epoch."""

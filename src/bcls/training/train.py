@@ -287,8 +287,8 @@ StepBatches = Sequence[Any]
 def load_batches(state: TrainState, plan: Sequence[Sequence[Indices]], epoch: int) -> Iterator[StepBatches]:
     """The batches of each step of a plan."""
     flat = [batch for step in plan for batch in step]
-    if state.device_loader is not None:
-        yield from ([batch] for batch in state.device_loader.batches(flat, epoch))
+    if state.records:
+        yield from ([batch] for batch in state.loader.index_batches(flat, epoch))
         return
     batches = state.loader.batches(flat, epoch)
     for step in plan:
@@ -297,10 +297,9 @@ def load_batches(state: TrainState, plan: Sequence[Sequence[Indices]], epoch: in
 
 def make_step(state: TrainState, loss: torch.nn.Module) -> Callable[[StepBatches], dict[str, Tensor]]:
     """A function that takes a step with a loss, recorded as CUDA graphs if ``graph`` is set."""
-    device_loader = state.device_loader
-    if device_loader is None:
+    if not state.records:
         return lambda batches: train_step(state, loss, batches)
-    graphed = GraphedStep(lambda one: train_step(state, loss, [device_loader.load(one)]), state.learner.optimizer)
+    graphed = GraphedStep(lambda one: train_step(state, loss, [state.loader.load(one)]), state.learner.optimizer)
     return lambda batches: graphed(batches[0])
 
 
