@@ -177,7 +177,7 @@ def _search_table(summary: Summary) -> Table:
     for name, space in search["spaces"].items():
         grid = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in space.items())
         chosen = ", ".join(f"{key} {value}" for key, value in search["chosen"].get(name, {}).items())
-        counts = str(search["sizes"][name]), str(search["tried"][name])
+        counts = (str(search[key].get(name, "unknown")) for key in ("sizes", "tried"))
         rows.append([shown.get(name, name), *counts, grid, chosen or "not finished"])
     return Table.of_texts(["configuration", "settings", "tried", "grid", "chosen"], rows)
 

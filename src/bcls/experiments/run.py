@@ -34,8 +34,8 @@ from bcls.labels.relevance import relevance
 from bcls.models import load
 from bcls.models.base import RetrievalModel
 from bcls.models.layers import Padded
-from bcls.training.batch_labels import NoisyLabels
-from bcls.training.config import TrainConfig
+from bcls.training.batch_labels import BatchLabels
+from bcls.training.config import Result, TrainConfig
 from bcls.training.distributed import start_accelerator
 from bcls.training.metrics_log import DivergedError
 from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
@@ -95,23 +95,23 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         KeyboardInterrupt: If it was interrupted; the next call resumes from the checkpoint.
         ValueError: If the data does not match the settings.
     """
-    folder, found = run_folder(context.out, run), read_result(context.out, run)
+    folder, search = run_folder(context.out, run), context.sweep.search
+    found = read_result(context.out, run)
     searched = None if found is None else found.get("trial", found.get("validation"))
     result = found or {"seconds": 0.0, **_provenance(context)}
     if not run.members and (found is None or "again" in found or not (folder / CHECKPOINTS / BEST).is_dir()):
         if found is not None:  # until the end, the checkpoints of a second training do not belong to this result
             write_result(context.out, run, {**found, "again": True})
         try:
-            train_run(context, run)
+            best = train_run(context, run).best
         except DivergedError as error:
             write_result(context.out, run, {"failed": str(error), **_provenance(context)})
             return
         result = {**metrics.training_history(folder), **_provenance(context)}
+        if run.phase == TRIAL and search is not None and search.measure in metrics.MEASURES:
+            result |= {"validation": best, "brief": True}  # enough to choose by
     started = time.monotonic()
-    search = context.sweep.search
-    if run.phase == TRIAL and search is not None and search.measure in metrics.MEASURES:
-        result |= {"validation": metrics.best_validation(folder), "brief": True}  # enough to choose by
-    else:
+    if run.phase != TRIAL or "brief" not in result:
         models = [_load_trained(context, one) for one in run.members or (run,)]
         if "validation" not in result or result.pop("brief", False):
             result["validation"] = _metrics(context, run, models, "validation")
@@ -125,7 +125,7 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
     shutil.rmtree(folder / CHECKPOINTS / LAST, ignore_errors=True)
 
 
-def train_run(context: SweepContext, run: PlannedRun) -> None:
+def train_run(context: SweepContext, run: PlannedRun) -> Result:
     """Train a run into its folder, or resume it, exactly as ``bcls train`` does.
 
     Raises:
@@ -134,27 +134,26 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
         ValueError: If settings, data and model do not match.
     """
     config, shared, stop = _config(context, run), context.shared, Event()
-    labels = _noisy_labels(config, shared, run.noise) if run.noise else None
+    labels = None
+    if run.noise:
+        if not config.label_encoder:
+            fail("noise", "a run with labels", f"labels: {config.labels}", "name a text encoder, such as minilm")
+        split, device = shared.split(config.train_split, config), start_accelerator(config).device
+        vectors = np.asarray(cached_embeddings(split, config.label_encoder))
+        labels = BatchLabels(vectors, split.image_of_caption, config.aggregate, device, run.noise)
     options: dict[str, Any] = {"report": False, "save_seconds": SAVE_SECONDS, "stop": stop}
     timer = Timer(min(context.until - time.monotonic(), TIMEOUT_MAX), stop.set)
     timer.daemon = True
     timer.start()
     try:
-        train(config, model=shared.model(config), dataset=shared.dataset, labels=labels, **options)
+        trained = train(config, model=shared.model(config), dataset=shared.dataset, labels=labels, **options)
     finally:
         timer.cancel()
     if stop.is_set():  # during the last validation, after which training does not check it
         raise KeyboardInterrupt
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU
-
-
-def _noisy_labels(config: TrainConfig, shared: "SharedData", noise: float) -> NoisyLabels:
-    if not config.label_encoder:
-        fail("noise", "a run with labels", f"labels: {config.labels}", "name a text encoder, such as minilm")
-    split = shared.split(config.train_split, config)
-    vectors, owner = np.asarray(cached_embeddings(split, config.label_encoder)), split.image_of_caption
-    return NoisyLabels(vectors, owner, config.aggregate, start_accelerator(config).device, noise=noise)
+    return trained
 
 
 class SharedData:
