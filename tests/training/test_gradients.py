@@ -280,5 +280,5 @@ def test_the_spread_is_that_of_the_matrix():
 
 def test_the_estimate_counts_a_micro_batch(data):
     plain = settings(data, "", batch=512, word_threshold=1, model={"name": "vsepp"})
-    whole, micro = (estimate(replace(plain, micro_batch=size)).step_bytes for size in (0, 16))
+    whole, micro = (estimate(replace(plain, micro_batch=size))["step_bytes"] for size in (0, 16))
     assert micro < whole / 4

@@ -146,16 +146,6 @@ def _peak_on_cpu(run: Run) -> int:
     return int(max(accumulate((change.nbytes() for change in changes), initial=0)))
 
 
-def difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
-    """Largest relative difference of the values, and of the gradients in norm.
-
-    Example:
-        >>> round(difference((torch.tensor(1.0), torch.ones(2)), (torch.tensor(1.0), torch.tensor([1.0, 2.0]))), 3)
-        0.447
-    """
-    return max(float((one - other).norm() / other.norm()) for one, other in zip(ours, theirs, strict=True))
-
-
 def plain(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A loss of :mod:`bcls.losses` in plain torch, on every device."""
 

@@ -172,7 +172,6 @@ class SharedData:
 
     def __init__(self, data: str | Path, cache: Path) -> None:
         self.dataset, self._cache = open_dataset(data), cache
-        self._features: dict[str, Padded] = {}
         self._others: dict[str, dict[str, NDArray[np.float32]]] = {}
 
     def split(self, name: str, config: TrainConfig) -> Dataset:
@@ -231,10 +230,7 @@ class SharedData:
                     return compute(items)
                 names = [str(dataset.folder), *dataset.image_ids]
             key = _hash([side, repr(sorted(encoder.items())), *names])
-            if key not in self._features:
-                path = self._cache / f"{side}-{key[:16]}.safetensors"
-                self._features[key] = cached_file(path, lambda: compute(items))
-            return self._features[key]
+            return cached_file(self._cache / f"{side}-{key[:16]}.safetensors", lambda: compute(items))
 
         return cached
 

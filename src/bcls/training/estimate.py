@@ -1,8 +1,8 @@
 """Sizes of a run before it is started: steps, parameters and memory, for ``bcls train --dry-run``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,52 +19,16 @@ _PROBES = (4, 8, 16)
 _STREAMING_BYTES = 21_000
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Sizes of a run.
-
-    Attributes:
-        images: Training images.
-        captions: Training captions.
-        left_out: Captions that fit into no batch.
-        steps_each: Steps in the first epoch.
-        steps: Steps in all epochs.
-        trained: Parameters that are trained.
-        parameters: All parameters of the model.
-        state_bytes: Weights, gradients, optimizer state and moving average, in bytes.
-        step_bytes: Memory that a step keeps for its backward pass, in bytes; extrapolated from small batches.
-        device: Device of the run.
-    """
-
-    images: int
-    captions: int
-    left_out: int
-    steps_each: int
-    steps: int
-    trained: int
-    parameters: int
-    state_bytes: int
-    step_bytes: int
-    device: str
-
-    def as_text(self) -> str:
-        """A table for the terminal."""
-        total = self.state_bytes + self.step_bytes
-        rows = [
-            ("training data", f"{self.images:,} images, {self.captions:,} captions, {self.left_out:,} left out"),
-            ("steps", f"{self.steps_each:,} in an epoch, {self.steps:,} in all"),
-            ("parameters", f"{self.trained:,} trained of {self.parameters:,}"),
-            ("weights, gradients, moments", _size(self.state_bytes)),
-            ("kept by a step, estimated", _size(self.step_bytes)),
-            (f"memory on {self.device}, estimated", f"{_size(total)}, besides features and labels"),
-        ]
-        return "\n".join(f"{name:<30} {value}" for name, value in rows)
-
-
-def estimate(config: TrainConfig) -> Estimate:
+def estimate(config: TrainConfig) -> dict[str, Any]:
     """Set a run up without starting it, and measure small batches of it.
 
     Frozen encoders encode a few images and captions only, and no labels are made, so it takes seconds.
+
+    Returns:
+        Numbers of training ``images`` and ``captions``; ``left_out``, captions that fit into no batch; ``steps_each``,
+        steps in the first epoch, and ``steps`` in all; parameters ``trained`` and all ``parameters``; ``state_bytes``
+        of weights, gradients, optimizer state and moving average; ``step_bytes`` that a step keeps for its backward
+        pass, extrapolated from small batches; and the ``device``.
 
     Raises:
         ValueError: The settings are wrong, or they do not match the data.
@@ -75,20 +39,34 @@ def estimate(config: TrainConfig) -> Estimate:
         trained = sum(one.numel() for group in state.learner.optimizer.param_groups for one in group["params"])
         parameters = list(state.model.parameters())
         weights = sum(one.numel() * one.element_size() for one in parameters)
-        return Estimate(
-            images=len(state.train.images),
-            captions=len(state.train.captions),
-            left_out=state.unused_captions(),
-            steps_each=steps,
-            steps=steps * config.epochs,
-            trained=trained,
-            parameters=sum(one.numel() for one in parameters),
-            state_bytes=weights + trained * 4 * (3 + (config.ema > 0)),  # gradient, two moments, moving average
-            step_bytes=_step_bytes(state),
-            device=str(state.accelerator.device),
-        )
+        return {
+            "images": len(state.train.images),
+            "captions": len(state.train.captions),
+            "left_out": state.unused_captions(),
+            "steps_each": steps,
+            "steps": steps * config.epochs,
+            "trained": trained,
+            "parameters": sum(one.numel() for one in parameters),
+            "state_bytes": weights + trained * 4 * (3 + (config.ema > 0)),  # gradient, two moments, moving average
+            "step_bytes": _step_bytes(state),
+            "device": str(state.accelerator.device),
+        }
     finally:
         state.close()
+
+
+def as_text(sizes: Mapping[str, Any]) -> str:
+    """The sizes of a run as a table for the terminal."""
+    total = _size(sizes["state_bytes"] + sizes["step_bytes"])
+    rows = {
+        "training data": "{images:,} images, {captions:,} captions, {left_out:,} left out".format(**sizes),
+        "steps": "{steps_each:,} in an epoch, {steps:,} in all".format(**sizes),
+        "parameters": "{trained:,} trained of {parameters:,}".format(**sizes),
+        "weights, gradients, moments": _size(sizes["state_bytes"]),
+        "kept by a step, estimated": _size(sizes["step_bytes"]),
+        f"memory on {sizes['device']}, estimated": f"{total}, besides features and labels",
+    }
+    return "\n".join(f"{name:<30} {value}" for name, value in rows.items())
 
 
 def _step_bytes(state: TrainState) -> int:

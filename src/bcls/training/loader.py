@@ -9,7 +9,6 @@ captions (:class:`IndexBatch`), and those of a whole epoch are sent at once.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -240,7 +239,8 @@ def image_source(
         return feature_source(dataset.features(config.features), model.device, config.seed if augment else None)
     if getattr(model, "frozen_images", False):
         encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
-        with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
+        what = f"encoding {len(dataset.images):,} images once with the frozen image encoder"
+        with progress(what, len(dataset.images), show=show_progress) as report:
             return DeviceFeatures(encode(lazy_images(dataset, pool, report)), model.device)
     return ImageReader(dataset, model.prepare_images, pool, config.seed, config.smallest_crop if augment else None)
 
@@ -250,7 +250,8 @@ def caption_inputs(dataset: Dataset, model: RetrievalModel, *, show_progress: bo
     if not getattr(model, "frozen_text", False):
         return model.prepare_texts(dataset.texts)
     encode: Callable[[Any], Padded] = model.text_vectors_of  # type: ignore[assignment]
-    with _encoding("captions", "text", len(dataset.texts), show=show_progress) as report:
+    what = f"encoding {len(dataset.texts):,} captions once with the frozen text encoder"
+    with progress(what, len(dataset.texts), show=show_progress) as report:
         return encode(_ReportedList(dataset.texts, report))
 
 
@@ -376,12 +377,6 @@ class Loader:
         captions, ids = batch.captions, self._owner[batch.captions]
         images, texts = self.images.rows(ids, batch.views), self.texts.rows(captions, batch.width)
         return Batch(len(captions), images, texts, ids, *self.labels_of(captions))
-
-
-def _encoding(items: str, encoder: str, count: int, *, show: bool) -> AbstractContextManager[Callable[[int], None]]:
-    if not show:
-        return nullcontext(lambda done: None)
-    return progress(f"encoding {count:,} {items} once with the frozen {encoder} encoder", count)
 
 
 class _ReportedList(list[str]):
