@@ -1,7 +1,6 @@
 """Sizes of a run before it is started: steps, parameters and memory, for ``bcls train --dry-run``."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from bcls.training.config import TrainConfig, check_config
 from bcls.training.gradients import encode, gather, score_pairs
+from bcls.training.loader import Batch
 from bcls.training.setup import TrainState, set_up
 
 #: Batch sizes at which the memory of a step is measured; it grows with the square of the batch at most.
@@ -73,12 +73,7 @@ def _step_bytes(state: TrainState) -> int:
     """Bytes that autograd keeps at the run's batch size, by a parabola through those of small batches."""
     captions = np.arange(len(state.loader.image_of_caption))
     sizes = [size for size in _PROBES if size <= len(captions)] or [len(captions)]
-    kept = []
-    for size in sizes:
-        batch = next(state.loader.batches([captions[:size]], epoch=0))
-        with _count_saved_bytes() as count:
-            score_pairs(state, gather(state, encode(state, batch.images, batch.texts), batch.pairs))
-        kept.append(float(count[0]))
+    kept = [_saved_bytes(state, next(state.loader.batches([captions[:size]], epoch=0))) for size in sizes]
     curve = np.polynomial.Polynomial.fit(sizes, kept, min(2, len(sizes) - 1))
     pairs = state.config.batch
     encoded = min(state.config.micro_batch or pairs, pairs)
@@ -87,20 +82,17 @@ def _step_bytes(state: TrainState) -> int:
     return int(max(0.0, curve(encoded))) + loss
 
 
-@contextmanager
-def _count_saved_bytes() -> Iterator[list[int]]:
-    count = [0]
-    seen: set[int] = set()
+def _saved_bytes(state: TrainState, batch: Batch) -> int:
+    """Bytes that autograd keeps of a forward pass."""
+    sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
-            count[0] += storage.nbytes()
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield count
+        score_pairs(state, gather(state, encode(state, batch.images, batch.texts), batch.pairs))
+    return sum(sizes.values())
 
 
 def _size(count: int) -> str:

@@ -44,11 +44,7 @@ def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[B
             waits = number + 1 < len(batches)  # gradients are exchanged once, with the last batch
             in_parts = 0 < micro < max(sizes_of_ranks(batch.pairs, accelerator.num_processes))
             with accelerator.no_sync(state.parallel) if waits else nullcontext():
-                if in_parts:
-                    with accelerator.autocast():
-                        codes = encode_in_parts(state.model, batch.images, batch.texts, micro)
-                else:
-                    codes = encode(state, batch.images, batch.texts)
+                codes = encode(state, batch.images, batch.texts, micro if in_parts else 0)
                 terms, spread = terms_and_spread(state, loss, codes, batch)
                 accelerator.backward(torch.stack(list(terms.values())).sum() * scale / len(batches))
             for name, value in (*terms.items(), ("spread", spread)):
@@ -63,9 +59,11 @@ def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[B
     return values
 
 
-def encode(state: TrainState, images: Padded, texts: Padded) -> Codes:
-    """The codes of this process's images and captions, in the precision of the run."""
+def encode(state: TrainState, images: Padded, texts: Padded, micro: int = 0) -> Codes:
+    """The codes of this process's images and captions, in the precision of the run; in micro batches if not 0."""
     with state.accelerator.autocast():
+        if micro:
+            return encode_in_parts(state.model, images, texts, micro)
         codes: Codes = state.parallel(images, texts)
     return codes
 

@@ -212,20 +212,18 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         ValueError: A line was not written by :meth:`MetricsLog.write`; the message names the file and the line.
         OSError: The file cannot be read.
     """
-    path = folder / METRICS
+    path, hint = folder / METRICS, "take the line out, or put the whole file back"
+    lines = []
     # A line without a newline was being written when the run was killed; the resumed run writes it again.
-    whole = path.read_bytes().split(b"\n")[:-1]
-    return [_parse_line(f"{path}, line {number}", line) for number, line in enumerate(whole, 1)]
-
-
-def _parse_line(where: str, content: bytes) -> dict[str, Any]:
-    hint = "take the line out, or put the whole file back"
-    try:
-        line: dict[str, Any] = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", hint)
-    check_shape(where, line, {"kind": str, "epoch": int, "step": int}, hint)
-    return line
+    for number, content in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        where = f"{path}, line {number}"
+        try:
+            line: dict[str, Any] = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", hint)
+        check_shape(where, line, {"kind": str, "epoch": int, "step": int}, hint)
+        lines.append(line)
+    return lines
 
 
 def write_report(folder: Path) -> None:
