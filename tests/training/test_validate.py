@@ -54,7 +54,7 @@ def test_the_validation_loss_uses_the_labels_of_the_pairs(run, aggregate):
     split = run.validation
     vectors = np.random.default_rng(0).standard_normal((len(split.image_of_caption), 5))
     labels = BatchLabels(vectors, split.image_of_caption, aggregate, torch.device("cpu"))
-    split = replace(split, embeddings=vectors, aggregate=aggregate, batch_labels=labels)
+    split = replace(split, batch_labels=labels)
     loss = BCLSLoss(alpha=0.1, beta=0.2, weight=3.0)
     assert validate(run.model, split, loss)["loss"] == pytest.approx(by_hand(run, split, loss), rel=1e-5)
 

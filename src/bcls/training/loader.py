@@ -3,7 +3,7 @@
 Features are kept on the device if they fit into memory, and read from their files otherwise; without features images
 are read and cropped by threads. :class:`Loader` makes batches on the host, ahead of time where that helps. For recorded
 steps it makes them on the GPU: features, captions and labels lie there, so a step needs only the indices of its
-captions (:class:`IndexBatch`), and those of a whole epoch are sent at once.
+captions (:class:`IndexBatch`).
 """
 
 from collections import deque
@@ -360,16 +360,13 @@ class Loader:
 
     def index_batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[IndexBatch]:
         """The batches of a plan as indices, in order; the epoch selects the views, if there are several."""
-        if not plan:
-            return
-        everything, sizes = np.concatenate(plan), [len(one) for one in plan]
-        indices = torch.split(torch.from_numpy(everything).to(self.device), sizes)
-        views: Sequence[Tensor | None] = [None] * len(plan)
-        if isinstance(self.images, DeviceFeatures) and self.images.views is not None:
-            views = torch.split(torch.from_numpy(self.images.views(everything, epoch)).to(self.device), sizes)
-        for captions, sent, shown in zip(plan, indices, views, strict=True):
+        draw = self.images.views if isinstance(self.images, DeviceFeatures) else None
+        for captions in plan:
+            # Non-blocking copies: others would wait for the steps that the GPU has not finished.
+            views = None if draw is None else torch.from_numpy(draw(captions, epoch)).to(self.device, non_blocking=True)
             longest = self.texts.longest(captions)
-            yield IndexBatch(sent, None if longest is None else longest + -(longest + 1) % CAPTION_STEP, shown)
+            width = None if longest is None else longest + -(longest + 1) % CAPTION_STEP
+            yield IndexBatch(torch.from_numpy(captions).to(self.device, non_blocking=True), width, views)
 
     def load(self, batch: IndexBatch) -> Batch:
         """The whole batch, computed on the device; see :attr:`on_device`."""
