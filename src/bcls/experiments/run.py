@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from threading import TIMEOUT_MAX, Event, Timer
 from typing import Any
@@ -196,7 +197,8 @@ class SharedData:
             name = f"{side}_vectors_of"
             if hasattr(model, name):
                 # An attribute of this object hides the method; it is not part of a saved model.
-                model.__dict__[name] = self._cached(side, model, getattr(model, name))
+                encoder = encoder_settings(asdict(model.config), side)
+                model.__dict__[name] = partial(self._cached, side, encoder, getattr(model, name))
         return model
 
     def captions(self, split: Dataset, encoder: str | None) -> CaptionVectors | None:
@@ -219,20 +221,11 @@ class SharedData:
             self._others[key] = {"cider": np.concatenate(every), "wordllama": relevance(vectors, vectors, owner, owner)}
         return {name: labels for name, labels in self._others.get(key, {}).items() if name != encoder}
 
-    def _cached(self, side: str, model: RetrievalModel, compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
-        encoder = encoder_settings(asdict(model.config), side)
-
-        def cached(items: Any) -> Padded:
-            names = items
-            if side == "image":
-                dataset = getattr(items, "dataset", getattr(items, "_dataset", None))
-                if dataset is None:  # images that do not come from a dataset
-                    return compute(items)
-                names = [str(dataset.folder), *dataset.image_ids]
-            key = _hash([side, repr(sorted(encoder.items())), *names])
-            return cached_file(self._cache / f"{side}-{key[:16]}.safetensors", lambda: compute(items))
-
-        return cached
+    def _cached(self, side: str, encoder: dict[str, Any], compute: Callable[[Any], Padded], items: Any) -> Padded:
+        """Texts, or :class:`bcls.evaluation.scores.LazyImages`, as a frozen encoder encodes them."""
+        names = items if side == "text" else [str(items.dataset.folder), *items.dataset.image_ids]
+        key = _hash([side, repr(sorted(encoder.items())), *names])
+        return cached_file(self._cache / f"{side}-{key[:16]}.safetensors", partial(compute, items))
 
 
 def encoder_settings(config: dict[str, Any], side: str) -> dict[str, Any]:
