@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bcls._core.config import check_shape
@@ -137,12 +138,9 @@ class StepMonitor:
 
     def take_means(self) -> dict[str, float]:
         """Mean of each value over the pending steps, with the sum of the terms first; clears the pending steps."""
-        sums: dict[str, list[float]] = {}
-        for _, values in self.pending:
-            for name, value in values.items():
-                sums.setdefault(name, []).append(value)
+        names = dict.fromkeys(name for _, values in self.pending for name in values)
+        means = {name: fmean(values[name] for _, values in self.pending if name in values) for name in names}
         self.pending.clear()
-        means = {name: math.fsum(values) / len(values) for name, values in sums.items()}
         return {"loss": math.fsum(value for name, value in means.items() if name not in _NO_TERMS), **means}
 
     def collapse_warning(self) -> str | None:
