@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from bcls.experiments.bench import difference, matrices, medians, megabytes, plain, step
+from bcls.experiments.bench import matrices, medians, megabytes, plain, step
 from bcls.losses import KendallLoss, KendallWindowLoss
 from bcls.losses._torch import pairs
-from benchmarks.tables import keep
+from benchmarks.tables import difference, keep
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = DEVICE.type == "cuda"

@@ -22,9 +22,9 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 from bcls.experiments import bench
-from bcls.experiments.bench import difference, step
+from bcls.experiments.bench import step
 from bcls.losses import BCLSLoss, KendallLoss, KendallWindowLoss, StreamingBCLSLoss, TripletHardLoss
-from benchmarks.tables import keep
+from benchmarks.tables import difference, keep
 
 DEVICE = torch.device("cuda", 0)
 SIZES = (128, 1024, 4096, 8192, 16384)

@@ -35,6 +35,11 @@ def keep(path, rows, title=None, device="cpu"):
         write_whole(Path(path), json.dumps({**about, **machine(torch.device(device)), "rows": rows}, indent=1) + "\n")
 
 
+def difference(ours, theirs):
+    """Largest relative difference of the values, and of the gradients in norm."""
+    return max(float((one - other).norm() / other.norm()) for one, other in zip(ours, theirs, strict=True))
+
+
 def show_ratios(rows, path=None):
     """Print rows of name, two values, their ratio and the required ratio; write them if a path is given."""
     table = Table(title=f"torch {torch.__version__}, {torch.get_num_threads()} threads")

@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 from bcls._core.files import write_whole
-from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, Claim, check_claims, read_paper
+from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, UNKNOWN, Claim, check_claims, read_paper
 from bcls.experiments.report import as_markdown, build
 from bcls.experiments.results import RANKS, RESULTS, SWEEP, Summary, SummaryRow, read_results, summarize
-from bcls.reports.blocks import markdown_table
+from bcls.reports.blocks import Terms, Text, markdown_table
 from bcls.reports.charts import COLORS, figure_file
 from scripts import model_table
 
@@ -216,7 +216,11 @@ def main(sweeps: list[str]) -> None:
     if not found:
         sys.exit(f"{KEPT} contains no sweep: name folders that `bcls sweep` wrote")
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
-    page = as_markdown(build(found, read_paper(PAPER), remarks))
+    tested = [one.claim for one in check_claims(found) if one.verdict != UNKNOWN and one.claim in remarks]
+    sections = build(found, read_paper(PAPER))
+    # Below the table of verdicts in the section of the claims.
+    sections[-1].blocks[2:2] = [Text("Explanations of verdicts:"), Terms([(claim, remarks[claim]) for claim in tested])]
+    page = as_markdown(sections)
     write_whole(PAGE.with_name(DETAILS), page.replace("# Experiments\n", "# Evidence: details\n", 1))
     write_whole(PAGE, short_page(found))
     draw_plots(found, PLOTS)

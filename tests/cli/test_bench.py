@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from bcls.cli import bench
 from bcls.cli import main as cli
 from bcls.experiments import bench as subjects
 
@@ -65,10 +64,6 @@ def test_no_gpu(run):
     code, _, err = run("--out", "x", "--quick", "--device", "cuda")
     assert code == 2
     assert "`--device`: expected a GPU that torch can use" in err
-
-
-def test_the_subjects_are_those_of_the_library():
-    assert set(bench.SUBJECTS) == subjects.SUBJECTS.keys()
 
 
 def test_help_does_not_load_torch():

@@ -13,7 +13,6 @@ from bcls.experiments.bench import (
     LIMIT,
     MEAN,
     SUBJECTS,
-    difference,
     embeddings,
     matrices,
     medians,
@@ -24,6 +23,7 @@ from bcls.experiments.bench import (
     step,
 )
 from bcls.losses import InfoNCELoss, KendallWindowLoss, StreamingBCLSLoss, TripletHardLoss
+from benchmarks.tables import difference
 from tests.losses.factories import assert_same
 from tests.reference.window_loop import loop_over_windows
 

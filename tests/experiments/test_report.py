@@ -161,7 +161,7 @@ def test_summary_is_serializable(tmp_path):
 def test_digits_of_differences(tmp_path):
     lines = [line("bcls", seed, 300.84 + seed, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0 + seed, tau=0.31) for seed in (1, 2)]
-    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))]))
     assert "| +0.8 | -2.2 to +3.9 | seeds | 0.3568 | inconclusive |" in page
     assert "| +0.0005 | +0.0005 to +0.0005 | seeds | 0.0000 | held |" in page
 
@@ -169,7 +169,7 @@ def test_digits_of_differences(tmp_path):
 def test_digits_do_not_depend_on_names(tmp_path):
     lines = [line("bcls", seed, 300.0, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0, tau=0.31, name="sam, best by RSUM") for seed in (1, 2)]
-    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines))]))
     assert "minus sam, best by RSUM (soft) | +0.0005 | +0.0005 to +0.0005 | seeds | 0.0000 | held |" in page
 
 
@@ -179,7 +179,7 @@ def test_rows_of_sam_name_the_sampling(tmp_path):
     lines.append({**lines[1], "phase": "trial"})
     search = {"measure": "rsum", "method": "grid", "spaces": {"SAM": {"lr": [1.0]}}, "chosen": {"SAM": {"lr": 1.0}}}
     folder = sweep(tmp_path / "a", lines, search={**search, "sizes": {"SAM": 1}, "tried": {"SAM": 1}})
-    page = as_markdown(build([summarize(folder)], None, {}))
+    page = as_markdown(build([summarize(folder)]))
     assert "| SAM (least-similar) | 1 | 1.0 |" in page
     assert "| SAM (least-similar) | 1 | 1 | lr: 1.0 | lr 1.0 |" in page
     assert "rsum: bcls minus SAM (least-similar) |" in page
@@ -189,17 +189,17 @@ def test_tested_trials_are_counted(tmp_path):
     search = {"measure": "rsum", "method": "grid", "spaces": {}, "sizes": {}, "tried": {}, "chosen": {}}
     lines = [line("bcls", 1, 2.0, test={"rsum": 2.0}), line("bcls", 1, 1.0, phase="trial", key="other")]
     lines.append({**lines[0], "phase": "trial"})
-    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines, search=search))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "a", lines, search=search))]))
     assert "Of the 2 runs of the search, those not chosen are not tested.\n" in page
     lines[1]["test"] = {"rsum": 1.0}
-    page = as_markdown(build([summarize(sweep(tmp_path / "b", lines, search=search))], None, {}))
+    page = as_markdown(build([summarize(sweep(tmp_path / "b", lines, search=search))]))
     assert "Of the 2 runs of the search, those not chosen are not tested, except for 1.\n" in page
 
 
 def test_undefined_metrics_are_shown_as_nan(tmp_path):
     lines = [line("bcls", 1, 300.0, tau=float("nan")), line("bcls", 2, 302.0), line("sam", 1, 299.0)]
     summary = summarize(sweep(tmp_path / "a", lines))
-    page = as_markdown(build([summary], None, {}))
+    page = as_markdown(build([summary]))
     assert "| bcls | 2 | **301.0 ± 1.4** | nan ± nan |" in page
     assert np.isnan(summary.rows[0].metrics["tau"].mean)
 
@@ -225,7 +225,7 @@ def test_damaged_ranks_are_errors(tmp_path, name, change, message):
         found[name] = change(found[name])
     np.savez_compressed(folder / "ranks" / f"{lines[0]['key']}-validation.npz", **found)
     with pytest.raises(ValueError, match=message):
-        build([summarize(folder)], None, {})
+        build([summarize(folder)])
 
 
 def test_trials_without_a_search_are_an_error(tmp_path):

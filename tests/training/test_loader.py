@@ -14,7 +14,6 @@ from bcls.training.loader import (
     CAPTION_STEP,
     CaptionInputs,
     DeviceFeatures,
-    DeviceLoader,
     ImageReader,
     IndexBatch,
     Loader,
@@ -284,13 +283,12 @@ def run(tmp_path):
     return set_up(settings(data, "", loss={"name": "bcls"}, labels="minilm", val_split=None), TinyModel())
 
 
-def test_a_batch_of_the_device_loader_equals_that_of_the_loader(run):
-    assert DeviceLoader.serves(run.loader)
-    device_loader = DeviceLoader(run.loader)
+def test_a_batch_made_on_the_device_equals_one_made_on_the_host(run):
+    assert run.loader.on_device
     plan = [batch for step in run.plan(0) for batch in step]
     made = run.loader.batches(plan, 0)
-    for indexed in device_loader.batches(plan, 0):
-        wanted, found = next(made), device_loader.load(indexed)
+    for indexed in run.loader.index_batches(plan, 0):
+        wanted, found = next(made), run.loader.load(indexed)
         assert found.pairs == wanted.pairs
         assert torch.equal(found.images.values, wanted.images.values)
         assert torch.equal(found.image_ids, wanted.image_ids)
@@ -301,26 +299,25 @@ def test_a_batch_of_the_device_loader_equals_that_of_the_loader(run):
         assert found.texts.values.shape[1] == indexed.width
         assert torch.equal(found.texts.values[:, :width], wanted.texts.values)
         assert not found.texts.values[:, width:].any()
-    assert list(device_loader.batches([], 0)) == []
+    assert list(run.loader.index_batches([], 0)) == []
 
 
 @pytest.mark.parametrize("regions", [0, 3])
-def test_the_device_loader_draws_the_same_views(tmp_path, regions):
+def test_batches_made_on_the_device_have_the_same_views(tmp_path, regions):
     data = add_views(make_data(tmp_path / "data", images=40, regions=regions), 5, counts=regions > 0)
     run = set_up(settings(data, "", val_split=None), TinyModel())
-    assert DeviceLoader.serves(run.loader)
-    device_loader = DeviceLoader(run.loader)
+    assert run.loader.on_device
     drawn = []
     for epoch in range(2):
         plan = [batch for step in run.plan(epoch) for batch in step]
         made = run.loader.batches(plan, epoch)
-        for indexed in device_loader.batches(plan, epoch):
-            wanted, found = next(made), device_loader.load(indexed)
+        for indexed in run.loader.index_batches(plan, epoch):
+            wanted, found = next(made), run.loader.load(indexed)
             assert torch.equal(found.images.values, wanted.images.values)
             assert torch.equal(found.images.mask, wanted.images.mask)
             assert torch.equal(found.image_ids, wanted.image_ids)
             drawn.append(indexed.views)
-        rest = list(device_loader.batches(plan[3:], epoch))  # as in a run that resumes in the middle
+        rest = list(run.loader.index_batches(plan[3:], epoch))  # as in a run that resumes in the middle
         assert torch.equal(rest[0].views, drawn[-len(plan) + 3])
     assert set(torch.cat(drawn).tolist()) == {0, 1, 2, 3, 4}
 
@@ -332,7 +329,7 @@ def test_steps_of_a_recorded_run_have_the_views_of_their_epoch(tmp_path):
     for epoch in range(2):
         plain, indexed = (load_batches(one, one.plan(epoch), epoch) for one in (run, recorded))
         for wanted, found in zip(plain, indexed, strict=True):
-            images = recorded.device_loader.load(found[0]).images.values
+            images = recorded.loader.load(found[0]).images.values
             assert torch.equal(images, wanted[0].images.values)
 
 
@@ -349,9 +346,9 @@ def test_image_files_and_several_processes_need_the_host(run):
     class Read:
         in_memory = False
 
-    assert not DeviceLoader.serves(replace(run.loader, images=Read()))
-    assert not DeviceLoader.serves(replace(run.loader, ranks=2))
-    assert DeviceLoader.serves(replace(run.loader, labels=None))
+    assert not replace(run.loader, images=Read()).on_device
+    assert not replace(run.loader, ranks=2).on_device
+    assert replace(run.loader, labels=None).on_device
 
 
 def test_the_longest_of_some_captions(run):

@@ -85,7 +85,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(labelled, tmp_path):
 def test_a_dry_run_needs_no_labels(labelled):
     with_heads = estimate(settings(labelled, "", **CHANGES))
     without = estimate(settings(labelled, "", **{**CHANGES, "model": {**MODEL, "unimodal": 0}, "unimodal_weight": 0.0}))
-    assert with_heads.trained == without.trained + 2 * (8 * 5 + 5) + 2
+    assert with_heads["trained"] == without["trained"] + 2 * (8 * 5 + 5) + 2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bcls.labels import relevance
 from bcls.losses import BCLSLoss, TripletHardLoss
 from bcls.training.batch_labels import BatchLabels
 from bcls.training.metrics_log import read_metrics
@@ -52,9 +53,10 @@ def test_the_validation_loss_is_the_mean_over_batches(run):
 @pytest.mark.parametrize("aggregate", ["max", "mean"])
 def test_the_validation_loss_uses_the_labels_of_the_pairs(run, aggregate):
     split = run.validation
-    vectors = np.random.default_rng(0).standard_normal((len(split.image_of_caption), 5))
-    labels = BatchLabels(vectors, split.image_of_caption, aggregate, torch.device("cpu"))
-    split = replace(split, embeddings=vectors, aggregate=aggregate, batch_labels=labels)
+    owner = split.image_of_caption
+    vectors = np.random.default_rng(0).standard_normal((len(owner), 5))
+    labels = BatchLabels(vectors, owner, aggregate, torch.device("cpu"))
+    split = replace(split, labels=relevance(vectors, vectors, owner, owner, aggregate), batch_labels=labels)
     loss = BCLSLoss(alpha=0.1, beta=0.2, weight=3.0)
     assert validate(run.model, split, loss)["loss"] == pytest.approx(by_hand(run, split, loss), rel=1e-5)
 

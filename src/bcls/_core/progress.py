@@ -19,12 +19,13 @@ class Step(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Step]:
+def progress(what: str, total: int, *, show: bool = True) -> Iterator[Step]:
     """Show the progress of a task and the remaining time.
 
     Args:
         what: The task, such as ``"reading captions"``.
         total: Number of units.
+        show: If false, nothing is shown.
 
     Yields:
         A function to call with the number of finished units.
@@ -34,6 +35,9 @@ def progress(what: str, total: int) -> Iterator[Step]:
         ...     step(1)
         ...     step(2, "nearly there")
     """
+    if not show:
+        yield lambda done, note="": None
+        return
     with (_bar if sys.stderr.isatty() else _lines)(what, total) as step:
         yield step
 

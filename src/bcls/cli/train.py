@@ -30,10 +30,10 @@ def main(arguments: list[str]) -> int:
     settings = parse("train", TrainSettings, arguments, imports=True)
     config = TrainConfig(**{one.name: getattr(settings, one.name) for one in fields(TrainConfig)})
     if settings.dry_run:
-        from bcls.training.estimate import estimate
+        from bcls.training.estimate import as_text, estimate
 
         sizes = estimate(config)
-        print(json.dumps(asdict(sizes)) if settings.json else sizes.as_text())
+        print(json.dumps(sizes) if settings.json else as_text(sizes))
         return 0
     from bcls.training.distributed import shutdown_distributed
     from bcls.training.train import train

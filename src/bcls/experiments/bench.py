@@ -146,16 +146,6 @@ def _peak_on_cpu(run: Run) -> int:
     return int(max(accumulate((change.nbytes() for change in changes), initial=0)))
 
 
-def difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
-    """Largest relative difference of the values, and of the gradients in norm.
-
-    Example:
-        >>> round(difference((torch.tensor(1.0), torch.ones(2)), (torch.tensor(1.0), torch.tensor([1.0, 2.0]))), 3)
-        0.447
-    """
-    return max(float((one - other).norm() / other.norm()) for one, other in zip(ours, theirs, strict=True))
-
-
 def plain(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A loss of :mod:`bcls.losses` in plain torch, on every device."""
 
@@ -336,7 +326,7 @@ def run_all(names: Sequence[str], folder: Path, device: str = "auto", *, quick: 
     """Run benchmarks and write results, charts and a page; each result is written as soon as it is complete.
 
     Args:
-        names: Names in :data:`bcls.experiments.bench.SUBJECTS`.
+        names: Names in :data:`SUBJECTS`; all of them if there are none.
         folder: Output folder; created if it does not exist.
         device: ``"cuda"``, ``"cpu"``, or ``"auto"``.
         quick: Few values and few steps.
@@ -345,13 +335,15 @@ def run_all(names: Sequence[str], folder: Path, device: str = "auto", *, quick: 
         The results.
 
     Raises:
-        ValueError: If there is no GPU for ``"cuda"``.
+        ValueError: If a name is unknown, or there is no GPU for ``"cuda"``.
     """
+    for name in names:
+        check_choice("SUBJECT", name, SUBJECTS)
     where = _device(device)
     folder.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
     plots: dict[str, str] = {}
-    for name in names:
+    for name in names or SUBJECTS:
         result = run_subject(name, where, quick=quick)
         write_whole(folder / f"bench-{name}.json", json.dumps(result, indent=1) + "\n")
         results.append(result)

@@ -1,6 +1,7 @@
 """Claims of the paper, each with the rule that checks it against results, and the tables of the paper.
 
 ``claims.json`` lists the claims: metrics and pairs of losses that are compared, or the name of a check in this module.
+Of metrics such as ``a or b`` the first that a test split has is compared.
 """
 
 import json
@@ -104,7 +105,6 @@ def check_claims(summaries: Sequence[Summary]) -> list[Claim]:
     checks: dict[str, Callable[[], list[Finding]]] = {
         "convergence": partial(_convergence, groups),
         "tau": partial(_tau_most, groups),
-        "people": partial(_people, groups),
         "noise": partial(_noise, summaries),
         "alpha": partial(_over_grid, summaries, "loss.alpha", _alpha),
         "beta": partial(_over_grid, summaries, "loss.beta", _beta),
@@ -235,13 +235,14 @@ def _compared(where: str, rows: Group, key: str, a: SummaryRow | None, b: Summar
     return [Finding(where, f"{key}: {a.name} minus {b.name}", found)]
 
 
-def _pairs(groups: Groups, key: str, losses: Sequence[tuple[str, str]]) -> list[Finding]:
-    return [
-        finding
-        for rows in groups.values()
-        for a, b in losses
-        for finding in _compared(_where(rows[0]), rows, key, _pick(rows, a), _pick(rows, b))
-    ]
+def _pairs(groups: Groups, metric: str, losses: Sequence[tuple[str, str]]) -> list[Finding]:
+    found = []
+    for rows in groups.values():
+        *others, last = metric.split(" or ")
+        key = next((one for one in others if any(one in row.test for row in rows)), last)
+        for a, b in losses:
+            found += _compared(_where(rows[0]), rows, key, _pick(rows, a), _pick(rows, b))
+    return found
 
 
 def _models(summaries: Sequence[Summary]) -> list[Finding]:
@@ -277,15 +278,6 @@ def _tau_most(groups: Groups) -> list[Finding]:
         best = max(known, key=lambda one: one[1])[0] if known else None
         findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best)
     return findings
-
-
-def _people(groups: Groups) -> list[Finding]:
-    found = []
-    for rows in groups.values():
-        key = "report_expert_tau_c" if any("report_expert_tau_c" in row.test for row in rows) else "judged_expert_tau_c"
-        for rival in ("triplet-hn", "triplet-sn"):
-            found += _compared(_where(rows[0]), rows, key, _pick(rows, "bcls"), _pick(rows, rival))
-    return found
 
 
 def _noise(summaries: Sequence[Summary]) -> list[Finding]:

@@ -19,11 +19,12 @@ from bcls._core.files import write_whole
 from bcls._core.progress import progress
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.records import FeatureFile, ImageFiles, Manifest, write_manifest
-from bcls.data.synthetic import SceneDataset, make_scenes, save, true_relevance
+from bcls.data.synthetic import SceneDataset, make_scenes, save
 from bcls.evaluation.recall import recalls
+from bcls.evaluation.scores import score_model
 from bcls.experiments import demo_report
 from bcls.experiments.demo_report import LOSSES, RUNS, SCENES, DemoRun, DemoSettings, Floats, RelevanceSplit
-from bcls.experiments.metrics import mean_tau, training_history
+from bcls.experiments.metrics import mean_tau, training_history, true_labels
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.relevance import relevance
 from bcls.models.folder import WEIGHTS
@@ -113,21 +114,13 @@ def prepare(settings: DemoSettings, folder: Path) -> DemoData:
     dataset = open_dataset(folder)
     # The cache stores float16, so the lengths are not exactly 1.
     cached = torch.from_numpy(np.array(cached_embeddings(dataset, ENCODER), dtype=np.float32))
-    vectors = functional.normalize(cached, dim=1)
+    vectors = dict(zip(dataset.texts, functional.normalize(cached, dim=1), strict=True))
+    return DemoData(dataset, vectors, *(_with_relevance(dataset.split(name)) for name in ("val", "test")))
 
-    def split(name: str, start: int, stop: int) -> RelevanceSplit:
-        own = np.flatnonzero((scenes.image_of_caption >= start) & (scenes.image_of_caption < stop))
-        owner, own_vectors = scenes.image_of_caption[own] - start, vectors.numpy()[own]
-        true = true_relevance(scenes.scenes[start:stop], [scenes.captions[place] for place in own])
-        return RelevanceSplit(dataset.split(name), relevance(own_vectors, own_vectors, owner, owner), true)
 
-    first, second, _ = np.cumsum(settings.sizes).tolist()
-    return DemoData(
-        dataset=dataset,
-        vectors=dict(zip(dataset.texts, vectors, strict=True)),
-        validation=split("val", first, second),
-        test=split("test", second, settings.images),
-    )
+def _with_relevance(split: Dataset) -> RelevanceSplit:
+    vectors, owner = cached_embeddings(split, ENCODER), split.image_of_caption
+    return RelevanceSplit(split, relevance(vectors, vectors, owner, owner), true_labels(split))
 
 
 def write_scenes(folder: Path, scenes: SceneDataset, sizes: tuple[int, ...]) -> None:
@@ -211,9 +204,7 @@ def measure(similarity: Floats, data: RelevanceSplit) -> dict[str, float]:
 def _scores(model: ScenesModel, folder: Path, checkpoint: str, data: RelevanceSplit) -> Floats:
     """Score a split with the weights of a checkpoint."""
     model.load_trained_state(load_file(folder / CHECKPOINTS / checkpoint / WEIGHTS))
-    pixels = torch.from_numpy(data.split.features(PIXELS).take(range(len(data.split.images))))
-    scores: Floats = model.similarity(pixels, data.split.texts).numpy()
-    return scores
+    return score_model(model, data.split, data.split.texts, PIXELS)
 
 
 def _clear(out: Path) -> None:

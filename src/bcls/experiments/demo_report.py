@@ -153,26 +153,6 @@ def print_table(runs: Sequence[DemoRun], out: Path) -> None:
     )
 
 
-def findings(runs: Sequence[DemoRun]) -> list[str]:
-    """Describe the results in sentences that are computed from the metrics."""
-    metrics = summary(runs)
-    # BCLS is Triplet-SN with a second term, so that comparison comes first.
-    pairs = (("bcls", "triplet-sn"), ("bcls", "triplet-hn"), ("recommended", "triplet-sn"))
-    found = [_comparison(one, other, metrics) for one, other in pairs if {one, other} <= metrics.keys()]
-    if len({run.seed for run in runs}) == 1:
-        found.append("With one seed for each loss, these differences may be due to chance.")
-    hard = [run.train_loss[-1] for run in runs if run.loss == "triplet-hn" and run.train_loss]
-    stalled = [last for last in hard if abs(last - _STALLED) <= 0.05 * _STALLED]
-    if stalled:
-        found.append(
-            f"Triplet-HN stalled in {len(stalled)} of {len(hard)} {'seed' if len(hard) == 1 else 'seeds'}: its "
-            f"training loss ended at {fmean(stalled):.3f}, close to twice the margin ({_STALLED:.1f}), which "
-            "is the loss of a model that scores all pairs alike. Many captions here fit several images, so the "
-            "hardest negative is often a false negative, and pushing it away cancels what the positive pair teaches."
-        )
-    return found
-
-
 def _comparison(one: str, other: str, metrics: Mapping[str, Mapping[str, Spread]]) -> str:
     tau, tau_text = _difference(metrics[one]["tau_true"], metrics[other]["tau_true"], 3, "closer to", "further from")
     rsum, rsum_text = _difference(metrics[one]["rsum"], metrics[other]["rsum"], 1, "higher", "lower")
@@ -250,6 +230,10 @@ def write_report(
         ValueError: There is no run of any known loss.
         MissingExtraError: Jinja2 or matplotlib is not installed.
     """
+    means = summary(runs)
+    # BCLS is Triplet-SN with a second term, so that comparison comes first.
+    pairs = (("bcls", "triplet-sn"), ("bcls", "triplet-hn"), ("recommended", "triplet-sn"))
+    hard = [run.train_loss[-1] for run in runs if run.loss == "triplet-hn" and run.train_loss]
     versions = {"bcls": bcls.__version__, "Python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("torch", "numpy", "pillow", "matplotlib")}
     rows = [(LOSSES[run.loss], str(run.seed), run.test["rsum"], run.test["tau_true"], run.seconds) for run in runs]
@@ -259,7 +243,9 @@ def write_report(
         seeds=len({run.seed for run in runs}),
         sizes=test.true.shape,
         duration=_duration(seconds),
-        findings=findings(runs),
+        comparisons=[_comparison(one, other, means) for one, other in pairs if {one, other} <= means.keys()],
+        hard=hard,
+        stalled=[last for last in hard if abs(last - _STALLED) <= 0.05 * _STALLED],
         table=results_table(runs),
         charts=[(_chart(key, runs), caption) for key, (_, caption) in CHARTS.items()],
         **_gallery(runs, test),

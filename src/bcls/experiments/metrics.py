@@ -62,14 +62,12 @@ def split_metrics(
     """
     labels = None if captions is None else captions.encoder
     metrics = evaluate(split, on_device(similarity, device), labels=labels, eccv=eccv, captions=captions)
-    for name, key in (("tau", "tau_a"), ("tau_b", "tau_b"), ("ndcg", "ndcg")):
-        if f"i2t_{key}" in metrics:
-            metrics[name] = (metrics[f"i2t_{key}"] + metrics[f"t2i_{key}"]) / 2
+    metrics |= _means(metrics, {"tau": "tau_a", "tau_b": "tau_b", "ndcg": "ndcg"})
     owner = split.image_of_caption
     if folds > 1:
         metrics |= {f"fold_{key}": value for key, value in recalls(similarity, owner, folds=folds).items()}
     if (split.folder / "scenes.jsonl").is_file():
-        metrics["true_tau"] = _true_tau(split, similarity)
+        metrics["true_tau"] = mean_tau(similarity, true_labels(split))
     # JSON has no NaN: undefined metrics are left out.
     finite = {key: float(value) for key, value in metrics.items() if np.isfinite(value)}
     return finite, query_ranks(similarity, owner)
@@ -98,25 +96,29 @@ def other_label_metrics(
     Returns:
         ``{name}_tau_b`` and ``{name}_ndcg``, each the mean of both directions; undefined metrics are left out.
     """
-    scores, metrics = on_device(similarity, device), {}
+    scores, metrics = on_device(similarity, device), dict[str, float]()
     for name, relevance in labels.items():
         found = kendall(scores, relevance) | ndcg(scores, relevance, negative="clip")
-        for key in ("tau_b", "ndcg"):
-            metrics[f"{name}_{key}"] = (found[f"i2t_{key}"] + found[f"t2i_{key}"]) / 2
+        metrics |= _means(found, {f"{name}_{key}": key for key in ("tau_b", "ndcg")})
     return {key: value for key, value in metrics.items() if np.isfinite(value)}
 
 
 def mean_tau(similarity: NDArray[Any], relevance: NDArray[Any]) -> float:
     """Kendall's tau-a of scores with labels, mean of both directions."""
-    taus = kendall(similarity, relevance)
-    return (taus["i2t_tau_a"] + taus["t2i_tau_a"]) / 2
+    return _means(kendall(similarity, relevance), {"tau": "tau_a"})["tau"]
 
 
-def _true_tau(split: Dataset, similarity: NDArray[Any]) -> float:
+def _means(metrics: Mapping[str, float], keys: Mapping[str, str]) -> dict[str, float]:
+    """Means of both directions by their new names, of the metrics that were computed."""
+    present = {name: key for name, key in keys.items() if f"i2t_{key}" in metrics}
+    return {name: (metrics[f"i2t_{key}"] + metrics[f"t2i_{key}"]) / 2 for name, key in present.items()}
+
+
+def true_labels(split: Dataset) -> NDArray[np.float32]:
+    """``(N, C)`` true relevance of a split of synthetic scenes."""
     scenes, wanted = load(split.folder), [int(image_id) for image_id in split.image_ids]
-    images = set(wanted)
-    captions = [caption for caption in scenes.captions if caption.image in images]
-    return mean_tau(similarity, true_relevance([scenes.scenes[image] for image in wanted], captions))
+    captions = [caption for caption in scenes.captions if caption.image in set(wanted)]
+    return true_relevance([scenes.scenes[image] for image in wanted], captions)
 
 
 def training_history(folder: Path) -> dict[str, Any]:
@@ -148,12 +150,6 @@ def training_history(folder: Path) -> dict[str, Any]:
         history.append({"epoch": epoch, "loss": sums[epoch] / counts[epoch], **metrics})
     best = max((epoch for epoch, found in validations.items() if found["best"]), default=len(history))
     return {"history": history, "best_epoch": best, "epochs": len(history), "seconds": seconds}
-
-
-def best_validation(folder: Path) -> dict[str, float]:
-    """Read the validation metrics of the best epoch from ``metrics.jsonl``."""
-    found = [line for line in read_metrics(folder) if line["kind"] == "validation" and line["best"]]
-    return {key: value for key, value in found[-1].items() if isinstance(value, float)} if found else {}
 
 
 @dataclass(frozen=True)

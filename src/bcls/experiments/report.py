@@ -10,7 +10,7 @@ from typing import Any
 from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
-from bcls.experiments.claims import UNKNOWN, Claim, check_claims, paper_metrics
+from bcls.experiments.claims import Claim, check_claims, paper_metrics
 from bcls.experiments.results import RUNS, MetricColumn, Summary, SummaryRow, compare_rows, metric_cells
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
@@ -67,21 +67,18 @@ _LEVELS = {"triplet-sn": "w/o BCLS", "triplet-sn+kendall": "w/o SW-HS"}
 _NAMES = {"rsum": "RSUM", "tau": "tau-a", "bcls": "BCLS"}
 
 
-def build(
-    summaries: Sequence[Summary], paper: Mapping[str, Any] | None = None, remarks: Mapping[str, str] | None = None
-) -> list[Section]:
+def build(summaries: Sequence[Summary], paper: Mapping[str, Any] | None = None) -> list[Section]:
     """Create a report.
 
     Args:
         summaries: The sweeps, in the order of the report.
         paper: Tables of the paper, for comparison.
-        remarks: Explanations of verdicts by claim; not shown for a claim without data.
 
     Returns:
         A section for each sweep, then a section with the claims of the paper.
     """
-    claims = _claims_section(check_claims(summaries), remarks or {})
-    return [*(_sweep_section(summary, summaries, paper) for summary in summaries), claims]
+    sections = [_sweep_section(summary, summaries, paper) for summary in summaries]
+    return [*sections, _claims_section(check_claims(summaries))]
 
 
 def as_html(sections: Sequence[Section]) -> str:
@@ -144,15 +141,12 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
     return Section(about["name"], found)
 
 
-def _claims_section(claims: Sequence[Claim], remarks: Mapping[str, str]) -> Section:
+def _claims_section(claims: Sequence[Claim]) -> Section:
     """Show the claims with their verdicts, rules and comparisons."""
     verdicts = Table(["claim", "verdict"], [[Cell(one.claim), Cell(one.verdict, bold=True)] for one in claims])
     tested = sum(finding.test.p_value is not None for one in claims for finding in one.findings)
-    found: list[Block] = [Text(_RULE.format(tested)), verdicts]
-    reasons = [(one.claim, remarks[one.claim]) for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
-    if reasons:
-        found += [Text("Explanations of verdicts:"), Terms(reasons)]
-    found += [Text("Comparisons of each claim:"), Terms([(one.claim, one.rule) for one in claims])]
+    rules = Terms([(one.claim, one.rule) for one in claims])
+    found: list[Block] = [Text(_RULE.format(tested)), verdicts, Text("Comparisons of each claim:"), rules]
     rows = []
     for one in claims:
         for finding in one.findings:
@@ -177,7 +171,7 @@ def _search_table(summary: Summary) -> Table:
     for name, space in search["spaces"].items():
         grid = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in space.items())
         chosen = ", ".join(f"{key} {value}" for key, value in search["chosen"].get(name, {}).items())
-        counts = str(search["sizes"][name]), str(search["tried"][name])
+        counts = (str(search[key].get(name, "unknown")) for key in ("sizes", "tried"))
         rows.append([shown.get(name, name), *counts, grid, chosen or "not finished"])
     return Table.of_texts(["configuration", "settings", "tried", "grid", "chosen"], rows)
 

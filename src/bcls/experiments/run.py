@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import TIMEOUT_MAX, Event, Timer
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ from bcls.labels.relevance import relevance
 from bcls.models import load
 from bcls.models.base import RetrievalModel
 from bcls.models.layers import Padded
-from bcls.training.batch_labels import NoisyLabels
-from bcls.training.config import TrainConfig
+from bcls.training.batch_labels import BatchLabels
+from bcls.training.config import Result, TrainConfig
 from bcls.training.distributed import start_accelerator
 from bcls.training.metrics_log import DivergedError
 from bcls.training.run_folder import BEST, CHECKPOINTS, CONFIG, LAST, describe
@@ -63,12 +64,14 @@ class SweepContext:
         settings: Output folder, device and options.
         shared: The dataset and the outputs of frozen encoders.
         judgements: Human ratings, if they may be used.
+        until: When training stops with a checkpoint, a time of ``time.monotonic``.
     """
 
     sweep: Sweep
     settings: SweepSettings
     shared: "SharedData"
     judgements: metrics.Judgements | None
+    until: float
 
     @property
     def out(self) -> Path:
@@ -93,23 +96,23 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         KeyboardInterrupt: If it was interrupted; the next call resumes from the checkpoint.
         ValueError: If the data does not match the settings.
     """
-    folder, found = run_folder(context.out, run), read_result(context.out, run)
+    folder, search = run_folder(context.out, run), context.sweep.search
+    found = read_result(context.out, run)
     searched = None if found is None else found.get("trial", found.get("validation"))
     result = found or {"seconds": 0.0, **_provenance(context)}
     if not run.members and (found is None or "again" in found or not (folder / CHECKPOINTS / BEST).is_dir()):
         if found is not None:  # until the end, the checkpoints of a second training do not belong to this result
             write_result(context.out, run, {**found, "again": True})
         try:
-            train_run(context, run)
+            best = train_run(context, run).best
         except DivergedError as error:
             write_result(context.out, run, {"failed": str(error), **_provenance(context)})
             return
         result = {**metrics.training_history(folder), **_provenance(context)}
+        if run.phase == TRIAL and search is not None and search.measure in metrics.MEASURES:
+            result |= {"validation": best, "brief": True}  # enough to choose by
     started = time.monotonic()
-    search = context.sweep.search
-    if run.phase == TRIAL and search is not None and search.measure in metrics.MEASURES:
-        result |= {"validation": metrics.best_validation(folder), "brief": True}  # enough to choose by
-    else:
+    if run.phase != TRIAL or "brief" not in result:
         models = [_load_trained(context, one) for one in run.members or (run,)]
         if "validation" not in result or result.pop("brief", False):
             result["validation"] = _metrics(context, run, models, "validation")
@@ -123,7 +126,7 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
     shutil.rmtree(folder / CHECKPOINTS / LAST, ignore_errors=True)
 
 
-def train_run(context: SweepContext, run: PlannedRun) -> None:
+def train_run(context: SweepContext, run: PlannedRun) -> Result:
     """Train a run into its folder, or resume it, exactly as ``bcls train`` does.
 
     Raises:
@@ -132,21 +135,26 @@ def train_run(context: SweepContext, run: PlannedRun) -> None:
         ValueError: If settings, data and model do not match.
     """
     config, shared, stop = _config(context, run), context.shared, Event()
-    labels = _noisy_labels(config, shared, run.noise) if run.noise else None
+    labels = None
+    if run.noise:
+        if not config.label_encoder:
+            fail("noise", "a run with labels", f"labels: {config.labels}", "name a text encoder, such as minilm")
+        split, device = shared.split(config.train_split, config), start_accelerator(config).device
+        vectors = np.asarray(cached_embeddings(split, config.label_encoder))
+        labels = BatchLabels(vectors, split.image_of_caption, config.aggregate, device, run.noise)
     options: dict[str, Any] = {"report": False, "save_seconds": SAVE_SECONDS, "stop": stop}
-    train(config, model=shared.model(config), dataset=shared.dataset, labels=labels, **options)
+    timer = Timer(min(context.until - time.monotonic(), TIMEOUT_MAX), stop.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        trained = train(config, model=shared.model(config), dataset=shared.dataset, labels=labels, **options)
+    finally:
+        timer.cancel()
     if stop.is_set():  # during the last validation, after which training does not check it
         raise KeyboardInterrupt
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # for other processes on the same GPU
-
-
-def _noisy_labels(config: TrainConfig, shared: "SharedData", noise: float) -> NoisyLabels:
-    if not config.label_encoder:
-        fail("noise", "a run with labels", f"labels: {config.labels}", "name a text encoder, such as minilm")
-    split = shared.split(config.train_split, config)
-    vectors, owner = np.asarray(cached_embeddings(split, config.label_encoder)), split.image_of_caption
-    return NoisyLabels(vectors, owner, config.aggregate, start_accelerator(config).device, noise=noise)
+    return trained
 
 
 class SharedData:
@@ -165,8 +173,6 @@ class SharedData:
 
     def __init__(self, data: str | Path, cache: Path) -> None:
         self.dataset, self._cache = open_dataset(data), cache
-        self._features: dict[str, Padded] = {}
-        self._captions: dict[tuple[str, str], CaptionVectors] = {}
         self._others: dict[str, dict[str, NDArray[np.float32]]] = {}
 
     def split(self, name: str, config: TrainConfig) -> Dataset:
@@ -191,20 +197,18 @@ class SharedData:
             name = f"{side}_vectors_of"
             if hasattr(model, name):
                 # An attribute of this object hides the method; it is not part of a saved model.
-                model.__dict__[name] = self._cached(side, model, getattr(model, name))
+                encoder = encoder_settings(asdict(model.config), side)
+                model.__dict__[name] = partial(self._cached, side, encoder, getattr(model, name))
         return model
 
     def captions(self, split: Dataset, encoder: str | None) -> CaptionVectors | None:
         """Caption vectors of a label encoder, from the cache in the dataset's folder; ``None`` without one."""
         if encoder is None:
             return None
-        key = encoder, _hash(caption.caption_id for caption in split.captions)
-        if key not in self._captions:
-            # Stored as float16, whose rows are not exactly of unit length.
-            vectors = np.asarray(cached_embeddings(split, encoder)).astype(np.float32)
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            self._captions[key] = CaptionVectors(split, encoder, vectors)
-        return self._captions[key]
+        # Stored as float16, whose rows are not exactly of unit length.
+        vectors = np.asarray(cached_embeddings(split, encoder)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return CaptionVectors(split, encoder, vectors)
 
     def other_labels(self, split: Dataset, encoder: str) -> dict[str, NDArray[np.float32]]:
         """Labels of WordLlama and of CIDEr-D for a split, unless ``encoder`` is one of them; none for large splits."""
@@ -217,23 +221,11 @@ class SharedData:
             self._others[key] = {"cider": np.concatenate(every), "wordllama": relevance(vectors, vectors, owner, owner)}
         return {name: labels for name, labels in self._others.get(key, {}).items() if name != encoder}
 
-    def _cached(self, side: str, model: RetrievalModel, compute: Callable[[Any], Padded]) -> Callable[[Any], Padded]:
-        encoder = encoder_settings(asdict(model.config), side)
-
-        def cached(items: Any) -> Padded:
-            names = items
-            if side == "image":
-                dataset = getattr(items, "dataset", getattr(items, "_dataset", None))
-                if dataset is None:  # images that do not come from a dataset
-                    return compute(items)
-                names = [str(dataset.folder), *dataset.image_ids]
-            key = _hash([side, repr(sorted(encoder.items())), *names])
-            if key not in self._features:
-                path = self._cache / f"{side}-{key[:16]}.safetensors"
-                self._features[key] = cached_file(path, lambda: compute(items))
-            return self._features[key]
-
-        return cached
+    def _cached(self, side: str, encoder: dict[str, Any], compute: Callable[[Any], Padded], items: Any) -> Padded:
+        """Texts, or :class:`bcls.evaluation.scores.LazyImages`, as a frozen encoder encodes them."""
+        names = items if side == "text" else [str(items.dataset.folder), *items.dataset.image_ids]
+        key = _hash([side, repr(sorted(encoder.items())), *names])
+        return cached_file(self._cache / f"{side}-{key[:16]}.safetensors", partial(compute, items))
 
 
 def encoder_settings(config: dict[str, Any], side: str) -> dict[str, Any]:

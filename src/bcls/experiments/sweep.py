@@ -1,17 +1,13 @@
 """Sweeps: train and evaluate each configuration with each seed, in one process or in several."""
 
-import _thread
+import math
 import multiprocessing
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -64,14 +60,13 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     from bcls.data.dataset import open_dataset
     from bcls.experiments.metrics import draw_scenes
 
-    sweep = _only(read_sweep(file), settings.only)
-    _check(sweep, settings)
+    sweep = _read(file, settings)
     if sweep.scenes is not None:
         draw_scenes(settings.data, sweep.scenes)
     dataset = open_dataset(settings.data)
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
-    until = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
+    until = math.inf if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     tried = plan_trials(sweep)
     results.write_metadata(out, sweep, file, dataset, results.previous_choices(out, sweep))
     spent = _do(sweep, settings, tried, tried, until)
@@ -95,9 +90,7 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
         ``key``, ``name``, ``phase``, ``seed`` and ``finished`` of each run of the share; before the search is
         finished, only of its trials.
     """
-    sweep = _only(read_sweep(file), settings.only)
-    _check(sweep, settings)
-    out = Path(settings.out)
+    sweep, out = _read(file, settings), Path(settings.out)
     tried = plan_trials(sweep)
     chosen = _chosen(out, sweep, tried)
     runs = [] if chosen is None else plan_runs(sweep, chosen)
@@ -108,12 +101,33 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     return found
 
 
-def _only(sweep: Sweep, names: Sequence[str]) -> Sweep:
-    """The sweep with the named configurations alone, and the members of ensembles among them; all without names."""
+def _read(file: str | Path, settings: SweepSettings) -> Sweep:
+    """Read a sweep, or the configurations of ``--only`` with the members of their ensembles, and check everything."""
+    from bcls.models.config import model_config
+    from bcls.training.optimization import make_loss
+
+    sweep = read_sweep(file)
     rows = {one.name: one for one in sweep.configurations}
-    wanted = {check_choice("--only", name, rows) for name in names}
+    wanted = {check_choice("--only", name, rows) for name in settings.only}
     wanted |= {member for name in wanted for member in rows[name].ensemble}
-    return replace(sweep, configurations=tuple(row for row in rows.values() if row.name in wanted or not names))
+    if wanted:
+        sweep = replace(sweep, configurations=tuple(row for row in rows.values() if row.name in wanted))
+    check_choice("--device", settings.device, ("auto", "cpu", "cuda"))
+    for flag, count in (("--processes", settings.processes), ("--threads", settings.threads)):
+        if count is not None:
+            check_whole(flag, count, least=1)
+    if settings.minutes is not None:
+        check_number("--minutes", settings.minutes, "leave it out for no limit", above=0)
+    if sweep.chooses_on_ratings and settings.judgements is None:
+        fail("--judgements", "a folder: the search measures agreement with ratings", "none", "add it")
+    for run in [*plan_trials(sweep), *plan_runs(sweep)]:
+        if not run.members:
+            make_loss(run.settings["loss"])
+            model = dict(run.settings["model"])
+            if model.get("image") == "features":
+                model.setdefault("features", 1)  # read from the data later
+            model_config(model)
+    return sweep
 
 
 def _chosen(out: Path, sweep: Sweep, tried: Runs) -> Choices | None:
@@ -125,27 +139,17 @@ def _chosen(out: Path, sweep: Sweep, tried: Runs) -> Choices | None:
     return None if chosen is None else {**chosen, **results.previous_choices(out, sweep)}
 
 
-def _do(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float | None) -> bool:
+def _do(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float) -> bool:
     """Do the share of the runs, in this process or in several; returns whether the time ran out."""
     mine = take_share(runs, settings.shard)
     if settings.processes > 1 and len(mine) > 1 and _do_in_processes(sweep, settings, mine, plan, until):
         return True
     # After several processes, this one does the ensembles whose members another process finished last.
-    return _work_until(until, settings.threads, sweep, settings, mine, plan)
+    with torch_threads(settings.threads):
+        return work(sweep, settings, mine, plan, until)
 
 
-def _work_until(until: float | None, threads: int | None, *arguments: Any) -> bool:
-    """Call :func:`work`; returns whether the time ran out."""
-    with time_budget(until) as spent, torch_threads(threads):
-        try:
-            work(*arguments)
-        except KeyboardInterrupt:
-            if not spent.is_set():
-                raise
-    return spent.is_set()
-
-
-def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs) -> None:
+def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float) -> bool:
     """Do runs one after another; runs that another process works on are skipped.
 
     Args:
@@ -153,6 +157,10 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs) -> None:
         settings: Data, output folder and options.
         runs: The runs to do.
         plan: All runs of ``results.jsonl``.
+        until: A time of ``time.monotonic``, from which on training stops with a checkpoint and no run is started.
+
+    Returns:
+        Whether the time ran out.
     """
     from bcls.experiments.metrics import read_judgements
     from bcls.experiments.run import SharedData, SweepContext, finish_run, needs_work
@@ -161,20 +169,27 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs) -> None:
     out = Path(settings.out)
     left = [run for run in runs if needs_work(out, run, final=settings.final)]
     if not left:
-        return
+        return False
     shared = SharedData(settings.data, out / "shared")
     judgements = None
     if settings.judgements is not None and (settings.final or sweep.chooses_on_ratings):
         judgements = read_judgements(settings.judgements, shared.dataset, sweep.judged_choice)
-    context = SweepContext(sweep, settings, shared, judgements)
+    context = SweepContext(sweep, settings, shared, judgements, until)
     # Ensembles last: another process may still train their members.
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
         results.run_folder(out, run).mkdir(parents=True, exist_ok=True)
         with suppress(Timeout), FileLock(results.run_folder(out, run) / ".claim", blocking=False):
             if _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
                 log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
-                finish_run(context, run)
+                try:
+                    finish_run(context, run)
+                except KeyboardInterrupt:
+                    if time.monotonic() < until:
+                        raise
         results.write_results(out, plan)
+        if time.monotonic() >= until:
+            return True
+    return False
 
 
 def _members_are_finished(out: Path, run: PlannedRun) -> bool:
@@ -182,7 +197,7 @@ def _members_are_finished(out: Path, run: PlannedRun) -> bool:
     return all(result is not None and "again" not in result for result in members)
 
 
-def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float | None) -> bool:
+def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float) -> bool:
     """Do runs in ``settings.processes`` processes, each of which takes the next free run.
 
     Returns:
@@ -195,9 +210,9 @@ def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Ru
     context = multiprocessing.get_context("spawn")
     ends: Any = context.SimpleQueue()
     threads = settings.threads or max(1, cpu_count() // settings.processes)
-    arguments = (ends, until, threads, sweep, settings, runs, plan)
+    arguments = (ends, threads, sweep, settings, runs, plan, until)
     workers = [context.Process(target=_worker, args=arguments) for _ in range(min(settings.processes, len(runs)))]
-    with time_budget(None), ExitStack() as stack:  # SIGTERM interrupts this process as Ctrl-C does
+    with ExitStack() as stack:
         for worker in workers:
             worker.start()
             stack.callback(worker.join)
@@ -222,74 +237,16 @@ def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Ru
     return any(found)
 
 
-def _worker(ends: Any, *arguments: Any) -> None:
+def _worker(ends: Any, threads: int, *arguments: Any) -> None:
     """The work of each process; sends to the parent process whether the time ran out, or the error."""
     try:
-        ends.put(_work_until(*arguments))
+        with torch_threads(threads):
+            ends.put(work(*arguments))
     except KeyboardInterrupt as error:
         ends.put(error)
     except (ValueError, OSError, MissingExtraError) as error:
         ends.put(ValueError(str(error)))
         raise SystemExit(2) from None
-
-
-@contextmanager
-def time_budget(until: float | None) -> Iterator[threading.Event]:
-    """Interrupt the block at a given time, as SIGTERM does: a run in training writes a checkpoint first.
-
-    Between trainings SIGTERM raises ``KeyboardInterrupt`` too, so that locks are released and no partial file remains.
-    Outside of the main thread signals cannot be handled, and nothing is changed.
-
-    Args:
-        until: A time of ``time.monotonic``; ``None`` for no limit.
-
-    Yields:
-        An event that is set if the time is spent, which is then the reason of the interrupt.
-    """
-    spent = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield spent
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    def ring() -> None:
-        spent.set()
-        _thread.interrupt_main(signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    # Without a limit the timer is only made, not started.
-    timer = threading.Timer(max(0.001, (until or 0.0) - time.monotonic()), ring)
-    timer.daemon = True
-    try:
-        if until is not None:
-            timer.start()
-        yield spent
-    finally:
-        timer.cancel()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _check(sweep: Sweep, settings: SweepSettings) -> None:
-    from bcls.models.config import model_config
-    from bcls.training.optimization import make_loss
-
-    check_choice("--device", settings.device, ("auto", "cpu", "cuda"))
-    for flag, count in (("--processes", settings.processes), ("--threads", settings.threads)):
-        if count is not None:
-            check_whole(flag, count, least=1)
-    if settings.minutes is not None:
-        check_number("--minutes", settings.minutes, "leave it out for no limit", above=0)
-    if sweep.chooses_on_ratings and settings.judgements is None:
-        fail("--judgements", "a folder: the search measures agreement with ratings", "none", "add it")
-    for run in [*plan_trials(sweep), *plan_runs(sweep)]:
-        if not run.members:
-            make_loss(run.settings["loss"])
-            model = dict(run.settings["model"])
-            if model.get("image") == "features":
-                model.setdefault("features", 1)  # read from the data later
-            model_config(model)
 
 
 def _remove_unchosen(out: Path, tried: Runs, runs: Runs) -> None:

@@ -162,7 +162,7 @@ def read_sweep(path: str | Path) -> Sweep:
         OSError: If the file or a preset cannot be read.
     """
     path = Path(path)
-    plain = _mapping(path, _load(path), str(path))
+    plain = _mapping(path, convert_numbers(read_yaml(path)), str(path))
     try:
         return _parse(path, plain)
     except ValueError as error:
@@ -342,13 +342,8 @@ def _base(path: Path, base: object) -> dict[str, Any]:
     if isinstance(base, str):
         if "\0" in base or not is_unicode(base):
             fail("base", "the name of a file", repr(base), "name a preset, relative to this file")
-        base = _load(path.parent / base)
+        base = convert_numbers(read_yaml(path.parent / base))
     return _mapping(path, base, "base")
-
-
-def _load(path: Path) -> object:
-    converted: object = convert_numbers(read_yaml(path))
-    return converted
 
 
 def _mapping(path: Path, plain: object, name: str) -> dict[str, Any]:

@@ -34,13 +34,21 @@ class BatchLabels:
         image_of_caption: ``(C,)`` index of each caption's image.
         aggregate: ``"max"``, ``"mean"`` or ``"paired"``.
         device: Device of the labels; the embeddings are kept there if they fit into memory.
+        noise: Standard deviation of normal noise in the labels. It is drawn once for each image and caption, so that a
+            pair has the same wrong label throughout training, the same one in all runs. Pairs of one image stay exactly
+            1, the others within [-1, 1]. :meth:`unimodal` has no noise.
 
     Raises:
         ValueError: An embedding is zero or not finite, or their number differs from that of the captions.
     """
 
     def __init__(
-        self, embeddings: npt.NDArray[Any], image_of_caption: Indices, aggregate: Aggregate, device: torch.device
+        self,
+        embeddings: npt.NDArray[Any],
+        image_of_caption: Indices,
+        aggregate: Aggregate,
+        device: torch.device,
+        noise: float = 0.0,
     ) -> None:
         if len(embeddings) != len(image_of_caption):
             expected = f"{len(image_of_caption)} rows, one for each caption"
@@ -58,6 +66,10 @@ class BatchLabels:
         #: Whether all embeddings are on the device, so that labels need no data from the host.
         self.on_device = fits_in_memory(embeddings.shape[0] * embeddings.shape[1] * 4, device)
         self._embeddings = _unit(embeddings, device) if self.on_device else embeddings
+        self._noise: Tensor | None = None
+        if noise:
+            drawn = np.random.default_rng(0).standard_normal((len(self._table), len(embeddings)), dtype=np.float32)
+            self._noise = torch.from_numpy(drawn * np.float32(noise)).to(device)
 
     def __call__(self, captions: Captions) -> Tensor:
         """Labels of a batch: row i is the image of caption i, column j is caption j."""
@@ -69,6 +81,8 @@ class BatchLabels:
                 cosines = columns @ columns.T
             else:
                 cosines = _aggregate(self._references(images), columns, self.aggregate, self._real[images])
+            if self._noise is not None:
+                cosines = cosines.clamp(-1, 1) + self._noise[images[:, None], chosen]
             return cosines.clamp(-1, 1).masked_fill(images[:, None] == images, 1.0)
 
     def unimodal(self, captions: Captions) -> tuple[Tensor, Tensor]:
@@ -119,34 +133,6 @@ class BatchLabels:
         if isinstance(self._embeddings, Tensor):
             return self._embeddings[captions]
         return _unit(self._embeddings[captions.cpu().numpy()], self.device)
-
-
-class NoisyLabels(BatchLabels):
-    r"""Labels of a batch with noise that is fixed for each pair.
-
-    .. math:: r'_{ij} = \mathrm{clip}(r_{ij} + \sigma \epsilon_{ij}, -1, 1), \qquad \epsilon_{ij} \sim N(0, 1)
-
-    The noise is drawn once for each image and caption, so that a pair has the same wrong label throughout training.
-    Labels of pairs of the same image stay exactly 1. :meth:`unimodal` has no noise.
-
-    Args:
-        *arguments: Those of :class:`BatchLabels`.
-        noise: Standard deviation :math:`\sigma`.
-        seed: Seed of the noise; the same for all runs that are compared.
-    """
-
-    def __init__(self, *arguments: Any, noise: float, seed: int = 0) -> None:
-        super().__init__(*arguments)
-        shape = len(self._table), len(self._images)
-        drawn = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-        self._noise = torch.from_numpy(drawn * np.float32(noise)).to(self.device)
-
-    def __call__(self, captions: Captions) -> Tensor:
-        """Labels of a batch: row i is the image of caption i, column j is caption j."""
-        labels = super().__call__(captions)
-        chosen, images = self._find(captions)
-        noisy = (labels + self._noise[images[:, None], chosen]).clamp(-1, 1)
-        return noisy.masked_fill(images[:, None] == images, 1.0)
 
 
 class CiderLabels:

@@ -1,8 +1,7 @@
 """Sizes of a run before it is started: steps, parameters and memory, for ``bcls train --dry-run``."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from bcls.training.config import TrainConfig, check_config
 from bcls.training.gradients import encode, gather, score_pairs
+from bcls.training.loader import Batch
 from bcls.training.setup import TrainState, set_up
 
 #: Batch sizes at which the memory of a step is measured; it grows with the square of the batch at most.
@@ -19,52 +19,16 @@ _PROBES = (4, 8, 16)
 _STREAMING_BYTES = 21_000
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Sizes of a run.
-
-    Attributes:
-        images: Training images.
-        captions: Training captions.
-        left_out: Captions that fit into no batch.
-        steps_each: Steps in the first epoch.
-        steps: Steps in all epochs.
-        trained: Parameters that are trained.
-        parameters: All parameters of the model.
-        state_bytes: Weights, gradients, optimizer state and moving average, in bytes.
-        step_bytes: Memory that a step keeps for its backward pass, in bytes; extrapolated from small batches.
-        device: Device of the run.
-    """
-
-    images: int
-    captions: int
-    left_out: int
-    steps_each: int
-    steps: int
-    trained: int
-    parameters: int
-    state_bytes: int
-    step_bytes: int
-    device: str
-
-    def as_text(self) -> str:
-        """A table for the terminal."""
-        total = self.state_bytes + self.step_bytes
-        rows = [
-            ("training data", f"{self.images:,} images, {self.captions:,} captions, {self.left_out:,} left out"),
-            ("steps", f"{self.steps_each:,} in an epoch, {self.steps:,} in all"),
-            ("parameters", f"{self.trained:,} trained of {self.parameters:,}"),
-            ("weights, gradients, moments", _size(self.state_bytes)),
-            ("kept by a step, estimated", _size(self.step_bytes)),
-            (f"memory on {self.device}, estimated", f"{_size(total)}, besides features and labels"),
-        ]
-        return "\n".join(f"{name:<30} {value}" for name, value in rows)
-
-
-def estimate(config: TrainConfig) -> Estimate:
+def estimate(config: TrainConfig) -> dict[str, Any]:
     """Set a run up without starting it, and measure small batches of it.
 
     Frozen encoders encode a few images and captions only, and no labels are made, so it takes seconds.
+
+    Returns:
+        Numbers of training ``images`` and ``captions``; ``left_out``, captions that fit into no batch; ``steps_each``,
+        steps in the first epoch, and ``steps`` in all; parameters ``trained`` and all ``parameters``; ``state_bytes``
+        of weights, gradients, optimizer state and moving average; ``step_bytes`` that a step keeps for its backward
+        pass, extrapolated from small batches; and the ``device``.
 
     Raises:
         ValueError: The settings are wrong, or they do not match the data.
@@ -75,32 +39,41 @@ def estimate(config: TrainConfig) -> Estimate:
         trained = sum(one.numel() for group in state.learner.optimizer.param_groups for one in group["params"])
         parameters = list(state.model.parameters())
         weights = sum(one.numel() * one.element_size() for one in parameters)
-        return Estimate(
-            images=len(state.train.images),
-            captions=len(state.train.captions),
-            left_out=state.unused_captions(),
-            steps_each=steps,
-            steps=steps * config.epochs,
-            trained=trained,
-            parameters=sum(one.numel() for one in parameters),
-            state_bytes=weights + trained * 4 * (3 + (config.ema > 0)),  # gradient, two moments, moving average
-            step_bytes=_step_bytes(state),
-            device=str(state.accelerator.device),
-        )
+        return {
+            "images": len(state.train.images),
+            "captions": len(state.train.captions),
+            "left_out": state.unused_captions(),
+            "steps_each": steps,
+            "steps": steps * config.epochs,
+            "trained": trained,
+            "parameters": sum(one.numel() for one in parameters),
+            "state_bytes": weights + trained * 4 * (3 + (config.ema > 0)),  # gradient, two moments, moving average
+            "step_bytes": _step_bytes(state),
+            "device": str(state.accelerator.device),
+        }
     finally:
         state.close()
+
+
+def as_text(sizes: Mapping[str, Any]) -> str:
+    """The sizes of a run as a table for the terminal."""
+    total = _size(sizes["state_bytes"] + sizes["step_bytes"])
+    rows = {
+        "training data": "{images:,} images, {captions:,} captions, {left_out:,} left out".format(**sizes),
+        "steps": "{steps_each:,} in an epoch, {steps:,} in all".format(**sizes),
+        "parameters": "{trained:,} trained of {parameters:,}".format(**sizes),
+        "weights, gradients, moments": _size(sizes["state_bytes"]),
+        "kept by a step, estimated": _size(sizes["step_bytes"]),
+        f"memory on {sizes['device']}, estimated": f"{total}, besides features and labels",
+    }
+    return "\n".join(f"{name:<30} {value}" for name, value in rows.items())
 
 
 def _step_bytes(state: TrainState) -> int:
     """Bytes that autograd keeps at the run's batch size, by a parabola through those of small batches."""
     captions = np.arange(len(state.loader.image_of_caption))
     sizes = [size for size in _PROBES if size <= len(captions)] or [len(captions)]
-    kept = []
-    for size in sizes:
-        batch = next(state.loader.batches([captions[:size]], epoch=0))
-        with _count_saved_bytes() as count:
-            score_pairs(state, gather(state, encode(state, batch.images, batch.texts), batch.pairs))
-        kept.append(float(count[0]))
+    kept = [_saved_bytes(state, next(state.loader.batches([captions[:size]], epoch=0))) for size in sizes]
     curve = np.polynomial.Polynomial.fit(sizes, kept, min(2, len(sizes) - 1))
     pairs = state.config.batch
     encoded = min(state.config.micro_batch or pairs, pairs)
@@ -109,20 +82,17 @@ def _step_bytes(state: TrainState) -> int:
     return int(max(0.0, curve(encoded))) + loss
 
 
-@contextmanager
-def _count_saved_bytes() -> Iterator[list[int]]:
-    count = [0]
-    seen: set[int] = set()
+def _saved_bytes(state: TrainState, batch: Batch) -> int:
+    """Bytes that autograd keeps of a forward pass."""
+    sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
-            count[0] += storage.nbytes()
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield count
+        score_pairs(state, gather(state, encode(state, batch.images, batch.texts), batch.pairs))
+    return sum(sizes.values())
 
 
 def _size(count: int) -> str:

@@ -1,20 +1,20 @@
 """Loss and gradients of the batches of a step: encode, gather, score, loss, backward pass.
 
-With ``micro_batch`` gradients are cached (:class:`CachedCodes`): the memory of the encoders is that of a micro batch,
-and the loss still sees the whole batch. With ``streaming`` the loss is computed from the embeddings, and neither the
+With ``micro_batch`` the memory of the encoders is that of a micro batch, and the loss still sees the whole batch, see
+:func:`encode_in_parts`. With ``streaming`` the loss is computed from the embeddings, and neither the
 scores nor the labels of the batch exist as a matrix.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
 from bcls.models.layers import Padded, unit
-from bcls.training.distributed import gather_codes
+from bcls.training.distributed import average_gradients, gather_codes
 from bcls.training.loader import Batch
 from bcls.training.sampler import sizes_of_ranks
 from bcls.training.setup import TrainState
@@ -35,24 +35,22 @@ def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[B
         FloatingPointError: The scores are not finite.
         ValueError: The batch does not fit into memory.
     """
-    accelerator, micro = state.accelerator, state.config.micro_batch
+    accelerator, micro, in_parts = state.accelerator, state.config.micro_batch, False
     # Every process computes the whole streaming loss, but only the gradient of its own codes.
     scale = accelerator.num_processes if isinstance(loss, StreamingBCLSLoss) else 1
     values: Terms = {}
     try:
         for number, batch in enumerate(batches):
             waits = number + 1 < len(batches)  # gradients are exchanged once, with the last batch
+            in_parts = 0 < micro < max(sizes_of_ranks(batch.pairs, accelerator.num_processes))
             with accelerator.no_sync(state.parallel) if waits else nullcontext():
-                cached = None
-                if 0 < micro < max(sizes_of_ranks(batch.pairs, accelerator.num_processes)):
-                    cached = CachedCodes(lambda *inputs: encode(state, *inputs), batch.images, batch.texts, micro)
-                codes = encode(state, batch.images, batch.texts) if cached is None else cached.codes
+                codes = encode(state, batch.images, batch.texts, micro if in_parts else 0)
                 terms, spread = terms_and_spread(state, loss, codes, batch)
                 accelerator.backward(torch.stack(list(terms.values())).sum() * scale / len(batches))
-                if cached is not None:
-                    cached.backward(lambda: accelerator.no_sync(state.parallel))
             for name, value in (*terms.items(), ("spread", spread)):
                 values[name] = values.get(name, 0) + value.detach() / len(batches)
+        if in_parts:  # DistributedDataParallel cannot: it would see the encoders run again in the backward pass
+            average_gradients(state.model, accelerator.num_processes)
     except torch.OutOfMemoryError as error:
         raise ValueError(
             f"`batch`: expected one that fits into the memory of {accelerator.device}, got {state.config.batch} pairs; "
@@ -61,9 +59,11 @@ def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[B
     return values
 
 
-def encode(state: TrainState, images: Padded, texts: Padded) -> Codes:
-    """The codes of this process's images and captions, in the precision of the run."""
+def encode(state: TrainState, images: Padded, texts: Padded, micro: int = 0) -> Codes:
+    """The codes of this process's images and captions, in the precision of the run; in micro batches if not 0."""
     with state.accelerator.autocast():
+        if micro:
+            return encode_in_parts(state.model, images, texts, micro)
         codes: Codes = state.parallel(images, texts)
     return codes
 
@@ -131,11 +131,11 @@ def spread_of_products(images: Tensor, texts: Tensor) -> Tensor:
     return (squares.clamp(min=0) / (len(images) * len(texts) - 1)).sqrt()
 
 
-class CachedCodes:
-    """Codes of a batch, computed in micro batches without a graph; :meth:`backward` computes them again, with one.
+def encode_in_parts(encode: Callable[[Padded, Padded], Codes], images: Padded, texts: Padded, size: int) -> Codes:
+    """Encode micro batches and keep only their codes; the backward pass encodes each of them again.
 
-    The loss of the whole batch gives the gradient of the codes. The gradient of the parameters is the sum over micro
-    batches, so it equals that of the whole batch. Dropout draws the same numbers in both passes.
+    The gradient of the parameters is the sum over micro batches, so it equals that of the whole batch. Dropout draws
+    the same numbers in both passes.
 
     Args:
         encode: Encodes images and captions.
@@ -143,52 +143,17 @@ class CachedCodes:
         texts: Captions of the batch.
         size: Pairs of a micro batch.
 
-    Attributes:
-        codes: The codes, which collect their gradient.
-
     Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, RepL4NLP 2021.
     """
 
-    def __init__(self, encode: Callable[[Padded, Padded], Codes], images: Padded, texts: Padded, size: int) -> None:
-        rows = [slice(start, start + size) for start in range(0, len(images), size)]
-        self._encode = encode
-        self._parts = [(images.take(part), texts.take(part)) for part in rows]
-        self._random: list[tuple[Tensor, Tensor | None]] = []
-        found: list[Codes] = []
-        with torch.no_grad():
-            for part in self._parts:
-                self._random.append(_random_state(images.values.device))
-                found.append(encode(*part))
-        sides = [torch.cat([side.values for side in codes]) for codes in zip(*found, strict=True)]
-        self.codes: Codes = Padded(sides[0].requires_grad_()), Padded(sides[1].requires_grad_())
+    def encode_part(*inputs: Tensor) -> list[Tensor]:
+        return [side.values for side in encode(Padded(*inputs[:2]), Padded(*inputs[2:]))]
 
-    def backward(self, no_sync: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-        """Add the gradients of the parameters, from the gradient of :attr:`codes`.
-
-        Args:
-            no_sync: Keeps the processes from exchanging gradients; it is entered for all micro batches but the last.
-        """
-        device, start = self.codes[0].values.device, 0
-        after = _random_state(device)
-        for number, (part, random) in enumerate(zip(self._parts, self._random, strict=True), 1):
-            rows = slice(start, start := start + len(part[0]))
-            _set_random_state(device, random)
-            with nullcontext() if number == len(self._parts) else no_sync():
-                values, gradients = [], []
-                for again, cached in zip(self._encode(*part), self.codes, strict=True):
-                    if again.values.requires_grad and cached.values.grad is not None:  # not of a frozen side
-                        values.append(again.values)
-                        gradients.append(cached.values.grad[rows])
-                torch.autograd.backward(values, gradients)
-        _set_random_state(device, after)
-
-
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """State of torch's generators, on the CPU and on the device."""
-    return torch.get_rng_state(), None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
-
-
-def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.get_device_module(device).set_rng_state(state[1])
+    found = []
+    for start in range(0, len(images), size):
+        parts = [side.take(slice(start, start + size)) for side in (images, texts)]
+        # As tensors, from which torch finds the devices whose random numbers are drawn again.
+        inputs = [tensor for part in parts for tensor in (part.values, part.lengths)]
+        found.append(checkpoint(encode_part, *inputs, use_reentrant=False))
+    first, second = (Padded(torch.cat(side)) for side in zip(*found, strict=True))
+    return first, second

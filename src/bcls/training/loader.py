@@ -1,16 +1,16 @@
 """Inputs and batches of a run: image sources, captions, and the loaders that make batches from them.
 
 Features are kept on the device if they fit into memory, and read from their files otherwise; without features images
-are read and cropped by threads. :class:`Loader` makes batches on the host, ahead of time where that helps.
-:class:`DeviceLoader` serves recorded steps: features, captions and labels lie on the GPU, so a step needs only the
-indices of its captions, and those of a whole epoch are sent at once.
+are read and cropped by threads. :class:`Loader` makes batches on the host, ahead of time where that helps. For recorded
+steps it makes them on the GPU: features, captions and labels lie there, so a step needs only the indices of its
+captions (:class:`IndexBatch`).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -239,7 +239,8 @@ def image_source(
         return feature_source(dataset.features(config.features), model.device, config.seed if augment else None)
     if getattr(model, "frozen_images", False):
         encode: Callable[[Any], Padded] = model.image_vectors_of  # type: ignore[assignment]
-        with _encoding("images", "image", len(dataset.images), show=show_progress) as report:
+        what = f"encoding {len(dataset.images):,} images once with the frozen image encoder"
+        with progress(what, len(dataset.images), show=show_progress) as report:
             return DeviceFeatures(encode(lazy_images(dataset, pool, report)), model.device)
     return ImageReader(dataset, model.prepare_images, pool, config.seed, config.smallest_crop if augment else None)
 
@@ -249,8 +250,36 @@ def caption_inputs(dataset: Dataset, model: RetrievalModel, *, show_progress: bo
     if not getattr(model, "frozen_text", False):
         return model.prepare_texts(dataset.texts)
     encode: Callable[[Any], Padded] = model.text_vectors_of  # type: ignore[assignment]
-    with _encoding("captions", "text", len(dataset.texts), show=show_progress) as report:
+    what = f"encoding {len(dataset.texts):,} captions once with the frozen text encoder"
+    with progress(what, len(dataset.texts), show=show_progress) as report:
         return encode(_ReportedList(dataset.texts, report))
+
+
+class IndexBatch(NamedTuple):
+    """A batch as the indices of its captions.
+
+    Attributes:
+        captions: ``(B,)`` on the device.
+        width: Words that captions are padded to; ``None`` if a caption is one vector.
+        views: ``(B,)`` view of its image that each caption is shown with, on the device; ``None`` if there is one.
+    """
+
+    captions: Tensor
+    width: int | None
+    views: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int | None]:
+        """Batches of equal shape can share one recording."""
+        return len(self.captions), self.width
+
+    def tensors(self) -> list[Tensor]:
+        """Its tensors."""
+        return [self.captions] if self.views is None else [self.captions, self.views]
+
+    def clone(self) -> "IndexBatch":
+        """A copy with tensors of its own."""
+        return IndexBatch(self.captions.clone(), self.width, None if self.views is None else self.views.clone())
 
 
 @dataclass(frozen=True)
@@ -319,79 +348,32 @@ class Loader:
             return self.labels(captions), self.labels.unimodal(captions)
         return self.labels(captions), None
 
-
-class IndexBatch(NamedTuple):
-    """A batch as the indices of its captions.
-
-    Attributes:
-        captions: ``(B,)`` on the device.
-        width: Words that captions are padded to; ``None`` if a caption is one vector.
-        views: ``(B,)`` view of its image that each caption is shown with, on the device; ``None`` if there is one.
-    """
-
-    captions: Tensor
-    width: int | None
-    views: Tensor | None = None
-
     @property
-    def shape(self) -> tuple[int, int | None]:
-        """Batches of equal shape can share one recording."""
-        return len(self.captions), self.width
+    def on_device(self) -> bool:
+        """Whether all inputs of a batch are on the device of a single process, as :meth:`load` needs them."""
+        kept = isinstance(self.images, DeviceFeatures) and self.texts.on_device
+        return kept and self.ranks == 1 and (self.labels is None or self.labels.on_device)
 
-    def tensors(self) -> list[Tensor]:
-        """Its tensors."""
-        return [self.captions] if self.views is None else [self.captions, self.views]
+    @cached_property
+    def _owner(self) -> Tensor:
+        return torch.from_numpy(self.image_of_caption).to(self.device)
 
-    def clone(self) -> "IndexBatch":
-        """A copy with tensors of its own."""
-        return IndexBatch(self.captions.clone(), self.width, None if self.views is None else self.views.clone())
-
-
-class DeviceLoader:
-    """Makes batches on the device from indices of captions.
-
-    Args:
-        loader: Loader of a single process whose inputs are all on the device; see :meth:`serves`.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        assert isinstance(loader.images, DeviceFeatures)  # noqa: S101 - `serves` has checked it
-        self._loader, self._images = loader, loader.images
-        self._owner = torch.from_numpy(loader.image_of_caption).to(loader.device)
-
-    @staticmethod
-    def serves(loader: Loader) -> bool:
-        """Whether all inputs of a batch are on the device."""
-        kept = isinstance(loader.images, DeviceFeatures) and loader.texts.on_device
-        return kept and loader.ranks == 1 and (loader.labels is None or loader.labels.on_device)
-
-    def batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[IndexBatch]:
-        """The batches of a plan, in order; the epoch selects the views, if there are several."""
-        if not plan:
-            return
-        everything, sizes = np.concatenate(plan), [len(one) for one in plan]
-        indices = torch.split(torch.from_numpy(everything).to(self._loader.device), sizes)
-        views: Sequence[Tensor | None] = [None] * len(plan)
-        if self._images.views is not None:
-            drawn = torch.from_numpy(self._images.views(everything, epoch))
-            views = torch.split(drawn.to(self._loader.device), sizes)
-        for captions, sent, shown in zip(plan, indices, views, strict=True):
-            longest = self._loader.texts.longest(captions)
-            yield IndexBatch(sent, None if longest is None else longest + -(longest + 1) % CAPTION_STEP, shown)
+    def index_batches(self, plan: Sequence[Indices], epoch: int) -> Iterator[IndexBatch]:
+        """The batches of a plan as indices, in order; the epoch selects the views, if there are several."""
+        draw = self.images.views if isinstance(self.images, DeviceFeatures) else None
+        for captions in plan:
+            # Non-blocking copies: others would wait for the steps that the GPU has not finished.
+            views = None if draw is None else torch.from_numpy(draw(captions, epoch)).to(self.device, non_blocking=True)
+            longest = self.texts.longest(captions)
+            width = None if longest is None else longest + -(longest + 1) % CAPTION_STEP
+            yield IndexBatch(torch.from_numpy(captions).to(self.device, non_blocking=True), width, views)
 
     def load(self, batch: IndexBatch) -> Batch:
-        """The whole batch, computed on the device."""
-        captions = batch.captions
-        ids = self._owner[captions]
-        texts = self._loader.texts.rows(captions, batch.width)
-        images = self._images.rows(ids, batch.views)
-        return Batch(len(captions), images, texts, ids, *self._loader.labels_of(captions))
-
-
-def _encoding(items: str, encoder: str, count: int, *, show: bool) -> AbstractContextManager[Callable[[int], None]]:
-    if not show:
-        return nullcontext(lambda done: None)
-    return progress(f"encoding {count:,} {items} once with the frozen {encoder} encoder", count)
+        """The whole batch, computed on the device; see :attr:`on_device`."""
+        assert isinstance(self.images, DeviceFeatures)  # noqa: S101 - `on_device` has checked it
+        captions, ids = batch.captions, self._owner[batch.captions]
+        images, texts = self.images.rows(ids, batch.views), self.texts.rows(captions, batch.width)
+        return Batch(len(captions), images, texts, ids, *self.labels_of(captions))
 
 
 class _ReportedList(list[str]):

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bcls._core.config import check_shape
@@ -137,12 +138,9 @@ class StepMonitor:
 
     def take_means(self) -> dict[str, float]:
         """Mean of each value over the pending steps, with the sum of the terms first; clears the pending steps."""
-        sums: dict[str, list[float]] = {}
-        for _, values in self.pending:
-            for name, value in values.items():
-                sums.setdefault(name, []).append(value)
+        names = dict.fromkeys(name for _, values in self.pending for name in values)
+        means = {name: fmean(values[name] for _, values in self.pending if name in values) for name in names}
         self.pending.clear()
-        means = {name: math.fsum(values) / len(values) for name, values in sums.items()}
         return {"loss": math.fsum(value for name, value in means.items() if name not in _NO_TERMS), **means}
 
     def collapse_warning(self) -> str | None:
@@ -212,20 +210,18 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         ValueError: A line was not written by :meth:`MetricsLog.write`; the message names the file and the line.
         OSError: The file cannot be read.
     """
-    path = folder / METRICS
+    path, hint = folder / METRICS, "take the line out, or put the whole file back"
+    lines = []
     # A line without a newline was being written when the run was killed; the resumed run writes it again.
-    whole = path.read_bytes().split(b"\n")[:-1]
-    return [_parse_line(f"{path}, line {number}", line) for number, line in enumerate(whole, 1)]
-
-
-def _parse_line(where: str, content: bytes) -> dict[str, Any]:
-    hint = "take the line out, or put the whole file back"
-    try:
-        line: dict[str, Any] = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", hint)
-    check_shape(where, line, {"kind": str, "epoch": int, "step": int}, hint)
-    return line
+    for number, content in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        where = f"{path}, line {number}"
+        try:
+            line: dict[str, Any] = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", hint)
+        check_shape(where, line, {"kind": str, "epoch": int, "step": int}, hint)
+        lines.append(line)
+    return lines
 
 
 def write_report(folder: Path) -> None:

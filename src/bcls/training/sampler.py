@@ -64,9 +64,7 @@ def share_of_rank(batch: Indices, rank: int, ranks: int) -> Indices:
         >>> [share_of_rank(np.arange(5), rank, 2).tolist() for rank in range(2)]
         [[0, 1, 2], [3, 4]]
     """
-    sizes = sizes_of_ranks(len(batch), ranks)
-    start = sum(sizes[:rank])
-    return batch[start : start + sizes[rank]]
+    return np.array_split(batch, ranks)[rank]
 
 
 def _deal(order: Indices, owner: Indices, batch: int, draw: np.random.Generator) -> list[Indices]:

@@ -36,7 +36,7 @@ from bcls.training.checkpoint import Learner, MovingAverage, decay_for
 from bcls.training.config import CIDER, TrainConfig
 from bcls.training.cuda_graph import graph_obstacle
 from bcls.training.distributed import start_accelerator
-from bcls.training.loader import CaptionInputs, DeviceLoader, Loader, caption_inputs, image_source
+from bcls.training.loader import CaptionInputs, Loader, caption_inputs, image_source
 from bcls.training.metrics_log import log_line
 from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, make_streaming_loss
 from bcls.training.sampler import Indices, plan_epoch
@@ -56,8 +56,8 @@ class Validation:
         images: All images, as the model's ``similarity`` takes them.
         texts: All captions, as the model's ``similarity`` takes them.
         image_of_caption: ``(C,)`` index of each caption's image.
-        embeddings: ``(C, d)`` embeddings of the captions for the labels; without them there is no tau.
-        aggregate: How labels combine the captions of an image.
+        labels: ``(N, C)`` labels; without them there is no tau. ``"paired"`` has no single caption here and uses the
+            maximum.
         batches: Captions of each batch of the validation loss, the same after every epoch.
         batch_labels: Makes the labels of these batches, as in training; ``None`` without labels.
     """
@@ -65,18 +65,9 @@ class Validation:
     images: Any
     texts: Padded
     image_of_caption: Indices
-    embeddings: npt.NDArray[Any] | None
-    aggregate: str
+    labels: npt.NDArray[np.float32] | None
     batches: list[Indices]
     batch_labels: LabelSource | None
-
-    @cached_property
-    def labels(self) -> npt.NDArray[np.float32] | None:
-        """``(N, C)`` labels, computed once. ``"paired"`` has no single caption here and uses the maximum."""
-        if self.embeddings is None:
-            return None
-        vectors, owner = np.asarray(self.embeddings), self.image_of_caption
-        return relevance(vectors, vectors, owner, owner, "max" if self.aggregate == "paired" else self.aggregate)
 
 
 @dataclass(frozen=True)
@@ -103,14 +94,11 @@ class TrainState:
         return self.learner.model
 
     @cached_property
-    def device_loader(self) -> DeviceLoader | None:
-        """Makes batches on the device, for recorded steps; ``None`` if steps are not recorded."""
-        if not self.config.graph:
-            return None
-        if DeviceLoader.serves(self.loader):
-            return DeviceLoader(self.loader)
-        log_line("note: CUDA graphs are not used: the inputs do not fit on the GPU, or are image files")
-        return None
+    def records(self) -> bool:
+        """Whether steps are recorded as CUDA graphs."""
+        if self.config.graph and not self.loader.on_device:
+            log_line("note: CUDA graphs are not used: the inputs do not fit on the GPU, or are image files")
+        return self.config.graph and self.loader.on_device
 
     def plan(self, epoch: int) -> list[list[Indices]]:
         """Captions of the batches of each optimizer step of an epoch."""
@@ -351,13 +339,15 @@ def make_validation(
     if config.val_images is not None:
         split = split.of_images(split.image_ids[: config.val_images])
     owner = split.image_of_caption
-    vectors = cached_embeddings(split, config.label_encoder) if config.label_encoder else None
+    vectors = labels = None
+    if config.label_encoder:
+        vectors = cached_embeddings(split, config.label_encoder)
+        labels = relevance(vectors, vectors, owner, owner, "max" if config.aggregate == "paired" else config.aggregate)
     return Validation(
         image_source(config, split, model, pool, training=False, show_progress=show_progress).everything(),
         caption_inputs(split, model, show_progress=show_progress),
         owner,
-        vectors,
-        config.aggregate,
+        labels,
         # Independent of the run's seed, so that runs with different seeds are evaluated on the same batches.
         plan_epoch(owner, config.batch, seed=0, epoch=0, distinct=config.distinct),
         make_labels(config, split, vectors, model.device),

@@ -19,7 +19,7 @@ happened before, so a resumed run has the same weights as one that was never int
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from threading import Event
@@ -91,6 +91,7 @@ def train(
     run_folder.check_folder(folder, resume=config.resume)
     stop = Event() if stop is None else stop
     main = start_accelerator(config).is_main_process
+    shown = main and show_progress
     with ExitStack() as stack:
         if main:
             stack.enter_context(lock_folder(folder, "a run that no other process trains", "wait for it, or stop it"))
@@ -154,7 +155,7 @@ def train(
             state.parallel.train()
             if 0 < config.warm_negatives == epoch and at.step == 0:
                 reset_state(learner.optimizer)
-            with progress(title, len(plan)) if main and show_progress else nullcontext() as show:
+            with progress(title, len(plan), show=shown) as show_step:
                 for captions, batches in zip(plan[at.step :], load_batches(state, plan[at.step :], epoch), strict=True):
                     seed_step(config.seed, epoch, at.step, accelerator.process_index)
                     set_rate(learner.optimizer, rate_at(epoch, at.step, len(plan), config))
@@ -179,11 +180,10 @@ def train(
                             lr = float(learner.optimizer.param_groups[0]["lr"])
                             row = {**means, "lr": lr, "seconds": time.monotonic() - started}
                             metrics_log.write("step", epoch + 1, at.done, row)
-                        if show is not None:
-                            show(at.step, " ".join(f"{name} {value:.4g}" for name, value in means.items()))
-                            warning = monitor.collapse_warning()
-                            if warning:
-                                log_line(f"warning: {warning}")
+                        show_step(at.step, " ".join(f"{name} {value:.4g}" for name, value in means.items()))
+                        warning = monitor.collapse_warning() if shown else None
+                        if warning:
+                            log_line(f"warning: {warning}")
                     if saves or stops:
                         save()
                     if stops:
@@ -204,7 +204,7 @@ def train(
             if metrics_log is not None:
                 if metrics:
                     metrics_log.write("validation", at.epoch, at.done, {**metrics, "best": better})
-                    if show_progress:
+                    if shown:
                         log_epoch(at.epoch, config.epochs, metrics, time.monotonic() - started, better=better)
                 if better and save_seconds:
                     with learner.evaluated_weights() as evaluated:
@@ -287,8 +287,8 @@ StepBatches = Sequence[Any]
 def load_batches(state: TrainState, plan: Sequence[Sequence[Indices]], epoch: int) -> Iterator[StepBatches]:
     """The batches of each step of a plan."""
     flat = [batch for step in plan for batch in step]
-    if state.device_loader is not None:
-        yield from ([batch] for batch in state.device_loader.batches(flat, epoch))
+    if state.records:
+        yield from ([batch] for batch in state.loader.index_batches(flat, epoch))
         return
     batches = state.loader.batches(flat, epoch)
     for step in plan:
@@ -297,10 +297,9 @@ def load_batches(state: TrainState, plan: Sequence[Sequence[Indices]], epoch: in
 
 def make_step(state: TrainState, loss: torch.nn.Module) -> Callable[[StepBatches], dict[str, Tensor]]:
     """A function that takes a step with a loss, recorded as CUDA graphs if ``graph`` is set."""
-    device_loader = state.device_loader
-    if device_loader is None:
+    if not state.records:
         return lambda batches: train_step(state, loss, batches)
-    graphed = GraphedStep(lambda one: train_step(state, loss, [device_loader.load(one)]), state.learner.optimizer)
+    graphed = GraphedStep(lambda one: train_step(state, loss, [state.loader.load(one)]), state.learner.optimizer)
     return lambda batches: graphed(batches[0])
 
 

@@ -44,7 +44,7 @@ def read(name, content, folder):
     for other, kept in whole().items():
         put((folder / "made" / other).parent, Path(other).name, kept)
     put((folder / "made" / name).parent, Path(name).name, content)
-    page = build([summarize(folder / "made")], None, {})
+    page = build([summarize(folder / "made")])
     as_markdown(page)
     if zlib.crc32(content) % 16 == 0:  # drawing the charts takes a tenth of a second
         as_html(page)
