@@ -45,7 +45,7 @@ lint: $(VENV)/.dev
 
 # In the order of collection: xdist would run files with few tests last, of which some take longest.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" --cov --cov-fail-under=100
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" --durations 20 --cov --cov-fail-under=100
 
 test-all: lint
 	$(BIN)/pytest --cov --cov-fail-under=100
