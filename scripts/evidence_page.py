@@ -218,8 +218,9 @@ def main(sweeps: list[str]) -> None:
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
     tested = [one.claim for one in check_claims(found) if one.verdict != UNKNOWN and one.claim in remarks]
     sections = build(found, read_paper(PAPER))
-    # Below the table of verdicts in the section of the claims.
-    sections[-1].blocks[2:2] = [Text("Explanations of verdicts:"), Terms([(claim, remarks[claim]) for claim in tested])]
+    if tested:  # below the table of verdicts in the section of the claims
+        explanations = Terms([(claim, remarks[claim]) for claim in tested])
+        sections[-1].blocks[2:2] = [Text("Explanations of verdicts:"), explanations]
     page = as_markdown(sections)
     write_whole(PAGE.with_name(DETAILS), page.replace("# Experiments\n", "# Evidence: details\n", 1))
     write_whole(PAGE, short_page(found))

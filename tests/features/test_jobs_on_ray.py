@@ -20,6 +20,7 @@ START = functools.partial(workers.Draw, 33)
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     ray = pytest.importorskip("ray")  # here, since the import takes long and the default run collects this file
+    pytest.importorskip("ray.data")
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

@@ -37,10 +37,7 @@ class Nodes:
         import psutil
 
         raylet = psutil.Process(self.second.all_processes["raylet"][0].process.pid)
-        deadline = time.monotonic() + 120  # its actor may still be starting
-        while not any("RayActor" in " ".join(child.cmdline()) for child in raylet.children()):
-            assert time.monotonic() < deadline, "the node computes nothing"
-            time.sleep(0.1)
+        assert any("RayActor" in child.cmdline()[0] for child in raylet.children()), "the node computes nothing"
         self.cluster.remove_node(self.second, allow_graceful=False)
         self.killed = not raylet.is_running()
 
@@ -48,8 +45,11 @@ class Nodes:
 @pytest.fixture
 def nodes(monkeypatch):
     # Imported here, since that takes long and the default run collects this file.
-    pytest.importorskip("ray")
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
     pytest.importorskip("psutil")
+    # Both actors are ready before the first block is computed.
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "wait_for_min_actors_s", 300)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(__file__).parents[2] / part) for part in ("src", "")))
     made = Nodes()
     yield made
@@ -78,7 +78,7 @@ def test_lost_node_is_replaced(nodes, tmp_path):
     start = functools.partial(start_waiting, tmp_path)
     for number, result in run_blocks(range(60), start, engine="ray", address=nodes.cluster.address, workers=2):
         results[number] = result
-        if not nodes.killed and len(results) >= 10 and len({int(process) for _, process in results.values()}) == 2:
+        if len(results) == 10:
             nodes.kill_second()
     assert nodes.killed
     assert (tmp_path / "restarted").exists()

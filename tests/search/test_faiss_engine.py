@@ -122,6 +122,20 @@ def test_missing_or_damaged_faiss_files_lose_no_data(engine, tmp_path):
         again.close()
 
 
+def test_a_faiss_file_that_ends_inside_a_segment(engine, tmp_path):
+    there = rows(50)
+    engine.add(there)
+    shorter = FaissEngine(tmp_path / "g", D, exact=100)
+    shorter.add(there[:30])
+    shorter.finish()
+    shorter.close()
+    (tmp_path / "g" / "vectors-0-30.faiss").rename(tmp_path / "f" / "vectors-0-30.faiss")
+    again = FaissEngine(tmp_path / "f", D, read_only=True)
+    assert recall(again, there) == 1
+    assert np.array_equal(again.vectors([row.number for row in there]), np.stack([row.vector for row in there]))
+    again.close()
+
+
 def test_a_missing_epoch_names_the_file(engine, tmp_path):
     engine.add(rows(3))
     engine.close()

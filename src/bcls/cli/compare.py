@@ -1,9 +1,11 @@
 """``bcls compare``: a paired comparison of two models on the same queries."""
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bcls._core.errors import fail, prefix_errors
 from bcls.cli.arguments import parse
@@ -84,17 +86,27 @@ def compare_models(
     from bcls.evaluation.evaluator import CaptionVectors, compare
     from bcls.evaluation.pages import comparison_page
     from bcls.evaluation.recall import query_ranks
-    from bcls.evaluation.scores import load_similarity
+    from bcls.evaluation.scores import is_model, load_similarity
 
-    matrices = [load_similarity(models, split, flag, features=settings.features) for flag, models in sides.items()]
-    ranks = [query_ranks(matrix, split.image_of_caption) for matrix in matrices]
-    metrics = compare(split, *ranks, seed=settings.seed)
-    if settings.html is not None:
-        labels = None if settings.labels is None else CaptionVectors(split, settings.labels)
-        scores = [partial(np.asarray, matrix) for matrix in matrices]
-        with prefix_errors("--", ["labels"]):
-            page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
-        write_page(settings.html, page)
+    # One matrix at a time is in memory. The page reads the matrices again; those of models are kept in a file for it.
+    with tempfile.TemporaryDirectory(prefix="bcls-scores-", ignore_cleanup_errors=True) as folder:
+        scores: list[Callable[[], Any]] = []
+        ranks = []
+        for flag, models in sides.items():
+            load: Callable[[], Any] = partial(load_similarity, models, split, flag, features=settings.features)
+            matrix = load()
+            ranks.append(query_ranks(matrix, split.image_of_caption))
+            if settings.html is not None and any(is_model(model) for model in models):
+                np.save(Path(folder) / flag, matrix)
+                load = partial(np.load, Path(folder) / f"{flag}.npy", mmap_mode="r", allow_pickle=False)
+            scores.append(load)
+            del matrix
+        metrics = compare(split, *ranks, seed=settings.seed)
+        if settings.html is not None:
+            labels = None if settings.labels is None else CaptionVectors(split, settings.labels)
+            with prefix_errors("--", ["labels"]):
+                page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
+            write_page(settings.html, page)
     return metrics
 
 

@@ -1,7 +1,6 @@
 """``bcls sweep``: train and evaluate each configuration of a file with each seed."""
 
 import json
-import signal
 import sys
 from dataclasses import asdict, dataclass
 
@@ -36,8 +35,6 @@ def main(arguments: list[str]) -> int:
         rows = list_runs(settings.file, settings)
         print(json.dumps(rows) if settings.json else "\n".join(_line(row) for row in rows))
         return 0
-    # As Ctrl-C does, SIGTERM stops the processes of the sweep and releases its locks.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     outcome = run_sweep(settings.file, settings)
     if settings.json:
         print(json.dumps(asdict(outcome)))

@@ -246,6 +246,7 @@ def write_report(
         comparisons=[_comparison(one, other, means) for one, other in pairs if {one, other} <= means.keys()],
         hard=hard,
         stalled=[last for last in hard if abs(last - _STALLED) <= 0.05 * _STALLED],
+        stalled_loss=_STALLED,
         table=results_table(runs),
         charts=[(_chart(key, runs), caption) for key, (_, caption) in CHARTS.items()],
         **_gallery(runs, test),

@@ -3,8 +3,11 @@
 import math
 import multiprocessing
 import shutil
+import signal
+import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -43,6 +46,23 @@ class Outcome:
     chosen: Choices = field(default_factory=dict)
 
 
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM raises ``KeyboardInterrupt`` in the block, as Ctrl-C does, so that locks are released.
+
+    Outside of the main thread signals cannot be handled, and nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@_sigterm_interrupts()
 def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     """Do all unfinished runs of a sweep file.
 
@@ -237,6 +257,7 @@ def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Ru
     return any(found)
 
 
+@_sigterm_interrupts()
 def _worker(ends: Any, threads: int, *arguments: Any) -> None:
     """The work of each process; sends to the parent process whether the time ran out, or the error."""
     try:

@@ -1,12 +1,12 @@
-"""Run blocks of work in this process or on Ray."""
+"""Run blocks of work in this process or as a Ray Data job."""
 
 import logging
 import os
+import pickle
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
@@ -47,8 +47,8 @@ def run_blocks(
         start: Builds a worker, in the process that runs it. A worker with threads of its own may have methods
             ``prefetch(block)``, called with the next block before the worker is called with the current one, and
             ``close()``, called at the end to cancel the blocks that were started.
-        engine: ``"local"`` runs in this process, in order. ``"ray"`` needs the extra ``jobs``: workers are actors, and
-            results are yielded in the order in which they finish. If a node of the cluster is lost, its
+        engine: ``"local"`` runs in this process, in order. ``"ray"`` is a Ray Data job (extra ``jobs``): workers are
+            actors, and results are yielded in the order in which they finish. If a node of the cluster is lost, its
             blocks are computed on the others.
         address: A Ray cluster, such as ``"auto"`` or ``"ray://head:10001"``, whose machines have this library
             installed. Without it ``"ray"`` starts a cluster on this machine and stops it at the end.
@@ -143,24 +143,41 @@ _QUIET = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
 _START_RAY = "start one with `ray start --head`, or omit the address"
 
 
 class RayActor:
-    """A worker in a process of its own."""
+    """A worker in a process of its own. Exceptions are returned as values, because Ray would retry the block."""
 
-    def __init__(self, start: Start[Any], threads: int) -> None:
-        self._start, self._threads = start, threads
+    def __init__(self, start: bytes, threads: int) -> None:
+        self._threads = threads
+        self._error: Exception | None = None
+        try:
+            _check_restart(require("ray", "jobs", "the engine 'ray'"))
+            with torch_threads(threads):
+                self._work = pickle.loads(start)()  # noqa: S301 - from the process that started this job
+        except Exception as error:
+            self._error = error
 
-    @cached_property
-    def _work(self) -> Worker[Any]:
-        return self._start()  # an exception is then that of a block, and is sent to the driver
+    def __call__(self, rows: dict[str, npt.NDArray[Any]]) -> dict[str, list[Any]]:
+        """Compute the blocks in some rows."""
+        return {"number": list(rows["number"]), "result": [self._result(block) for block in rows["block"]]}
 
-    def compute(self, number: int, block: Any) -> tuple[int, npt.NDArray[Any]]:
-        """Compute a block; return its number and the result."""
-        with torch_threads(self._threads):
-            return number, np.asarray(self._work(block))
+    def _result(self, block: bytes) -> bytes:
+        try:
+            if self._error is not None:
+                raise self._error
+            with torch_threads(self._threads):
+                return pickle.dumps(self._work(pickle.loads(block)), protocol=5)  # noqa: S301 - as above
+        except Exception as error:
+            try:
+                packed = pickle.dumps(error)
+                pickle.loads(packed)  # noqa: S301 - our own bytes; some exceptions cannot be unpickled
+            except Exception:
+                packed = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+            return packed
 
 
 def _run_on_ray(
@@ -173,25 +190,44 @@ def _run_on_ray(
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     ray = require("ray", "jobs", "the engine 'ray'")
-    actor_pool = require("ray.util", "jobs", "the engine 'ray'").ActorPool
-    # The blocks of a lost node are computed on the others. A process that ends again and again does so for a reason: a
-    # block, or too little memory.
-    options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 3, "max_task_retries": -1}
+    require("ray.data", "jobs", "the engine 'ray'")
+    dumps = ray.cloudpickle.dumps
+    rows = [{"number": number, "block": dumps(block)} for number, block in enumerate(blocks)]
     with nullcontext() if ray.is_initialized() else _cluster(ray, address, workers):
-        actor = ray.remote(scheduling_strategy="SPREAD", **options)(RayActor)
-        count = min(workers, len(blocks))
-        pool = actor_pool([actor.remote(start, threads or torch.get_num_threads()) for _ in range(count)])
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        job = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            RayActor,
+            fn_constructor_args=(dumps(start), threads or torch.get_num_threads()),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(blocks))),
+            num_cpus=1,
+            num_gpus=gpus or None,
+        )
         try:
-            results = pool.map_unordered(lambda one, item: one.compute.remote(*item), list(enumerate(blocks)))
-            for number, result in results:
-                yield number, result.copy()  # arrays in Ray's memory are read-only
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            for row in job.iter_rows():
+                result = pickle.loads(row["result"])  # noqa: S301 - from a worker of this job
+                if isinstance(result, Exception):
+                    raise result
+                yield int(row["number"]), np.asarray(result)
         except ray.exceptions.RayError as error:
-            ended = isinstance(error, ray.exceptions.RayActorError)
-            reason = "its process ended" if ended else reason_of(error)
-            hint = "run the command again, with fewer workers if memory was exhausted"
-            fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
+            _fail_dead_worker(reason_of(error))
+
+
+def _check_restart(ray: Any) -> None:
+    """Fail in an actor that was restarted, unless its node was lost.
+
+    Ray restarts a dead actor without limit. If its node is still alive, so is the cause: a block, or too little memory.
+    """
+    from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put  # stored by the head node
+
+    context = ray.get_runtime_context()
+    key = f"bcls node of actor {context.get_actor_id()}"
+    before = _internal_kv_get(key)
+    if context.was_current_actor_reconstructed and before is not None:
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        if before.decode() in alive:
+            _fail_dead_worker("its process ended")
+    _internal_kv_put(key, context.get_node_id())
 
 
 @contextmanager
@@ -206,7 +242,8 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, ValueError, RuntimeError) as error:
         _fail_to_connect(address, error)
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         yield
     finally:
@@ -229,6 +266,11 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
         fail("address", "a running Ray cluster", f"{address!r} ({error.strerror or error})", _START_RAY)
+
+
+def _fail_dead_worker(reason: str) -> NoReturn:
+    hint = "run the command again, with fewer workers if memory was exhausted"
+    fail("workers", "workers that stay alive", f"one that died ({reason})", hint)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import json
 import platform
 import re
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -205,8 +205,15 @@ def _file_hashes(folder: Path, suffixes: set[str]) -> list[str]:
         name = path.relative_to(folder)
         skipped = any(part.startswith(".") or part in {"onnx", "openvino"} for part in name.parts)
         if path.suffix in suffixes and not skipped and path.is_file():
-            lines.append(f"{name.as_posix()} {sha256_of(path)}")
+            status = path.stat()
+            lines.append(f"{name.as_posix()} {_file_hash(path, status.st_size, status.st_mtime_ns)}")
     return lines
+
+
+@lru_cache(maxsize=64)
+def _file_hash(path: Path, _size: int, _modified: int) -> str:
+    """Hash a file once per process, unless it changes: the runs of a sweep use the same files."""
+    return sha256_of(path)
 
 
 def _captions_hash(captions: tuple[Caption, ...]) -> str:

@@ -1,5 +1,6 @@
 """Relevance labels: how similar a caption is to the captions of an image."""
 
+import operator
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,14 +76,18 @@ def relevance(
 
     rows = rows[np.argsort(owner, kind="stable")]
     starts = np.cumsum(counts) - counts
-    operation = xp.add if aggregate == "mean" else xp.maximum
+    if aggregate == "mean":  # the mean of the cosines is the dot product with the mean of the unit rows
+        rows = _combine(lambda n, _: rows[n], starts, counts, operator.add) / _like(reference, counts[:, None])
+        starts, counts = np.arange(images), np.ones_like(counts)
     result: Any = np.empty((images, columns), np.float32) if xp is np else rows.new_empty((images, columns))
     step = max(1, _BLOCK // images)
     for start in range(0, columns, step):
         block: Any = _unit_rows(xp, "captions", _like(reference, captions[start : start + step]), start).T
-        result[:, start : start + step] = _combine(rows, block, starts, counts, operation)
-    if aggregate == "mean":
-        result /= _like(reference, counts[:, None])
+
+        def cosines(chosen: Ids, _: Any, candidates: Any = block) -> Any:
+            return rows[chosen] @ candidates
+
+        result[:, start : start + step] = _combine(cosines, starts, counts, xp.maximum)
     xp.clip(result, -1.0, 1.0, out=result)
     if own is not None:
         result[own, np.arange(columns)] = 1.0
@@ -119,17 +124,29 @@ def pair_relevance(
         array([1., 0.], dtype=float32)
     """
     check_choice("aggregate", aggregate, AGGREGATES)
+    order = np.argsort(image_of_caption, kind="stable")
+    owners = image_of_caption[order]
+    starts = np.searchsorted(owners, images, side="left")
+    counts = np.searchsorted(owners, images, side="right") - starts
+    if aggregate == "paired":
+        counts = np.ones_like(counts)
     result = np.empty(len(images), dtype=np.float32)
-    order = np.argsort(images, kind="stable")
-    for pairs in np.split(order, np.flatnonzero(np.diff(images[order])) + 1):  # the pairs of each image
-        own = vectors[image_of_caption == images[pairs[0]]]
-        if aggregate == "paired":
-            own = own[:1]
-        cosines = np.einsum("kd,pd->kp", own, vectors[captions[pairs]])
-        result[pairs] = cosines.mean(axis=0) if aggregate == "mean" else cosines.max(axis=0)
-    if aggregate != "mean":  # the cosine of a caption with itself is 1, up to rounding
+    for first in range(0, len(images), _PAIRS):
+        block = slice(first, first + _PAIRS)
+
+        def cosines(rows: Ids, pairs: Any, chosen: Any = captions[block]) -> Any:
+            return np.einsum("pd,pd->p", vectors[order[rows]], vectors[chosen[pairs]])
+
+        result[block] = _combine(cosines, starts[block], counts[block], np.add if aggregate == "mean" else np.maximum)
+    if aggregate == "mean":
+        result /= counts
+    else:  # the cosine of a caption with itself is 1, up to rounding
         result[image_of_caption[captions] == images] = 1.0
     return result.clip(-1, 1)
+
+
+# Pairs at a time: 4,096 of them with five references each need 30 MB.
+_PAIRS = 4096
 
 
 def check_embeddings(argument: str, value: Any) -> None:
@@ -233,13 +250,19 @@ def _count(owner: Ids, aggregate: str) -> Ids:
     return counts
 
 
-def _combine(rows: Any, columns: Any, starts: Ids, counts: Ids, operation: Callable[[Any, Any], Any]) -> Any:
-    """Combine the products of the rows ``starts[i] .. starts[i] + counts[i] - 1`` with the columns, for each i.
+def _combine(values: Callable[[Ids, Any], Any], starts: Ids, counts: Ids, operation: Callable[[Any, Any], Any]) -> Any:
+    """Combine values of the rows ``starts[i] .. starts[i] + counts[i] - 1`` for each i.
 
-    The n-th rows of all i are multiplied at a time: counts are small, and the i are many.
+    The n-th rows of all i are processed at a time: counts are small, and the i are many.
+
+    Args:
+        values: Computes the values of given rows; the second argument selects the i that they belong to.
+        starts: First row of each i.
+        counts: Number of rows of each i, at least 1.
+        operation: Combines two arrays of values.
     """
-    result = rows[starts] @ columns
+    result = values(starts, slice(None))
     for turn in range(1, int(counts.max())):
         chosen = np.flatnonzero(counts > turn)
-        result[chosen] = operation(result[chosen], rows[starts[chosen] + turn] @ columns)
+        result[chosen] = operation(result[chosen], values(starts[chosen] + turn, chosen))
     return result

@@ -28,8 +28,8 @@ OPTIONAL = {VOCABULARY, CARD, ENCODER, *CALIBRATION}
 #: Entries of the config beside the model's own settings: SHA-256 of the files, and the description of an ONNX export.
 SHA256, ONNX = "sha256", "onnx"
 
-#: A size in a config up to this value needs little memory, whatever the sizes of the weights are.
-_HARMLESS = 4096
+#: Shape of a tensor; ``None`` for a size that the configuration does not determine.
+Shape = tuple[int | None, ...]
 
 
 def save_folder(model: Any, folder: str | Path) -> None:
@@ -150,7 +150,7 @@ def load_folder(folder: str | Path, kind: Any = object) -> Any:
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
     weights = read_tensors(folder / WEIGHTS)
-    _check_sizes(folder, config, weights)
+    _check_sizes(folder, config, weights, None if vocabulary is None else len(vocabulary))
     has_encoder = isinstance(config, DualConfig | SafConfig) and (folder / ENCODER).is_dir()
     model = build_any(config, vocabulary, folder if has_encoder else None)
     try:
@@ -240,12 +240,65 @@ def read_tensors(path: Path) -> dict[str, Any]:
         fail(str(path), "a complete safetensors file", got, "copy the file again, or use another checkpoint")
 
 
-def _check_sizes(folder: Path, config: Any, weights: Mapping[str, Any]) -> None:
-    """Refuse sizes that no tensor has, before memory is allocated for the model; loading compares all shapes."""
-    if not isinstance(config, VseppConfig | SafConfig | DualConfig):
-        return
-    largest = max([_HARMLESS, *(size for tensor in weights.values() for size in tensor.shape)])
-    for name, value in vars(config).items():
-        if isinstance(value, int) and value > (len(weights) if name == "steps" else largest):
-            got = f"`{name}` {value}, larger than any size in {WEIGHTS}"
-            fail(str(folder / CONFIG), "the sizes of the weights", got, "config and weights are of different models")
+def _check_sizes(folder: Path, config: Any, weights: dict[str, Any], words: int | None) -> None:
+    """Compare the sizes in the config with the weights, before memory is allocated for the model."""
+    for name, shape in expected_shapes(config, weights, words).items():
+        found = tuple(weights[name].shape) if name in weights else None
+        fits = found is not None and len(found) == len(shape)
+        if found is None or not fits or any(a not in (None, b) for a, b in zip(shape, found, strict=True)):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            got = f"({sizes}) for {name!r}, and {'none' if found is None else found} in {WEIGHTS}"
+            hint = "config and weights are of different models"
+            fail(str(folder / CONFIG), "the sizes of the weights", got, hint)
+
+
+def expected_shapes(config: Any, names: Iterable[str], words: int | None) -> dict[str, Shape]:
+    """Tensor shapes that follow from a configuration; every size in the configuration occurs in one of them.
+
+    Args:
+        config: Configuration of a model; for models of your own the result is empty.
+        names: Names of the stored tensors, to find LoRA adapters.
+        words: Size of the vocabulary, if there is one.
+
+    Example:
+        >>> expected_shapes(VseppConfig(words=9, features=5, width=6, word_width=4), (), None)
+        {'fc.weight': (6, 5), 'reader.embed.weight': (9, 4)}
+    """
+    if isinstance(config, DualConfig):
+        return _dual_shapes(config, names, words)
+    if not isinstance(config, VseppConfig | SafConfig):
+        return {}
+    features = None if getattr(config, "backbone", None) else config.features
+    shapes: dict[str, Shape] = {"fc.weight": (config.width, features)}
+    if getattr(config, "text", "gru") == "gru":
+        shapes["reader.embed.weight"] = config.words or words, config.word_width
+    else:
+        shapes["reader.fc.weight"] = config.width, None
+    if isinstance(config, VseppConfig):
+        return shapes
+    size, steps = config.similarity_width, getattr(config, "steps", 0)
+    shapes["head.local.weight"] = size, config.width
+    reasoning: dict[str, Shape] = {f"head.steps.{steps - 1}.query.weight": (size, size)} if steps else {}
+    if name_of(config) != "sgraf":
+        return shapes | reasoning
+    parts = {"sgr.": shapes | reasoning, "saf.": shapes}
+    return {prefix + name: shape for prefix, part in parts.items() for name, shape in part.items()}
+
+
+def _dual_shapes(config: DualConfig, names: Iterable[str], words: int | None) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {}
+    gru = config.text == "gru"
+    sides = (("image", config.image_head, config.features), ("text", config.text_head, config.states if gru else None))
+    for side, head, width in sides:
+        if head != "none":
+            shapes[f"{side}.head.linear.weight"] = (config.width, width)
+        if head == "mlp" and config.heads > 1:
+            part = config.width // config.heads
+            shapes[f"{side}.head.mlp.2.weight"] = (config.heads, part, part)
+    if gru:
+        shapes["text.encoder.reader.embed.weight"] = (config.words or words, config.word_width)
+        shapes["text.encoder.reader.ahead.weight_hh_l0"] = (3 * config.states, config.states)
+    if config.lora_rank:
+        adapters = [name for name in names if ".lora_A." in name]
+        shapes |= dict.fromkeys(adapters or ["an adapter's lora_A"], (config.lora_rank, None))
+    return shapes

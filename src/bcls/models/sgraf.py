@@ -1,6 +1,6 @@
 """SGR, SAF, and SGRAF, the mean of the two: models that compare every word of a caption with every image region."""
 
-from copy import deepcopy
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
@@ -162,7 +162,6 @@ class SgrafModel(base.RetrievalModel):
         config: Sizes, the same for both.
         vocabulary: Encodes strings; without one, ``config.words`` must be set.
         folder: As in :class:`CrossModel`.
-        parts: The SGR and the SAF; by default new ones.
 
     Raises:
         ValueError: ``config`` and ``vocabulary`` differ.
@@ -170,20 +169,12 @@ class SgrafModel(base.RetrievalModel):
 
     config: SgrafConfig
 
-    def __init__(
-        self,
-        config: SgrafConfig,
-        vocabulary: Vocabulary | None = None,
-        folder: Path | None = None,
-        parts: tuple[CrossModel, CrossModel] | None = None,
-    ) -> None:
+    def __init__(self, config: SgrafConfig, vocabulary: Vocabulary | None = None, folder: Path | None = None) -> None:
         super().__init__()
         plain = {key: value for key, value in asdict(config).items() if key != "name"}
-        if parts is None:
-            sgr = CrossModel(SgrConfig(**plain), vocabulary, folder)
-            plain.pop("steps")
-            parts = sgr, CrossModel(SafConfig(**plain), vocabulary, folder)
-        self.sgr, self.saf = parts
+        self.sgr = CrossModel(SgrConfig(**plain), vocabulary, folder)
+        plain.pop("steps")
+        self.saf = CrossModel(SafConfig(**plain), vocabulary, folder)
         self.config = replace(config, words=self.sgr.config.words)
         self.vocabulary = vocabulary
 
@@ -203,7 +194,14 @@ class SgrafModel(base.RetrievalModel):
         if sgr.vocabulary != saf.vocabulary:
             fail("saf", "the vocabulary of `sgr`", "another one", "use the same vocabulary for both models")
         plain = {key: value for key, value in asdict(sgr.config).items() if key != "name"}
-        model = cls(SgrafConfig(**plain), sgr.vocabulary, parts=(deepcopy(sgr), deepcopy(saf)))
+        with tempfile.TemporaryDirectory() as folder:  # a text encoder may come from a folder that is gone
+            for name, content in sgr.files().items():
+                path = Path(folder, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(content)
+            model = cls(SgrafConfig(**plain), sgr.vocabulary, Path(folder))
+        model.sgr.load_trained_state(sgr.trained_state())
+        model.saf.load_trained_state(saf.trained_state())
         return model.train(sgr.training)
 
     def files(self) -> dict[str, bytes]:

@@ -170,15 +170,15 @@ class FaissEngine:
         return int(epochs[0]), written, self.numbers()
 
     def _vectors_from(self, first: int) -> Vectors:
-        """Vectors of all rows, without the ``first`` ones, which are whole segments; part of a transaction."""
+        """Vectors of all rows, without the ``first`` ones; part of a transaction."""
         sizes = self._database.rows("SELECT id, length(numbers) / 8 FROM segments ORDER BY id")
         found = np.empty((max(0, sum(size for _, size in sizes) - first), self._dimension), np.float32)
         end = -first
         for segment, size in sizes:
-            start, end = end, end + size
-            if start >= 0:
+            start, end = max(0, end), end + size
+            if end > 0:
                 ((blob,),) = self._database.rows("SELECT vectors FROM segments WHERE id = ?", segment)
-                found[start:end] = np.frombuffer(blob, "<f4").reshape(size, self._dimension)
+                found[start:end] = np.frombuffer(blob, "<f4").reshape(size, self._dimension)[start - end :]
         return found
 
     def _matching(self, filters: SearchFilter) -> Numbers:

@@ -270,6 +270,8 @@ class Service(AbstractContextManager["Service"]):
             OverloadedError: There are too many queries.
         """
         terms = [] if text is None and image is not None else parse_query(_check_text(text))
+        _check_k(k)
+        check_choice("sort", sort, SORTS)
         index = self.index
         prompt = self.calibration.prompt if self.calibration is not None else str
         vectors = [weight * self._text_vector(prompt(term)) for weight, term in terms]
@@ -381,7 +383,12 @@ class Service(AbstractContextManager["Service"]):
     def photo_stamp(self, number: int) -> str:
         """Text that changes when a photo's file, or the archive with it, changes; errors as :meth:`read_photo`."""
         source, name = self._locate(number)
-        return source.stamp(name)
+        path = Path(source.path_of(name))
+        file = next((one for one in (path, *path.parents) if one.is_file()), None)
+        if file is None:
+            return str(source.date(name))
+        found = file.stat()
+        return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
 
     def _locate(self, number: int) -> tuple[FileSource | DatasetSource, str]:
         """The source of a photo, and its name there."""

@@ -1,8 +1,8 @@
 """Loss and gradients of the batches of a step: encode, gather, score, loss, backward pass.
 
 With ``micro_batch`` the memory of the encoders is that of a micro batch, and the loss still sees the whole batch, see
-:func:`encode_in_parts`. With ``streaming`` the loss is computed from the embeddings, and neither the
-scores nor the labels of the batch exist as a matrix.
+:func:`encode_in_parts`. With ``streaming`` the loss is computed from the embeddings, and neither the scores nor the
+labels of the batch exist as a matrix.
 """
 
 from collections.abc import Callable, Sequence

@@ -181,6 +181,14 @@ class TestFolder:
         assert data.splits == {"train": (2, 3)}
         assert notes == ("1 images in mine have no captions and are left out",)
 
+    def test_images_with_an_empty_list_of_captions_are_left_out(self, source, out):
+        lists = [{"image": "a.png", "caption": ["one", "two"]}, {"image": "b.png", "caption": []}]
+        write_lines(source / "captions.jsonl", lists)
+        data, notes = import_dataset("folder", source, out)
+        assert data.image_ids == ("a.png",)
+        assert data.texts == ["one", "two"]
+        assert notes == ("2 images in mine have no captions and are left out",)
+
     def test_odd_texts(self, source, out):
         texts = ["tab\there", 'say "cheese"', "\U0001f436 dog", "x" * 10_000, "a\u2028b\x0cc", "", "two\nlines"]
         write_lines(source / "captions.jsonl", [{"image": "a", "caption": text} for text in texts])

@@ -246,11 +246,13 @@ def read_folder(source: Path, settings: ImportSettings) -> Content:
         image = str(get_field(where, row, image_column, str, int, hint=_FIX))
         stated = get_field(where, row, "split", str, hint=_FIX, empty=True) if row.get("split") else ""
         split = stated.strip() or settings.split or "train"
+        several = isinstance(row[caption_column], list)  # one caption_id cannot name several captions
+        if several and not row[caption_column]:
+            continue
         first = splits.setdefault(image, split)
         if first != split:
             got = f"{split!r} here and {first!r} above"
             fail(where, f"one split for image {image!r}", got, "put all captions of an image into one split")
-        several = isinstance(row[caption_column], list)  # one caption_id cannot name several captions
         own_id = "" if several or row.get("caption_id") is None else str(row["caption_id"]).strip()
         for value in row[caption_column] if several else [row[caption_column]]:
             text = get_field(where, {caption_column: value}, caption_column, str, hint=_FIX, empty=True)
