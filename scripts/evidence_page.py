@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from bcls._core.files import write_whole
@@ -74,6 +75,7 @@ def summaries(kept: Path) -> list[Summary]:
 def short_page(found: list[Summary]) -> str:
     """Return the short page."""
     claims, by_name = check_claims(found), {one.metadata["name"]: one for one in found}
+    main = [by_name.get(name) or by_name[f"{name}-first"] for name in ("dual", "vsepp")]
     tests = [finding.test for claim in claims for finding in claim.findings if finding.test.p_value is not None]
     comparisons, over_images = len(tests), sum("images" in test.basis for test in tests)
     minutes = sum(one.seconds for one in found) / 60
@@ -95,7 +97,10 @@ def short_page(found: list[Summary]) -> str:
         "## Losses",
         "Validation RSUM, by which the settings were selected, test RSUM, tau-a with the labels, and tau-c with the "
         "judgements of experts on the 300 photos that were not used for any selection.",
-        _losses_table(by_name),
+        _losses_table(main),
+        "Later losses with continuous labels, alone or added to Triplet-SN, against BCLS on frozen encoders (`rivals`): "
+        "every loss has eight trials of six epochs over the same settings, and three seeds of fifteen epochs.",
+        _losses_table([by_name["rivals"]]),
         "![Validation RSUM over epochs](images/evidence-convergence.svg)",
         "![Kendall's tau over alpha](images/evidence-alpha.svg)",
         "## Recommended recipes",
@@ -125,11 +130,10 @@ def _claims_table(claims: list[Claim]) -> str:
     )
 
 
-def _losses_table(by_name: dict[str, Summary]) -> str:
-    main = [by_name.get(name) or by_name[f"{name}-first"] for name in ("dual", "vsepp")]
-    names = list(dict.fromkeys(row.name for one in main for row in one.rows))
+def _losses_table(tables: Sequence[Summary]) -> str:
+    names = list(dict.fromkeys(row.name for one in tables for row in one.rows))
     headings, columns = ["loss"], []
-    for one in main:
+    for one in tables:
         model = one.rows[0].model
         best = {key: max(row.test[key].mean for row in one.rows if row.test) for key, _, _ in COLUMNS}
         rows = {row.name: row for row in one.rows if row.test}
