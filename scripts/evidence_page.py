@@ -72,9 +72,9 @@ def summaries(kept: Path) -> list[Summary]:
     return found
 
 
-def short_page(found: list[Summary]) -> str:
+def short_page(found: list[Summary], claims: list[Claim]) -> str:
     """Return the short page."""
-    claims, by_name = check_claims(found), {one.metadata["name"]: one for one in found}
+    by_name = {one.metadata["name"]: one for one in found}
     main = [by_name.get(name) or by_name[f"{name}-first"] for name in ("dual", "vsepp")]
     tests = [finding.test for claim in claims for finding in claim.findings if finding.test.p_value is not None]
     comparisons, over_images = len(tests), sum("images" in test.basis for test in tests)
@@ -221,14 +221,15 @@ def main(sweeps: list[str]) -> None:
     if not found:
         sys.exit(f"{KEPT} contains no sweep: name folders that `bcls sweep` wrote")
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
-    tested = [one.claim for one in check_claims(found) if one.verdict != UNKNOWN and one.claim in remarks]
+    claims = check_claims(found)
+    tested = [one.claim for one in claims if one.verdict != UNKNOWN and one.claim in remarks]
     sections = build(found, read_paper(PAPER))
     if tested:  # below the table of verdicts in the section of the claims
         explanations = Terms([(claim, remarks[claim]) for claim in tested])
         sections[-1].blocks[2:2] = [Text("Explanations of verdicts:"), explanations]
     page = as_markdown(sections)
     write_whole(PAGE.with_name(DETAILS), page.replace("# Experiments\n", "# Evidence: details\n", 1))
-    write_whole(PAGE, short_page(found))
+    write_whole(PAGE, short_page(found, claims))
     draw_plots(found, PLOTS)
 
 
