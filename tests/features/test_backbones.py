@@ -1,5 +1,6 @@
 """Backbones: EfficientNet-Lite, joined networks and vision models of transformers."""
 
+import copy
 import json
 import sys
 
@@ -124,6 +125,17 @@ def test_downscaled_input_is_close_to_the_own_input(joined):
         own = alone(alone.prepare(image)[None]).mean((2, 3))[0]
         here = joined(joined.prepare(image)[None]).mean((2, 3))[0, :1280]
     assert torch.nn.functional.cosine_similarity(own, here, dim=0) > 0.95
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_joined_backbone_in_lower_precision_is_close(joined, dtype):
+    image = Image.effect_mandelbrot((260, 260), (-2, -1.5, 1, 1.5), 30).convert("RGB")
+    pixels = joined.prepare(image.filter(ImageFilter.GaussianBlur(3)))[None]
+    with torch.inference_mode():
+        exact = joined(pixels).mean((2, 3))[0]
+        low = copy.deepcopy(joined).to(dtype)(pixels).mean((2, 3))[0]
+    assert low.dtype == dtype
+    assert torch.nn.functional.cosine_similarity(exact, low.float(), dim=0) > 0.98
 
 
 def test_unknown_part_is_named():

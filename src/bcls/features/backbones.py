@@ -246,7 +246,9 @@ class JoinedBackbone(Backbone):
     def _part_grid(self, part: nn.Module, inputs: Tensor) -> Tensor:
         side = int(part.side)  # type: ignore[arg-type]  # attribute of a Backbone
         if side != inputs.shape[-1]:
-            inputs = interpolate(inputs, (side, side), mode="bilinear", antialias=True, align_corners=False)
+            pixels = inputs.float()  # not implemented for bfloat16 on a CPU
+            pixels = interpolate(pixels, (side, side), mode="bilinear", antialias=True, align_corners=False)
+            inputs = pixels.to(inputs.dtype)
         grid: Tensor = part(inputs)
         if grid.shape[2:] == self._smallest_grid:
             return grid
