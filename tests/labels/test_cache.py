@@ -279,3 +279,16 @@ def test_fingerprints_distinguish_models(tmp_path):
         fingerprint(str(empty))
     with pytest.raises(ValueError, match=r"`encoder`: expected 'minilm', 'wordllama', the folder .* got 'mini'"):
         fingerprint("mini")
+
+
+def test_fingerprint_of_joined_encoders_depends_on_each(tmp_path):
+    folder, copy = tmp_path / "model", tmp_path / "copy"
+    for path in (folder, copy):
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(path.name.encode())
+        (path / "config.json").write_text("{}")
+    alone, joined = fingerprint("wordllama"), fingerprint(f"wordllama+{folder}")
+    assert alone.weights != joined.weights != fingerprint(f"wordllama+{copy}").weights
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"expected weights in .*model, got none"):
+        fingerprint(f"wordllama+{folder}")

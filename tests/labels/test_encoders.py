@@ -250,6 +250,32 @@ def test_wordllama_with_other_weights_raises(tmp_path, monkeypatch):
         load_text_encoder("wordllama")
 
 
+def test_joined_encoders_give_the_mean_of_the_cosines(encoder):
+    texts = ["a dog runs on grass", "", "a puppy is running", "two trains", "a dog runs on grass"]
+    joined = load_text_encoder("minilm + wordllama")
+    rows = joined.encode(texts)
+    parts = [one.encode(texts) for one in (encoder, load_text_encoder("wordllama"))]
+    assert (rows.shape, joined.dimension) == ((5, 640), 640)
+    assert not parts[1][1].any()  # an empty text has no words: the mean is over the other encoder
+    known = [0, 2, 3, 4]
+    mean = sum(part[known] @ part[known].T for part in parts) / 2
+    np.testing.assert_allclose(rows[known] @ rows[known].T, mean, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+
+
+def test_unknown_part_of_joined_encoders_is_named():
+    with pytest.raises(ValueError, match=r"joined by '\+', got 'wordlama'"):
+        load_text_encoder("minilm+wordlama")
+    with pytest.raises(ValueError, match=r"expected 'float32' for wordllama"):
+        load_text_encoder("minilm+wordllama", "bfloat16")
+
+
+def test_folder_with_a_plus_sign_is_one_encoder(encoder, tmp_path):
+    folder = shutil.copytree(minilm_folder(), tmp_path / "a+b")
+    assert load_text_encoder(folder).dimension == 384
+    assert load_text_encoder(f"wordllama+{minilm_folder()}").dimension == 640
+
+
 def test_wordllama_refuses_one_string():
     with pytest.raises(ValueError, match="`texts`: expected a list of strings, got one string"):
         load_text_encoder("wordllama").encode("a dog")

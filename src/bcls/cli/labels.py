@@ -17,7 +17,7 @@ class EmbedSettings:
 
     Attributes:
         folder: Folder of the dataset.
-        encoder: Text encoder: minilm, wordllama, clip:PATH, a folder or a hub name.
+        encoder: Text encoder: minilm, wordllama, clip:PATH, a folder or a hub name, or several joined by +.
         precision: float32 or bfloat16.
         engine: local, or ray for a Ray cluster.
         address: Address of a Ray cluster. Default: start a local one.

@@ -22,7 +22,7 @@ from bcls.data.features import load_array
 from bcls.data.records import Caption, read_captions
 from bcls.features.array_cache import ArrayCache, first_difference, installed_versions
 from bcls.features.jobs import Worker, check_engine, run_blocks
-from bcls.labels.encoders import PRECISIONS, find_source, load_text_encoder, unit_or_zero
+from bcls.labels.encoders import PRECISIONS, encoder_parts, find_source, load_text_encoder, unit_or_zero
 
 ROWS, MANIFEST = "embeddings.npy", "manifest.json"
 #: Captions in a block: a few seconds of work, the most that an interruption loses.
@@ -171,10 +171,15 @@ def fingerprint(encoder: str | Path) -> Fingerprint:
         >>> len(fingerprint("minilm").weights)
         64
     """
-    folder = _encoder_folder(str(encoder))
-    weights, settings = _file_hashes(folder, _WEIGHTS), _file_hashes(folder, _SETTINGS)
-    if not weights:
-        fail("encoder", f"weights in {folder}", "none", "use the folder of a complete model")
+    weights: list[str] = []
+    settings: list[str] = []
+    for part in encoder_parts(str(encoder)):
+        folder = _encoder_folder(part)
+        found = _file_hashes(folder, _WEIGHTS)
+        if not found:
+            fail("encoder", f"weights in {folder}", "none", "use the folder of a complete model")
+        weights += found
+        settings += _file_hashes(folder, _SETTINGS)
     return Fingerprint(*(hashlib.sha256("\n".join(lines).encode()).hexdigest() for lines in (weights, settings)))
 
 

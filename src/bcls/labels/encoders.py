@@ -30,7 +30,7 @@ PRECISIONS = ("float32", "bfloat16")
 CLIP = "clip:"
 _KNOWN = (
     "'minilm', 'wordllama', the folder of a sentence-transformers model or its hub name 'organization/model', or "
-    f"'{CLIP}' with a folder or hub name"
+    f"'{CLIP}' with a folder or hub name; or several of them joined by '+'"
 )
 
 
@@ -85,7 +85,8 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
     Args:
         name: ``"minilm"`` (all-MiniLM-L6-v2) or ``"wordllama"`` (static word vectors: faster, less accurate), both from
             installed packages without a download; the folder of a sentence-transformers model, or its name on the hub,
-            ``organization/model``; ``"clip:"`` and the folder or hub name of a CLIP model for its text tower.
+            ``organization/model``; ``"clip:"`` and the folder or hub name of a CLIP model for its text tower. Several
+            names joined by ``+``, such as ``"minilm+wordllama"``, give the mean of their cosines.
         precision: ``"float32"``, or ``"bfloat16"`` for the matrix products: faster on hardware that supports it, with
             differences of up to 0.002 per coordinate.
 
@@ -103,6 +104,9 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
     """
     check_choice("precision", precision, PRECISIONS)
     key = str(name)
+    parts = encoder_parts(key)
+    if len(parts) > 1:
+        return JoinedEncoder(key, [load_text_encoder(part, precision) for part in parts])
     if key == "minilm":
         return SentenceEncoder(key, minilm_folder(), precision)
     if key == "wordllama":
@@ -116,6 +120,18 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
         # The libraries raise exceptions of many types for a damaged folder. The full message stays in the chain.
         reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
         fail("name", _KNOWN, repr(key), f"it did not load: {reason}")
+
+
+def encoder_parts(encoder: str) -> list[str]:
+    """Split the name of a text encoder at ``+``, unless it is the path of a folder.
+
+    Example:
+        >>> encoder_parts("minilm+wordllama")
+        ['minilm', 'wordllama']
+    """
+    if user_path(encoder.removeprefix(CLIP)).is_dir():
+        return [encoder]
+    return [part.strip() for part in encoder.split("+")]
 
 
 def find_source(argument: str, encoder: str) -> str | Path:
@@ -143,6 +159,29 @@ def unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.divide(vectors, lengths, out=vectors, where=lengths > 0)
     return vectors
+
+
+class JoinedEncoder(TextEncoder):
+    """Several encoders side by side: the cosine of two texts is the mean of their cosines by the encoders.
+
+    Args:
+        name: Name of the encoder.
+        encoders: Encoders, of which each has the same weight.
+
+    Example:
+        >>> JoinedEncoder("twice", [WordLlamaEncoder(), WordLlamaEncoder()]).encode(["a dog runs"]).shape
+        (1, 512)
+    """
+
+    def __init__(self, name: str, encoders: Sequence[TextEncoder]) -> None:
+        self.name, self._encoders = name, encoders
+        self.dimension = sum(encoder.dimension for encoder in encoders)
+
+    def _batches(self, texts: list[str]) -> Iterator[Batch]:
+        for start in range(0, len(texts), _TEXTS_PER_CALL):
+            part = texts[start : start + _TEXTS_PER_CALL]
+            vectors = [encoder.encode(part) for encoder in self._encoders]
+            yield np.arange(start, start + len(part)), np.concatenate(vectors, axis=1)
 
 
 class WordLlamaEncoder(TextEncoder):

@@ -36,8 +36,8 @@ class TrainConfig:
         skip_quarantined: Leave out the items that `bcls data check` put into quarantine.
         vocabulary: Vocabulary file for models that use one; by default it is built from the training captions.
         word_threshold: Smallest number of occurrences of a word that is in the vocabulary.
-        labels: Text encoder of the continuous labels; cider for CIDEr-D, which only the loss sam takes; none for losses
-            without labels.
+        labels: Text encoder of the continuous labels, or several such as minilm+wordllama; cider for CIDEr-D, which
+            only the loss sam takes; none for losses without labels.
         aggregate: How labels combine the captions of an image: the maximum, the mean, or the sampled caption alone.
         unimodal_weight: Weight of the loss between items of one modality, the term `unimodal`; 0 for none. It needs
             labels, and a `dual` model with second heads (`--model.unimodal 512`). CUSA uses 0.5 for CLIP.
