@@ -110,6 +110,10 @@ def short_page(found: list[Summary], claims: list[Claim]) -> str:
         f"agreement among those with a validation RSUM of at least {LEAST_RSUM:.0f}. RSUM and tau, with the labels of "
         "the training, are those of the test split, the agreement with experts is that on the other 300 rated photos.",
         _recipes_table(found),
+        "The recipe for both goals against other losses, other labels and the mean score of three models (`both`): "
+        "frozen encoders, three seeds, labels of MiniLM and WordLlama added up, and equal settings apart from those in "
+        "the names.",
+        _losses_table([by_name["both"]]),
     ]
     old = [f"`{name}`" for name in model_table.shown() if name.endswith(("-first", "-grid"))]
     if old:

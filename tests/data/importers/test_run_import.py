@@ -69,3 +69,5 @@ class TestHeldOut:
     def test_too_few(self, source, out):
         (source / "captions.csv").write_text("image,caption\n0.png,a\n1.png,b")
         assert "expected at least 3 images, got 2" in import_error("folder", source, out, held_out=0.3)
+        (source / "captions.csv").write_text("image,caption\n")
+        assert "expected at least 3 images, got 0" in import_error("folder", source, out, held_out=0.3)

@@ -91,7 +91,7 @@ def hold_out(content: Content, share: float) -> Content:
     if check_number("--held-out", share, "0.1 is usual", above=0) >= 0.5:
         fail("--held-out", "a share below 0.5", share, "0.1 is usual")
     splits = sorted({image.split for image in content.images})
-    if splits != ["train"]:
+    if set(splits) - {"train"}:
         fail("--held-out", "a source without splits of its own", ", ".join(splits), "leave out --held-out")
     if len(content.images) < 3:
         fail("--held-out", "at least 3 images", len(content.images), "add images, or leave out --held-out")
