@@ -1,5 +1,6 @@
 """Every preset is one that `bcls train` takes: settings, loss and model are known, and each line says what it is."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -55,6 +56,16 @@ def test_the_preset_on_vectors_is_the_one_on_photos():
     differ = {key for key in asdict(photos) if getattr(photos, key) != getattr(vectors, key)}
     assert differ == {"features", "model"}
     assert photos.model | {"image": "features"} == vectors.model | {"image_view": photos.model["image_view"]}
+
+
+def test_the_recommended_preset_has_the_settings_of_its_results():
+    preset = asdict(read(ROOT / "flickr8k" / "recommended.yaml"))
+    lines = (ROOT.parent / "results" / "flickr8k" / "both" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    trained = next(one for one in map(json.loads, lines) if one["name"] == "dense Kendall, wide")["settings"]
+    preset["model"] |= {"image": "features"}
+    trained["model"] |= {"image_view": preset["model"]["image_view"]}
+    step = {"drops", "drop"}  # of another schedule
+    assert {key for key in trained if trained[key] != preset[key]} - step == {"features"}
 
 
 @pytest.mark.parametrize("path", PAPER, ids=name)

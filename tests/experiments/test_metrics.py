@@ -174,6 +174,7 @@ def test_labels_of_other_encoders_are_those_of_the_split(tmp_path):
     np.testing.assert_array_equal(labels["cider"], expected)
     assert np.all(labels["wordllama"][owner, np.arange(len(owner))] == 1)
     assert shared.other_labels(split, "wordllama").keys() == {"cider"}
+    assert shared.other_labels(split, "minilm+wordllama").keys() == {"cider"}
 
 
 def test_only_the_photos_to_choose_on_are_scored(made):

@@ -252,11 +252,12 @@ def test_wordllama_with_other_weights_raises(tmp_path, monkeypatch):
 
 def test_joined_encoders_give_the_mean_of_the_cosines(encoder):
     texts = ["a dog runs on grass", "", "a puppy is running", "two trains", "a dog runs on grass"]
-    joined = load_text_encoder("minilm + wordllama")
+    joined = load_text_encoder("minilm+wordllama")
     rows = joined.encode(texts)
     parts = [one.encode(texts) for one in (encoder, load_text_encoder("wordllama"))]
     assert (rows.shape, joined.dimension) == ((5, 640), 640)
-    assert not parts[1][1].any()  # an empty text has no words: the mean is over the other encoder
+    assert not parts[1][1].any()  # an empty text has no words
+    np.testing.assert_allclose(rows[1] @ rows[0], parts[0][1] @ parts[0][0] / np.sqrt(2), atol=1e-6)
     known = [0, 2, 3, 4]
     mean = sum(part[known] @ part[known].T for part in parts) / 2
     np.testing.assert_allclose(rows[known] @ rows[known].T, mean, atol=1e-6)
@@ -266,6 +267,8 @@ def test_joined_encoders_give_the_mean_of_the_cosines(encoder):
 def test_unknown_part_of_joined_encoders_is_named():
     with pytest.raises(ValueError, match=r"joined by '\+', got 'wordlama'"):
         load_text_encoder("minilm+wordlama")
+    with pytest.raises(ValueError, match=r"got 'minilm '"):
+        load_text_encoder("minilm + wordllama")
     with pytest.raises(ValueError, match=r"expected 'float32' for wordllama"):
         load_text_encoder("minilm+wordllama", "bfloat16")
 

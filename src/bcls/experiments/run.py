@@ -31,6 +31,7 @@ from bcls.experiments.results import RANKS, read_result, run_folder, write_resul
 from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.caption_metrics import CiderD
+from bcls.labels.encoders import encoder_parts
 from bcls.labels.relevance import relevance
 from bcls.models import load
 from bcls.models.base import RetrievalModel
@@ -211,7 +212,7 @@ class SharedData:
         return CaptionVectors(split, encoder, vectors)
 
     def other_labels(self, split: Dataset, encoder: str) -> dict[str, NDArray[np.float32]]:
-        """Labels of WordLlama and of CIDEr-D for a split, unless ``encoder`` is one of them; none for large splits."""
+        """Labels of WordLlama and of CIDEr-D for a split, unless ``encoder`` contains them; none for large splits."""
         key = _hash(caption.caption_id for caption in split.captions)
         if key not in self._others and len(split.images) * len(split.captions) <= _MOST_PAIRS:
             owner, images = split.image_of_caption, np.arange(len(split.images))
@@ -219,7 +220,8 @@ class SharedData:
             every = [cider(part, np.arange(len(owner))) for part in np.array_split(images, 1 + len(images) // 100)]
             vectors = np.asarray(cached_embeddings(split, "wordllama"), np.float32)
             self._others[key] = {"cider": np.concatenate(every), "wordllama": relevance(vectors, vectors, owner, owner)}
-        return {name: labels for name, labels in self._others.get(key, {}).items() if name != encoder}
+        used = encoder_parts(encoder)
+        return {name: labels for name, labels in self._others.get(key, {}).items() if name not in used}
 
     def _cached(self, side: str, encoder: dict[str, Any], compute: Callable[[Any], Padded], items: Any) -> Padded:
         """Texts, or :class:`bcls.evaluation.scores.LazyImages`, as a frozen encoder encodes them."""

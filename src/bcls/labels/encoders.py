@@ -131,7 +131,7 @@ def encoder_parts(encoder: str) -> list[str]:
     """
     if user_path(encoder.removeprefix(CLIP)).is_dir():
         return [encoder]
-    return [part.strip() for part in encoder.split("+")]
+    return encoder.split("+")
 
 
 def find_source(argument: str, encoder: str) -> str | Path:
@@ -163,6 +163,9 @@ def unit_or_zero(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 class JoinedEncoder(TextEncoder):
     """Several encoders side by side: the cosine of two texts is the mean of their cosines by the encoders.
+
+    If an encoder has no vector for a text, as WordLlama for an empty one, its cosine counts as 0, and those of the
+    others count more: the vector of the text has unit length.
 
     Args:
         name: Name of the encoder.
