@@ -80,12 +80,15 @@ evidence: $(VENV)/.dev
 	$(BIN)/python -m scripts.evidence_page $(addprefix sweeps/,$(SWEEPS) together sgraf paper-exact finalists variants beyond rivals both noise)
 	$(BIN)/python -m scripts.model_table
 
+# Photos to select the settings of the open vocabulary: the stamps of Tux Paint.
+STAMPS ?= /usr/share/tuxpaint/stamps
 photo: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --name lite012
 	$(BIN)/pip download -q --no-deps -d sweeps/wheels scikit-image==0.26.0 scikit-learn==1.9.1
 	set -e; for w in sweeps/wheels/*.whl; do $(BIN)/python -m zipfile -e $$w sweeps/outside; done
+	test -d "$(STAMPS)" || { echo "install the Debian package tuxpaint-stamps-default, or set STAMPS to its folder of stamps"; exit 2; }
 	set -e; for n in photo photo-fast; do $(BIN)/python scripts/photo_model.py --name $$n --data "$(DATA)" \
-	    --judgements "$(JUDGEMENTS)" --outside sweeps/outside --out sweeps/photo --final; done
+	    --judgements "$(JUDGEMENTS)" --stamps "$(STAMPS)" --outside sweeps/outside --out sweeps/photo --final; done
 
 # 100,000 damaged files for each reader, about two hours; `--readers zip tar` for some.
 fuzz: $(VENV)/.dev

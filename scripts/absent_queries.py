@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="Flickr8k as a dataset folder")
     data = open_dataset(parser.parse_args().data)
     said = " " + " ".join(_words(caption.text) for caption in data.captions) + " "
-    names = json.loads(CLASSES.read_text(encoding="utf-8"))
+    names = [one["names"] for one in json.loads(CLASSES.read_text(encoding="utf-8"))]
     absent = [lemmas[0] for lemmas in names if not any(_occurs(_words(lemma), said) for lemma in lemmas)]
     drawn = sorted(np.random.default_rng(SEED).choice(absent, COUNT, replace=False).tolist())
     train, test = data.split("train").texts, data.split("test").texts

@@ -15,15 +15,15 @@ from photo_shipped import ABSENT, chosen_photos, expert_pairs
 from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
 
-from bcls._core.files import write_whole
 from bcls.models.dual import DualModel
+from bcls.models.folder import write_calibration
 from bcls.search.score_model import BACKGROUND, SETTINGS, ModelCalibration, query_terms
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ROOT / "src/bcls/models/photo/classes.json"
 #: Background photos, fragments of captions, training captions that are far from the validation photos, and the share
 #: of validation captions that may be answered with "nothing fits".
-PHOTOS, FRAGMENTS, FAR, LOST = 256, 600, 150, 0.135
+PHOTOS, FRAGMENTS, FAR, LOST = 256, 600, 150, 0.1
 #: Tried templates of a query of one word.
 TEMPLATES = ("{}", "a {}", "the {}", "a photo of {}", "a photo of a {}")
 #: Last words of captions that are no things.
@@ -62,7 +62,7 @@ class Queries:
 def read_queries(flickr: Flickr, model: DualModel) -> Queries:
     """Encode all texts of fit and evaluation."""
     listed = json.loads(ABSENT.read_text(encoding="utf-8"))
-    classes = json.loads(CLASSES.read_text(encoding="utf-8"))
+    classes = [one["names"] for one in json.loads(CLASSES.read_text(encoding="utf-8"))]
     texts = [one.text for one in flickr.data.captions]
     everything = _words(" . ".join(texts))
     validation = _words(" . ".join(texts[one] for one in flickr.captions_of("val")))
@@ -166,8 +166,8 @@ def fit_calibration(
     best = [best_scores(calibration, texts, photos) for texts, _, _ in groups]
     threshold = round(float(np.quantile(best[0], LOST)), 4)
     settings = {"pair": pair, "query": query, "gate": gate, "threshold": threshold, "word": queries.word}
-    write_whole(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
-    write_whole(folder / BACKGROUND, save({"background": background}))
+    files = {SETTINGS: (json.dumps(settings, indent=1) + "\n").encode(), BACKGROUND: save({"background": background})}
+    write_calibration(folder, files)
     names = ("captions", "fragments", "mentioned_classes", "absent_classes", "absent_captions")
     shares = {name: float((one >= threshold).mean()) for name, one in zip(names, best, strict=True)}
     return settings | {"validation_shares_with_a_fit": shares, "words": queries.words}

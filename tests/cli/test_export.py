@@ -77,6 +77,7 @@ def test_a_folder_has_the_calibration(run, calibration, tmp_path):
     for _ in range(2):  # the second run replaces the first
         assert run("run", "--out", "copy", "--format", "folder")[0] == 0
     assert {name: (tmp_path / "copy" / name).read_text() for name in CALIBRATION} == calibration
+    assert json.loads((tmp_path / "copy" / "config.json").read_text())["sha256"].keys() >= set(CALIBRATION)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bcls.features.backbones import load_backbone
 from bcls.models import load
 from bcls.models.combine import add_open_vocabulary
 from bcls.models.config import DualConfig
@@ -26,12 +27,11 @@ def plain():
 def test_similarity_is_the_formula(plain):
     generator = torch.Generator().manual_seed(1)
     names, near = torch.randn(1000, 384, generator=generator), torch.randn(256, 384, generator=generator)
-    model = add_open_vocabulary(plain, names, near, middle=0.1, width=0.05, sharpness=2.0)
+    model = add_open_vocabulary(plain, names, near, middle=0.1, width=0.05, sharpness=2.0, length=0.6)
     names, near = unit(names), unit(near)
     features = plain.image_vectors_of(IMAGES).values
     classes = plain.image.encoder.backbone.class_logits(features).mul(2).softmax(1)
-    image = classes @ names - names.mean(0)
-    image = image / image.norm(dim=1, keepdim=True).clamp(min=1)
+    image = 0.6 * unit(classes @ names - names.mean(0))
     own = unit(plain.text_vectors_of(TEXTS).values[:, 384:])
     share = torch.sigmoid((0.1 - (own @ near.T).amax(1)) / 0.05)
     opened = image @ unit(own - names.mean(0)).T
@@ -39,6 +39,14 @@ def test_similarity_is_the_formula(plain):
     torch.testing.assert_close(model.similarity(IMAGES, TEXTS), expected, atol=1e-5, rtol=1e-4)
     for vectors in (model.encode_images(IMAGES), model.encode_texts(TEXTS)):
         torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2))
+
+
+def test_classes_of_joined_networks_are_those_of_the_mean_logits():
+    joined = load_backbone("efficientnet-lite0+efficientnet-lite1")
+    vectors = torch.randn(3, 2560, generator=torch.Generator().manual_seed(2))
+    parts = [load_backbone(f"efficientnet-lite{number}") for number in (0, 1)]
+    logits = [part.class_logits(vectors[:, 1280 * n : 1280 * (n + 1)]) for n, part in enumerate(parts)]
+    torch.testing.assert_close(joined.class_logits(vectors), (logits[0] + logits[1]) / 2)
 
 
 def test_saved_and_loaded(plain, tmp_path):
@@ -50,6 +58,8 @@ def test_saved_and_loaded(plain, tmp_path):
 def test_wrong_shapes_are_named(plain):
     with pytest.raises(ValueError, match="names"):
         add_open_vocabulary(plain, torch.randn(10, 384), torch.randn(256, 384), middle=0.4, width=0.03)
+    with pytest.raises(ValueError, match="length"):
+        add_open_vocabulary(plain, torch.randn(1000, 384), torch.randn(256, 384), middle=0.4, width=0.03, length=1.5)
     with pytest.raises(ValueError, match="open_vocabulary"):
         DualConfig(image="features", features=4, open_vocabulary=True)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sklearn
 import torch
 from PIL import Image
 
@@ -79,3 +80,12 @@ def test_the_documentation_has_the_results():
         f"({held['threshold']:.2f})",
     ):
         assert number in page
+
+
+def test_things_that_flickr8k_lacks_are_found():
+    """The photos of scikit-learn, for their queries in configs/photo/outside.json and for names of other classes."""
+    folder = Path(sklearn.__file__).parent / "datasets" / "images"
+    model = LightModel(FOLDER)
+    images = model.encode_images([Image.open(folder / name) for name in ("china.jpg", "flower.jpg")])
+    scores = images @ model.encode_texts(["a temple", "a Chinese pagoda by a lake", "a flower", "an orange dahlia"]).T
+    assert scores.argmax(0).tolist() == [0, 0, 1, 1]

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bcls.models.folder import write_calibration
 from bcls.search.score_model import BACKGROUND, SETTINGS, read_calibration
 
 GOOD = {"pair": [-2.0, 10.0], "query": [1.0, 2.0, 0.5, -0.5, 3.0], "gate": [2, 4, 0.4, 0.1], "threshold": 0.3}
@@ -77,4 +79,21 @@ def test_damaged_settings_are_named(folder, change):
 def test_missing_background_is_named(folder):
     shutil.move(folder / BACKGROUND, folder / "other")
     with pytest.raises(ValueError, match=BACKGROUND):
+        read_calibration(folder)
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", [SETTINGS, BACKGROUND])
+@pytest.mark.parametrize("damage", [flip_a_bit, Path.unlink])
+def test_changed_files_differ_from_their_hash(folder, name, damage):
+    (folder / "config.json").write_text(json.dumps({"name": "dual"}))
+    write_calibration(folder, {one: (folder / one).read_bytes() for one in (SETTINGS, BACKGROUND)})
+    assert read_calibration(folder).threshold == 0.3
+    damage(folder / name)
+    with pytest.raises(ValueError, match=rf"{name}.*(sha256|no such file)"):
         read_calibration(folder)

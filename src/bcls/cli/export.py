@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bcls._core.errors import check_choice, fail
-from bcls._core.files import write_whole
 from bcls.cli.arguments import parse
 
 
@@ -69,10 +68,9 @@ def main(arguments: list[str]) -> int:
 
 def _copy_calibration(settings: ExportSettings) -> None:
     """Copy the calibration of the scores, if the model has one."""
-    from bcls.models.folder import CALIBRATION
+    from bcls.models.folder import CALIBRATION, write_calibration
     from bcls.models.loading import find_folder
 
     folder = find_folder(settings.model)
-    for name in CALIBRATION:
-        if (folder / name).is_file():
-            write_whole(Path(settings.out) / name, (folder / name).read_bytes())
+    found = {name: (folder / name).read_bytes() for name in CALIBRATION if (folder / name).is_file()}
+    write_calibration(Path(settings.out), found)

@@ -238,10 +238,10 @@ class JoinedBackbone(Backbone):
         return torch.cat([self._part_grid(part, inputs) for part in self.parts], dim=1)
 
     def class_logits(self, vectors: Tensor) -> Tensor:
-        """Scores of the 1,000 ImageNet classes ``(N, 1000)`` by the last network, from its part of the vectors."""
-        last: Any = self.parts[-1]
-        logits: Tensor = last.class_logits(vectors[:, -last.channels :])
-        return logits
+        """Mean scores of the 1,000 ImageNet classes ``(N, 1000)`` by the networks, for global vectors ``(N, D)``."""
+        parts: Any = self.parts
+        split = torch.split(vectors, [part.channels for part in parts], dim=1)
+        return torch.stack([part.class_logits(one) for part, one in zip(parts, split, strict=True)]).mean(0)
 
     def _part_grid(self, part: nn.Module, inputs: Tensor) -> Tensor:
         side = int(part.side)  # type: ignore[arg-type]  # attribute of a Backbone

@@ -119,7 +119,14 @@ def label_space_part(
 
 
 def add_open_vocabulary(
-    model: DualModel, names: Tensor, captions: Tensor, *, middle: float, width: float, sharpness: float = 1.0
+    model: DualModel,
+    names: Tensor,
+    captions: Tensor,
+    *,
+    middle: float,
+    width: float,
+    sharpness: float = 1.0,
+    length: float = 1.0,
 ) -> DualModel:
     """Add the classes of the image encoder to a dual encoder with frozen EfficientNet-Lite and MiniLM.
 
@@ -127,11 +134,12 @@ def add_open_vocabulary(
 
     Args:
         model: The model, with trained heads.
-        names: ``(1000, 384)`` vectors of the class names by MiniLM, in the order of the classes.
+        names: ``(1000, 384)`` vectors of the classes by MiniLM, of names or definitions.
         captions: ``(256, 384)`` centroids of the training captions, see :func:`bcls.models.open_vocabulary.centroids`.
         middle: Cosine with the nearest centroid at which a text reads both parts equally, c_0.
         width: Width of the transition, w.
         sharpness: Factor of the logits of the classes.
+        length: Length of the class part of an image, from 0 to 1.
 
     Returns:
         A model with the same heads, in eval mode.
@@ -142,11 +150,14 @@ def add_open_vocabulary(
     for name, given, count in (("names", names, CLASSES), ("captions", captions, CENTROIDS)):
         if given.shape != (count, WIDTH):
             fail(name, f"shape {(count, WIDTH)}", tuple(given.shape), "compute them with MiniLM")
+    if not 0 < length <= 1:
+        fail("length", "a number above 0 and at most 1", length, "scale the class part to at most 1")
     result = DualModel(replace(model.config, open_vocabulary=True))
     vectors = unit(names)
     added = {
         "image.open_vocabulary.names": vectors,
         "image.open_vocabulary.sharpness": torch.tensor(sharpness),
+        "image.open_vocabulary.length": torch.tensor(length),
         "text.open_vocabulary.mean": vectors.mean(0),
         "text.open_vocabulary.centroids": unit(captions),
         "text.open_vocabulary.gate": torch.tensor([middle, width]),

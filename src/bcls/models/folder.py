@@ -75,8 +75,17 @@ def write_files(model: Any, folder: Path, convert: Callable[[Any], Any] = lambda
 
 def write_config(folder: Path, config: Mapping[str, Any], names: Iterable[str]) -> None:
     """Write ``config.json`` with the SHA-256 of the named files of the folder."""
-    hashes = {name: sha256_of(folder / name) for name in names}
+    old = config.get(SHA256, {})  # files in a folder beside this one keep their hashes
+    hashes = {name: sha256_of(folder / name) if (folder / name).is_file() else old[name] for name in names}
     write_whole(folder / CONFIG, json.dumps({**config, SHA256: hashes}, indent=2) + "\n")
+
+
+def write_calibration(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the files of :data:`CALIBRATION` into the folder of a model, and their SHA-256 into its config."""
+    for name, content in contents.items():
+        write_whole(folder / name, content)
+    config = read_json(folder / CONFIG)
+    write_config(folder, config, [*config.get(SHA256, {}), *contents])
 
 
 def check_hashes(folder: Path, hashes: Any, names: Iterable[str]) -> None:

@@ -1,13 +1,14 @@
 r"""Open vocabulary: the ImageNet classes of the image encoder as further coordinates of a dual encoder's vectors.
 
 Heads trained on a small dataset know little outside its themes. The classifier of the frozen image encoder knows 1,000
-classes, and the text encoder knows their names. With class probabilities :math:`p(I)`, the softmax of the logits times
-a sharpness, unit vectors N of the class names and their mean :math:`\bar n`, an image and a text get
+classes, and the text encoder knows their names and definitions. With class probabilities :math:`p(I)`, the softmax of
+the logits times a sharpness, unit vectors N of the classes and their mean :math:`\bar n`, an image and a text get
 
-.. math:: v = N^\top p(I) - \bar n, \quad t = \frac{y_T - \bar n}{\lVert y_T - \bar n \rVert}
+.. math:: v = \ell \, \frac{N^\top p(I) - \bar n}{\lVert N^\top p(I) - \bar n \rVert}, \quad
+    t = \frac{y_T - \bar n}{\lVert y_T - \bar n \rVert}
 
-:math:`\lVert v \rVert` is small if the classifier is not sure. A text moves from the trained heads to these coordinates
-the farther it is from the training captions, measured by its largest cosine c with centroids of their vectors:
+The length :math:`\ell` brings both parts to one scale. A text moves from the trained heads to these coordinates the
+farther it is from the training captions, measured by its largest cosine c with centroids of their vectors:
 
 .. math::
     s(I, T) = \tfrac{1}{\sqrt 2} \left[ \sqrt{1 - g} \, s_{heads} + \sqrt{g} \, v^\top t \right], \quad
@@ -41,15 +42,15 @@ class OpenImages(nn.Module):
         self._backbone: tuple[Any] = (encoder.backbone,)  # a tuple, since it is a part of the encoder already
         self.register_buffer("names", torch.zeros(CLASSES, WIDTH))
         self.register_buffer("sharpness", torch.ones(()))
+        self.register_buffer("length", torch.ones(()))
 
     def forward(self, features: Tensor, vectors: Tensor) -> Tensor:
         """``(N, D + 385)`` unit vectors of features ``(N, d)`` and the unit vectors ``(N, D)`` of the heads."""
         names = self.get_buffer("names")
         logits: Tensor = self._backbone[0].class_logits(features) * self.get_buffer("sharpness")
-        added = logits.softmax(-1) @ names - names.mean(0)
-        square = added.square().sum(-1, keepdim=True)
-        added = added * square.clamp(min=1.0).rsqrt()
-        rest = (1 - square).clamp(min=0.0).sqrt()
+        length = self.get_buffer("length")
+        added = unit(logits.softmax(-1) @ names - names.mean(0)) * length
+        rest = torch.ones_like(added[:, :1]) * (1 - length.square()).sqrt()
         combined: Tensor = torch.cat([vectors, added, rest], dim=-1) * math.sqrt(0.5)
         return combined
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bcls._core.errors import check_numbers, fail
 from bcls.data.text_files import read_json
-from bcls.models.folder import CALIBRATION
+from bcls.models.folder import CALIBRATION, CONFIG, SHA256, check_hashes
 
 #: Files in the folder of a model.
 SETTINGS, BACKGROUND = CALIBRATION
@@ -91,9 +91,11 @@ def read_calibration(folder: Path) -> ModelCalibration | None:
     """Read the calibration in the folder of a model; ``None`` if it has none.
 
     Raises:
-        ValueError: A file is damaged or missing.
+        ValueError: A file is damaged or missing, or differs from its hash in the config of the model.
     """
-    path = folder / SETTINGS
+    path, config = folder / SETTINGS, folder / CONFIG
+    if config.is_file():
+        check_hashes(folder, read_json(config).get(SHA256), CALIBRATION)
     if not path.is_file():
         return None
     content = read_json(path)
