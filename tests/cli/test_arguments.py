@@ -169,6 +169,42 @@ def test_positional_arguments(capsys):
     assert "Folder of the index." in shown
 
 
+@dataclass(frozen=True)
+class Mixed(Search):
+    json: bool = False
+    paths: list[str] = field(default_factory=list)
+    weight: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["i", "-k", "2", "a dog"], {"k": 2}),
+        (["i", "-k2", "a dog"], {"k": 2}),
+        (["i", "--k=2", "a dog"], {"k": 2}),
+        (["i", "--json", "a dog", "--no-json"], {}),
+        (["--json", "i", "--weight", "-1.5", "a dog"], {"json": True, "weight": -1.5}),
+        (["i", "--weight", "2", "a dog", "--json", "x", "-k", "2", "y"], {"k": 2, "json": True, "weight": 2.0}),
+        (["--paths", "p", "q", "--json", "i", "a dog"], {"paths": ["p", "q"], "json": True}),
+        (["i", "--paths=p", "a dog"], {"paths": ["p"]}),
+        (["i", "a dog", "--paths", "p", "--", "x"], {"paths": ["p"]}),
+    ],
+)
+def test_positional_arguments_between_flags(words, expected):
+    others = [word for word in words if word in {"x", "y"}]
+    names = {"index": "INDEX", "text": "TEXT", "others": "OTHER"}
+    assert parse("search", Mixed, words, positional=names) == Mixed("i", "a dog", others, **expected)
+
+
+def test_positional_arguments_with_a_hyphen():
+    assert search("i", "-k", "2", "- person") == Search("i", "- person", k=2)
+    assert search("i", "-k", "2", "--", "--dog") == Search("i", "--dog", k=2)
+    with pytest.raises(ValueError, match="unrecognized arguments: --dog"):
+        search("i", "-k", "2", "--dog")
+    with pytest.raises(ValueError, match="unrecognized arguments: a"):
+        parse("command", Flags, ["--dry-run", "a"])
+
+
 @pytest.mark.parametrize("at", [0, 2])
 def test_flags_win_over_a_file_of_settings_wherever_they_stand(tmp_path, at):
     (tmp_path / "a.yaml").write_text("max_rows: 7\nname: a\n")

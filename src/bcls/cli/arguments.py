@@ -1,14 +1,15 @@
 """Command-line parsing: arguments and flags from a dataclass, ``--config``, ``--print-config`` and ``--import``.
 
-jsonargparse does the parsing. This module adds four rules of our own: flags are spelled with hyphens and accepted with
-underscores; flags win over a file of settings wherever they stand; a new ``--loss.name`` or ``--model.name`` drops the
-arguments of the one it replaces, `reduction` aside; errors are one line.
+jsonargparse does the parsing. This module adds five rules of our own: flags are spelled with hyphens and accepted with
+underscores; positional arguments may stand between flags; flags win over a file of settings wherever they stand; a new
+``--loss.name`` or ``--model.name`` drops the arguments of the one it replaces, `reduction` aside; errors are one line.
 """
 
 import argparse
 import difflib
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -94,7 +95,8 @@ def parse(
     words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
     replaced = _replaced(words, files, settings)
     try:
-        parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *words])
+        ordered = _flags_first(words, settings, positional or {})
+        parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *ordered])
     except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
         raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
     return settings(**{field.name: parsed[field.name] for field in fields(settings)})
@@ -228,6 +230,31 @@ def _hyphenated(word: str, flags: Sequence[str]) -> str:
     match = re.match(r"--([\w-]+)(.*)", word, re.DOTALL)
     name = match[1].replace("_", "-") if match else ""
     return f"--{name}{match[2]}" if match and (name in flags or name.removeprefix("no-") in flags) else word
+
+
+def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, str]) -> list[str]:
+    """Arguments with the flags and their values before the positional ones, which argparse requires to be together."""
+    hints = {name.replace("_", "-"): hint for name, hint in get_type_hints(settings).items() if name not in positional}
+    hints |= {"h": bool, "help": bool, "print-config": bool}
+    flags: list[str] = []
+    others: list[str] = []
+    room = 0.0  # number of values that the last flag can still take
+    for place, word in enumerate(words):
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            others += words[place + 1 :]
+            break
+        if re.fullmatch(r"--?[^\W\d_][\w.-]*", name):
+            flags.append(word)
+            hint = hints.get(name.lstrip("-").removeprefix("no-"))
+            alone = equals or hint is bool or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
+            room = 0 if alone else math.inf if hint == list[str] else 1
+        elif room:
+            flags.append(word)
+            room -= 1
+        else:
+            others.append(word)
+    return [*flags, *["--"] * bool(positional and others), *others]
 
 
 def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
