@@ -34,6 +34,15 @@ def test_a_list_takes_one_value_or_more():
     assert read("--loud", "--more", "1", "null", "--files", "a:b") == Settings(["a:b"], ["1", "null"], loud=True)
 
 
+def test_a_repeated_list_adds_up(tmp_path):
+    words = ["--files", "a", "--count", "2", "--files=b", "--more", "1", "--files", "c", "d"]
+    assert read(*words) == Settings(["a", "b", "c", "d"], ["1"], count=2)
+    (tmp_path / "a.yaml").write_text("files: [x]\n")
+    assert read("--config", str(tmp_path / "a.yaml"), "--files", "a", "--files", "b") == Settings(["a", "b"])
+    with pytest.raises(ValueError, match="unrecognized arguments: z"):
+        read("z", "--files", "a")
+
+
 def test_a_default_list_is_not_shared():
     first = read("--files", "a")
     first.more.append("y")

@@ -9,7 +9,6 @@ import argparse
 import difflib
 import importlib
 import json
-import math
 import os
 import re
 import sys
@@ -52,7 +51,7 @@ def parse(
         command: Name of the command, such as ``data check``.
         settings: A dataclass. Its docstring is the text of ``--help``: what the command does, and in `Attributes` the
             help of the arguments. A ``bool`` is a switch with a ``--no-`` form, a ``list[str]`` takes one value or
-            more, and a field with a name of one letter has a short flag as well.
+            more and may be repeated, and a field with a name of one letter has a short flag as well.
         arguments: Arguments after the command.
         positional: Fields that are positional arguments, with the names that ``--help`` shows: ``{"folder": "DIR"}``.
             A ``str`` is required, ``str | None`` optional, and a ``list[str]`` takes any number.
@@ -233,28 +232,45 @@ def _hyphenated(word: str, flags: Sequence[str]) -> str:
 
 
 def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, str]) -> list[str]:
-    """Arguments with the flags and their values before the positional ones, which argparse requires to be together."""
+    """Arguments with the flags before the positional ones, which argparse requires to be together.
+
+    The values of a list whose flag is repeated are joined.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Example:
+        ...     folder: str
+        ...     names: list[str]
+        >>> _flags_first(["--names", "a", "--names", "b", "--", "folder"], Example, {"folder": "DIR"})
+        ['--names', 'a', 'b', '--', 'folder']
+    """
     hints = {name.replace("_", "-"): hint for name, hint in get_type_hints(settings).items() if name not in positional}
     hints |= {"h": bool, "help": bool, "print-config": bool}
     flags: list[str] = []
+    lists: dict[str, list[str]] = {}
     others: list[str] = []
-    room = 0.0  # number of values that the last flag can still take
+    target = others  # of a word that is not a flag
     for place, word in enumerate(words):
-        name, equals, _ = word.partition("=")
+        name, equals, value = word.partition("=")
+        hint = hints.get(name.lstrip("-").removeprefix("no-"))
         if word == "--":
             others += words[place + 1 :]
             break
-        if re.fullmatch(r"--?[^\W\d_][\w.-]*", name):
-            flags.append(word)
-            hint = hints.get(name.lstrip("-").removeprefix("no-"))
-            alone = equals or hint is bool or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
-            room = 0 if alone else math.inf if hint == list[str] else 1
-        elif room:
-            flags.append(word)
-            room -= 1
+        if not re.fullmatch(r"--?[^\W\d_][\w.-]*", name):
+            target.append(word)
+            target = others if target is flags else target
+        elif hint == list[str]:
+            target = lists.setdefault(f"--{name.lstrip('-')}", [])
+            if equals:
+                target.append(value)
+                target = others
         else:
-            others.append(word)
-    return [*flags, *["--"] * bool(positional and others), *others]
+            flags.append(word)
+            alone = equals or hint is bool or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
+            target = others if alone else flags
+    flags += [word for name, values in lists.items() for word in (name, *values)]
+    return [*flags, "--", *others] if positional and others else [*others, *flags]
 
 
 def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:

@@ -47,7 +47,7 @@ class IndexSettings:
         uri: With milvus: a file such as photos.db, or the address of a server.
         features: Name of features of the dataset, for a model that reads features instead of images.
         captions: Read captions: those of a dataset, and .txt and .json files beside the photos.
-        exclude: Patterns of names to leave out, such as *.png or 2023/raw/*; stored in the index, '' for none.
+        exclude: Patterns of names to leave out, such as *.png or 2023/raw; stored in the index, '' for none.
         follow_links: Follow links that leave a folder; stored in the index.
         workers: Threads that read and decode images; 0 for one per core.
         max_pixels: Images with more pixels are skipped.
@@ -128,7 +128,7 @@ def build_index(
     check_choice("precision", settings.precision, embedding.PRECISIONS)
     paths = [Path(photos)] if isinstance(photos, str | Path) else [Path(path) for path in photos]
     if not paths:
-        fail("photos", "a folder, zip, tar or dataset", "none", "name at least one")
+        fail("photos", "a folder, zip, tar or dataset", "none", "name at least one, before --exclude and its patterns")
     old = read_index_manifest(folder) if (folder / FILE).exists() else None
     exclude = [one for one in settings.exclude or (old.exclude if old else []) if one]
     follow = settings.follow_links or (old is not None and old.follow_links)

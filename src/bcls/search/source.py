@@ -85,8 +85,9 @@ def open_source(
         *paths: Folders, zip or tar files, or folders of datasets.
         features: Name of features of the dataset that are used instead of its images.
         captions: Whether to read captions.
-        exclude: Patterns of names that are left out, such as ``"*.png"`` or ``"2023/raw/*"``. A pattern without a slash
-            is compared with each folder and file name.
+        exclude: Patterns of names that are left out, such as ``"*.png"`` or ``"2023/raw"``. A pattern without a slash
+            is compared with each folder and file name. One with a slash begins at the folder; the name as it is
+            displayed with several folders, and the whole path, match as well.
         follow_links: Whether to follow links that leave a folder.
 
     Raises:
@@ -133,6 +134,7 @@ class FileSource:
         self, store: ImageStore, *, captions: bool = True, exclude: Sequence[str] = (), follow_links: bool = False
     ) -> None:
         self.path = store.path
+        self.label = ""
         self._store, self._exclude, self._follow = store, exclude, follow_links
         self._extensions = EXTENSIONS if captions else ()
         self._archive = None if store.path.is_dir() else store.path.stat()
@@ -149,11 +151,11 @@ class FileSource:
         """
         skipped: dict[str, str] = {}
         others: Counter[str] = Counter()
-        files = self._store.names(images=False) if self._archive else self._walk(skipped)
+        files = self._store.names(images=False) if self._archive else self._walk(skipped, others)
         photos = []
         for name in dict.fromkeys(files):
             path = PurePosixPath(name)
-            if _is_excluded(name, self._exclude):
+            if self._archive and self._is_excluded(name, others):
                 continue
             if is_image_file(name) and is_unicode(name):
                 photos.append(name)
@@ -165,7 +167,13 @@ class FileSource:
         items = [SourceItem(name, self.stamp(name)) for name in (photos if self._archive else sorted(photos))]
         return SourceScan(items, skipped, dict(+others))
 
-    def _walk(self, skipped: dict[str, str]) -> Iterator[str]:
+    def _is_excluded(self, name: str, others: Counter[str], *, is_folder: bool = False) -> bool:
+        """Whether a pattern excludes a photo or folder, which is counted in ``others``."""
+        found = _matches(name, self._exclude, ("", self.label, f"{self.path}/"))
+        others["excluded folder" if is_folder else "excluded"] += found and (is_folder or is_image_file(name))
+        return found
+
+    def _walk(self, skipped: dict[str, str], others: Counter[str]) -> Iterator[str]:
         """Names of all regular files of the folder; explains in ``skipped`` why others are left out."""
         pending, seen = [""], {os.path.realpath(self.path)}
         while pending:
@@ -180,7 +188,7 @@ class FileSource:
                 continue
             for entry in found:
                 name, is_folder = base + entry.name, _is(entry, "is_dir")
-                if _is_excluded(name, self._exclude) or (is_folder and entry.name.startswith(".")):
+                if (is_folder and entry.name.startswith(".")) or self._is_excluded(name, others, is_folder=is_folder):
                     continue
                 if reason := self._refusal(entry, name):
                     if is_folder or is_image_file(name):
@@ -257,6 +265,7 @@ class DatasetSource:
         self, dataset: Dataset, features: str | None = None, *, captions: bool = True, exclude: Sequence[str] = ()
     ) -> None:
         self.path = dataset.folder
+        self.label = ""
         self._exclude = exclude
         self._dataset = dataset
         self._features = None if features is None else dataset.features(features)
@@ -268,8 +277,9 @@ class DatasetSource:
 
     def scan(self) -> SourceScan:
         """All images."""
-        names = [name for name in self._rows if not _is_excluded(name, self._exclude)]
-        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, {})
+        names = [name for name in self._rows if not _matches(name, self._exclude, ("", self.label, f"{self.path}/"))]
+        others = Counter(excluded=len(self._rows) - len(names))
+        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, dict(+others))
 
     def stamp(self, name: str) -> str:
         """Size and time of an image's file, or of the archive with it, and a hash of its captions."""
@@ -360,7 +370,8 @@ class CombinedSource:
         self._sources: dict[str, FileSource | DatasetSource] = {}
         for source in sources:
             names = (f"{source.path.name} ({number})" if number > 1 else source.path.name for number in count(1))
-            self._sources[next(name for name in names if name not in self._sources)] = source
+            label = next(name for name in names if name not in self._sources)
+            self._sources[label], source.label = source, f"{label}/"
 
     def scan(self) -> SourceScan:
         """All photos of all sources."""
@@ -389,10 +400,24 @@ class CombinedSource:
 PhotoSource: TypeAlias = FileSource | DatasetSource | CombinedSource
 
 
-def _is_excluded(name: str, globs: Sequence[str]) -> bool:
-    """Whether a pattern matches a name, or with no slash in it one of the name's parts."""
+def _matches(name: str, globs: Sequence[str], prefixes: Sequence[str]) -> bool:
+    """Whether a pattern matches a name or a folder of it, or with no slash in it one of the name's parts.
+
+    Args:
+        name: The name.
+        globs: The patterns.
+        prefixes: What may stand before the name in a pattern with a slash.
+
+    Example:
+        >>> [_matches("2023/raw/a.png", [glob], ("", "p/")) for glob in ("raw/", "./2023", "p/2023/r*", "./raw")]
+        [True, True, True, False]
+    """
     parts = name.split("/")
-    return any(fnmatch.fnmatchcase(one, glob) for glob in globs for one in ([name] if "/" in glob else parts))
+    whole = [prefix + "/".join(parts[: end + 1]) for prefix in prefixes for end in range(len(parts)) if globs]
+    plain = (glob.rstrip("/") for glob in globs)
+    return any(
+        fnmatch.fnmatchcase(one, glob.removeprefix("./")) for glob in plain for one in (whole if "/" in glob else parts)
+    )
 
 
 def _is(entry: "os.DirEntry[str]", what: str) -> bool:
