@@ -62,8 +62,12 @@ class IndexManifest:
     follow_links: bool = False
 
     def command(self, folder: Path) -> str:
-        """The command that updates the index in ``folder``."""
-        return f"bcls index {shlex.join(self.photos)} --out {shlex.quote(str(folder))}"
+        """The command that builds or updates the index in ``folder``, with its options."""
+        engine = self.engine if self.uri else None
+        options = {"--model": self.model, "--engine": engine, "--uri": self.uri, "--features": self.features}
+        words = [word for flag, value in options.items() if value for word in (flag, value)]
+        words += ["--exclude", *self.exclude] * bool(self.exclude) + ["--follow-links"] * self.follow_links
+        return shlex.join(["bcls", "index", *self.photos, "--out", str(folder), *words])
 
     def check_model(self, folder: Path, model: SearchModel, name: str) -> None:
         """Raise an error if the index in ``folder`` was built with another model."""
@@ -71,6 +75,8 @@ class IndexManifest:
         if weights != self.weights:
             expected = f"the model {self.model!r} with weights {self.weights[:12]}"
             hint = "vectors of different models are not comparable: build an index in another folder"
+            if name == self.model:
+                hint += f", or delete this one and run `{self.command(folder)}`"
             fail(str(folder), expected, f"{name!r} with weights {weights[:12]}", hint)
 
 
