@@ -59,6 +59,8 @@ def test_links_that_leave_the_folder(tmp_path):
     source = open_source(tmp_path / "p")
     assert names(source) == ["a.png", "inside.png"]
     assert list(source.scan().skipped) == ["folder", "out.png"]
+    assert source.scan().others == {"caption (a link that leaves the folder)": 1}
+    assert open_source(tmp_path / "p", captions=False).scan().others == {}
     assert source.captions("a.png") == ()
     for name in ("out.png", "folder/s.png"):
         with pytest.raises(ValueError, match="expected files inside the folder, got the link"):

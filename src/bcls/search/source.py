@@ -33,7 +33,7 @@ EXTENSIONS = (".txt", ".json")
 _KEYS = ("captions", "caption", "text", "description", "title")
 _VIDEOS = frozenset({".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp", ".mts", ".m2ts", ".wmv", ".mpg", ".mpeg"})
 _OTHER_IMAGES = frozenset(
-    [".svg", ".eps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"]
+    [".svg", ".eps", ".ps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"]
 )
 _CAMERA_WORDS = (
     "bild camera canon caption copy dcim default description digital dsc dscf dscn edited exif file foto fujifilm "
@@ -136,7 +136,7 @@ class FileSource:
         self.path = store.path
         self.label = ""
         self._store, self._exclude, self._follow = store, exclude, follow_links
-        self._extensions = EXTENSIONS if captions else ()
+        self._extensions: tuple[str, ...] = EXTENSIONS if captions else ()
         self._archive = None if store.path.is_dir() else store.path.stat()
 
     def locate(self, name: str) -> "tuple[FileSource, str]":
@@ -193,6 +193,7 @@ class FileSource:
                 if reason := self._refusal(entry, name):
                     if is_folder or is_image_file(name):
                         skipped[name] = visible(f"`{name}`: {reason}")
+                    others[f"caption ({reason.partition(';')[0]})"] += entry.name.endswith(self._extensions)
                 elif not is_folder:
                     yield name
                 elif (real := os.path.realpath(entry.path)) not in seen:
