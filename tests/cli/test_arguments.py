@@ -128,6 +128,25 @@ def test_flags_are_accepted_with_hyphens_and_with_underscores():
         parse("command", Flags, ["--no-such"])
 
 
+@dataclass(frozen=True)
+class Optional:
+    folder: str
+    links: bool | None = None
+
+
+def test_a_switch_without_a_default(tmp_path, capsys):
+    def links(*words):
+        return parse("command", Optional, ["a", *words], positional={"folder": "DIR"}).links
+
+    assert (links(), links("--links"), links("--no-links")) == (None, True, False)
+    assert parse("command", Optional, ["--links", "a"], positional={"folder": "DIR"}) == Optional("a", links=True)
+    for words, expected in (([], None), (["--no-links"], False)):
+        with pytest.raises(SystemExit):
+            links(*words, "--print-config")
+        (tmp_path / "a.yaml").write_text(capsys.readouterr().out)
+        assert links("--config", str(tmp_path / "a.yaml")) is expected
+
+
 def test_dotted_flags_are_accepted_with_hyphens_and_with_underscores():
     for flag in ("--model.similarity-width", "--model.similarity_width"):
         parsed = parse("train", TrainConfig, ["--model.name", "saf", flag, "8"])

@@ -244,6 +244,16 @@ def test_patterns_and_links_are_remembered(source, out, tiny, tmp_path):
     assert index(source, out, tiny, exclude=[""]).photos == 13
 
 
+def test_links_are_followed_only_as_long_as_they_should_be(source, out, tiny, tmp_path):
+    linked = photo(tmp_path / "elsewhere/a.png", ["white"])
+    (tmp_path / "elsewhere/a.txt").write_text("a white wall")
+    (source / "link.png").symlink_to(linked)
+    (source / "0/000-red-red.txt").symlink_to(tmp_path / "elsewhere/a.txt")
+    for follow, expected in ((None, (12, 0)), (True, (13, 1)), (None, (13, 1)), (False, (12, 0)), (None, (12, 0))):
+        report = index(source, out, tiny, follow_links=follow)
+        assert (report.photos, report.captions) == expected
+
+
 def test_names_that_are_not_unicode_are_reported(source, out, tiny):
     os.rename(source / "0/000-red-red.png", bytes(source) + b"/\xff.png")
     report = index(source, out, tiny)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 #: In place of the arguments of a command: raise :class:`ParserRequest` with its parser, for shell completion.
 PARSER_ONLY = "--parser-only"
+#: Types of switches; without a flag, the second is ``None``.
+_SWITCHES = (bool, bool | None)
 
 
 class ParserRequest(Exception):  # noqa: N818 - not an error
@@ -182,7 +184,7 @@ def _parser(command: str, settings: type, positional: Mapping[str, str], *, impo
             options["default"] = field.default_factory()
         else:
             options |= {"required": True} if field.default is MISSING else {"default": field.default}
-        if hint is bool:  # `--json` alone, not `--json true`
+        if hint in _SWITCHES:  # `--json` alone, not `--json true`
             del options["type"]
             options["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
         elif hint == list[str]:  # `--name a b`, not `--name [a, b]`
@@ -267,7 +269,7 @@ def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, 
                 target = others
         else:
             flags.append(word)
-            alone = equals or hint is bool or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
+            alone = equals or hint in _SWITCHES or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
             target = others if alone else flags
     flags += [word for name, values in lists.items() for word in (name, *values)]
     return [*flags, "--", *others] if positional and others else [*others, *flags]

@@ -48,7 +48,7 @@ class IndexSettings:
         features: Name of features of the dataset, for a model that reads features instead of images.
         captions: Read captions: those of a dataset, and .txt and .json files beside the photos.
         exclude: Patterns of names to leave out, such as *.png or 2023/raw; stored in the index, '' for none.
-        follow_links: Follow links that leave a folder; stored in the index.
+        follow_links: Follow links that leave a folder; stored in the index, and off for a new one.
         workers: Threads that read and decode images; 0 for one per core.
         max_pixels: Images with more pixels are skipped.
         device: Device of the model, such as cuda.
@@ -63,7 +63,7 @@ class IndexSettings:
     features: str | None = None
     captions: bool = True
     exclude: list[str] = field(default_factory=list)
-    follow_links: bool = False
+    follow_links: bool | None = None
     workers: int = 0
     max_pixels: int = 80_000_000
     device: str = "cpu"
@@ -131,7 +131,7 @@ def build_index(
         fail("photos", "a folder, zip, tar or dataset", "none", "name at least one, before --exclude and its patterns")
     old = read_index_manifest(folder) if (folder / FILE).exists() else None
     exclude = [one for one in settings.exclude or (old.exclude if old else []) if one]
-    follow = settings.follow_links or (old is not None and old.follow_links)
+    follow = getattr(old, "follow_links", False) if settings.follow_links is None else settings.follow_links
     source = open_source(
         *paths, features=settings.features, captions=settings.captions, exclude=exclude, follow_links=follow
     )

@@ -249,7 +249,8 @@ class FileSource:
         if self._archive:
             return " ".join((_stamp(self.path), *self._extensions))
         beside = [str(PurePosixPath(name).with_suffix(extension)) for extension in self._extensions]
-        return " ".join(_stamp(self.path / one) for one in (name, *beside))
+        refused = {one for one in beside if (self.path / one).is_symlink() and not self._is_allowed(one)}
+        return " ".join("-" if one in refused else _stamp(self.path / one) for one in (name, *beside))
 
 
 class DatasetSource:
