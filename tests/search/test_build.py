@@ -121,6 +121,8 @@ def test_captions_beside_photos(source, out, tiny):
     beside.unlink()
     assert index(source, out, tiny).captions == 1
     assert index(source, out, tiny, captions=False).captions == 0
+    assert index(source, out, tiny).captions == 0
+    assert index(source, out, tiny, captions=True).captions == 1
 
 
 def test_unreadable_files_are_reported_and_retried(source, out, tiny):
@@ -133,9 +135,29 @@ def test_unreadable_files_are_reported_and_retried(source, out, tiny):
     assert "got 64 x 64" in report.skipped["0/large.png"]
     assert all(name in reason for name, reason in report.skipped.items())
     photo(source / "0/bad.jpg", ["red"])
-    report = index(source, out, tiny)
+    report = index(source, out, tiny, max_pixels=5000)
     assert report.photos == 14
     assert list(report.skipped) == ["0/empty.png"]
+
+
+def test_the_limit_of_pixels_is_remembered(source, out, tiny):
+    def limits():
+        manifest = read_index_manifest(out)
+        return manifest.index_pixels, manifest.max_pixels
+
+    photo(source / "a.png", ["red"], side=64)
+    for given, photos, stored in ((2000, 12, 2000), (None, 12, 2000), (5000, 13, 5000)):
+        assert index(source, out, tiny, max_pixels=given).photos == photos
+        assert limits() == (stored, stored)
+    photo(source / "b.png", ["red"], side=64, seed=1)
+    for given in (2000, None):
+        assert index(source, out, tiny, max_pixels=given).photos == 13
+        assert limits() == (2000, 5000), "photos that are already in the index can still be displayed"
+    content = json.loads((out / "index.json").read_text())
+    del content["index_pixels"], content["captions"]  # an index of an earlier version
+    (out / "index.json").write_text(json.dumps(content))
+    assert limits() == (5000, 5000)
+    assert index(source, out, tiny).photos == 14
 
 
 def test_folder_that_cannot_be_listed_keeps_its_entries(source, out, tiny, monkeypatch):
@@ -457,7 +479,7 @@ def test_captions_of_an_archive_can_be_added_later(source, out, tiny, tmp_path):
         for path in sorted(source.rglob("*.*")):
             pack.write(path, path.relative_to(source).as_posix())
     assert index(archive, out, tiny, captions=False).captions == 0
-    assert index(archive, out, tiny).captions == 1
+    assert index(archive, out, tiny, captions=True).captions == 1
     assert index(archive, out, tiny, captions=False).captions == 0
 
 

@@ -20,6 +20,7 @@ import bcls.search.embedding as embedding
 from bcls._core.errors import check_choice, check_whole, fail
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
+from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import is_unicode
 from bcls.search.calibration import calibrate
 from bcls.search.catalog import IndexedCaption, Photo
@@ -46,11 +47,12 @@ class IndexSettings:
         engine: Vector engine: faiss (inside the folder, the default) or milvus.
         uri: With milvus: a file such as photos.db, or the address of a server.
         features: Name of features of the dataset, for a model that reads features instead of images.
-        captions: Read captions: those of a dataset, and .txt and .json files beside the photos.
+        captions: Read captions: those of a dataset, and .txt and .json files beside the photos; stored in the index,
+            and on for a new one.
         exclude: Patterns of names to leave out, such as *.png or 2023/raw; stored in the index, '' for none.
         follow_links: Follow links that leave a folder; stored in the index, and off for a new one.
         workers: Threads that read and decode images; 0 for one per core.
-        max_pixels: Images with more pixels are skipped.
+        max_pixels: Images with more pixels are skipped; stored in the index, and 80 million for a new one.
         device: Device of the model, such as cuda.
         precision: Precision of the image networks: float32, or bfloat16, twice as fast on processors that support it.
         json: Print the report as JSON.
@@ -61,11 +63,11 @@ class IndexSettings:
     engine: str | None = None
     uri: str | None = None
     features: str | None = None
-    captions: bool = True
+    captions: bool | None = None
     exclude: list[str] = field(default_factory=list)
     follow_links: bool | None = None
     workers: int = 0
-    max_pixels: int = 80_000_000
+    max_pixels: int | None = None
     device: str = "cpu"
     precision: str = "float32"
     json: bool = False
@@ -124,7 +126,6 @@ def build_index(
     started = time.monotonic()
     folder = Path(settings.out)
     check_whole("workers", settings.workers, least=0)
-    check_whole("max_pixels", settings.max_pixels, least=1)
     check_choice("precision", settings.precision, embedding.PRECISIONS)
     paths = [Path(photos)] if isinstance(photos, str | Path) else [Path(path) for path in photos]
     if not paths:
@@ -132,9 +133,10 @@ def build_index(
     old = read_index_manifest(folder) if (folder / FILE).exists() else None
     exclude = [one for one in settings.exclude or (old.exclude if old else []) if one]
     follow = getattr(old, "follow_links", False) if settings.follow_links is None else settings.follow_links
-    source = open_source(
-        *paths, features=settings.features, captions=settings.captions, exclude=exclude, follow_links=follow
-    )
+    captions = getattr(old, "captions", True) if settings.captions is None else settings.captions
+    limit = getattr(old, "index_pixels", MAX_PIXELS) if settings.max_pixels is None else settings.max_pixels
+    check_whole("max_pixels", limit, least=1)
+    source = open_source(*paths, features=settings.features, captions=captions, exclude=exclude, follow_links=follow)
     scan = source.scan()
     if not scan.items:
         got = ", ".join(f"{number} {reason}" for reason, number in count_reasons(scan.skipped, scan.others).items())
@@ -155,11 +157,11 @@ def build_index(
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
         roots = [str(path.absolute()) for path in paths]
         if old is None:
-            manifest = _new_manifest(settings, source, scan.items, name, model)
+            manifest = _new_manifest(settings, source, scan.items, name, model, limit)
         else:
             _check_unchanged(old, settings, roots, name, model)
-            manifest = replace(old, model=_absolute(name), max_pixels=max(old.max_pixels, settings.max_pixels))
-        manifest = replace(manifest, photos=roots, exclude=exclude, follow_links=follow)
+            manifest = replace(old, model=_absolute(name), max_pixels=max(old.max_pixels, limit), index_pixels=limit)
+        manifest = replace(manifest, photos=roots, captions=captions, exclude=exclude, follow_links=follow)
         if old is None:
             write_index_manifest(folder, manifest)
         with closing(open_parts(folder, manifest, read_only=False)) as index:
@@ -232,7 +234,7 @@ def _create_folder(folder: Path) -> None:
 
 
 def _new_manifest(
-    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel
+    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel, limit: int
 ) -> IndexManifest:
     engine = check_choice("engine", settings.engine or "faiss", ENGINES)
     uri = _absolute_uri(settings.uri or "")
@@ -251,7 +253,8 @@ def _new_manifest(
         uri=uri,
         features=settings.features,
         calibration={},
-        max_pixels=settings.max_pixels,
+        max_pixels=limit,
+        index_pixels=limit,
     )
 
 
@@ -304,6 +307,7 @@ class IndexRun:
     def __init__(self, index: Index, model: SearchModel, source: PhotoSource, settings: IndexSettings) -> None:
         self._catalog, self._photos, self._captions = index.catalog, index.photos, index.captions
         self._model, self._source, self._settings = model, source, settings
+        self._max_pixels = index.manifest.index_pixels
         self.counts = dict.fromkeys(("added", "updated", "removed", "unchanged"), 0)
         self.skipped: dict[str, str] = {}
         self._stamps: dict[str, tuple[int, str]] = {}
@@ -359,7 +363,7 @@ class IndexRun:
         """Read and embed photos, and write them from time to time."""
         started = time.monotonic()
         batch: list[LoadedPhoto] = []
-        known, most = self._known_vector, self._settings.max_pixels
+        known, most = self._known_vector, self._max_pixels
         load = partial(embedding.load_photo, source=self._source, model=self._model, known=known, max_pixels=most)
         with closing(embedding.read_ahead(items, load, self._settings.workers)) as loaded:
             for done, (item, one) in enumerate(zip(items, loaded, strict=True), start=1):
