@@ -69,6 +69,17 @@ def test_moved_photo_folder_keeps_its_entries(source, out, tiny, tmp_path):
     assert counts(index(tmp_path / "moved", out, tiny)) == (0, 0, 0, 12)
 
 
+def test_the_same_folder_by_another_path(source, out, tiny, tmp_path):
+    index(source, out, tiny)
+    (tmp_path / "link").symlink_to(source)
+    for same in (source / "../photos", tmp_path / "link"):
+        assert counts(index(same, out, tiny)) == (0, 0, 0, 12)
+        with pytest.raises(
+            ValueError, match=r"expected folders that do not contain each other, got .*photos, which is .* or in it"
+        ):
+            index([source, same], out, tiny)
+
+
 def test_missing_and_empty_photos(out, tiny, tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder, zip, tar or dataset of photos"):
         index(tmp_path / "none", out, tiny)

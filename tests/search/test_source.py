@@ -71,6 +71,14 @@ def test_links_that_leave_the_folder(tmp_path):
     assert source.read("out.png") == secret.read_bytes()
 
 
+def test_links_to_folders_inside_the_folder(tmp_path):
+    photo(tmp_path / "p/sub/deep/a.png", ["red"])
+    photo(tmp_path / "p/.hidden/b.png", ["red"])
+    for link, target in (("a", "sub"), ("b", "sub/deep"), ("c", ".hidden"), ("d", ".hidden")):
+        (tmp_path / "p" / link).symlink_to(target)
+    assert names(open_source(tmp_path / "p")) == ["c/b.png", "sub/deep/a.png"]
+
+
 def test_files_of_other_kinds_are_counted(tmp_path):
     photo(tmp_path / "p/a.png", ["red"])
     with zipfile.ZipFile(tmp_path / "p.zip", "w") as pack:
@@ -133,7 +141,8 @@ def test_several_folders(tmp_path):
     first, name = source.locate("photos/../../secret")
     with pytest.raises(ValueError, match="do not trust this source"):
         first.read(name)
-    for same in (tmp_path, tmp_path / "z"):
+    (tmp_path / "link").symlink_to("z")
+    for same in (tmp_path, tmp_path / "z", tmp_path / "x/../z", tmp_path / "link"):
         with pytest.raises(ValueError, match="`photos`: expected folders that do not contain each other"):
             open_source(*paths, same)
 

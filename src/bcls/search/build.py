@@ -27,7 +27,7 @@ from bcls.search.catalog import IndexedCaption, Photo
 from bcls.search.embedding import LoadedPhoto, SearchModel, image_vectors, text_vectors
 from bcls.search.engine import ENGINES, VectorRow, Vectors, words_of
 from bcls.search.index import FILE, Index, IndexManifest, open_parts, read_index_manifest, write_index_manifest
-from bcls.search.source import PhotoSource, SourceItem, open_source
+from bcls.search.source import PhotoSource, SourceItem, absolute, open_source
 
 #: Photos are written together after this many seconds or photos.
 _SECONDS, _TOGETHER = 5.0, 512
@@ -155,7 +155,7 @@ def build_index(
         for temporary in folder.glob(f".{FILE}.*.tmp"):
             temporary.unlink()
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
-        roots = [str(path.absolute()) for path in paths]
+        roots = [str(absolute(path)) for path in paths]
         if old is None:
             manifest = _new_manifest(settings, source, scan.items, name, model, limit)
         else:
@@ -274,7 +274,8 @@ def _check_unchanged(
         if changed:
             fail(key, f"{built_with}, which {folder} was built with", repr(getattr(settings, key)), hint)
     # A folder may be added. If a whole folder was moved, names and entries stay the same.
-    if any(path not in roots and Path(path).exists() for path in old.photos):
+    real = {Path(path).resolve() for path in roots}
+    if any(Path(path).resolve() not in real and Path(path).exists() for path in old.photos):
         fail("photos", f"{' '.join(old.photos)}, which {folder} is an index of", " ".join(roots), hint)
 
 

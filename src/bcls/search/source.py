@@ -6,12 +6,12 @@ import json
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
 
@@ -94,14 +94,20 @@ def open_source(
         FileNotFoundError: A path does not exist.
         ValueError: It is something else, has no such features, or contains another path.
     """
-    roots = [path.absolute() for path in paths]
-    for number, path in enumerate(roots):
-        if any(path.is_relative_to(one) for one in roots[:number] + roots[number + 1 :]):
-            fail("photos", "folders that do not contain each other", str(path), "leave it out")
+    roots = [absolute(path) for path in paths]
+    for inner, outer in permutations(roots, 2):
+        if inner.resolve().is_relative_to(outer.resolve()):
+            got = f"{inner}, which is {outer} or in it"
+            fail("photos", "folders that do not contain each other", got, "leave it out")
     if features is not None and len(roots) > 1:
         fail("features", "one dataset", f"{len(roots)} paths", "index each dataset with features on its own")
     sources = [_open_one(path, features, captions, exclude, follow_links) for path in roots]
     return sources[0] if len(sources) == 1 else CombinedSource(sources)
+
+
+def absolute(path: Path) -> Path:
+    """Absolute path without ``..``, as it is stored in an index. Links are kept: their names are displayed."""
+    return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def _open_one(
@@ -175,9 +181,14 @@ class FileSource:
 
     def _walk(self, skipped: dict[str, str], others: Counter[str]) -> Iterator[str]:
         """Names of all regular files of the folder; explains in ``skipped`` why others are left out."""
-        pending, seen = [""], {os.path.realpath(self.path)}
-        while pending:
-            base = pending.pop()
+        pending, links, seen = [""], deque[str](), set[str]()
+        while pending or links:
+            base = (
+                pending.pop() if pending else links.popleft()
+            )  # links last: names have the real folder where possible
+            if (real := os.path.realpath(self.path / base)) in seen:
+                continue
+            seen.add(real)
             try:
                 with os.scandir(self.path / base) as entries:
                     found = sorted(entries, key=lambda entry: entry.name)
@@ -196,9 +207,8 @@ class FileSource:
                     others[f"caption ({reason.partition(';')[0]})"] += entry.name.endswith(self._extensions)
                 elif not is_folder:
                     yield name
-                elif (real := os.path.realpath(entry.path)) not in seen:
-                    seen.add(real)
-                    pending.append(f"{name}/")
+                else:
+                    (links if entry.is_symlink() else pending).append(f"{name}/")
 
     def _refusal(self, entry: "os.DirEntry[str]", name: str) -> str:
         """Why a file or folder is not read; empty if it is."""
