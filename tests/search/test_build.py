@@ -294,6 +294,47 @@ def test_a_photo_that_becomes_unreadable_is_removed(source, out, tiny):
     assert read_index_manifest(out).calibration != before
 
 
+def test_photos_that_may_not_be_read_keep_their_entries(source, out, tiny, monkeypatch):
+    """As in a folder that may be listed but not entered, where neither size nor contents of a photo are known."""
+    index(source, out, tiny)
+    photo(source / "0/new.png", ["white"])
+    real = os.stat, FileSource.read
+
+    def stat(path, *arguments, **options):
+        if "photos/0/" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real[0](path, *arguments, **options)
+
+    def read(self, name):
+        if name.startswith("0/"):
+            raise PermissionError(13, "Permission denied", name)
+        return real[1](self, name)
+
+    before = names(out)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        patch.setattr(FileSource, "read", read)
+        report = index(source, out, tiny)
+    assert (report.photos, *counts(report)) == (12, 0, 0, 0, 8)
+    assert report.reasons == {"unreadable": 5}
+    assert report.skipped["0/new.png"] == "`0/new.png`: Permission denied"
+    assert names(out) == before
+    assert counts(index(source, out, tiny)) == (1, 0, 0, 12)
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", int)() == 0, reason="root may read anything")
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_folders_that_may_not_be_entered_keep_their_entries(source, out, tiny, mode):
+    (source / "0/link.png").symlink_to("000-red-red.png")
+    index(source, out, tiny)
+    (source / "0").chmod(mode)
+    try:
+        report = index(source, out, tiny)
+    finally:
+        (source / "0").chmod(0o755)
+    assert (report.photos, *counts(report)) == (13, 0, 0, 0, 8)
+
+
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_archives(source, out, tiny, tmp_path, kind):
     (source / "0/000-red-red.txt").write_text("a red wall")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import bcls.search.embedding as embedding
-from bcls._core.errors import check_choice, check_whole, fail
+from bcls._core.errors import check_choice, check_whole, fail, visible
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
 from bcls.data.images import MAX_PIXELS
@@ -313,6 +313,7 @@ class IndexRun:
         self.skipped: dict[str, str] = {}
         self._stamps: dict[str, tuple[int, str]] = {}
         self._missing: set[int] = set()
+        self._denied: set[str] = set()  # without permission to read them; their entries are kept
         self._waiting: list[tuple[LoadedPhoto, Vectors]] = []
         self._touched: list[Photo] = []
         self._last_write, self._written = time.monotonic(), False
@@ -339,7 +340,7 @@ class IndexRun:
                     raise
                 self._write()
         # Last, so that photos that were only moved could reuse their vectors.
-        kept = {item.name for item in items}.difference(self.skipped)
+        kept = {item.name for item in items}.difference(self.skipped) | self._denied
         old = {name: number for name, (number, _) in self._stamps.items() if not name.startswith(unreadable)}
         gone = [number for name, number in old.items() if name not in kept]
         self._delete_vectors(gone)
@@ -368,8 +369,8 @@ class IndexRun:
         load = partial(embedding.load_photo, source=self._source, model=self._model, known=known, max_pixels=most)
         with closing(embedding.read_ahead(items, load, self._settings.workers)) as loaded:
             for done, (item, one) in enumerate(zip(items, loaded, strict=True), start=1):
-                if isinstance(one, str):
-                    self.skipped[item.name] = one
+                if isinstance(one, Exception):
+                    self._skip(item.name, one)
                 elif one.vector is None:
                     batch.append(one)
                 elif self._is_unchanged(one):
@@ -386,6 +387,12 @@ class IndexRun:
                 if due or len(self._waiting) >= (_TOGETHER if self._written else 1):
                     self._write()
                 step(done, f"{done / max(time.monotonic() - started, 1e-9):.0f} photos/s")
+
+    def _skip(self, name: str, error: Exception) -> None:
+        text = visible(f"`{name}`: {error.strerror or error}") if isinstance(error, OSError) else str(error)
+        self.skipped[name] = " ".join(text.split()) or "too large for the memory"
+        if isinstance(error, PermissionError):
+            self._denied.add(name)
 
     def _embed_batch(self, batch: list[LoadedPhoto]) -> None:
         vectors = image_vectors(self._model, [one.prepared for one in batch], self._settings.precision)

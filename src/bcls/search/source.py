@@ -259,7 +259,7 @@ class FileSource:
         if self._archive:
             return " ".join((_stamp(self.path), *self._extensions))
         beside = [str(PurePosixPath(name).with_suffix(extension)) for extension in self._extensions]
-        refused = {one for one in beside if (self.path / one).is_symlink() and not self._is_allowed(one)}
+        refused = {one for one in beside if os.path.islink(self.path / one) and not self._is_allowed(one)}
         return " ".join("-" if one in refused else _stamp(self.path / one) for one in (name, *beside))
 
 
@@ -433,9 +433,14 @@ def _matches(name: str, globs: Sequence[str], prefixes: Sequence[str]) -> bool:
 
 
 def _is(entry: "os.DirEntry[str]", what: str) -> bool:
-    """Result of a method of an entry; false for a link that leads nowhere or to a folder that cannot be read."""
+    """Result of a method of an entry; false for a link that leads nowhere.
+
+    What may not be inspected counts as a file, so that reading it reports the reason.
+    """
     try:
         return bool(getattr(entry, what)())
+    except PermissionError:
+        return what == "is_file"
     except OSError:
         return False
 
