@@ -97,7 +97,7 @@ def open_source(
     roots = [absolute(path) for path in paths]
     for inner, outer in permutations(roots, 2):
         if inner.resolve().is_relative_to(outer.resolve()):
-            got = f"{inner}, which is {outer} or in it"
+            got = f"{inner}, which is {'the same as' if inner.resolve() == outer.resolve() else 'in'} {outer}"
             fail("photos", "folders that do not contain each other", got, "leave it out")
     if features is not None and len(roots) > 1:
         fail("features", "one dataset", f"{len(roots)} paths", "index each dataset with features on its own")
