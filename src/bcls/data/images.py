@@ -20,25 +20,8 @@ _AVIF = "PIL.AvifImagePlugin"  # since Pillow 11.3
 #: Formats that Pillow decodes itself; it passes EPS and WMF to other programs. Those with a weak signature are last.
 FORMATS = (
     *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", *["AVIF"] * (find_spec(_AVIF) is not None)),
-    *(
-        "BLP",
-        "DCX",
-        "DDS",
-        "FITS",
-        "FLI",
-        "FTEX",
-        "ICNS",
-        "ICO",
-        "IM",
-        "MSP",
-        "PCX",
-        "PIXAR",
-        "PSD",
-        "QOI",
-        "SGI",
-        "SUN",
-    ),
-    *("XBM", "XPM", "CUR", "GBR", "DIB", "PCD", "TGA"),
+    *("BLP", "DCX", "DDS", "FITS", "FLI", "FTEX", "ICNS", "ICO", "IM", "MSP", "PCX", "PIXAR", "PSD", "QOI", "SGI"),
+    *("SUN", "XBM", "XPM", "CUR", "GBR", "DIB", "PCD", "TGA"),
 )
 #: Default limit for the number of pixels. Small files can unpack to gigabytes.
 MAX_PIXELS = 80_000_000
