@@ -34,6 +34,15 @@ def test_a_list_takes_one_value_or_more():
     assert read("--loud", "--more", "1", "null", "--files", "a:b") == Settings(["a:b"], ["1", "null"], loud=True)
 
 
+def test_a_repeated_list_adds_up(tmp_path):
+    words = ["--files", "a", "--count", "2", "--files=b", "--more", "1", "--files", "c", "d"]
+    assert read(*words) == Settings(["a", "b", "c", "d"], ["1"], count=2)
+    (tmp_path / "a.yaml").write_text("files: [x]\n")
+    assert read("--config", str(tmp_path / "a.yaml"), "--files", "a", "--files", "b") == Settings(["a", "b"])
+    with pytest.raises(ValueError, match="unrecognized arguments: z"):
+        read("z", "--files", "a")
+
+
 def test_a_default_list_is_not_shared():
     first = read("--files", "a")
     first.more.append("y")
@@ -119,6 +128,25 @@ def test_flags_are_accepted_with_hyphens_and_with_underscores():
         parse("command", Flags, ["--no-such"])
 
 
+@dataclass(frozen=True)
+class Optional:
+    folder: str
+    links: bool | None = None
+
+
+def test_a_switch_without_a_default(tmp_path, capsys):
+    def links(*words):
+        return parse("command", Optional, ["a", *words], positional={"folder": "DIR"}).links
+
+    assert (links(), links("--links"), links("--no-links")) == (None, True, False)
+    assert parse("command", Optional, ["--links", "a"], positional={"folder": "DIR"}) == Optional("a", links=True)
+    for words, expected in (([], None), (["--no-links"], False)):
+        with pytest.raises(SystemExit):
+            links(*words, "--print-config")
+        (tmp_path / "a.yaml").write_text(capsys.readouterr().out)
+        assert links("--config", str(tmp_path / "a.yaml")) is expected
+
+
 def test_dotted_flags_are_accepted_with_hyphens_and_with_underscores():
     for flag in ("--model.similarity-width", "--model.similarity_width"):
         parsed = parse("train", TrainConfig, ["--model.name", "saf", flag, "8"])
@@ -167,6 +195,42 @@ def test_positional_arguments(capsys):
     shown = capsys.readouterr().out
     assert "usage: bcls search INDEX [TEXT] OTHER ... [options]" in shown
     assert "Folder of the index." in shown
+
+
+@dataclass(frozen=True)
+class Mixed(Search):
+    json: bool = False
+    paths: list[str] = field(default_factory=list)
+    weight: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["i", "-k", "2", "a dog"], {"k": 2}),
+        (["i", "-k2", "a dog"], {"k": 2}),
+        (["i", "--k=2", "a dog"], {"k": 2}),
+        (["i", "--json", "a dog", "--no-json"], {}),
+        (["--json", "i", "--weight", "-1.5", "a dog"], {"json": True, "weight": -1.5}),
+        (["i", "--weight", "2", "a dog", "--json", "x", "-k", "2", "y"], {"k": 2, "json": True, "weight": 2.0}),
+        (["--paths", "p", "q", "--json", "i", "a dog"], {"paths": ["p", "q"], "json": True}),
+        (["i", "--paths=p", "a dog"], {"paths": ["p"]}),
+        (["i", "a dog", "--paths", "p", "--", "x"], {"paths": ["p"]}),
+    ],
+)
+def test_positional_arguments_between_flags(words, expected):
+    others = [word for word in words if word in {"x", "y"}]
+    names = {"index": "INDEX", "text": "TEXT", "others": "OTHER"}
+    assert parse("search", Mixed, words, positional=names) == Mixed("i", "a dog", others, **expected)
+
+
+def test_positional_arguments_with_a_hyphen():
+    assert search("i", "-k", "2", "- person") == Search("i", "- person", k=2)
+    assert search("i", "-k", "2", "--", "--dog") == Search("i", "--dog", k=2)
+    with pytest.raises(ValueError, match="unrecognized arguments: --dog"):
+        search("i", "-k", "2", "--dog")
+    with pytest.raises(ValueError, match="unrecognized arguments: a"):
+        parse("command", Flags, ["--dry-run", "a"])
 
 
 @pytest.mark.parametrize("at", [0, 2])

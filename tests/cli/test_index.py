@@ -53,6 +53,9 @@ def test_several_folders_and_patterns(run, tiny, tmp_path):
     )
     assert code == 0
     assert json.loads(printed)["photos"] == 8
+    _, printed, _ = run(*sources, "--out", tmp_path / "index", "--exclude", "2/", "--exclude=b/*", "--json")
+    report = json.loads(printed)
+    assert (report["photos"], report["reasons"]) == (4, {"excluded folder": 4})
 
 
 def test_bad_input_is_one_line(run, tiny, tmp_path):
@@ -61,6 +64,7 @@ def test_bad_input_is_one_line(run, tiny, tmp_path):
     for words, message in (
         ((), "arguments are required: --out"),
         (("--out", out), "`photos`: expected a folder, zip, tar or dataset, got none"),
+        (("--exclude", "2", source, "--out", out), "got none; name at least one, before --exclude and its patterns"),
         ((source,), "arguments are required: --out"),
         ((tmp_path / "none", "--out", out), "no such folder, zip, tar or dataset of photos"),
         ((tmp_path / "empty", "--out", out), "expected at least one image, got none"),

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
-from bcls.data.images import decode, decode_with_format, random_view
+from bcls.data.image_files import SUFFIXES
+from bcls.data.images import FORMATS, decode, decode_with_format, random_view
 from tests.data.factories import image_bytes
 
 
@@ -78,7 +79,9 @@ class TestDecode:
         got = np.asarray(decode(content, "a"))[0, :, 0]
         np.testing.assert_allclose(got[::-1] if orientation == 3 else got, expected, atol=1)
 
-    @pytest.mark.parametrize("file_format", ["PPM", "JPEG2000", "AVIF", "TGA", "PCX", "QOI", "SGI", "DDS", "MPO"])
+    @pytest.mark.parametrize(
+        "file_format", ["PPM", "JPEG2000", "AVIF", "TGA", "PCX", "QOI", "SGI", "DDS", "MPO", "DIB"]
+    )
     def test_other_formats_of_pillow(self, file_format):
         if file_format == "AVIF":
             pytest.importorskip("PIL.AvifImagePlugin")
@@ -86,6 +89,28 @@ class TestDecode:
         image, found, _ = decode_with_format(content, "a")
         assert (image.mode, image.size) == ("RGB", (32, 24))
         assert found in {file_format, "JPEG"}  # an MPO file of one image is a JPEG file
+
+    def test_formats_that_pillow_only_reads(self):
+        pixels, bitmap, page = bytes(range(48)), image_bytes(1, (4, 4), "DIB"), image_bytes(1, (4, 4), "PCX")
+        double = bitmap[:8] + struct.pack("<I", 8) + bitmap[12:] + bytes(16)  # a cursor has a mask below the bitmap
+        files = {
+            "CUR": struct.pack("<HHHBBBBHHII", 0, 2, 1, 4, 4, 0, 0, 0, 0, len(double), 22) + double,
+            "DCX": struct.pack("<III", 987654321, 12, 0) + page,
+            "FTEX": b"FTEX" + struct.pack("<8i", 0, 4, 4, 1, 1, 1, 32, 48) + pixels,
+            "GBR": struct.pack(">IIIII", 20, 1, 4, 4, 1) + bytes(range(16)),
+            "PCD": bytes(2048) + b"PCD_" + bytes(768 * 512 * 2 + 96 * 2048),
+            "PIXAR": b"\200\350\0\0" + bytes(412) + struct.pack("<6H", 4, 4, 0, 0, 14, 2) + bytes(596) + pixels,
+        }
+        for file_format, content in files.items():
+            image, found, _ = decode_with_format(content, "a")
+            assert (found, image.mode) == (file_format, "RGB")
+            assert image.size == ((768, 512) if file_format == "PCD" else (4, 4))
+
+    def test_extensions_are_those_of_the_formats(self):
+        extensions = Image.registered_extensions()
+        formats = {*FORMATS, "MPO", "HEIF"}  # Pillow opens MPO files as JPEG files
+        assert SUFFIXES.issuperset(one for one, file_format in extensions.items() if file_format in formats)
+        assert SUFFIXES.isdisjoint(one for one, file_format in extensions.items() if file_format not in formats)
 
     def test_heic(self):
         pillow_heif = pytest.importorskip("pillow_heif")

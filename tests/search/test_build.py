@@ -121,6 +121,8 @@ def test_captions_beside_photos(source, out, tiny):
     beside.unlink()
     assert index(source, out, tiny).captions == 1
     assert index(source, out, tiny, captions=False).captions == 0
+    assert index(source, out, tiny).captions == 0
+    assert index(source, out, tiny, captions=True).captions == 1
 
 
 def test_unreadable_files_are_reported_and_retried(source, out, tiny):
@@ -133,9 +135,29 @@ def test_unreadable_files_are_reported_and_retried(source, out, tiny):
     assert "got 64 x 64" in report.skipped["0/large.png"]
     assert all(name in reason for name, reason in report.skipped.items())
     photo(source / "0/bad.jpg", ["red"])
-    report = index(source, out, tiny)
+    report = index(source, out, tiny, max_pixels=5000)
     assert report.photos == 14
     assert list(report.skipped) == ["0/empty.png"]
+
+
+def test_the_limit_of_pixels_is_remembered(source, out, tiny):
+    def limits():
+        manifest = read_index_manifest(out)
+        return manifest.index_pixels, manifest.max_pixels
+
+    photo(source / "a.png", ["red"], side=64)
+    for given, photos, stored in ((2000, 12, 2000), (None, 12, 2000), (5000, 13, 5000)):
+        assert index(source, out, tiny, max_pixels=given).photos == photos
+        assert limits() == (stored, stored)
+    photo(source / "b.png", ["red"], side=64, seed=1)
+    for given in (2000, None):
+        assert index(source, out, tiny, max_pixels=given).photos == 13
+        assert limits() == (2000, 5000), "photos that are already in the index can still be displayed"
+    content = json.loads((out / "index.json").read_text())
+    del content["index_pixels"], content["captions"]  # an index of an earlier version
+    (out / "index.json").write_text(json.dumps(content))
+    assert limits() == (5000, 5000)
+    assert index(source, out, tiny).photos == 14
 
 
 def test_folder_that_cannot_be_listed_keeps_its_entries(source, out, tiny, monkeypatch):
@@ -244,6 +266,16 @@ def test_patterns_and_links_are_remembered(source, out, tiny, tmp_path):
     assert index(source, out, tiny, exclude=[""]).photos == 13
 
 
+def test_links_are_followed_only_as_long_as_they_should_be(source, out, tiny, tmp_path):
+    linked = photo(tmp_path / "elsewhere/a.png", ["white"])
+    (tmp_path / "elsewhere/a.txt").write_text("a white wall")
+    (source / "link.png").symlink_to(linked)
+    (source / "0/000-red-red.txt").symlink_to(tmp_path / "elsewhere/a.txt")
+    for follow, expected in ((None, (12, 0)), (True, (13, 1)), (None, (13, 1)), (False, (12, 0)), (None, (12, 0))):
+        report = index(source, out, tiny, follow_links=follow)
+        assert (report.photos, report.captions) == expected
+
+
 def test_names_that_are_not_unicode_are_reported(source, out, tiny):
     os.rename(source / "0/000-red-red.png", bytes(source) + b"/\xff.png")
     report = index(source, out, tiny)
@@ -260,6 +292,47 @@ def test_a_photo_that_becomes_unreadable_is_removed(source, out, tiny):
     assert (report.photos, *counts(report)) == (11, 0, 0, 1, 11)
     assert "0/000-red-red.png" not in names(out)
     assert read_index_manifest(out).calibration != before
+
+
+def test_photos_that_may_not_be_read_keep_their_entries(source, out, tiny, monkeypatch):
+    """As in a folder that may be listed but not entered, where neither size nor contents of a photo are known."""
+    index(source, out, tiny)
+    photo(source / "0/new.png", ["white"])
+    real = os.stat, FileSource.read
+
+    def stat(path, *arguments, **options):
+        if "photos/0/" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real[0](path, *arguments, **options)
+
+    def read(self, name):
+        if name.startswith("0/"):
+            raise PermissionError(13, "Permission denied", name)
+        return real[1](self, name)
+
+    before = names(out)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        patch.setattr(FileSource, "read", read)
+        report = index(source, out, tiny)
+    assert (report.photos, *counts(report)) == (12, 0, 0, 0, 8)
+    assert report.reasons == {"unreadable": 5}
+    assert report.skipped["0/new.png"] == "`0/new.png`: Permission denied"
+    assert names(out) == before
+    assert counts(index(source, out, tiny)) == (1, 0, 0, 12)
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", int)() == 0, reason="root may read anything")
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_folders_that_may_not_be_entered_keep_their_entries(source, out, tiny, mode):
+    (source / "0/link.png").symlink_to("000-red-red.png")
+    index(source, out, tiny)
+    (source / "0").chmod(mode)
+    try:
+        report = index(source, out, tiny)
+    finally:
+        (source / "0").chmod(0o755)
+    assert (report.photos, *counts(report)) == (13, 0, 0, 0, 8)
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -447,7 +520,7 @@ def test_captions_of_an_archive_can_be_added_later(source, out, tiny, tmp_path):
         for path in sorted(source.rglob("*.*")):
             pack.write(path, path.relative_to(source).as_posix())
     assert index(archive, out, tiny, captions=False).captions == 0
-    assert index(archive, out, tiny).captions == 1
+    assert index(archive, out, tiny, captions=True).captions == 1
     assert index(archive, out, tiny, captions=False).captions == 0
 
 

@@ -53,10 +53,31 @@ def test_another_model_version_engine_or_folder_is_rejected(source, out, tiny, t
             open_index(out)
 
 
+def test_other_weights_of_the_same_model_give_the_command(source, out, tiny, monkeypatch):
+    index(source, out, tiny, exclude=["a b", "*.tif"], follow_links=True, captions=False, max_pixels=9000)
+    tiny_model(monkeypatch, tiny, seed=7)
+    for run in (lambda: index(source, out, tiny), lambda: open_index(out).load_model()):
+        with pytest.raises(ValueError, match="build an index in another folder, or delete this one and run") as raised:
+            run()
+        command = f"bcls index {source} --out {out} --model {tiny} --exclude 'a b' '*.tif' --follow-links"
+        assert f"`{command} --no-captions --max-pixels 9000`" in str(raised.value)
+
+
 def test_moved_photo_folder_keeps_its_entries(source, out, tiny, tmp_path):
     index(source, out, tiny)
     shutil.move(source, tmp_path / "moved")
     assert counts(index(tmp_path / "moved", out, tiny)) == (0, 0, 0, 12)
+
+
+def test_the_same_folder_by_another_path(source, out, tiny, tmp_path):
+    index(source, out, tiny)
+    (tmp_path / "link").symlink_to(source)
+    for same in (source / "../photos", tmp_path / "link"):
+        assert counts(index(same, out, tiny)) == (0, 0, 0, 12)
+        with pytest.raises(
+            ValueError, match=r"expected folders that do not contain each other, got .*photos, which is the same as"
+        ):
+            index([source, same], out, tiny)
 
 
 def test_missing_and_empty_photos(out, tiny, tmp_path):

@@ -64,6 +64,17 @@ def test_update_is_seen_by_the_next_search(photo_index, source):
     assert len(photo_index) == 12
 
 
+def test_update_uses_the_options_of_the_build(source, out, tiny):
+    (source / "0/000-red-red.txt").write_text("a red wall")
+    with PhotoIndex.build(source, out, str(tiny), captions=False, max_pixels=2000) as built:
+        photo(source / "large.png", ["red"], side=64)
+        (source / "1/001-green-red.txt").write_text("green above red")
+        report = built.update()
+        assert (report.photos, report.captions, list(report.skipped)) == (12, 0, ["large.png"])
+        report = built.update(captions=True, max_pixels=5000)
+        assert (report.photos, report.captions) == (13, 2)
+
+
 def test_model_object_and_reopening(source, out, tiny):
     model = load(tiny)
     with PhotoIndex.build(source, out, model) as index:

@@ -59,6 +59,8 @@ def test_links_that_leave_the_folder(tmp_path):
     source = open_source(tmp_path / "p")
     assert names(source) == ["a.png", "inside.png"]
     assert list(source.scan().skipped) == ["folder", "out.png"]
+    assert source.scan().others == {"caption (a link that leaves the folder)": 1}
+    assert open_source(tmp_path / "p", captions=False).scan().others == {}
     assert source.captions("a.png") == ()
     for name in ("out.png", "folder/s.png"):
         with pytest.raises(ValueError, match="expected files inside the folder, got the link"):
@@ -69,17 +71,25 @@ def test_links_that_leave_the_folder(tmp_path):
     assert source.read("out.png") == secret.read_bytes()
 
 
+def test_links_to_folders_inside_the_folder(tmp_path):
+    photo(tmp_path / "p/sub/deep/a.png", ["red"])
+    photo(tmp_path / "p/.hidden/b.png", ["red"])
+    for link, target in (("a", "sub"), ("b", "sub/deep"), ("c", ".hidden"), ("d", ".hidden")):
+        (tmp_path / "p" / link).symlink_to(target)
+    assert names(open_source(tmp_path / "p")) == ["c/b.png", "sub/deep/a.png"]
+
+
 def test_files_of_other_kinds_are_counted(tmp_path):
     photo(tmp_path / "p/a.png", ["red"])
     with zipfile.ZipFile(tmp_path / "p.zip", "w") as pack:
         pack.write(tmp_path / "p/a.png", "a.png")
-        for name in ("b.mp4", "c.MOV", "d.svg", "e.txt", "._f.mov", "raw/g.mp4"):
+        for name in ("b.mp4", "c.MOV", "d.svg", "e.txt", "._f.mov", "raw/g.mp4", "raw/h.jpg", "i.tmp.jpg"):
             pack.writestr(name, "x")
             (tmp_path / "p" / name).parent.mkdir(exist_ok=True)
             (tmp_path / "p" / name).touch()
-    for path in ("p", "p.zip"):
-        source = open_source(tmp_path / path, exclude=["raw"])
-        assert source.scan().others == {"video": 2, "image format .svg": 1}
+    for path, excluded in (("p", {"excluded": 1, "excluded folder": 1}), ("p.zip", {"excluded": 2})):
+        source = open_source(tmp_path / path, exclude=["raw", "*.tmp.*"])
+        assert source.scan().others == {"video": 2, "image format .svg": 1, **excluded}
         assert names(source) == ["a.png"]
 
 
@@ -91,12 +101,26 @@ def test_files_of_other_kinds_are_counted(tmp_path):
         (["1/*"], ["b.jpg"]),
         (["thumb", "b.*"], ["1/a.png"]),
         (["B.jpg"], ["1/a.png", "1/thumb/c.jpg", "b.jpg"]),
+        (["thumb/"], ["1/a.png", "b.jpg"]),
+        (["./1"], ["b.jpg"]),
+        (["./1/thumb/", "./thumb"], ["1/a.png", "b.jpg"]),
+        (["1/thumb"], ["1/a.png", "b.jpg"]),
     ],
 )
 def test_excluded_names(tmp_path, patterns, left):
-    for name in ("1/a.png", "b.jpg", "1/thumb/c.jpg"):
-        photo(tmp_path / "p" / name, ["red"])
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as pack:
+        for name in ("1/a.png", "1/thumb/c.jpg", "b.jpg"):
+            pack.write(photo(tmp_path / "p" / name, ["red"]), name)
     assert names(open_source(tmp_path / "p", exclude=patterns)) == left
+    assert names(open_source(tmp_path / "p.zip", exclude=patterns)) == left
+
+
+def test_excluded_names_as_displayed(tmp_path):
+    for name in ("p/raw/a.png", "p/b.png", "q/raw/a.png"):
+        photo(tmp_path / name, ["red"])
+    paths = tmp_path / "p", tmp_path / "q"
+    for pattern in ("p/raw", "p/raw/*", "p/raw/a.png", f"{tmp_path}/p/raw", f"{tmp_path}/p/raw/a.png"):
+        assert names(open_source(*paths, exclude=[pattern])) == ["p/b.png", "q/raw/a.png"]
 
 
 def test_several_folders(tmp_path):
@@ -117,7 +141,8 @@ def test_several_folders(tmp_path):
     first, name = source.locate("photos/../../secret")
     with pytest.raises(ValueError, match="do not trust this source"):
         first.read(name)
-    for same in (tmp_path, tmp_path / "z"):
+    (tmp_path / "link").symlink_to("z")
+    for same in (tmp_path, tmp_path / "z", tmp_path / "x/../z", tmp_path / "link"):
         with pytest.raises(ValueError, match="`photos`: expected folders that do not contain each other"):
             open_source(*paths, same)
 

@@ -1,8 +1,8 @@
 """Command-line parsing: arguments and flags from a dataclass, ``--config``, ``--print-config`` and ``--import``.
 
-jsonargparse does the parsing. This module adds four rules of our own: flags are spelled with hyphens and accepted with
-underscores; flags win over a file of settings wherever they stand; a new ``--loss.name`` or ``--model.name`` drops the
-arguments of the one it replaces, `reduction` aside; errors are one line.
+jsonargparse does the parsing. This module adds five rules of our own: flags are spelled with hyphens and accepted with
+underscores; positional arguments may stand between flags; flags win over a file of settings wherever they stand; a new
+``--loss.name`` or ``--model.name`` drops the arguments of the one it replaces, `reduction` aside; errors are one line.
 """
 
 import argparse
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 #: In place of the arguments of a command: raise :class:`ParserRequest` with its parser, for shell completion.
 PARSER_ONLY = "--parser-only"
+#: Types of switches; without a flag, the second is ``None``.
+_SWITCHES = (bool, bool | None)
 
 
 class ParserRequest(Exception):  # noqa: N818 - not an error
@@ -51,7 +53,7 @@ def parse(
         command: Name of the command, such as ``data check``.
         settings: A dataclass. Its docstring is the text of ``--help``: what the command does, and in `Attributes` the
             help of the arguments. A ``bool`` is a switch with a ``--no-`` form, a ``list[str]`` takes one value or
-            more, and a field with a name of one letter has a short flag as well.
+            more and may be repeated, and a field with a name of one letter has a short flag as well.
         arguments: Arguments after the command.
         positional: Fields that are positional arguments, with the names that ``--help`` shows: ``{"folder": "DIR"}``.
             A ``str`` is required, ``str | None`` optional, and a ``list[str]`` takes any number.
@@ -94,7 +96,8 @@ def parse(
     words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
     replaced = _replaced(words, files, settings)
     try:
-        parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *words])
+        ordered = _flags_first(words, settings, positional or {})
+        parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *ordered])
     except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
         raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
     return settings(**{field.name: parsed[field.name] for field in fields(settings)})
@@ -181,7 +184,7 @@ def _parser(command: str, settings: type, positional: Mapping[str, str], *, impo
             options["default"] = field.default_factory()
         else:
             options |= {"required": True} if field.default is MISSING else {"default": field.default}
-        if hint is bool:  # `--json` alone, not `--json true`
+        if hint in _SWITCHES:  # `--json` alone, not `--json true`
             del options["type"]
             options["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
         elif hint == list[str]:  # `--name a b`, not `--name [a, b]`
@@ -228,6 +231,48 @@ def _hyphenated(word: str, flags: Sequence[str]) -> str:
     match = re.match(r"--([\w-]+)(.*)", word, re.DOTALL)
     name = match[1].replace("_", "-") if match else ""
     return f"--{name}{match[2]}" if match and (name in flags or name.removeprefix("no-") in flags) else word
+
+
+def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, str]) -> list[str]:
+    """Arguments with the flags before the positional ones, which argparse requires to be together.
+
+    The values of a list whose flag is repeated are joined.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Example:
+        ...     folder: str
+        ...     names: list[str]
+        >>> _flags_first(["--names", "a", "--names", "b", "--", "folder"], Example, {"folder": "DIR"})
+        ['--names', 'a', 'b', '--', 'folder']
+    """
+    hints = {name.replace("_", "-"): hint for name, hint in get_type_hints(settings).items() if name not in positional}
+    hints |= {"h": bool, "help": bool, "print-config": bool}
+    flags: list[str] = []
+    lists: dict[str, list[str]] = {}
+    others: list[str] = []
+    target = others  # of a word that is not a flag
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        hint = hints.get(name.lstrip("-").removeprefix("no-"))
+        if word == "--":
+            others += words[place + 1 :]
+            break
+        if not re.fullmatch(r"--?[^\W\d_][\w.-]*", name):
+            target.append(word)
+            target = others if target is flags else target
+        elif hint == list[str]:
+            target = lists.setdefault(f"--{name.lstrip('-')}", [])
+            if equals:
+                target.append(value)
+                target = others
+        else:
+            flags.append(word)
+            alone = equals or hint in _SWITCHES or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
+            target = others if alone else flags
+    flags += [word for name, values in lists.items() for word in (name, *values)]
+    return [*flags, "--", *others] if positional and others else [*others, *flags]
 
 
 def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:

@@ -20,10 +20,11 @@ from bcls._core.locks import ForkLock
 
 _EXTENSIONS = (
     "jpg jpeg jpe jfif mpo png apng webp gif bmp dib tif tiff ppm pgm pbm pnm pfm jp2 j2k j2c jpc jpf jpx avif avifs "
-    "heic heif hif blp dds fits fli flc icns ico msp pcx psd qoi sgi ras xbm xpm tga "
+    "heic heif hif blp bw cur dcx dds fit fits flc fli ftc ftu gbr icb icns ico im msp pcd pcx psd pxr qoi ras rgb "
+    "rgba sgi tga vda vst xbm xpm "
     "3fr arw cr2 cr3 dng erf iiq kdc mef mos nef nrw orf pef raf rw2 rwl sr2 srf srw x3f"
 )
-#: Extensions of image files: formats that Pillow decodes, HEIC, and RAW files of cameras.
+#: Extensions of image files: those of :data:`bcls.data.images.FORMATS`, of HEIC, and of RAW files of cameras.
 SUFFIXES = frozenset(f".{one}" for one in _EXTENSIONS.split())
 #: Largest size of an image file in bytes; larger ones are refused without reading them.
 MAX_BYTES = 256 * 2**20

@@ -17,10 +17,11 @@ from bcls._core.errors import fail, reason_of, refuse_damage
 from bcls._core.extras import MissingExtraError, require
 
 _AVIF = "PIL.AvifImagePlugin"  # since Pillow 11.3
-#: Formats that Pillow decodes itself; it passes EPS and WMF to other programs. TGA, which has no signature, is last.
+#: Formats that Pillow decodes itself; it passes EPS and WMF to other programs. Those with a weak signature are last.
 FORMATS = (
     *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", *["AVIF"] * (find_spec(_AVIF) is not None)),
-    *("BLP", "DDS", "FITS", "FLI", "ICNS", "ICO", "IM", "MSP", "PCX", "PSD", "QOI", "SGI", "SUN", "XBM", "XPM", "TGA"),
+    *("BLP", "DCX", "DDS", "FITS", "FLI", "FTEX", "ICNS", "ICO", "IM", "MSP", "PCX", "PIXAR", "PSD", "QOI", "SGI"),
+    *("SUN", "XBM", "XPM", "CUR", "GBR", "DIB", "PCD", "TGA"),
 )
 #: Default limit for the number of pixels. Small files can unpack to gigabytes.
 MAX_PIXELS = 80_000_000

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bcls.models.base import RetrievalModel
 
 #: The models that ship with the package.
-_SHIPPED = {name: Path(__file__).parent / name for name in ("photo", "photo-fast")}
+SHIPPED = {name: Path(__file__).parent / name for name in ("photo", "photo-fast")}
 #: Files of a saved model that are downloaded from the hub.
 _FILES = ["*.json", "*.onnx", "*.safetensors", "README.md", "encoder/*"]
 
@@ -75,7 +75,7 @@ def run_settings(folder: Path) -> dict[str, Any]:
 
 def find_folder(path_or_name: str | Path) -> Path:
     """Folder of the model that :func:`load` reads; models on the hub are downloaded."""
-    path = _SHIPPED.get(str(path_or_name)) or user_path(path_or_name)
+    path = SHIPPED.get(str(path_or_name)) or user_path(path_or_name)
     if path.is_file():
         fail(str(path), "a folder", "a file", "read authors' *.pth.tar files with `bcls.models.import_checkpoint`")
     for candidate in (path, path / "checkpoints" / "best", path / "checkpoints" / "last"):

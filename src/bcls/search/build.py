@@ -17,16 +17,18 @@ from pathlib import Path
 import numpy as np
 
 import bcls.search.embedding as embedding
-from bcls._core.errors import check_choice, check_whole, fail
+from bcls._core.errors import check_choice, check_whole, fail, visible
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
+from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import is_unicode
+from bcls.models.loading import SHIPPED
 from bcls.search.calibration import calibrate
 from bcls.search.catalog import IndexedCaption, Photo
 from bcls.search.embedding import LoadedPhoto, SearchModel, image_vectors, text_vectors
 from bcls.search.engine import ENGINES, VectorRow, Vectors, words_of
 from bcls.search.index import FILE, Index, IndexManifest, open_parts, read_index_manifest, write_index_manifest
-from bcls.search.source import PhotoSource, SourceItem, open_source
+from bcls.search.source import PhotoSource, SourceItem, absolute, open_source
 
 #: Photos are written together after this many seconds or photos.
 _SECONDS, _TOGETHER = 5.0, 512
@@ -46,11 +48,12 @@ class IndexSettings:
         engine: Vector engine: faiss (inside the folder, the default) or milvus.
         uri: With milvus: a file such as photos.db, or the address of a server.
         features: Name of features of the dataset, for a model that reads features instead of images.
-        captions: Read captions: those of a dataset, and .txt and .json files beside the photos.
-        exclude: Patterns of names to leave out, such as *.png or 2023/raw/*; stored in the index, '' for none.
-        follow_links: Follow links that leave a folder; stored in the index.
+        captions: Read captions: those of a dataset, and .txt and .json files beside the photos; stored in the index,
+            and on for a new one.
+        exclude: Patterns of names to leave out, such as *.png or 2023/raw; stored in the index, '' for none.
+        follow_links: Follow links that leave a folder; stored in the index, and off for a new one.
         workers: Threads that read and decode images; 0 for one per core.
-        max_pixels: Images with more pixels are skipped.
+        max_pixels: Images with more pixels are skipped; stored in the index, and 80 million for a new one.
         device: Device of the model, such as cuda.
         precision: Precision of the image networks: float32, or bfloat16, twice as fast on processors that support it.
         json: Print the report as JSON.
@@ -61,11 +64,11 @@ class IndexSettings:
     engine: str | None = None
     uri: str | None = None
     features: str | None = None
-    captions: bool = True
+    captions: bool | None = None
     exclude: list[str] = field(default_factory=list)
-    follow_links: bool = False
+    follow_links: bool | None = None
     workers: int = 0
-    max_pixels: int = 80_000_000
+    max_pixels: int | None = None
     device: str = "cpu"
     precision: str = "float32"
     json: bool = False
@@ -124,17 +127,17 @@ def build_index(
     started = time.monotonic()
     folder = Path(settings.out)
     check_whole("workers", settings.workers, least=0)
-    check_whole("max_pixels", settings.max_pixels, least=1)
     check_choice("precision", settings.precision, embedding.PRECISIONS)
     paths = [Path(photos)] if isinstance(photos, str | Path) else [Path(path) for path in photos]
     if not paths:
-        fail("photos", "a folder, zip, tar or dataset", "none", "name at least one")
+        fail("photos", "a folder, zip, tar or dataset", "none", "name at least one, before --exclude and its patterns")
     old = read_index_manifest(folder) if (folder / FILE).exists() else None
     exclude = [one for one in settings.exclude or (old.exclude if old else []) if one]
-    follow = settings.follow_links or (old is not None and old.follow_links)
-    source = open_source(
-        *paths, features=settings.features, captions=settings.captions, exclude=exclude, follow_links=follow
-    )
+    follow = getattr(old, "follow_links", False) if settings.follow_links is None else settings.follow_links
+    captions = getattr(old, "captions", True) if settings.captions is None else settings.captions
+    limit = getattr(old, "index_pixels", MAX_PIXELS) if settings.max_pixels is None else settings.max_pixels
+    check_whole("max_pixels", limit, least=1)
+    source = open_source(*paths, features=settings.features, captions=captions, exclude=exclude, follow_links=follow)
     scan = source.scan()
     if not scan.items:
         got = ", ".join(f"{number} {reason}" for reason, number in count_reasons(scan.skipped, scan.others).items())
@@ -153,13 +156,13 @@ def build_index(
         for temporary in folder.glob(f".{FILE}.*.tmp"):
             temporary.unlink()
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
-        roots = [str(path.absolute()) for path in paths]
+        roots = [str(absolute(path)) for path in paths]
         if old is None:
-            manifest = _new_manifest(settings, source, scan.items, name, model)
+            manifest = _new_manifest(settings, source, scan.items, name, model, limit)
         else:
             _check_unchanged(old, settings, roots, name, model)
-            manifest = replace(old, model=_absolute(name), max_pixels=max(old.max_pixels, settings.max_pixels))
-        manifest = replace(manifest, photos=roots, exclude=exclude, follow_links=follow)
+            manifest = replace(old, model=_absolute(name), max_pixels=max(old.max_pixels, limit), index_pixels=limit)
+        manifest = replace(manifest, photos=roots, captions=captions, exclude=exclude, follow_links=follow)
         if old is None:
             write_index_manifest(folder, manifest)
         with closing(open_parts(folder, manifest, read_only=False)) as index:
@@ -232,7 +235,7 @@ def _create_folder(folder: Path) -> None:
 
 
 def _new_manifest(
-    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel
+    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel, limit: int
 ) -> IndexManifest:
     engine = check_choice("engine", settings.engine or "faiss", ENGINES)
     uri = _absolute_uri(settings.uri or "")
@@ -251,7 +254,8 @@ def _new_manifest(
         uri=uri,
         features=settings.features,
         calibration={},
-        max_pixels=settings.max_pixels,
+        max_pixels=limit,
+        index_pixels=limit,
     )
 
 
@@ -271,7 +275,8 @@ def _check_unchanged(
         if changed:
             fail(key, f"{built_with}, which {folder} was built with", repr(getattr(settings, key)), hint)
     # A folder may be added. If a whole folder was moved, names and entries stay the same.
-    if any(path not in roots and Path(path).exists() for path in old.photos):
+    real = {Path(path).resolve() for path in roots}
+    if any(Path(path).resolve() not in real and Path(path).exists() for path in old.photos):
         fail("photos", f"{' '.join(old.photos)}, which {folder} is an index of", " ".join(roots), hint)
 
 
@@ -280,8 +285,8 @@ def _absolute_uri(uri: str) -> str:
 
 
 def _absolute(name: str) -> str:
-    """Absolute path of a model's folder; other names are unchanged."""
-    return str(Path(name).absolute()) if Path(name).is_dir() else name
+    """Absolute path of a model's folder; names of packaged models and of the hub are unchanged."""
+    return str(Path(name).absolute()) if name not in SHIPPED and Path(name).is_dir() else name
 
 
 class IndexRun:
@@ -304,10 +309,12 @@ class IndexRun:
     def __init__(self, index: Index, model: SearchModel, source: PhotoSource, settings: IndexSettings) -> None:
         self._catalog, self._photos, self._captions = index.catalog, index.photos, index.captions
         self._model, self._source, self._settings = model, source, settings
+        self._max_pixels = index.manifest.index_pixels
         self.counts = dict.fromkeys(("added", "updated", "removed", "unchanged"), 0)
         self.skipped: dict[str, str] = {}
         self._stamps: dict[str, tuple[int, str]] = {}
         self._missing: set[int] = set()
+        self._denied: set[str] = set()  # without permission to read them; their entries are kept
         self._waiting: list[tuple[LoadedPhoto, Vectors]] = []
         self._touched: list[Photo] = []
         self._last_write, self._written = time.monotonic(), False
@@ -334,7 +341,7 @@ class IndexRun:
                     raise
                 self._write()
         # Last, so that photos that were only moved could reuse their vectors.
-        kept = {item.name for item in items}.difference(self.skipped)
+        kept = {item.name for item in items}.difference(self.skipped) | self._denied
         old = {name: number for name, (number, _) in self._stamps.items() if not name.startswith(unreadable)}
         gone = [number for name, number in old.items() if name not in kept]
         self._delete_vectors(gone)
@@ -359,12 +366,12 @@ class IndexRun:
         """Read and embed photos, and write them from time to time."""
         started = time.monotonic()
         batch: list[LoadedPhoto] = []
-        known, most = self._known_vector, self._settings.max_pixels
+        known, most = self._known_vector, self._max_pixels
         load = partial(embedding.load_photo, source=self._source, model=self._model, known=known, max_pixels=most)
         with closing(embedding.read_ahead(items, load, self._settings.workers)) as loaded:
             for done, (item, one) in enumerate(zip(items, loaded, strict=True), start=1):
-                if isinstance(one, str):
-                    self.skipped[item.name] = one
+                if isinstance(one, Exception):
+                    self._skip(item.name, one)
                 elif one.vector is None:
                     batch.append(one)
                 elif self._is_unchanged(one):
@@ -381,6 +388,12 @@ class IndexRun:
                 if due or len(self._waiting) >= (_TOGETHER if self._written else 1):
                     self._write()
                 step(done, f"{done / max(time.monotonic() - started, 1e-9):.0f} photos/s")
+
+    def _skip(self, name: str, error: Exception) -> None:
+        text = visible(f"`{name}`: {error.strerror or error}") if isinstance(error, OSError) else str(error)
+        self.skipped[name] = " ".join(text.split()) or "too large for the memory"
+        if isinstance(error, PermissionError):
+            self._denied.add(name)
 
     def _embed_batch(self, batch: list[LoadedPhoto]) -> None:
         vectors = image_vectors(self._model, [one.prepared for one in batch], self._settings.precision)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import fail, visible
+from bcls._core.errors import fail
 from bcls._core.extras import check_device, require
 from bcls.data.images import decode
 from bcls.models.light import ImageBatch, LightModel, is_light_folder
@@ -228,8 +228,8 @@ class LoadedPhoto(NamedTuple):
 
 
 def read_ahead(
-    items: Iterable[SourceItem], load: Callable[[SourceItem], LoadedPhoto | str], workers: int
-) -> Generator[LoadedPhoto | str]:
+    items: Iterable[SourceItem], load: Callable[[SourceItem], LoadedPhoto | Exception], workers: int
+) -> Generator[LoadedPhoto | Exception]:
     """Read photos in order, with threads that work a bounded number of photos ahead.
 
     Args:
@@ -242,7 +242,7 @@ def read_ahead(
     """
     count = workers or os.cpu_count() or 1
     pool = ThreadPoolExecutor(count, thread_name_prefix="bcls-read")
-    waiting: deque[Future[LoadedPhoto | str]] = deque()
+    waiting: deque[Future[LoadedPhoto | Exception]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(load, item))
@@ -261,8 +261,8 @@ KnownVector = Callable[[str, str], tuple[int, Vectors] | None]
 
 def load_photo(
     item: SourceItem, source: PhotoSource, model: SearchModel, known: KnownVector, max_pixels: int
-) -> LoadedPhoto | str:
-    """Read a photo; returns the reason if it cannot be read.
+) -> LoadedPhoto | Exception:
+    """Read a photo; returns the error if it cannot be read.
 
     Args:
         item: The photo.
@@ -286,7 +286,5 @@ def load_photo(
         side = model.side if isinstance(model, LightModel) else 0
         inputs = [decode(content, item.name, max_pixels=max_pixels, side=side)] if features is None else features
         return LoadedPhoto(photo, captions, prepared=model.prepare_images(model_inputs(model, inputs)))
-    except (ValueError, MemoryError) as error:
-        return " ".join(str(error).split()) or "too large for the memory"
-    except OSError as error:
-        return visible(f"`{item.name}`: {error.strerror or error}")
+    except (ValueError, MemoryError, OSError) as error:
+        return error

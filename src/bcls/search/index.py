@@ -43,6 +43,8 @@ class IndexManifest:
         features: Name of the features that the index was built from, instead of images.
         calibration: Calibration by the kind of query; empty until the first run is complete.
         max_pixels: Largest limit on the pixels of a photo in any run; also the limit when photos are displayed.
+        index_pixels: Limit of the last run; in an index of an earlier version ``max_pixels``.
+        captions: Whether captions are read.
         exclude: Patterns of names that are left out.
         follow_links: Whether links that leave a folder are followed.
     """
@@ -60,10 +62,21 @@ class IndexManifest:
     max_pixels: int = MAX_PIXELS
     exclude: list[str] = field(default_factory=list)
     follow_links: bool = False
+    captions: bool = True
+    index_pixels: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index_pixels", self.index_pixels or self.max_pixels)
 
     def command(self, folder: Path) -> str:
-        """The command that updates the index in ``folder``."""
-        return f"bcls index {shlex.join(self.photos)} --out {shlex.quote(str(folder))}"
+        """The command that builds or updates the index in ``folder``, with its options."""
+        engine = self.engine if self.uri else None
+        options = {"--model": self.model, "--engine": engine, "--uri": self.uri, "--features": self.features}
+        words = [word for flag, value in options.items() if value for word in (flag, value)]
+        words += ["--exclude", *self.exclude] * bool(self.exclude) + ["--follow-links"] * self.follow_links
+        words += ["--no-captions"] * (not self.captions)
+        words += ["--max-pixels", str(self.index_pixels)] * (self.index_pixels != MAX_PIXELS)
+        return shlex.join(["bcls", "index", *self.photos, "--out", str(folder), *words])
 
     def check_model(self, folder: Path, model: SearchModel, name: str) -> None:
         """Raise an error if the index in ``folder`` was built with another model."""
@@ -71,6 +84,8 @@ class IndexManifest:
         if weights != self.weights:
             expected = f"the model {self.model!r} with weights {self.weights[:12]}"
             hint = "vectors of different models are not comparable: build an index in another folder"
+            if name == self.model:
+                hint += f", or delete this one and run `{self.command(folder)}`"
             fail(str(folder), expected, f"{name!r} with weights {weights[:12]}", hint)
 
 
@@ -101,7 +116,7 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         manifest: IndexManifest = from_plain(IndexManifest, fields, FILE)
         if not manifest.photos:
             fail("photos", "at least one path", "none", "build the index again")
-        for key in ("dimension", "max_pixels"):
+        for key in ("dimension", "max_pixels", "index_pixels"):
             check_whole(key, getattr(manifest, key), least=1)
         return manifest
     except (TypeError, ValueError, OverflowError) as error:

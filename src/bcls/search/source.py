@@ -6,12 +6,12 @@ import json
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
 
@@ -33,7 +33,7 @@ EXTENSIONS = (".txt", ".json")
 _KEYS = ("captions", "caption", "text", "description", "title")
 _VIDEOS = frozenset({".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp", ".mts", ".m2ts", ".wmv", ".mpg", ".mpeg"})
 _OTHER_IMAGES = frozenset(
-    [".svg", ".eps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"]
+    [".svg", ".eps", ".ps", ".ai", ".jxl", ".jxr", ".xcf", ".psb", ".wmf", ".emf", ".raw", ".exr", ".hdr"]
 )
 _CAMERA_WORDS = (
     "bild camera canon caption copy dcim default description digital dsc dscf dscn edited exif file foto fujifilm "
@@ -85,22 +85,29 @@ def open_source(
         *paths: Folders, zip or tar files, or folders of datasets.
         features: Name of features of the dataset that are used instead of its images.
         captions: Whether to read captions.
-        exclude: Patterns of names that are left out, such as ``"*.png"`` or ``"2023/raw/*"``. A pattern without a slash
-            is compared with each folder and file name.
+        exclude: Patterns of names that are left out, such as ``"*.png"`` or ``"2023/raw"``. A pattern without a slash
+            is compared with each folder and file name. One with a slash begins at the folder; the name as it is
+            displayed with several folders, and the whole path, match as well.
         follow_links: Whether to follow links that leave a folder.
 
     Raises:
         FileNotFoundError: A path does not exist.
         ValueError: It is something else, has no such features, or contains another path.
     """
-    roots = [path.absolute() for path in paths]
-    for number, path in enumerate(roots):
-        if any(path.is_relative_to(one) for one in roots[:number] + roots[number + 1 :]):
-            fail("photos", "folders that do not contain each other", str(path), "leave it out")
+    roots = [absolute(path) for path in paths]
+    for inner, outer in permutations(roots, 2):
+        if inner.resolve().is_relative_to(outer.resolve()):
+            got = f"{inner}, which is {'the same as' if inner.resolve() == outer.resolve() else 'in'} {outer}"
+            fail("photos", "folders that do not contain each other", got, "leave it out")
     if features is not None and len(roots) > 1:
         fail("features", "one dataset", f"{len(roots)} paths", "index each dataset with features on its own")
     sources = [_open_one(path, features, captions, exclude, follow_links) for path in roots]
     return sources[0] if len(sources) == 1 else CombinedSource(sources)
+
+
+def absolute(path: Path) -> Path:
+    """Absolute path without ``..``, as it is stored in an index. Links are kept: their names are displayed."""
+    return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def _open_one(
@@ -133,8 +140,9 @@ class FileSource:
         self, store: ImageStore, *, captions: bool = True, exclude: Sequence[str] = (), follow_links: bool = False
     ) -> None:
         self.path = store.path
+        self.label = ""
         self._store, self._exclude, self._follow = store, exclude, follow_links
-        self._extensions = EXTENSIONS if captions else ()
+        self._extensions: tuple[str, ...] = EXTENSIONS if captions else ()
         self._archive = None if store.path.is_dir() else store.path.stat()
 
     def locate(self, name: str) -> "tuple[FileSource, str]":
@@ -149,11 +157,11 @@ class FileSource:
         """
         skipped: dict[str, str] = {}
         others: Counter[str] = Counter()
-        files = self._store.names(images=False) if self._archive else self._walk(skipped)
+        files = self._store.names(images=False) if self._archive else self._walk(skipped, others)
         photos = []
         for name in dict.fromkeys(files):
             path = PurePosixPath(name)
-            if _is_excluded(name, self._exclude):
+            if self._archive and self._is_excluded(name, others):
                 continue
             if is_image_file(name) and is_unicode(name):
                 photos.append(name)
@@ -165,11 +173,22 @@ class FileSource:
         items = [SourceItem(name, self.stamp(name)) for name in (photos if self._archive else sorted(photos))]
         return SourceScan(items, skipped, dict(+others))
 
-    def _walk(self, skipped: dict[str, str]) -> Iterator[str]:
+    def _is_excluded(self, name: str, others: Counter[str], *, is_folder: bool = False) -> bool:
+        """Whether a pattern excludes a photo or folder, which is counted in ``others``."""
+        found = _matches(name, self._exclude, ("", self.label, f"{self.path}/"))
+        others["excluded folder" if is_folder else "excluded"] += found and (is_folder or is_image_file(name))
+        return found
+
+    def _walk(self, skipped: dict[str, str], others: Counter[str]) -> Iterator[str]:
         """Names of all regular files of the folder; explains in ``skipped`` why others are left out."""
-        pending, seen = [""], {os.path.realpath(self.path)}
-        while pending:
-            base = pending.pop()
+        pending, links, seen = [""], deque[str](), set[str]()
+        while pending or links:
+            base = (
+                pending.pop() if pending else links.popleft()
+            )  # links last: names have the real folder where possible
+            if (real := os.path.realpath(self.path / base)) in seen:
+                continue
+            seen.add(real)
             try:
                 with os.scandir(self.path / base) as entries:
                     found = sorted(entries, key=lambda entry: entry.name)
@@ -180,16 +199,16 @@ class FileSource:
                 continue
             for entry in found:
                 name, is_folder = base + entry.name, _is(entry, "is_dir")
-                if _is_excluded(name, self._exclude) or (is_folder and entry.name.startswith(".")):
+                if (is_folder and entry.name.startswith(".")) or self._is_excluded(name, others, is_folder=is_folder):
                     continue
                 if reason := self._refusal(entry, name):
                     if is_folder or is_image_file(name):
                         skipped[name] = visible(f"`{name}`: {reason}")
+                    others[f"caption ({reason.partition(';')[0]})"] += entry.name.endswith(self._extensions)
                 elif not is_folder:
                     yield name
-                elif (real := os.path.realpath(entry.path)) not in seen:
-                    seen.add(real)
-                    pending.append(f"{name}/")
+                else:
+                    (links if entry.is_symlink() else pending).append(f"{name}/")
 
     def _refusal(self, entry: "os.DirEntry[str]", name: str) -> str:
         """Why a file or folder is not read; empty if it is."""
@@ -240,7 +259,8 @@ class FileSource:
         if self._archive:
             return " ".join((_stamp(self.path), *self._extensions))
         beside = [str(PurePosixPath(name).with_suffix(extension)) for extension in self._extensions]
-        return " ".join(_stamp(self.path / one) for one in (name, *beside))
+        refused = {one for one in beside if os.path.islink(self.path / one) and not self._is_allowed(one)}
+        return " ".join("-" if one in refused else _stamp(self.path / one) for one in (name, *beside))
 
 
 class DatasetSource:
@@ -257,6 +277,7 @@ class DatasetSource:
         self, dataset: Dataset, features: str | None = None, *, captions: bool = True, exclude: Sequence[str] = ()
     ) -> None:
         self.path = dataset.folder
+        self.label = ""
         self._exclude = exclude
         self._dataset = dataset
         self._features = None if features is None else dataset.features(features)
@@ -268,8 +289,9 @@ class DatasetSource:
 
     def scan(self) -> SourceScan:
         """All images."""
-        names = [name for name in self._rows if not _is_excluded(name, self._exclude)]
-        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, {})
+        names = [name for name in self._rows if not _matches(name, self._exclude, ("", self.label, f"{self.path}/"))]
+        others = Counter(excluded=len(self._rows) - len(names))
+        return SourceScan([SourceItem(name, self.stamp(name)) for name in names], {}, dict(+others))
 
     def stamp(self, name: str) -> str:
         """Size and time of an image's file, or of the archive with it, and a hash of its captions."""
@@ -360,7 +382,8 @@ class CombinedSource:
         self._sources: dict[str, FileSource | DatasetSource] = {}
         for source in sources:
             names = (f"{source.path.name} ({number})" if number > 1 else source.path.name for number in count(1))
-            self._sources[next(name for name in names if name not in self._sources)] = source
+            label = next(name for name in names if name not in self._sources)
+            self._sources[label], source.label = source, f"{label}/"
 
     def scan(self) -> SourceScan:
         """All photos of all sources."""
@@ -389,16 +412,35 @@ class CombinedSource:
 PhotoSource: TypeAlias = FileSource | DatasetSource | CombinedSource
 
 
-def _is_excluded(name: str, globs: Sequence[str]) -> bool:
-    """Whether a pattern matches a name, or with no slash in it one of the name's parts."""
+def _matches(name: str, globs: Sequence[str], prefixes: Sequence[str]) -> bool:
+    """Whether a pattern matches a name or a folder of it, or with no slash in it one of the name's parts.
+
+    Args:
+        name: The name.
+        globs: The patterns.
+        prefixes: What may stand before the name in a pattern with a slash.
+
+    Example:
+        >>> [_matches("2023/raw/a.png", [glob], ("", "p/")) for glob in ("raw/", "./2023", "p/2023/r*", "./raw")]
+        [True, True, True, False]
+    """
     parts = name.split("/")
-    return any(fnmatch.fnmatchcase(one, glob) for glob in globs for one in ([name] if "/" in glob else parts))
+    whole = [prefix + "/".join(parts[: end + 1]) for prefix in prefixes for end in range(len(parts)) if globs]
+    plain = (glob.rstrip("/") for glob in globs)
+    return any(
+        fnmatch.fnmatchcase(one, glob.removeprefix("./")) for glob in plain for one in (whole if "/" in glob else parts)
+    )
 
 
 def _is(entry: "os.DirEntry[str]", what: str) -> bool:
-    """Result of a method of an entry; false for a link that leads nowhere or to a folder that cannot be read."""
+    """Result of a method of an entry; false for a link that leads nowhere.
+
+    What may not be inspected counts as a file, so that reading it reports the reason.
+    """
     try:
         return bool(getattr(entry, what)())
+    except PermissionError:
+        return what == "is_file"
     except OSError:
         return False
 
