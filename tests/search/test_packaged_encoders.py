@@ -38,3 +38,12 @@ def test_index_and_search_with_packaged_encoders(tmp_path, monkeypatch, capsys):
     assert index.manifest.dimension == 64
     assert not index.manifest.cross
     index.close()
+
+
+def test_photos_in_a_folder_with_the_name_of_the_packaged_model(tmp_path, monkeypatch, capsys):
+    photos(tmp_path / "photo", 3)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["index", "photo", "--out", "index"]) == 0
+    capsys.readouterr()
+    assert cli.main(["search", "index", "-k", "2", "a red wall", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
