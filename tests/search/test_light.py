@@ -177,16 +177,26 @@ def test_scores_by_the_calibration_of_the_model(copy, tmp_path):
     source = photos(tmp_path / "photos", 4)
     calibration, model = read_calibration(copy), LightModel(copy)
     with PhotoIndex.build(source, tmp_path / "index", model=str(copy)) as index:
-        for query, terms in (
-            ("red", {"a red": 1.0}),
-            ("red wall", {"red wall": 1.0}),
-            ("red wall + 0.5 dog - blue", {"red wall": 1.0, "a dog": 0.5, "a blue": -1.0}),
+        for query, added, subtracted in (
+            ("red", {"a red": 1.0}, {}),
+            ("red wall", {"red wall": 1.0}, {}),
+            ("red wall + 0.5 dog", {"red wall": 1.0, "a dog": 0.5}, {}),
+            ("red wall + 0.5 dog - blue", {"red wall": 1.0, "a dog": 0.5}, {"a blue": 1.0}),
         ):
-            vector = sum(weight * model.encode_texts([text])[0] for text, weight in terms.items())
-            vector = vector / np.linalg.norm(vector)
             for hit in index.search(query, k=4):
-                assert hit.similarity == pytest.approx(float(model.encode_images([hit.path])[0] @ vector), abs=1e-4)
-                assert hit.score == pytest.approx(float(calibration(hit.similarity, vector)), abs=1e-3)
+                photo = model.encode_images([hit.path])[0]
+                first, second = (
+                    sum((weight * model.encode_texts([text])[0] for text, weight in terms.items()), np.zeros(width))
+                    for terms in (added, subtracted)
+                )
+                vector = first / np.linalg.norm(first)
+                expected = float(calibration(photo @ vector, vector))
+                for text in subtracted:
+                    (vector,) = model.encode_texts([text])
+                    expected *= 1 - float(calibration(photo @ vector, vector))
+                both = (first - second) / np.linalg.norm(first - second)
+                assert hit.similarity == pytest.approx(float(photo @ both), abs=1e-4)
+                assert hit.score == pytest.approx(expected, abs=1e-3)
                 assert hit.threshold == 0.3
 
 
