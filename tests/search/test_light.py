@@ -17,6 +17,7 @@ from bcls.models import build
 from bcls.models.export import export_onnx
 from bcls.models.light import LightModel
 from bcls.search.build import IndexSettings, build_index
+from bcls.search.engine import parse_filter
 from bcls.search.index import open_index
 from bcls.search.photo_index import PhotoIndex
 from bcls.search.score_model import read_calibration
@@ -167,16 +168,23 @@ def test_weights_of_a_folder_beside_it(exported, copy):
         LightModel(copy).encode_texts(texts)
 
 
-def test_scores_by_the_calibration_of_the_model(copy, tmp_path):
-    """Also of queries with operators; one word is encoded with the template of the model."""
+@pytest.fixture
+def calibrated(copy):
+    """An exported model with a calibration, and the length of its vectors."""
     width = json.loads((copy / "config.json").read_text(encoding="utf-8"))["onnx"]["width"]
     background = np.random.default_rng(0).normal(size=(5, width)).astype(np.float16)
     save_file({"background": background}, copy / "calibration.safetensors")
     settings = {"pair": [-1.0, 4.0], "query": [1.0, 2.0, 0.5, -0.5, 1.0], "gate": [2, 4, 0.4, 0.1], "threshold": 0.3}
     (copy / "calibration.json").write_text(json.dumps({**settings, "word": "a {}"}), encoding="utf-8")
+    return copy, width
+
+
+def test_scores_by_the_calibration_of_the_model(calibrated, tmp_path):
+    """Also of queries with operators; one word is encoded with the template of the model."""
+    folder, width = calibrated
     source = photos(tmp_path / "photos", 4)
-    calibration, model = read_calibration(copy), LightModel(copy)
-    with PhotoIndex.build(source, tmp_path / "index", model=str(copy)) as index:
+    calibration, model = read_calibration(folder), LightModel(folder)
+    with PhotoIndex.build(source, tmp_path / "index", model=str(folder)) as index:
         for query, added, subtracted in (
             ("red", {"a red": 1.0}, {}),
             ("red wall", {"red wall": 1.0}, {}),
@@ -198,6 +206,26 @@ def test_scores_by_the_calibration_of_the_model(copy, tmp_path):
                 assert hit.similarity == pytest.approx(float(photo @ both), abs=1e-4)
                 assert hit.score == pytest.approx(expected, abs=1e-3)
                 assert hit.threshold == 0.3
+
+
+def test_scores_of_captions_by_the_calibration_of_the_model(calibrated, tmp_path):
+    folder, _ = calibrated
+    source = photos(tmp_path / "photos", 4)
+    first = sorted(source.rglob("*.png"))[0]
+    first.with_suffix(".txt").write_text("a red wall\nred\ntwo dogs", encoding="utf-8")
+    calibration, model = read_calibration(folder), LightModel(folder)
+    (photo,) = model.encode_images([first])
+    with PhotoIndex.build(source, tmp_path / "index", model=str(folder)) as index:
+        number = index.service.number_of(first.relative_to(source).as_posix())
+        for result in (index.service.captions_for(number), index.service.captions_for_image(first.read_bytes())):
+            assert len(result.hits) == 3
+            for hit in result.hits:
+                (text,) = model.encode_texts([hit.text])
+                assert hit.score == pytest.approx(float(calibration(photo @ text, text)), abs=1e-3)
+                assert (hit.threshold, hit.fits) == (0.3, hit.score >= 0.3)
+                assert "threshold" not in hit.as_json()
+        assert index.service.captions_for(number, filters=parse_filter(before="1990")).hits == ()
+        assert index.search("red - blue", filters=parse_filter(before="1990")) == []
 
 
 def change(folder, **entries):

@@ -30,6 +30,13 @@ def test_formula(folder):
     assert calibration(0.5, text) == pytest.approx(expected, rel=1e-9)
 
 
+def test_one_text_for_each_similarity(folder):
+    calibration, texts = read_calibration(folder), np.eye(4)[:3]
+    expected = [calibration(value, text) for value, text in zip((0.1, 0.2, 0.3), texts, strict=True)]
+    np.testing.assert_allclose(calibration([0.1, 0.2, 0.3], texts), expected, rtol=1e-12)
+    assert calibration([], texts[:0]).shape == (0,)
+
+
 def test_order_stays_that_of_the_similarities(folder):
     values = np.linspace(-1, 1, 50)
     scores = read_calibration(folder)(values, [0.6, 0.0, 0.8, 0.0])

@@ -55,12 +55,11 @@ class ModelCalibration:
 
         Args:
             similarity: Any shape.
-            vector: ``(D,)`` vector of the text.
+            vector: ``(D,)`` vector of the text, or ``(C, D)`` for C similarities with one text each.
         """
         values, text = np.asarray(similarity, dtype=np.float64), np.asarray(vector)
-        mean, deviation, nearest = self.describe(text[None])[0]
         bias, slope, *others = self.query
-        known = bias + slope * values + float(np.dot(others, (mean, deviation, nearest)))
+        known = bias + slope * values + (self.describe(np.atleast_2d(text)) @ others).reshape(text.shape[:-1])
         return _sigmoid(self.pair[0] + self.pair[1] * values) * _sigmoid(known)
 
     def describe(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -134,16 +134,17 @@ class CaptionHit:
     number: int
     score: float
     similarity: float
+    threshold: float = FITS
 
     @property
     def fits(self) -> bool:
         """Whether the score is high enough to count as relevant."""
-        return self.score >= FITS
+        return self.score >= self.threshold
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        rounded = {"score": round(self.score, 4), "similarity": round(self.similarity, 6)}
-        return {**vars(self), **rounded, "fits": self.fits}
+        row = {name: value for name, value in vars(self).items() if name != "threshold"}
+        return {**row, "score": round(self.score, 4), "similarity": round(self.similarity, 6), "fits": self.fits}
 
 
 _Hit = TypeVar("_Hit", Hit, CaptionHit)
@@ -474,11 +475,18 @@ class Service(AbstractContextManager["Service"]):
             fail("captions", "an index with captions", "none", "put .txt files beside the photos, or index a dataset")
         rerank = self.settings.rerank if index.manifest.cross and len(inputs) else 0
         captions, values = _nearest(index.captions, index.catalog.captions, vector, max(k, rerank), filters)
+        threshold = self.threshold
         if rerank:
             with self._heavy_work():
                 values = np.asarray(self.model.similarity(inputs, [one.text for one in captions]))[0]
-        rows = zip(captions, index.manifest.calibration["text"](values).tolist(), values.tolist(), strict=True)
-        hits = [CaptionHit(one.text, _path(index, one.name), one.name, one.photo, *scores) for one, *scores in rows]
+            scores, threshold = index.manifest.calibration["text"](values), FITS
+        else:
+            scores = self._calibrate(index, values, index.captions.vectors([one.number for one in captions]))
+        rows = zip(captions, scores.tolist(), values.tolist(), strict=True)
+        hits = [
+            CaptionHit(one.text, _path(index, one.name), one.name, one.photo, score, value, threshold)
+            for one, score, value in rows
+        ]
         hits.sort(key=lambda hit: -hit.similarity)
         return SearchResult(tuple(hits[:k]), reranked=len(captions) if rerank else 0)
 
