@@ -20,7 +20,7 @@ from bcls.search.build import IndexSettings, build_index
 from bcls.search.engine import parse_filter
 from bcls.search.index import open_index
 from bcls.search.photo_index import PhotoIndex
-from bcls.search.score_model import read_calibration
+from bcls.search.score_model import SIMILAR, read_calibration
 from bcls.search.service import Service
 from tests.models import factories as models
 from tests.search.factories import photos
@@ -226,6 +226,23 @@ def test_scores_of_captions_by_the_calibration_of_the_model(calibrated, tmp_path
                 assert "threshold" not in hit.as_json()
         assert index.service.captions_for(number, filters=parse_filter(before="1990")).hits == ()
         assert index.search("red - blue", filters=parse_filter(before="1990")) == []
+
+
+def test_scores_for_images_by_the_calibration_of_the_model(calibrated, tmp_path):
+    folder, width = calibrated
+    source = photos(tmp_path / "photos", 4)
+    first = sorted(source.rglob("*.png"))[0]
+    calibration, model = read_calibration(folder), LightModel(folder)
+    (text,) = model.encode_texts(["red wall"])
+    with PhotoIndex.build(source, tmp_path / "index", model=str(folder)) as index:
+        for hits, added in (
+            (index.search(first), np.zeros(width)),
+            (index.similar(first.relative_to(source).as_posix()), np.zeros(width)),
+            (index.search("- 0.5 red wall", image=first), -0.5 * text),
+        ):
+            for hit in hits:
+                assert hit.score == pytest.approx(float(calibration.score_similar(hit.similarity, added)), abs=1e-3)
+                assert hit.threshold == SIMILAR
 
 
 def change(folder, **entries):

@@ -24,7 +24,7 @@ from bcls.search.catalog import IndexedCaption, Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
 from bcls.search.engine import Engine, IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
-from bcls.search.score_model import read_calibration
+from bcls.search.score_model import SIMILAR, read_calibration
 from bcls.search.source import DatasetSource, FileSource
 
 if TYPE_CHECKING:
@@ -279,9 +279,9 @@ class Service(AbstractContextManager["Service"]):
         vectors = [weight * vector for weight, vector in terms]
         if image is not None:
             vector = _unit_sum([*vectors, self._encode_image(index, image)[0][0]])
-            return self._search_photos(index, vector, k, filters, sort)
+            return self._search_photos(index, vector, k, filters, sort, terms, with_image=True)
         whole = parsed[0][1] if len(parsed) == 1 and parsed[0][0] == 1 else ""
-        return self._search_photos(index, _unit_sum(vectors), k, filters, sort, terms, whole)
+        return self._search_photos(index, _unit_sum(vectors), k, filters, sort, terms, text=whole)
 
     def more_like(
         self, number: int, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -289,7 +289,7 @@ class Service(AbstractContextManager["Service"]):
         """Find photos that are similar to one of the index, without that one."""
         index = self.index
         vector = index.photos.vectors([_photo(index, number).number])
-        return self._search_photos(index, vector, k, filters, sort, without=number)
+        return self._search_photos(index, vector, k, filters, sort, without=number, with_image=True)
 
     def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:
         """Find groups of photos that are nearly the same, such as copies in other sizes or formats.
@@ -416,25 +416,30 @@ class Service(AbstractContextManager["Service"]):
         filters: SearchFilter | None,
         sort: str,
         terms: Sequence[tuple[float, Vectors]] = (),
+        *,
         text: str = "",
+        with_image: bool = False,
         without: int | None = None,
     ) -> SearchResult[Hit]:
-        """Photos for the vector of an image, or for that of the terms of a text; a text alone may be reranked."""
+        """Photos for the vector of terms, of an image, or of both; a text alone may be reranked."""
         k = _check_k(k)
         by_date = check_choice("sort", sort, SORTS) == "date"
         rerank = self.settings.rerank if text and index.manifest.cross and index.source is not None else 0
         depth = MAX_RESULTS if by_date and not rerank else max(k, rerank)
         photos, values = _nearest(index.photos, index.catalog.photos, vector, depth + (without is not None), filters)
-        threshold = FITS
+        threshold = self.threshold
         if rerank and index.source is not None:
             names, limit = [photo.name for photo in photos], index.manifest.max_pixels
             with self._heavy_work():
                 values = pair_scores(self.model, index.source, names, text, max_pixels=limit)
-            scores = index.manifest.calibration["text"](values)
-        elif terms:
-            scores, threshold = self._score_terms(index, photos, values, terms), self.threshold
-        else:
+            scores, threshold = index.manifest.calibration["text"](values), FITS
+        elif not with_image:
+            scores = self._score_terms(index, photos, values, terms)
+        elif self.calibration is None:
             scores = index.manifest.calibration["photo"](values)
+        else:
+            added = sum((weight * one for weight, one in terms), np.zeros_like(vector[0]))
+            scores, threshold = self.calibration.score_similar(values, added), SIMILAR
         rows = zip(_describe(index, photos), scores.tolist(), values.tolist(), strict=True)
         hits = [Hit(**vars(info), score=score, similarity=value, threshold=threshold) for info, score, value in rows]
         hits = sorted((hit for hit in hits if hit.number != without), key=lambda hit: -hit.similarity)
