@@ -158,10 +158,12 @@ class SearchResult(Generic[_Hit]):
     Attributes:
         hits: The photos or captions.
         reranked: How many of the nearest vectors were reranked by cross attention; 0 for none.
+        threshold: Scores from here on count as relevant.
     """
 
     hits: tuple[_Hit, ...]
     reranked: int = 0
+    threshold: float = FITS
 
     @property
     def fits(self) -> bool:
@@ -445,7 +447,7 @@ class Service(AbstractContextManager["Service"]):
         hits = sorted((hit for hit in hits if hit.number != without), key=lambda hit: -hit.similarity)
         if by_date and any(hit.fits for hit in hits):
             hits = sorted((hit for hit in hits if hit.fits), key=lambda hit: -hit.date)
-        return SearchResult(tuple(hits[:k]), reranked=len(photos) if rerank else 0)
+        return SearchResult(tuple(hits[:k]), len(photos) if rerank else 0, threshold)
 
     def _score_terms(
         self, index: Index, photos: Sequence[Photo], values: Similarities, terms: Sequence[tuple[float, Vectors]]
@@ -493,7 +495,7 @@ class Service(AbstractContextManager["Service"]):
             for one, score, value in rows
         ]
         hits.sort(key=lambda hit: -hit.similarity)
-        return SearchResult(tuple(hits[:k]), reranked=len(captions) if rerank else 0)
+        return SearchResult(tuple(hits[:k]), len(captions) if rerank else 0, threshold)
 
     def _encode_image(self, index: Index, image: ImageInput) -> "tuple[Vectors, Image.Image]":
         if index.manifest.features is not None:
