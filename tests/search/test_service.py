@@ -147,6 +147,8 @@ def test_invalid_arithmetic(service, text, message):
         ("0.5 liters", [(1, "0.5 liters")]),
         ("dog - 1.50 man-made lake", [(1, "dog"), (-1.5, "man-made lake")]),
         ("- person + dog", [(-1, "person"), (1, "dog")]),
+        ("dog \N{MINUS SIGN} cat \N{EN DASH} 0.5 person", [(1, "dog"), (-1, "cat"), (-0.5, "person")]),
+        ("the years 1990\N{EN DASH}1995", [(1, "the years 1990\N{EN DASH}1995")]),
     ],
 )
 def test_grammar_of_queries(text, terms):
