@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, StreamingResponse
 from bcls.search.catalog import Photo
 from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
-from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, uploaded
+from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Sort, Upload, uploaded
 from bcls.web.responses import MEDIA_TYPES, compressed, is_fragment, missing_file, render, static_files
 from bcls.web.security import COOKIE, check_token
 from bcls.web.site import LOGIN_SECONDS, WRONG, Site
@@ -58,7 +58,7 @@ class PageQuery:
     like: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None
     k: Results = SHOWN
     fits: Annotated[float | None, Query(ge=0, le=1)] = None
-    sort: Literal["score", "date"] = "score"
+    sort: Sort = "score"
     page: PageNumber = 1
 
 
