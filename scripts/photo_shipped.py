@@ -6,8 +6,10 @@ folder of the package, and replaces these parts of ``results/NAME.json`` and the
 - ``test``: recalls and Kendall's tau on the test split, and Kendall's tau with people;
 - ``held_out``: reliability of the scores on the rated photos that nothing was chosen on, and how many test captions and
   absent queries (``configs/photo/absent.json``) get a fitting photo;
-- ``operators``: the same for queries with operators: both halves of a caption, added, and two absent classes, added;
-- ``duplicates``: similarities of changed copies of photos, and of different photos;
+- ``operators``: the same for queries with operators: both halves of a caption, added, and two absent classes, added; how
+  many captions get a fitting photo with an absent class subtracted, and alone;
+- ``duplicates``: similarities of changed copies of photos, and of each photo with the most similar other one; the share
+  that counts as similar to the image of a query;
 - ``outside``: ranks of photos outside Flickr8k (``configs/photo/outside.json``, in the unpacked wheels of scikit-image
   and scikit-learn) for queries that were written before the first run: among themselves, and with the test photos.
 """
@@ -37,6 +39,7 @@ from bcls.labels import load_text_encoder
 from bcls.models.light import LightModel
 from bcls.search import PhotoIndex
 from bcls.search.embedding import text_vectors
+from bcls.search.score_model import SIMILAR
 from bcls.search.service import Hit, ServiceSettings
 from bcls.training.run_folder import describe
 
@@ -101,7 +104,7 @@ def evaluate(name: str, data: Dataset, judgements: Path, outside: str | None) ->
                 "test": metrics | agreement,
                 "held_out": reliability(index, data, judgements, photos, images) | answers(index, test),
                 "operators": reliability(index, data, judgements, photos, images, halves=True) | sums(index, test),
-                "duplicates": near_duplicates(index.service.model, test, photos),
+                "duplicates": near_duplicates(index, test, photos),
             }
         if outside is not None:
             result["outside"] = outside_ranks(name, Path(outside), place)
@@ -204,20 +207,25 @@ def split(text: str) -> tuple[str, str]:
 
 
 def sums(index: PhotoIndex, test: Dataset) -> dict[str, Any]:
-    """Shares of fitting photos for sums of both halves of test captions, and of two absent classes."""
+    """Shares of fitting photos for sums of both halves of test captions, of two absent classes, and for differences."""
     absent = json.loads(ABSENT.read_text(encoding="utf-8"))["classes"]
     kept = _best(index, [" + ".join(split(text)) for text in test.texts[::5]])
     others = _best(index, [f"{first} + {second}" for first, second in zip(absent[::2], absent[1::2], strict=True)])
+    some = test.texts[:: len(test.texts) // len(absent)]
+    minus = _best(index, [f"{text} - {thing}" for text, thing in zip(some, absent, strict=True)])
     return {
+        "subtracted_kept": float(np.mean([hit.fits for hit in minus])),
+        "alone_kept": float(np.mean([hit.fits for hit in _best(index, some)])),
         "captions_kept": float(np.mean([hit.fits for hit in kept])),
         "absent_rejected": float(np.mean([not hit.fits for hit in others])),
     }
 
 
-def near_duplicates(
-    model: LightModel, test: Dataset, photos: npt.NDArray[np.float32]
-) -> dict[str, dict[str, dict[str, float]]]:
+def near_duplicates(index: PhotoIndex, test: Dataset, photos: npt.NDArray[np.float32]) -> dict[str, dict[str, float]]:
     """Shares of similarities that reach a threshold: of changed copies with their photo, and of the closest photos."""
+    model, calibration = index.service.model, index.service.calibration
+    if calibration is None:
+        raise ValueError("the model has no calibration")
     rows = range(0, len(photos), len(photos) // COPIES)
     found: dict[str, list[float]] = {
         kind: [] for kind in ("half size", "JPEG quality 40", "cropped to 90 %", "brighter")
@@ -238,10 +246,12 @@ def near_duplicates(
     others = photos @ photos.T
     np.fill_diagonal(others, -1)
     found["another photo"] = others.max(1).tolist()
-    return {
-        kind: {str(one): float(np.mean(np.array(values) >= one)) for one in DUPLICATES}
-        for kind, values in found.items()
-    }
+    result = {}
+    for kind, values in found.items():
+        scores = calibration.score_similar(values, np.zeros(photos.shape[1]))
+        shares = {str(one): float(np.mean(np.array(values) >= one)) for one in DUPLICATES}
+        result[kind] = shares | {"median_score": float(np.median(scores)), "fits": float(np.mean(scores >= SIMILAR))}
+    return result
 
 
 def outside_ranks(name: str, folder: Path, place: Path) -> dict[str, Any]:

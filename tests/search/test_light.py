@@ -17,9 +17,10 @@ from bcls.models import build
 from bcls.models.export import export_onnx
 from bcls.models.light import LightModel
 from bcls.search.build import IndexSettings, build_index
+from bcls.search.engine import parse_filter
 from bcls.search.index import open_index
 from bcls.search.photo_index import PhotoIndex
-from bcls.search.score_model import read_calibration
+from bcls.search.score_model import SIMILAR, read_calibration
 from bcls.search.service import Service
 from tests.models import factories as models
 from tests.search.factories import photos
@@ -167,27 +168,81 @@ def test_weights_of_a_folder_beside_it(exported, copy):
         LightModel(copy).encode_texts(texts)
 
 
-def test_scores_by_the_calibration_of_the_model(copy, tmp_path):
-    """Also of queries with operators; one word is encoded with the template of the model."""
+@pytest.fixture
+def calibrated(copy):
+    """An exported model with a calibration, and the length of its vectors."""
     width = json.loads((copy / "config.json").read_text(encoding="utf-8"))["onnx"]["width"]
     background = np.random.default_rng(0).normal(size=(5, width)).astype(np.float16)
     save_file({"background": background}, copy / "calibration.safetensors")
     settings = {"pair": [-1.0, 4.0], "query": [1.0, 2.0, 0.5, -0.5, 1.0], "gate": [2, 4, 0.4, 0.1], "threshold": 0.3}
     (copy / "calibration.json").write_text(json.dumps({**settings, "word": "a {}"}), encoding="utf-8")
+    return copy, width
+
+
+def test_scores_by_the_calibration_of_the_model(calibrated, tmp_path):
+    """Also of queries with operators; one word is encoded with the template of the model."""
+    folder, width = calibrated
     source = photos(tmp_path / "photos", 4)
-    calibration, model = read_calibration(copy), LightModel(copy)
-    with PhotoIndex.build(source, tmp_path / "index", model=str(copy)) as index:
-        for query, terms in (
-            ("red", {"a red": 1.0}),
-            ("red wall", {"red wall": 1.0}),
-            ("red wall + 0.5 dog - blue", {"red wall": 1.0, "a dog": 0.5, "a blue": -1.0}),
+    calibration, model = read_calibration(folder), LightModel(folder)
+    with PhotoIndex.build(source, tmp_path / "index", model=str(folder)) as index:
+        for query, added, subtracted in (
+            ("red", {"a red": 1.0}, {}),
+            ("red wall", {"red wall": 1.0}, {}),
+            ("red wall + 0.5 dog", {"red wall": 1.0, "a dog": 0.5}, {}),
+            ("red wall + 0.5 dog - blue", {"red wall": 1.0, "a dog": 0.5}, {"a blue": 1.0}),
         ):
-            vector = sum(weight * model.encode_texts([text])[0] for text, weight in terms.items())
-            vector = vector / np.linalg.norm(vector)
             for hit in index.search(query, k=4):
-                assert hit.similarity == pytest.approx(float(model.encode_images([hit.path])[0] @ vector), abs=1e-4)
-                assert hit.score == pytest.approx(float(calibration(hit.similarity, vector)), abs=1e-3)
+                photo = model.encode_images([hit.path])[0]
+                first, second = (
+                    sum((weight * model.encode_texts([text])[0] for text, weight in terms.items()), np.zeros(width))
+                    for terms in (added, subtracted)
+                )
+                vector = first / np.linalg.norm(first)
+                expected = float(calibration(photo @ vector, vector))
+                for text in subtracted:
+                    (vector,) = model.encode_texts([text])
+                    expected *= 1 - float(calibration(photo @ vector, vector))
+                both = (first - second) / np.linalg.norm(first - second)
+                assert hit.similarity == pytest.approx(float(photo @ both), abs=1e-4)
+                assert hit.score == pytest.approx(expected, abs=1e-3)
                 assert hit.threshold == 0.3
+
+
+def test_scores_of_captions_by_the_calibration_of_the_model(calibrated, tmp_path):
+    folder, _ = calibrated
+    source = photos(tmp_path / "photos", 4)
+    first = sorted(source.rglob("*.png"))[0]
+    first.with_suffix(".txt").write_text("a red wall\nred\ntwo dogs", encoding="utf-8")
+    calibration, model = read_calibration(folder), LightModel(folder)
+    (photo,) = model.encode_images([first])
+    with PhotoIndex.build(source, tmp_path / "index", model=str(folder)) as index:
+        number = index.service.number_of(first.relative_to(source).as_posix())
+        for result in (index.service.captions_for(number), index.service.captions_for_image(first.read_bytes())):
+            assert len(result.hits) == 3
+            for hit in result.hits:
+                (text,) = model.encode_texts([hit.text])
+                assert hit.score == pytest.approx(float(calibration(photo @ text, text)), abs=1e-3)
+                assert (hit.threshold, hit.fits) == (0.3, hit.score >= 0.3)
+                assert "threshold" not in hit.as_json()
+        assert index.service.captions_for(number, filters=parse_filter(before="1990")).hits == ()
+        assert index.search("red - blue", filters=parse_filter(before="1990")) == []
+
+
+def test_scores_for_images_by_the_calibration_of_the_model(calibrated, tmp_path):
+    folder, width = calibrated
+    source = photos(tmp_path / "photos", 4)
+    first = sorted(source.rglob("*.png"))[0]
+    calibration, model = read_calibration(folder), LightModel(folder)
+    (text,) = model.encode_texts(["red wall"])
+    with PhotoIndex.build(source, tmp_path / "index", model=str(folder)) as index:
+        for hits, added in (
+            (index.search(first), np.zeros(width)),
+            (index.similar(first.relative_to(source).as_posix()), np.zeros(width)),
+            (index.search("- 0.5 red wall", image=first), -0.5 * text),
+        ):
+            for hit in hits:
+                assert hit.score == pytest.approx(float(calibration.score_similar(hit.similarity, added)), abs=1e-3)
+                assert hit.threshold == SIMILAR
 
 
 def change(folder, **entries):

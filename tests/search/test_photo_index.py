@@ -1,8 +1,16 @@
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
 import pytest
 from PIL import Image
 
 from bcls.models import load
 from bcls.search import PhotoIndex, parse_filter
+from tests.samples import DATA, needs_full
 from tests.search.factories import photo
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
@@ -93,3 +101,56 @@ def test_invalid_input(photo_index, source, out, tiny, tmp_path):
         photo_index.search(tmp_path / "none.png")
     with pytest.raises(FileNotFoundError, match="no such index"):
         PhotoIndex(tmp_path / "none")
+
+
+@pytest.fixture(scope="module")
+def flickr(tmp_path_factory):
+    """An index of 300 test photos of Flickr8k by the packaged model, and 60 other test photos."""
+    folder = tmp_path_factory.mktemp("flickr")
+    (folder / "photos").mkdir()
+    content = json.loads(gzip.decompress((DATA / "flickr8k/dataset_flickr8k.json.gz").read_bytes()))
+    stems = [Path(one["filename"]).stem for one in content["images"] if one["split"] == "test"]
+    with zipfile.ZipFile(DATA / "flickr8k/images_224.zip") as archive:
+        files = {Path(name).stem: name for name in archive.namelist()}
+        for stem in stems[:300]:
+            (folder / f"photos/{stem}.webp").write_bytes(archive.read(files[stem]))
+        others = [Image.open(io.BytesIO(archive.read(files[stem]))).convert("RGB") for stem in stems[300:360]]
+    with PhotoIndex.build(folder / "photos", folder / "index") as index:
+        yield index, others
+
+
+def best(hits):
+    return max(hit.score for hit in hits)
+
+
+@needs_full
+@pytest.mark.parametrize("text", ["a submarine under water", "a giraffe in the savanna"])
+def test_absent_things_have_low_scores(flickr, text):
+    index, _ = flickr
+    assert best(index.search(text, k=300)) < 0.7
+
+
+@needs_full
+def test_subtraction_of_an_absent_thing_keeps_the_scores(flickr):
+    index, _ = flickr
+    for text in ("a dog runs through the grass", "a man riding a bike"):
+        alone, hits = index.search(text), index.search(f"{text} - cat")
+        assert any(hit.fits for hit in hits)
+        assert best(hits) == pytest.approx(best(alone), abs=0.1)
+        assert sum(hit.fits for hit in index.search(f"{text} - cat", k=300, sort="date")) > 1
+
+
+@needs_full
+def test_few_unrelated_photos_are_similar_and_copies_are(flickr):
+    index, others = flickr
+    unrelated = [index.search(one, k=1)[0] for one in others]
+    assert np.mean([hit.fits for hit in unrelated]) < 0.3
+    assert np.median([hit.score for hit in unrelated]) < 0.8
+    copies = []
+    for hit in index.search("a dog", k=10):
+        with Image.open(hit.path) as image:
+            width, height = image.size
+            inside = image.convert("RGB").crop((width // 20, height // 20, width * 19 // 20, height * 19 // 20))
+        first = index.search(inside, k=1)[0]
+        copies.append(first.fits and first.name == hit.name)
+    assert np.mean(copies) >= 0.9

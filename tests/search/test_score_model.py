@@ -32,12 +32,39 @@ def test_formula(folder):
     assert calibration(0.5, text) == pytest.approx(expected, rel=1e-9)
 
 
+def test_one_text_for_each_similarity(folder):
+    calibration, texts = read_calibration(folder), np.eye(4)[:3]
+    expected = [calibration(value, text) for value, text in zip((0.1, 0.2, 0.3), texts, strict=True)]
+    np.testing.assert_allclose(calibration([0.1, 0.2, 0.3], texts), expected, rtol=1e-12)
+    assert calibration([], texts[:0]).shape == (0,)
+
+
 def test_order_stays_that_of_the_similarities(folder):
     values = np.linspace(-1, 1, 50)
     scores = read_calibration(folder)(values, [0.6, 0.0, 0.8, 0.0])
     assert (np.diff(scores) > 0).all()
     assert scores.min() > 0
     assert scores.max() < 1
+
+
+def test_scores_for_images(folder):
+    """The share of background photos that have a less similar best match, with the same text."""
+    rng = np.random.default_rng(1)
+    background = rng.normal(size=(200, 4))
+    background /= np.linalg.norm(background, axis=1, keepdims=True)
+    save_file({"background": background.astype(np.float32)}, folder / BACKGROUND)
+    calibration = read_calibration(folder)
+    for text in (np.zeros(4), np.array([0.3, -0.8, 0.1, 0.5])):
+        best = []
+        for number, photo in enumerate(background):
+            query = (text + photo) / np.linalg.norm(text + photo)
+            best.append(max(query @ other for place, other in enumerate(background) if place != number))
+        values = np.linspace(min(best), max(best), 50)
+        expected = [np.mean([one < value for one in best]) for value in values]
+        np.testing.assert_allclose(calibration.score_similar(values, text), expected, atol=0.03)
+    scores = calibration.score_similar(np.linspace(-1, 1, 50), np.zeros(4))
+    assert (np.diff(scores) > 0).all()
+    assert scores[-1] > 0.98
 
 
 def test_vectors_without_a_part_have_finite_scores(folder):
@@ -73,6 +100,12 @@ def test_models_without_one(tmp_path):
 def test_damaged_settings_are_named(folder, change):
     (folder / SETTINGS).write_text(json.dumps(GOOD | change))
     with pytest.raises(ValueError, match=SETTINGS):
+        read_calibration(folder)
+
+
+def test_a_background_of_one_photo_is_named(folder):
+    save_file({"background": np.ones((1, 4), np.float16)}, folder / BACKGROUND)
+    with pytest.raises(ValueError, match="two or more rows"):
         read_calibration(folder)
 
 

@@ -83,6 +83,45 @@ def test_query_arithmetic(service):
     assert service.search("yellow + red - blue", k=1).hits[0].name == "0/003-yellow-red.png"
 
 
+def test_scores_of_queries_that_subtract(service):
+    """Those of the added terms, times 1 - score for each subtracted term; the order is that of the difference."""
+    photos, calibrate = service.index.photos, service.index.manifest.calibration["text"]
+    numbers = photos.numbers().tolist()
+    vectors = {color: service.model.encode_texts([color]).numpy()[0] for color in ("red", "yellow", "blue")}
+
+    def score(vector):
+        return calibrate(photos.vectors(numbers) @ (vector / np.linalg.norm(vector)))
+
+    for text, expected in (
+        ("yellow - blue", score(vectors["yellow"]) * (1 - score(vectors["blue"]))),
+        (
+            "red + 0.5 yellow - 2.0 blue",
+            score(vectors["red"] + 0.5 * vectors["yellow"]) * (1 - score(vectors["blue"])) ** 2,
+        ),
+        ("- blue", 1 - score(vectors["blue"])),
+        ("0.0 red - blue", 1 - score(vectors["blue"])),
+    ):
+        hits = service.search(text, k=12).hits
+        scores = [expected[numbers.index(hit.number)] for hit in hits]
+        np.testing.assert_allclose([hit.score for hit in hits], scores, atol=1e-5)
+        similarities = [hit.similarity for hit in hits]
+        assert similarities == sorted(similarities, reverse=True)
+
+
+def test_photos_with_the_subtracted_thing_do_not_fit(service):
+    alone = {hit.name: hit for hit in service.search("red", k=12).hits}
+    without = {hit.name: hit for hit in service.search("red - yellow", k=12).hits}
+    assert without["1/004-black-red.png"].fits
+    assert without["1/004-black-red.png"].score == pytest.approx(alone["1/004-black-red.png"].score, abs=0.02)
+    assert alone["0/003-yellow-red.png"].fits
+    assert not without["0/003-yellow-red.png"].fits
+    by_date = service.search("red - yellow", k=12, sort="date").hits
+    assert {hit.name for hit in by_date} == {hit.name for hit in without.values() if hit.fits}
+    assert service.search("red - yellow", 12, parse_filter(under="0/"), sort="date").hits == tuple(
+        hit for hit in by_date if hit.name.startswith("0/")
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -108,6 +147,8 @@ def test_invalid_arithmetic(service, text, message):
         ("0.5 liters", [(1, "0.5 liters")]),
         ("dog - 1.50 man-made lake", [(1, "dog"), (-1.5, "man-made lake")]),
         ("- person + dog", [(-1, "person"), (1, "dog")]),
+        ("dog \N{MINUS SIGN} cat \N{EN DASH} 0.5 person", [(1, "dog"), (-1, "cat"), (-0.5, "person")]),
+        ("the years 1990\N{EN DASH}1995", [(1, "the years 1990\N{EN DASH}1995")]),
     ],
 )
 def test_grammar_of_queries(text, terms):

@@ -8,6 +8,7 @@ import numpy as np
 import uvicorn
 from starlette.testclient import TestClient
 
+from bcls.search.score_model import ModelCalibration
 from bcls.search.service import Service, ServiceSettings
 from bcls.web import Site, WebSettings, create_app
 from bcls.web.server import bind, server_config
@@ -35,6 +36,15 @@ def make_site(folders, *, compare=True, cache=64, **settings):
     ]
     labels = PairLabels(ColourWords()) if compare else None
     return Site(services[0], WebSettings(**settings), services[1] if compare else None, labels, folders / "runs")
+
+
+def calibrated_site(folders):
+    """A site whose model has a calibration: the thresholds for texts and images differ."""
+    site = make_site(folders, compare=False)
+    background = np.random.default_rng(0).normal(size=(9, 12)).astype(np.float32)
+    background /= np.linalg.norm(background, axis=1, keepdims=True)
+    site.service.calibration = ModelCalibration((-2, 10), (1, 2, 0.5, -0.5, 1), 0.3, (2, 4, 0.4, 0.1), background)
+    return site
 
 
 @contextmanager

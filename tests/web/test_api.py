@@ -46,6 +46,20 @@ def test_filters(client):
     assert client.get("/api/search?q=red&before=1990").json() == {"results": [], "fits": False, "reranked": 0}
 
 
+def test_order_by_date(client, folders):
+    content = (folders / "photos/1/004-black-red.png").read_bytes()
+    for ask in (
+        lambda sort: client.get(f"/api/search?q=red&k=12{sort}"),
+        lambda sort: client.get(f"/api/photos/1/similar?k=12{sort}"),
+        lambda sort: client.post(f"/api/search?k=12{sort}", files={"image": content}),
+    ):
+        best, newest = ask("").json()["results"], ask("&sort=date").json()["results"]
+        assert ask("&sort=score").json()["results"] == best
+        assert {row["name"] for row in newest} == {row["name"] for row in best if row["fits"]}
+        assert [row["date"] for row in newest] == sorted((row["date"] for row in newest), reverse=True)
+    assert "`sort`" in problem(client.get("/api/search?q=red&sort=name"), 422)
+
+
 def test_image_search(client, folders):
     content = (folders / "photos/1/004-black-red.png").read_bytes()
     body = client.post("/api/search?k=2", files={"image": content}).json()
@@ -195,6 +209,25 @@ def test_head(client, address):
     assert client.head("/nowhere").status_code == 404
 
 
+def test_range_applies_to_get_only(client):
+    head = client.head("/api/photos/1/file", headers={"range": "bytes=0-9"})
+    assert [head.status_code, head.headers["content-length"]] == [
+        200,
+        client.get("/api/photos/1/file").headers["content-length"],
+    ]
+    assert "content-range" not in head.headers
+
+
+@pytest.mark.parametrize("what", ["thumbnail", "file"])
+def test_if_none_match(client, what):
+    address = f"/api/photos/1/{what}"
+    tag = client.get(address).headers["etag"]
+    for given in ("*", " * ", tag, f"W/{tag}", f'"other", {tag}'):
+        assert client.get(address, headers={"if-none-match": given}).status_code == 304
+    for given in ("", '"other"', '"*"'):
+        assert client.get(address, headers={"if-none-match": given}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("given", "start", "end"),
     [("0-9", 0, 10), ("10-", 10, None), ("-5", -5, None), ("0-99999999", 0, None), ("-99999999", 0, None)],
@@ -330,7 +363,7 @@ def test_index_replaced_by_one_of_another_model(tmp_path, monkeypatch):
 def test_overload_is_503_with_retry_after(folders, monkeypatch):
     site = make_site(folders, compare=False)
 
-    def full(*_):
+    def full(*_, **__):
         raise OverloadedError(3)
 
     monkeypatch.setattr(site.service, "search", full)
@@ -357,7 +390,7 @@ def test_health_and_metrics(folders):
 
 def test_internal_errors_have_no_traceback(folders, monkeypatch):
     site = make_site(folders, compare=False)
-    monkeypatch.setattr(site.service, "search", lambda *_: 1 / 0)
+    monkeypatch.setattr(site.service, "search", lambda *_, **__: 1 / 0)
     with client_of(site, raise_server_exceptions=False) as client:
         assert (
             problem(client.get("/api/search?q=red"), 500)

@@ -11,7 +11,7 @@ import pytest
 from bcls.search.service import Service
 from bcls.web import Site
 from tests.search.factories import index, photos
-from tests.web.factories import listening, make_site
+from tests.web.factories import calibrated_site, listening, make_site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 #: A browser of the system, else the one that `playwright install chromium` brings.
@@ -159,6 +159,19 @@ def test_slider(page):
     page.get_by_text("Show photos that fit less").click()
     page.wait_for_url("**/?q=red&fits=0")
     assert page.locator("output").inner_text() == "0%"
+
+
+def test_slider_follows_the_threshold_of_the_query(browser, folders):
+    with listening(calibrated_site(folders)) as address:
+        page = browser.new_page(base_url=address)
+        page.goto("/?like=1")
+        assert page.locator("output").inner_text() == "90%"
+        page.get_by_role("button", name="Remove image").click()
+        page.wait_for_function("() => document.querySelector('output').textContent === '30%'")
+        page.locator("[name=fits]").fill("0.6")
+        type_query(page, "red")
+        assert page.locator("output").inner_text() == "60%"
+        page.close()
 
 
 def test_nothing_fits(page):

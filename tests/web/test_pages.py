@@ -15,7 +15,7 @@ from bcls.search.service import Service
 from bcls.web import Site
 from bcls.web.pages import zip_photos
 from tests.search.factories import index, photos, tiny_model
-from tests.web.factories import client_of, make_site
+from tests.web.factories import calibrated_site, client_of, make_site
 
 PAGE = {"accept": "text/html"}
 PART = {"x-fragment": "1"}
@@ -105,6 +105,26 @@ def test_fits_is_the_minimum_score(client):
     assert everything.count('<li class="unlike">') == 12 - len(shown(default))
     for wrong in ("nan", "-1", "1.1", "x"):
         assert client.get(f"/results?q=red&fits={wrong}", headers=PART).status_code == 422
+
+
+def test_slider_shows_the_threshold_of_the_results(folders):
+    content = (folders / "photos/1/004-black-red.png").read_bytes()
+    with client_of(calibrated_site(folders)) as client:
+        for address, own, value in (
+            ("/", "0.30", "0.3"),
+            ("/?q=red", "0.30", "0.3"),
+            ("/?q=red&before=1990", "0.30", "0.3"),
+            ("/?like=1", "0.90", "0.9"),
+            ("/?like=1&before=1990", "0.90", "0.9"),
+            ("/?like=1&q=red&fits=0.4", "0.90", "0.4"),
+        ):
+            page = client.get(address, headers=PAGE).text
+            assert re.search(r'name="fits" [^>]*value="([^"]*)" data-own="([^"]*)"', page).groups() == (value, own)
+            assert f"<output>{float(value):.0%}</output>" in page
+            part = client.get("/results" + address[1:], headers=PART)
+            assert part.headers["x-threshold"] == own
+        part = client.post("/results", files={"image": content}, headers=PART)
+        assert part.headers["x-threshold"] == "0.90"
 
 
 def test_nothing_fits(client):

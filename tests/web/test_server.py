@@ -86,7 +86,7 @@ def test_requests_are_not_limited_by_the_time_for_headers(folders, monkeypatch):
     site = make_site(folders, compare=False, timeout=3)
     monkeypatch.setattr("bcls.web.server.math.ceil", lambda seconds: 1)
     real = site.service.search
-    monkeypatch.setattr(site.service, "search", lambda *given: time.sleep(2) or real(*given))
+    monkeypatch.setattr(site.service, "search", lambda *given, **more: time.sleep(2) or real(*given, **more))
     with listening(site) as address, connect(address) as connection:
         connection.sendall(HEADERS.replace(b"/healthz", b"/api/search?q=red") + b"\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200")

@@ -67,8 +67,8 @@ class Calibration:
     def __call__(self, similarity: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Scores of similarities, in the same shape."""
         values = np.asarray(similarity, dtype=np.float64)
-        right = _share_below(values, self.right)
-        wrong = 1 - _share_below(values, self.wrong)
+        right = share_below(values, self.right)
+        wrong = 1 - share_below(values, self.wrong)
         return right / (right + wrong)
 
 
@@ -89,7 +89,7 @@ def fit(right: npt.ArrayLike, wrong: npt.ArrayLike, origin: str) -> Calibration:
     return Calibration(low, high, origin)
 
 
-def _share_below(values: npt.NDArray[np.float64], quantiles: list[float]) -> npt.NDArray[np.float64]:
+def share_below(values: npt.NDArray[np.float64], quantiles: list[float]) -> npt.NDArray[np.float64]:
     """Share of a distribution below each value: strictly increasing, strictly between 0 and 1."""
     points = np.asarray(quantiles, dtype=np.float64)
     shares = np.linspace(0, 1, len(points)) if len(points) > 1 else np.array([0.5])

@@ -81,9 +81,9 @@ def parse_filter(after: str = "", before: str = "", under: str = "", words: str 
 def parse_query(query: str) -> list[tuple[float, str]]:
     """Terms of a query with their weights.
 
-    The operators ``+`` and ``-`` stand between spaces, or at the beginning; a hyphen inside a word is none. In a query
-    with an operator, a term may begin with a weight: a number with a decimal point. A query without operators is one
-    term.
+    The operators ``+`` and ``-`` stand between spaces, or at the beginning; a hyphen inside a word is none. The minus
+    sign U+2212 and the en dash are read as ``-``. In a query with an operator, a term may begin with a weight: a number
+    with a decimal point. A query without operators is one term.
 
     Args:
         query: The query on one line.
@@ -100,10 +100,11 @@ def parse_query(query: str) -> list[tuple[float, str]]:
         >>> parse_query("a black-and-white photo of 2.5 people")
         [(1.0, 'a black-and-white photo of 2.5 people')]
     """
-    if not {"+", "-"}.intersection(query.split()):
+    every = ["-" if word in {"\N{MINUS SIGN}", "\N{EN DASH}"} else word for word in query.split()]
+    if not {"+", "-"}.intersection(every):
         return [(1.0, query)]
     terms: list[tuple[str, list[str]]] = []
-    for word in query.split():
+    for word in every:
         if word in {"+", "-"}:
             terms.append((word, []))
         elif terms:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy.typing as npt
 from bcls._core.errors import check_numbers, fail
 from bcls.data.text_files import read_json
 from bcls.models.folder import CALIBRATION, CONFIG, SHA256, check_hashes
+from bcls.search.calibration import share_below
 
 #: Files in the folder of a model.
 SETTINGS, BACKGROUND = CALIBRATION
+#: Photos with at least this score count as similar to the image of a query.
+SIMILAR = 0.9
 _HINT = "install or export the model again"
 
 
@@ -55,13 +59,35 @@ class ModelCalibration:
 
         Args:
             similarity: Any shape.
-            vector: ``(D,)`` vector of the text.
+            vector: ``(D,)`` vector of the text, or ``(C, D)`` for C similarities with one text each.
         """
         values, text = np.asarray(similarity, dtype=np.float64), np.asarray(vector)
-        mean, deviation, nearest = self.describe(text[None])[0]
         bias, slope, *others = self.query
-        known = bias + slope * values + float(np.dot(others, (mean, deviation, nearest)))
+        known = bias + slope * values + (self.describe(np.atleast_2d(text)) @ others).reshape(text.shape[:-1])
         return _sigmoid(self.pair[0] + self.pair[1] * values) * _sigmoid(known)
+
+    def score_similar(self, similarity: npt.ArrayLike, text: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Scores of photos for an image: how few unrelated photos have such a good match.
+
+        The score is the share of background photos whose best match among the other background photos is less
+        similar, so that it is evenly distributed for unrelated photos, and close to 1 for copies of the image.
+
+        Args:
+            similarity: Similarities with the unit vector of the query, any shape.
+            text: ``(D,)`` sum of text vectors that the vector of the image is added to, zero for an image alone. The
+                background photos are combined with it as well.
+        """
+        products = np.einsum("bd,d->b", self.background, np.asarray(text, dtype=np.float32))
+        lengths = np.linalg.norm(self.background + np.asarray(text, dtype=np.float32), axis=1)
+        best = (self._between_background + products).max(axis=1) / lengths
+        return share_below(np.asarray(similarity, dtype=np.float64), np.sort(best).tolist())
+
+    @cached_property
+    def _between_background(self) -> npt.NDArray[np.floating]:
+        """``(B, B)`` similarities of the background photos with each other."""
+        found = self.background @ self.background.T
+        np.fill_diagonal(found, -np.inf)
+        return found
 
     def describe(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """``(C, 3)``: mean, standard deviation and nearest centroid's cosine of text vectors ``(C, D)``."""
@@ -125,6 +151,6 @@ def _read_background(path: Path) -> npt.NDArray[np.float32]:
         found = load_file(path).get("background")
     except (OSError, SafetensorError) as error:
         fail(str(path), "vectors of background photos", str(error).splitlines()[0], _HINT)
-    if found is None or found.ndim != 2 or not len(found) or not math.isfinite(float(found.astype(np.float32).sum())):
-        fail(str(path), "an array `background` (B, D) of finite numbers", "none", _HINT)
+    if found is None or found.ndim != 2 or len(found) < 2 or not math.isfinite(float(found.astype(np.float32).sum())):
+        fail(str(path), "an array `background` (B, D) of finite numbers with two or more rows", "none", _HINT)
     return np.asarray(found, dtype=np.float32)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -24,7 +24,7 @@ from bcls.search.catalog import IndexedCaption, Photo
 from bcls.search.embedding import image_vectors, pair_scores, read_inputs, text_vectors
 from bcls.search.engine import Engine, IndexUnavailableError, SearchFilter, Vectors, near_duplicates, parse_query
 from bcls.search.index import Index, ModelInput, manifest_stamp, open_index
-from bcls.search.score_model import read_calibration
+from bcls.search.score_model import SIMILAR, read_calibration
 from bcls.search.source import DatasetSource, FileSource
 
 if TYPE_CHECKING:
@@ -134,16 +134,17 @@ class CaptionHit:
     number: int
     score: float
     similarity: float
+    threshold: float = FITS
 
     @property
     def fits(self) -> bool:
         """Whether the score is high enough to count as relevant."""
-        return self.score >= FITS
+        return self.score >= self.threshold
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        rounded = {"score": round(self.score, 4), "similarity": round(self.similarity, 6)}
-        return {**vars(self), **rounded, "fits": self.fits}
+        row = {name: value for name, value in vars(self).items() if name != "threshold"}
+        return {**row, "score": round(self.score, 4), "similarity": round(self.similarity, 6), "fits": self.fits}
 
 
 _Hit = TypeVar("_Hit", Hit, CaptionHit)
@@ -157,10 +158,12 @@ class SearchResult(Generic[_Hit]):
     Attributes:
         hits: The photos or captions.
         reranked: How many of the nearest vectors were reranked by cross attention; 0 for none.
+        threshold: Scores from here on count as relevant.
     """
 
     hits: tuple[_Hit, ...]
     reranked: int = 0
+    threshold: float = FITS
 
     @property
     def fits(self) -> bool:
@@ -269,16 +272,18 @@ class Service(AbstractContextManager["Service"]):
                 the index was built from features, or ``k`` is not between 1 and 1000.
             OverloadedError: There are too many queries.
         """
-        terms = [] if text is None and image is not None else parse_query(_check_text(text))
+        parsed = [] if text is None and image is not None else parse_query(_check_text(text))
         _check_k(k)
         check_choice("sort", sort, SORTS)
         index = self.index
         prompt = self.calibration.prompt if self.calibration is not None else str
-        vectors = [weight * self._text_vector(prompt(term)) for weight, term in terms]
+        terms = [(weight, self._text_vector(prompt(term))) for weight, term in parsed]
+        vectors = [weight * vector for weight, vector in terms]
         if image is not None:
-            vectors.append(self._encode_image(index, image)[0][0])
-            terms = []
-        return self._search_photos(index, _unit_sum(vectors), k, filters, sort, terms)
+            vector = _unit_sum([*vectors, self._encode_image(index, image)[0][0]])
+            return self._search_photos(index, vector, k, filters, sort, terms, with_image=True)
+        whole = parsed[0][1] if len(parsed) == 1 and parsed[0][0] == 1 else ""
+        return self._search_photos(index, _unit_sum(vectors), k, filters, sort, terms, text=whole)
 
     def more_like(
         self, number: int, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
@@ -286,7 +291,7 @@ class Service(AbstractContextManager["Service"]):
         """Find photos that are similar to one of the index, without that one."""
         index = self.index
         vector = index.photos.vectors([_photo(index, number).number])
-        return self._search_photos(index, vector, k, filters, sort, without=number)
+        return self._search_photos(index, vector, k, filters, sort, without=number, with_image=True)
 
     def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:
         """Find groups of photos that are nearly the same, such as copies in other sizes or formats.
@@ -412,30 +417,62 @@ class Service(AbstractContextManager["Service"]):
         k: int,
         filters: SearchFilter | None,
         sort: str,
-        terms: Sequence[tuple[float, str]] = (),
+        terms: Sequence[tuple[float, Vectors]] = (),
+        *,
+        text: str = "",
+        with_image: bool = False,
         without: int | None = None,
     ) -> SearchResult[Hit]:
-        """Photos for the vector of an image, or for that of the terms of a text, which may be reranked."""
+        """Photos for the vector of terms, of an image, or of both; a text alone may be reranked."""
         k = _check_k(k)
         by_date = check_choice("sort", sort, SORTS) == "date"
-        text = terms[0][1] if index.manifest.cross and len(terms) == 1 and terms[0][0] == 1 else ""
-        rerank = self.settings.rerank if text and index.source is not None else 0
+        rerank = self.settings.rerank if text and index.manifest.cross and index.source is not None else 0
         depth = MAX_RESULTS if by_date and not rerank else max(k, rerank)
         photos, values = _nearest(index.photos, index.catalog.photos, vector, depth + (without is not None), filters)
-        calibrate: Callable[[Similarities], Similarities] = index.manifest.calibration["text" if terms else "photo"]
-        threshold = FITS
+        threshold = self.threshold
         if rerank and index.source is not None:
             names, limit = [photo.name for photo in photos], index.manifest.max_pixels
             with self._heavy_work():
                 values = pair_scores(self.model, index.source, names, text, max_pixels=limit)
-        elif terms and self.calibration is not None:
-            calibrate, threshold = partial(self.calibration, vector=vector[0]), self.threshold
-        rows = zip(_describe(index, photos), calibrate(values).tolist(), values.tolist(), strict=True)
+            scores, threshold = index.manifest.calibration["text"](values), FITS
+        elif not with_image:
+            scores = self._score_terms(index, photos, values, terms)
+        elif self.calibration is None:
+            scores = index.manifest.calibration["photo"](values)
+        else:
+            added = sum((weight * one for weight, one in terms), np.zeros_like(vector[0]))
+            scores, threshold = self.calibration.score_similar(values, added), SIMILAR
+        rows = zip(_describe(index, photos), scores.tolist(), values.tolist(), strict=True)
         hits = [Hit(**vars(info), score=score, similarity=value, threshold=threshold) for info, score, value in rows]
         hits = sorted((hit for hit in hits if hit.number != without), key=lambda hit: -hit.similarity)
         if by_date and any(hit.fits for hit in hits):
             hits = sorted((hit for hit in hits if hit.fits), key=lambda hit: -hit.date)
-        return SearchResult(tuple(hits[:k]), reranked=len(photos) if rerank else 0)
+        return SearchResult(tuple(hits[:k]), len(photos) if rerank else 0, threshold)
+
+    def _score_terms(
+        self, index: Index, photos: Sequence[Photo], values: Similarities, terms: Sequence[tuple[float, Vectors]]
+    ) -> Similarities:
+        """Scores of photos for the sum of the added terms, times 1 - score for each subtracted term.
+
+        Calibrations are fitted on texts, and the difference of two texts is far from the vector of any text.
+        """
+        added = [weight * vector for weight, vector in terms if weight > 0]
+        if len(added) == len(terms):
+            return self._calibrate(index, values, _unit_sum(added)[0])
+        vectors, scores = index.photos.vectors([photo.number for photo in photos]), np.ones(len(photos))
+        if added:
+            whole = _unit_sum(added)[0]
+            scores = self._calibrate(index, vectors @ whole, whole)
+        for weight, vector in terms:
+            if weight < 0:
+                scores = scores * (1 - self._calibrate(index, vectors @ vector, vector)) ** -weight
+        return scores
+
+    def _calibrate(self, index: Index, values: npt.ArrayLike, text: Vectors) -> Similarities:
+        """Scores of similarities with the vector of a text, by the calibration of the model or else of the index."""
+        return (
+            index.manifest.calibration["text"](values) if self.calibration is None else self.calibration(values, text)
+        )
 
     def _search_captions(
         self, index: Index, vector: Vectors, k: int, filters: SearchFilter | None, inputs: Sequence[Any]
@@ -445,13 +482,20 @@ class Service(AbstractContextManager["Service"]):
             fail("captions", "an index with captions", "none", "put .txt files beside the photos, or index a dataset")
         rerank = self.settings.rerank if index.manifest.cross and len(inputs) else 0
         captions, values = _nearest(index.captions, index.catalog.captions, vector, max(k, rerank), filters)
+        threshold = self.threshold
         if rerank:
             with self._heavy_work():
                 values = np.asarray(self.model.similarity(inputs, [one.text for one in captions]))[0]
-        rows = zip(captions, index.manifest.calibration["text"](values).tolist(), values.tolist(), strict=True)
-        hits = [CaptionHit(one.text, _path(index, one.name), one.name, one.photo, *scores) for one, *scores in rows]
+            scores, threshold = index.manifest.calibration["text"](values), FITS
+        else:
+            scores = self._calibrate(index, values, index.captions.vectors([one.number for one in captions]))
+        rows = zip(captions, scores.tolist(), values.tolist(), strict=True)
+        hits = [
+            CaptionHit(one.text, _path(index, one.name), one.name, one.photo, score, value, threshold)
+            for one, score, value in rows
+        ]
         hits.sort(key=lambda hit: -hit.similarity)
-        return SearchResult(tuple(hits[:k]), reranked=len(captions) if rerank else 0)
+        return SearchResult(tuple(hits[:k]), len(captions) if rerank else 0, threshold)
 
     def _encode_image(self, index: Index, image: ImageInput) -> "tuple[Vectors, Image.Image]":
         if index.manifest.features is not None:

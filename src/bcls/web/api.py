@@ -54,7 +54,7 @@ class FoundPhoto(PhotoModel):
 
 
 class FoundPhotos(BaseModel):
-    """Photos, best first."""
+    """Photos in the order of `sort`."""
 
     results: list[FoundPhoto]
     fits: bool = Field(description="Whether any photo is relevant.")
@@ -124,6 +124,7 @@ Text = Annotated[
     ),
 ]
 Results = Annotated[int, Query(ge=1, le=MAX_RESULTS, description="Number of results.")]
+Sort = Annotated[Literal["score", "date"], Query(description="Best first, or the newest first of those that fit.")]
 Number = Annotated[int, Path(ge=1, le=2**63 - 1, description="Number of a photo, from a search.")]
 
 
@@ -157,9 +158,9 @@ async def metrics(site: SiteOf) -> Response:
 
 
 @routes.get("/api/search", response_model=FoundPhotos, tags=["search"], responses=_problems(422))
-def search(site: SiteOf, q: Text, filters: Filters, k: Results = 10) -> JSONResponse:
+def search(site: SiteOf, q: Text, filters: Filters, k: Results = 10, sort: Sort = "score") -> JSONResponse:
     """Find photos for a text."""
-    return _json(site.service.search(q, k, filters))
+    return _json(site.service.search(q, k, filters, sort=sort))
 
 
 @routes.post("/api/search", response_model=FoundPhotos, tags=["search"], responses=_UPLOAD)
@@ -169,10 +170,11 @@ def search_image(
     filters: Filters,
     q: Annotated[str, Query(description="A text that is combined with the image.")] = "",
     k: Results = 10,
+    sort: Sort = "score",
 ) -> JSONResponse:
     """Find photos that are similar to an image, sent as the field "image" of a form (multipart/form-data)."""
     with uploaded(site, image) as decoded:
-        return _json(site.service.search(q.strip() or None, k, filters, image=decoded))
+        return _json(site.service.search(q.strip() or None, k, filters, image=decoded, sort=sort))
 
 
 @routes.post("/api/captions", response_model=FoundCaptions, tags=["search"], responses=_UPLOAD)
@@ -195,9 +197,9 @@ def captions(site: SiteOf, number: Number, filters: Filters, k: Results = 10) ->
 
 
 @routes.get("/api/photos/{number}/similar", response_model=FoundPhotos, tags=["photos"], responses=_PHOTO)
-def similar(site: SiteOf, number: Number, filters: Filters, k: Results = 10) -> JSONResponse:
+def similar(site: SiteOf, number: Number, filters: Filters, k: Results = 10, sort: Sort = "score") -> JSONResponse:
     """Find photos that are similar to one of the index."""
-    return _json(site.service.more_like(number, k, filters))
+    return _json(site.service.more_like(number, k, filters, sort=sort))
 
 
 @routes.get("/api/photos/{number}/thumbnail", tags=["photos"], response_class=Response, responses=_THUMBNAIL)
@@ -268,7 +270,8 @@ def _image(request: Request, content: bytes, headers: dict[str, str]) -> Respons
     """An image that browsers cache, and revalidate with the hash of its bytes before each use."""
     tag = f'"{hashlib.sha256(content).hexdigest()}"'
     headers |= {"Cache-Control": "private, no-cache", "ETag": tag, "Accept-Ranges": "bytes"}
-    if tag in request.headers.get("if-none-match", ""):
+    known = request.headers.get("if-none-match", "")
+    if tag in known or known.strip() == "*":
         return Response(status_code=304, headers=headers)
     part = _range(request.headers.get("range", ""), len(content))
     if part is None or request.headers.get("if-range", tag) != tag:

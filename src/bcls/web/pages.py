@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
@@ -16,11 +16,10 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, StreamingResponse
 
-from bcls.search.calibration import FITS
 from bcls.search.catalog import Photo
 from bcls.search.service import MAX_RESULTS, Hit, PhotoInfo, SearchResult, Service
 from bcls.training.run_folder import CHECKPOINTS
-from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Upload, uploaded
+from bcls.web.api import CHUNK, Filters, Number, Results, SiteOf, Sort, Upload, uploaded
 from bcls.web.responses import MEDIA_TYPES, compressed, is_fragment, missing_file, render, static_files
 from bcls.web.security import COOKIE, check_token
 from bcls.web.site import LOGIN_SECONDS, WRONG, Site
@@ -59,7 +58,7 @@ class PageQuery:
     like: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None
     k: Results = SHOWN
     fits: Annotated[float | None, Query(ge=0, le=1)] = None
-    sort: Literal["score", "date"] = "score"
+    sort: Sort = "score"
     page: PageNumber = 1
 
 
@@ -70,15 +69,15 @@ Parameters = Annotated[PageQuery, Depends()]
 def search_page(request: Request, site: SiteOf, query: Parameters) -> Response:
     """The search page: results if the address has a query, otherwise photos by date."""
     texts = {name: request.query_params.get(name, "") for name in ("after", "before", "under", "words")}
-    values = {"query": query, "filters": texts, "threshold": site.service.threshold}
-    return render(request, "search.html", {**values, **_view(request, site, query)})
+    return render(request, "search.html", {"query": query, "filters": texts, **_view(request, site, query)})
 
 
 @routes.get("/results")
 def results(request: Request, site: SiteOf, query: Parameters) -> Response:
-    """The photos of the search page, as a page fragment; a header has the address of the page."""
-    headers = {"X-Address": _address(request, query)}
-    return render(request, "_results.html", _view(request, site, query), headers=headers)
+    """The photos of the search page, as a page fragment; headers have the address of the page and the threshold."""
+    values = _view(request, site, query)
+    headers = {"X-Address": _address(request, query), "X-Threshold": f"{values['threshold']:.2f}"}
+    return render(request, "_results.html", values, headers=headers)
 
 
 @routes.post("/results")
@@ -86,7 +85,8 @@ def results_for_image(request: Request, site: SiteOf, image: Upload, query: Para
     """Results for an image, and a text if there is one, as a page fragment."""
     with uploaded(site, image) as decoded:
         found = site.service.search(query.q.strip() or None, _depth_of(site, query), query.filters, image=decoded)
-    return render(request, "_results.html", {**_found(request, found, query), "more": None})
+    headers = {"X-Threshold": f"{found.threshold:.2f}"}
+    return render(request, "_results.html", {**_found(request, found, query), "more": None}, headers=headers)
 
 
 @routes.get("/duplicates")
@@ -175,7 +175,7 @@ def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
     months = [(month, list(group)) for month, group in groupby(photos, lambda one: _month(one.date))]
     pages = _pages(query.page, total, BROWSED, lambda page: _address(request, query, page=page))
-    return {"searched": False, "groups": months, "total": total, **pages}
+    return {"searched": False, "groups": months, "total": total, "threshold": service.threshold, **pages}
 
 
 def _depth_of(site: Site, query: PageQuery) -> int:
@@ -186,9 +186,7 @@ def _depth_of(site: Site, query: PageQuery) -> int:
 
 def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict[str, Any]:
     """Variables of the template for results."""
-    limit = query.fits
-    if limit is None:
-        limit = found.hits[0].threshold if found.hits else FITS
+    limit = found.threshold if query.fits is None else query.fits
     fitting = [hit for hit in found.hits if hit.score >= limit]
     if query.sort == "date":
         fitting.sort(key=lambda hit: -hit.date)
@@ -199,6 +197,7 @@ def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict
         "fitting": found.fits,
         "best": max((hit.score for hit in found.hits), default=None),
         "fits": limit,
+        "threshold": found.threshold,
         "sort": query.sort,
         "reranked": found.reranked,
         "more": longer if len(fitting) > query.k else None,

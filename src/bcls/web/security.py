@@ -54,7 +54,8 @@ class SecurityMiddleware:
             return
         status, started = 500, time.perf_counter()
         if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
+            headers = [pair for pair in scope["headers"] if pair[0] != b"range"]  # RFC 9110: Range is for GET only
+            scope = {**scope, "method": "GET", "headers": headers}
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status

@@ -25,6 +25,7 @@ async function load(address, target, body) {
     const answer = await fetch(address, { method: body ? "POST" : "GET", body, headers: { "X-Fragment": "1" }, signal: control.signal });
     target.innerHTML = await answer.text();
     showSelection();
+    followThreshold(answer.headers.get("X-Threshold"));
     return answer;
   } catch (error) {
     if (error.name !== "AbortError" && results) showMessage("The server does not respond. Check that it is running, and try again.");
@@ -33,6 +34,16 @@ async function load(address, target, body) {
     clearTimeout(slow);
     if (running.get(target) === control) target.setAttribute("aria-busy", "false");
   }
+}
+
+// The threshold depends on the kind of query; the slider follows it unless it was moved.
+const showFits = (slider) => { form.querySelector("output").textContent = Math.round(100 * slider.value) + "%"; };
+function followThreshold(threshold) {
+  const slider = threshold && form?.elements.fits;
+  if (!slider) return;
+  if (+slider.value === +slider.dataset.own) slider.value = threshold;
+  slider.dataset.own = threshold;
+  showFits(slider);
 }
 
 // Search: results follow the form, and the address follows the results.
@@ -57,9 +68,8 @@ let timer = 0;
 const searchSoon = (wait) => { clearTimeout(timer); timer = setTimeout(search, wait); };
 if (form) {
   const slider = form.elements.fits;
-  const showFits = () => { if (slider) form.querySelector("output").textContent = Math.round(100 * slider.value) + "%"; };
   form.addEventListener("input", (event) => {
-    showFits();
+    if (slider) showFits(slider);
     if (event.target === box || event.target === slider) searchSoon(250);
   });
   form.addEventListener("change", (event) => { if (event.target !== box && event.target !== slider) searchSoon(0); });
@@ -70,7 +80,7 @@ if (form) {
     event.preventDefault();
     if (link.dataset.fits) {
       slider.value = link.dataset.fits;
-      showFits();
+      showFits(slider);
       search();
     } else {
       history.pushState(null, "", link.href);
