@@ -6,8 +6,8 @@ folder of the package, and replaces these parts of ``results/NAME.json`` and the
 - ``test``: recalls and Kendall's tau on the test split, and Kendall's tau with people;
 - ``held_out``: reliability of the scores on the rated photos that nothing was chosen on, and how many test captions and
   absent queries (``configs/photo/absent.json``) get a fitting photo;
-- ``operators``: the same for queries with operators: both halves of a caption, added, and two absent classes, added; how
-  many captions get a fitting photo with an absent class subtracted, and alone;
+- ``operators``: the same for queries with operators: both halves of a caption, added, and two absent classes, added;
+  how many captions get a fitting photo with an absent class subtracted, and alone;
 - ``duplicates``: similarities of changed copies of photos, and of each photo with the most similar other one; the share
   that counts as similar to the image of a query;
 - ``outside``: ranks of photos outside Flickr8k (``configs/photo/outside.json``, in the unpacked wheels of scikit-image

@@ -78,6 +78,9 @@ def test_the_documentation_has_the_results():
         *(f"{100 * share:.1f} %" for share in shares),
         *(f"{100 * outside[kind]['first_three']:.0f} %" for kind in ("among_themselves", "with_test_photos")),
         f"({held['threshold']:.2f})",
+        *(f"{100 * RESULTS['operators'][kind]:.0f} %" for kind in ("alone_kept", "subtracted_kept")),
+        f"| {RESULTS['duplicates']['another photo']['median_score']:.3f} |",
+        *(f"| {100 * one['fits']:.1f} % |" for name, one in RESULTS["duplicates"].items() if name != "brighter"),
     ):
         assert number in page
 
