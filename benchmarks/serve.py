@@ -125,13 +125,14 @@ def measure_latency(rows, arguments, folder):
                 raise SystemExit(f"not every query was answered: {Counter(status for (status, _), _ in found)}")
             web += [1e3 * seconds for _, seconds in found]
             alone += [1e3 * seconds for _, seconds in at_once(CLIENTS, lambda: service.search, part)]
+        photos = f"{service.index.photos.count():,} photos"
     for share, bar in ((50, 25), (99, 100)):
         value = float(np.percentile(web, share))
         rows.append(
-            (f"text query over HTTP, {CLIENTS} clients, no cache: p{share} ms / {bar}", value, bar, value / bar, "<= 1")
+            (f"text query over HTTP, {photos}, {CLIENTS} clients: p{share} ms / {bar}", value, bar, value / bar, "<= 1")
         )
     first, second = float(np.median(web)), float(np.median(alone))
-    rows.append(("p50 ms over HTTP and of the service alone", first, second, first / second, "stated"))
+    rows.append((f"p50 ms over HTTP and of the service alone, {photos}", first, second, first / second, "stated"))
 
 
 def count(folder):
