@@ -21,10 +21,10 @@ def held(folders, monkeypatch):
     go, started = threading.Event(), threading.Semaphore(0)
     real = site.service.search
 
-    def slow(*arguments):
+    def slow(*arguments, **options):
         started.release()
         assert go.wait(20)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(site.service, "search", slow)
     with client_of(site) as client:
