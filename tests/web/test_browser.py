@@ -165,7 +165,7 @@ def test_slider_follows_the_threshold_of_the_query(browser, folders):
     with listening(calibrated_site(folders)) as address:
         page = browser.new_page(base_url=address)
         page.goto("/?like=1")
-        assert page.locator("output").inner_text() == "90%"
+        assert page.locator("output").inner_text() == "0%"
         page.get_by_role("button", name="Remove image").click()
         page.wait_for_function("() => document.querySelector('output').textContent === '30%'")
         page.locator("[name=fits]").fill("0.6")

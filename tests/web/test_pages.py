@@ -114,9 +114,9 @@ def test_slider_shows_the_threshold_of_the_results(folders):
             ("/", "0.30", "0.3"),
             ("/?q=red", "0.30", "0.3"),
             ("/?q=red&before=1990", "0.30", "0.3"),
-            ("/?like=1", "0.90", "0.9"),
-            ("/?like=1&before=1990", "0.90", "0.9"),
-            ("/?like=1&q=red&fits=0.4", "0.90", "0.4"),
+            ("/?like=1", "0.00", "0.0"),
+            ("/?like=1&before=1990", "0.00", "0.0"),
+            ("/?like=1&q=red&fits=0.4", "0.00", "0.4"),
         ):
             page = client.get(address, headers=PAGE).text
             assert re.search(r'name="fits" [^>]*value="([^"]*)" data-own="([^"]*)"', page).groups() == (value, own)
@@ -124,7 +124,8 @@ def test_slider_shows_the_threshold_of_the_results(folders):
             part = client.get("/results" + address[1:], headers=PART)
             assert part.headers["x-threshold"] == own
         part = client.post("/results", files={"image": content}, headers=PART)
-        assert part.headers["x-threshold"] == "0.90"
+        assert part.headers["x-threshold"] == "0.00"
+        assert len(shown(client.get("/?like=1", headers=PAGE).text)) == 11  # all others, whether they fit or not
 
 
 def test_nothing_fits(client):

@@ -85,8 +85,9 @@ def results_for_image(request: Request, site: SiteOf, image: Upload, query: Para
     """Results for an image, and a text if there is one, as a page fragment."""
     with uploaded(site, image) as decoded:
         found = site.service.search(query.q.strip() or None, _depth_of(site, query), query.filters, image=decoded)
-    headers = {"X-Threshold": f"{found.threshold:.2f}"}
-    return render(request, "_results.html", {**_found(request, found, query), "more": None}, headers=headers)
+    values = _found(request, found, query, image=True)
+    headers = {"X-Threshold": f"{values['threshold']:.2f}"}
+    return render(request, "_results.html", {**values, "more": None}, headers=headers)
 
 
 @routes.get("/duplicates")
@@ -167,9 +168,9 @@ def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     if query.like is not None and query.q.strip():
         with missing_file(service.photo(query.like).name):
             content = service.read_photo(query.like)
-        return _found(request, service.search(query.q, k, query.filters, image=content), query)
+        return _found(request, service.search(query.q, k, query.filters, image=content), query, image=True)
     if query.like is not None:
-        return _found(request, service.more_like(query.like, k, query.filters), query)
+        return _found(request, service.more_like(query.like, k, query.filters), query, image=True)
     if query.q.strip():
         return _found(request, service.search(query.q, k, query.filters), query)
     photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
@@ -184,9 +185,10 @@ def _depth_of(site: Site, query: PageQuery) -> int:
     return MAX_RESULTS if every else min(query.k + 1, MAX_RESULTS)
 
 
-def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict[str, Any]:
-    """Variables of the template for results."""
-    limit = found.threshold if query.fits is None else query.fits
+def _found(request: Request, found: SearchResult[Hit], query: PageQuery, *, image: bool = False) -> dict[str, Any]:
+    """Variables of the template for results; those for an image are shown although few are similar enough to fit."""
+    threshold = 0.0 if image else found.threshold
+    limit = threshold if query.fits is None else query.fits
     fitting = [hit for hit in found.hits if hit.score >= limit]
     if query.sort == "date":
         fitting.sort(key=lambda hit: -hit.date)
@@ -197,7 +199,7 @@ def _found(request: Request, found: SearchResult[Hit], query: PageQuery) -> dict
         "fitting": found.fits,
         "best": max((hit.score for hit in found.hits), default=None),
         "fits": limit,
-        "threshold": found.threshold,
+        "threshold": threshold,
         "sort": query.sort,
         "reranked": found.reranked,
         "more": longer if len(fitting) > query.k else None,
