@@ -50,7 +50,7 @@ class IndexSettings:
         features: Name of features of the dataset, for a model that reads features instead of images.
         captions: Read captions: those of a dataset, and .txt and .json files beside the photos; stored in the index,
             and on for a new one.
-        exclude: Patterns of names to leave out, such as *.png or 2023/raw; stored in the index, '' for none.
+        exclude: Patterns of names to leave out, such as *.png or 2023/raw/*; stored in the index, '' for none.
         follow_links: Follow links that leave a folder; stored in the index, and off for a new one.
         workers: Threads that read and decode images; 0 for one per core.
         max_pixels: Images with more pixels are skipped; stored in the index, and 80 million for a new one.
