@@ -22,7 +22,8 @@ from bcls.search.score_model import BACKGROUND, SETTINGS, ModelCalibration, quer
 ROOT = Path(__file__).parents[1]
 CLASSES = ROOT / "src/bcls/models/photo/classes.json"
 #: Background photos, fragments of captions, training captions that are far from the validation photos, and the share
-#: of validation captions that may be answered with "nothing fits".
+#: of validation captions that may be answered with "nothing fits". That was 0.135 in the first evaluation of the model,
+#: which answered 91.0 % of the absent queries and 11.8 % of the test captions so.
 PHOTOS, FRAGMENTS, FAR, LOST = 256, 600, 150, 0.1
 #: Tried templates of a query of one word.
 TEMPLATES = ("{}", "a {}", "the {}", "a photo of {}", "a photo of a {}")
