@@ -41,6 +41,7 @@ def test_a_repeated_list_adds_up(tmp_path):
     assert read("--config", str(tmp_path / "a.yaml"), "--files", "a", "--files", "b") == Settings(["a", "b"])
     with pytest.raises(ValueError, match="unrecognized arguments: z"):
         read("z", "--files", "a")
+    assert read("--files=-x") == Settings(["-x"])
 
 
 def test_a_default_list_is_not_shared():

@@ -124,9 +124,10 @@ def flip_a_bit(path):
 @pytest.mark.parametrize("name", [SETTINGS, BACKGROUND])
 @pytest.mark.parametrize("damage", [flip_a_bit, Path.unlink])
 def test_changed_files_differ_from_their_hash(folder, name, damage):
-    (folder / "config.json").write_text(json.dumps({"name": "dual"}))
+    (folder / "config.json").write_text(json.dumps({"name": "dual", "sha256": {"model.safetensors": "0"}}))
     write_calibration(folder, {one: (folder / one).read_bytes() for one in (SETTINGS, BACKGROUND)})
     assert read_calibration(folder).threshold == 0.3
+    assert json.loads((folder / "config.json").read_text())["sha256"]["model.safetensors"] == "0"  # not hashed again
     damage(folder / name)
     with pytest.raises(ValueError, match=rf"{name}.*(sha256|no such file)"):
         read_calibration(folder)

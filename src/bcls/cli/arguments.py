@@ -271,7 +271,9 @@ def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, 
             flags.append(word)
             alone = equals or hint in _SWITCHES or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
             target = others if alone else flags
-    flags += [word for name, values in lists.items() for word in (name, *values)]
+    for name, values in lists.items():
+        hyphen = len(values) == 1 and values[0].startswith("-")  # which argparse accepts after `=` only
+        flags += [f"{name}={values[0]}"] if hyphen else [name, *values]
     return [*flags, "--", *others] if positional and others else [*others, *flags]
 
 

@@ -72,5 +72,5 @@ def _copy_calibration(settings: ExportSettings) -> None:
     from bcls.models.loading import find_folder
 
     folder = find_folder(settings.model)
-    found = {name: (folder / name).read_bytes() for name in CALIBRATION if (folder / name).is_file()}
-    write_calibration(Path(settings.out), found)
+    if found := {name: (folder / name).read_bytes() for name in CALIBRATION if (folder / name).is_file()}:
+        write_calibration(Path(settings.out), found)

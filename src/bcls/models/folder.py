@@ -75,8 +75,7 @@ def write_files(model: Any, folder: Path, convert: Callable[[Any], Any] = lambda
 
 def write_config(folder: Path, config: Mapping[str, Any], names: Iterable[str]) -> None:
     """Write ``config.json`` with the SHA-256 of the named files of the folder."""
-    old = config.get(SHA256, {})  # files in a folder beside this one keep their hashes
-    hashes = {name: sha256_of(folder / name) if (folder / name).is_file() else old[name] for name in names}
+    hashes = {name: sha256_of(folder / name) for name in names}
     write_whole(folder / CONFIG, json.dumps({**config, SHA256: hashes}, indent=2) + "\n")
 
 
@@ -85,7 +84,8 @@ def write_calibration(folder: Path, contents: Mapping[str, bytes]) -> None:
     for name, content in contents.items():
         write_whole(folder / name, content)
     config = read_json(folder / CONFIG)
-    write_config(folder, config, [*config.get(SHA256, {}), *contents])
+    config[SHA256] = config.get(SHA256, {}) | {name: sha256_of(folder / name) for name in contents}
+    write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
 def check_hashes(folder: Path, hashes: Any, names: Iterable[str]) -> None:

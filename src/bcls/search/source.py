@@ -183,9 +183,8 @@ class FileSource:
         """Names of all regular files of the folder; explains in ``skipped`` why others are left out."""
         pending, links, seen = [""], deque[str](), set[str]()
         while pending or links:
-            base = (
-                pending.pop() if pending else links.popleft()
-            )  # links last: names have the real folder where possible
+            # Links are followed last, so that names have the real folder where possible.
+            base = pending.pop() if pending else links.popleft()
             if (real := os.path.realpath(self.path / base)) in seen:
                 continue
             seen.add(real)
