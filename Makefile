@@ -64,7 +64,7 @@ bench: $(VENV)/.dev
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
 SWEEPS     := dual vsepp tuned sgr saf convergence alpha beta lines gamma batch
-TESTED     := dual vsepp tuned together sgr saf sgraf paper-exact finalists beyond rivals both
+TESTED     := dual vsepp tuned together sgr saf sgraf paper-exact finalists beyond both
 FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions global --name lite02
@@ -77,7 +77,7 @@ evidence: $(VENV)/.dev
 	set -e; for s in $(TESTED); do \
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
-	$(BIN)/python -m scripts.evidence_page $(addprefix sweeps/,$(SWEEPS) together sgraf paper-exact finalists variants beyond rivals both noise)
+	$(BIN)/python -m scripts.evidence_page $(addprefix sweeps/,$(SWEEPS) together sgraf paper-exact finalists variants beyond both noise)
 	$(BIN)/python -m scripts.model_table
 
 # Photos to select the settings of the open vocabulary: the stamps of Tux Paint.

@@ -98,10 +98,9 @@ def short_page(found: list[Summary], claims: list[Claim]) -> str:
         "Validation RSUM, by which the settings were selected, test RSUM, tau-a with the labels, and tau-c with the "
         "judgements of experts on the 300 photos that were not used for any selection.",
         _losses_table(main),
-        "Later losses with continuous labels, alone or added to Triplet-SN, against BCLS on frozen encoders "
-        "(`rivals`): every loss has eight trials of six epochs over the same settings, and three seeds of fifteen "
-        "epochs.",
-        _losses_table([by_name["rivals"]]),
+        "On frozen encoders (`dual`) every loss has eight trials of six epochs, with the same learning rates, dropouts "
+        "and batch sizes, and five seeds of fifteen epochs. The losses with continuous labels from X-CLR on are not in "
+        "the paper; T-SN is Triplet-SN.",
         "![Validation RSUM over epochs](images/evidence-convergence.svg)",
         "![Kendall's tau over alpha](images/evidence-alpha.svg)",
         "## Recommended recipes",
