@@ -220,7 +220,7 @@ def test_a_missing_value_is_named(monkeypatch):
     assert from_name("power", power=3).power == 3
     with pytest.raises(ValueError, match="`power`: expected a value, which the loss 'power' requires, got none"):
         from_name("power")
-    with pytest.raises(ValueError, match="`power.power`: expected a value"):
+    with pytest.raises(ValueError, match=r"`power\.power`: expected a value"):
         from_name("infonce+power")
 
 

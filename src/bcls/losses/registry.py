@@ -150,5 +150,5 @@ def _build(name: str, arguments: dict[str, Any]) -> RetrievalLoss:
     for argument, parameter in known.items():
         named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if named and parameter.default is parameter.empty and argument not in arguments:
-            fail(argument, f"a value, which the loss {name!r} requires", "none", "give it, or add a default to the class")
+            fail(argument, f"a value, which the loss {name!r} requires", "none", "give it, or add a default")
     return LOSSES[name](**arguments)
