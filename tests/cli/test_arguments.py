@@ -287,3 +287,38 @@ def test_a_module_is_imported_before_the_settings_are_parsed(tmp_path, monkeypat
         parse("command", Flags, ["--import", "broken_by_a_test"], imports=True)
     with pytest.raises(ValueError, match="unrecognized arguments: --import"):
         parse("command", Flags, ["--import", "sys"])
+
+
+def test_arguments_of_the_parts_of_a_sum(tmp_path):
+    """Flags of parts are typed as in a file, and change single arguments of the parts in a file."""
+    flags = (
+        "--loss.infonce.temperature",
+        "0.07",
+        "--loss.csa.label-temperature=2",
+        "--loss.infonce.learn_temperature",
+        "no",
+    )
+    loss = {
+        "name": "infonce+csa",
+        "infonce": {"temperature": 0.07, "learn_temperature": False},
+        "csa": {"label_temperature": 2},
+    }
+    assert parse("train", TrainConfig, ["--loss.name", "infonce+csa", *flags]).loss == loss
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "loss: {name: infonce+csa, infonce: {temperature: 0.2, learn_temperature: true}, csa: {temperature: 0.3}}"
+    )
+    read = parse(
+        "train", TrainConfig, ["--loss.infonce.temperature", "0.1", "--config", str(config), "--model.name", "sgr"]
+    )
+    infonce = {"temperature": 0.1, "learn_temperature": True}
+    assert read.loss == {"name": "infonce+csa", "infonce": infonce, "csa": {"temperature": 0.3}}
+    words = ["--config", str(config), "--loss.name", "infonce+xclr", "--loss.infonce.temperature", "0.1"]
+    assert parse("train", TrainConfig, words).loss == {"name": "infonce+xclr", "infonce": {"temperature": 0.1}}
+    for words in (["--loss.infonce.temperature"], ["--loss.infonce.temperature="]):
+        with pytest.raises(ValueError, match=r"`--loss\.infonce\.temperature=?`: expected a value, got none"):
+            parse("train", TrainConfig, words)
+    assert parse("train", TrainConfig, ["--loss.mine.text", "{a: [b"]).loss["mine"] == {"text": "{a: [b"}
+    (tmp_path / "d.yaml").write_text("loss: {name: bcls, infonce: 3}")
+    words = ["--config", str(config), "--config", str(tmp_path / "d.yaml"), "--loss.infonce.temperature", "1"]
+    assert parse("train", TrainConfig, words).loss == {"name": "bcls", "infonce": {"temperature": 1}}

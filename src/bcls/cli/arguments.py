@@ -95,6 +95,7 @@ def parse(
     flags = [field.name.replace("_", "-") for field in fields(settings)]
     words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
     replaced = _replaced(words, files, settings)
+    words = _parts_joined(words, files, settings, replaced)
     try:
         ordered = _flags_first(words, settings, positional or {})
         parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *ordered])
@@ -291,6 +292,62 @@ def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> lis
                 kept = {"reduction": before["reduction"]} if "reduction" in before else {}  # every loss has it
                 resets.append(f"--{key}={json.dumps({'name': names[-1], **kept})}")
     return resets
+
+
+def _parts_joined(
+    words: Sequence[str], files: Sequence[str], settings: type, replaced: Sequence[str] = ()
+) -> list[str]:
+    """Join flags of a part of a loss or model, such as ``--loss.infonce.temperature``, to one flag with a mapping.
+
+    jsonargparse reads their values as strings, and each of them replaces the other arguments of the part.
+
+    Args:
+        words: Arguments of the command, with flags as the settings spell them.
+        files: Files of settings, whose arguments of the part are kept.
+        settings: The settings of the command.
+        replaced: The result of :func:`_replaced`: the files have no arguments for a loss or model that is reset.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Example:
+        ...     loss: dict[str, Any]
+        >>> _parts_joined(["--loss.bcls.alpha", "0.1", "--lr", "1", "--loss.bcls.beta=0"], [], Example)
+        ['--loss.bcls={"alpha": 0.1, "beta": 0}', '--lr', '1']
+    """
+    import yaml
+
+    keys = [key for key, hint in get_type_hints(settings).items() if hint == dict[str, Any]]
+    parts: dict[str, dict[str, Any]] = {}  # by the flag, in whose place they are
+    rest: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        match = re.fullmatch(r"--(\w+)\.([\w-]+)\.([\w.-]+)(=.*)?", word, re.DOTALL)
+        if match is None or match[1] not in keys:
+            rest.append(word)
+            continue
+        flag, value = f"--{match[1]}.{match[2]}", match[4][1:] if match[4] else next(remaining, "")
+        if not value:
+            fail(word, "a value", "none", f"write it as `{word} VALUE`")
+        if flag not in parts:
+            reset = any(one.startswith(f"--{match[1]}=") for one in replaced)
+            parts[flag] = {} if reset else _arguments_of_part(files, match[1], match[2])
+            rest.append(flag)
+        try:
+            parts[flag][match[3]] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            parts[flag][match[3]] = value
+    return [f"{word}={json.dumps(parts[word], default=str)}" if word in parts else word for word in rest]
+
+
+def _arguments_of_part(files: Sequence[str], key: str, part: str) -> dict[str, Any]:
+    """Arguments of a part of a loss or model in the last file of settings that has the key."""
+    for file in reversed(files):
+        loaded = read_yaml(Path(file)) if Path(file).is_file() else None
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            found = loaded[key].get(part)
+            return dict(found) if isinstance(found, dict) else {}
+    return {}
 
 
 def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None) -> str:
