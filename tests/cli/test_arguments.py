@@ -322,3 +322,26 @@ def test_arguments_of_the_parts_of_a_sum(tmp_path):
     (tmp_path / "d.yaml").write_text("loss: {name: bcls, infonce: 3}")
     words = ["--config", str(config), "--config", str(tmp_path / "d.yaml"), "--loss.infonce.temperature", "1"]
     assert parse("train", TrainConfig, words).loss == {"name": "bcls", "infonce": {"temperature": 1}}
+
+
+def test_positional_arguments_of_a_file(tmp_path, capsys):
+    @dataclass(frozen=True)
+    class Copy:
+        """Copy files."""
+
+        folder: str
+        files: list[str] = field(default_factory=list)
+        fast: bool = False
+
+    def read(*words):
+        return parse("copy", Copy, words, positional={"folder": "DIR", "files": "FILE"})
+
+    with pytest.raises(SystemExit):
+        read("here", "a b.npy", "--fast", "--print-config", "--", "-c.npy")
+    config = tmp_path / "c.yaml"
+    config.write_text(capsys.readouterr().out)
+    assert read("--config", str(config)) == Copy("here", ["a b.npy", "-c.npy"], fast=True)
+    assert read("--config", str(config), "there", "--no-fast") == Copy("there")
+    config.write_text("fast: true\n")
+    with pytest.raises(ValueError, match="arguments are required: DIR"):
+        read("--config", str(config))

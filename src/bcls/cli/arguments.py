@@ -98,6 +98,8 @@ def parse(
     words = _parts_joined(words, files, settings, replaced)
     try:
         ordered = _flags_first(words, settings, positional or {})
+        if positional and "--" not in ordered:
+            ordered += _positional_of_files(files, positional)
         parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *ordered])
     except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
         raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
@@ -276,6 +278,16 @@ def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, 
         hyphen = len(values) == 1 and values[0].startswith("-")  # which argparse accepts after `=` only
         flags += [f"{name}={values[0]}"] if hyphen else [name, *values]
     return [*flags, "--", *others] if positional and others else [*others, *flags]
+
+
+def _positional_of_files(files: Sequence[str], positional: Mapping[str, str]) -> list[str]:
+    """Positional arguments from files of settings, for a command without any; argparse reads only flags from files."""
+    found: dict[str, Any] = {}
+    for loaded in (read_yaml(Path(file)) for file in files if Path(file).is_file()):
+        found |= loaded if isinstance(loaded, dict) else {}
+    values = [found[name] for name in positional if found.get(name)]
+    words = [str(one) for value in values for one in (value if isinstance(value, list) else [value])]
+    return ["--", *words] if words else []
 
 
 def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
