@@ -238,9 +238,10 @@ def test_compute_must_return_named_terms(result):
 @pytest.mark.parametrize(
     ("name", "loss", "says"),
     [
-        ("a+b", Squared, r"`name`: expected a name without '\+' and '\.', got 'a\+b'"),
+        ("a+b", Squared, r"`name`: expected a name without '\+', '\.' and outer spaces, got 'a\+b'"),
         ("a.b", Squared, "`name`"),
         ("", Squared, "`name`"),
+        (" mine", Squared, "`name`: expected a name without .*, got .* mine"),
         (3, Squared, "`name`"),
         ("mine", 3, "`loss`: expected a subclass of RetrievalLoss, got 3"),
         ("mine", Squared(), r"`loss`: expected a subclass of RetrievalLoss, got Squared\(.*pass the class itself"),

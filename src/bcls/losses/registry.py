@@ -18,7 +18,7 @@ def register_loss(name: str, loss: Callable[..., RetrievalLoss]) -> None:
     """Register a loss, so that :func:`from_name`, configuration files and the command line accept its name.
 
     Args:
-        name: The name, without ``+`` and ``.``.
+        name: The name, without ``+``, ``.`` and outer spaces.
         loss: A subclass of :class:`RetrievalLoss`, or a callable that returns one. Its parameters are the arguments
             of the loss. A class that is defined again, as in a notebook, replaces the one of the same name and module.
 
@@ -36,8 +36,8 @@ def register_loss(name: str, loss: Callable[..., RetrievalLoss]) -> None:
         0.4
         >>> del LOSSES["triplet-wide"]
     """
-    if not isinstance(name, str) or not name.strip() or any(mark in name for mark in "+."):
-        fail("name", "a name without '+' and '.'", repr(name), "choose one such as 'my-loss'")
+    if not isinstance(name, str) or not name or name != name.strip() or any(mark in name for mark in "+."):
+        fail("name", "a name without '+', '.' and outer spaces", repr(name), "choose one such as 'my-loss'")
     if not callable(loss) or isinstance(loss, nn.Module):
         fail("loss", "a subclass of RetrievalLoss", repr(loss), "pass the class itself")
     if _path(LOSSES.get(name, loss)) != _path(loss):
