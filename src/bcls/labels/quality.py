@@ -21,7 +21,7 @@ from bcls.data.importers.captions import ImportSettings, find_images, read_karpa
 from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.records import Content, ImageRecord
 from bcls.data.text_files import read_json
-from bcls.labels.caption_metrics import SCORERS, PairScorer, find_java, metrics_folder
+from bcls.labels.caption_metrics import SCORERS, PairScorer
 from bcls.labels.encoders import ClipEncoder, check_encoder, load_text_encoder
 from bcls.labels.relevance import AGGREGATES, pair_relevance
 
@@ -153,8 +153,6 @@ def check_labeller(argument: str, name: str) -> None:
     """
     if name in SCORERS:
         PairScorer(name)
-        metrics_folder(name)
-        find_java(name)
     else:
         check_encoder(argument, name)
 
