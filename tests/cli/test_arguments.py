@@ -289,41 +289,6 @@ def test_a_module_is_imported_before_the_settings_are_parsed(tmp_path, monkeypat
         parse("command", Flags, ["--import", "sys"])
 
 
-def test_arguments_of_the_parts_of_a_sum(tmp_path):
-    """Flags of parts are typed as in a file, and change single arguments of the parts in a file."""
-    flags = (
-        "--loss.infonce.temperature",
-        "0.07",
-        "--loss.csa.label-temperature=2",
-        "--loss.infonce.learn_temperature",
-        "no",
-    )
-    loss = {
-        "name": "infonce+csa",
-        "infonce": {"temperature": 0.07, "learn_temperature": False},
-        "csa": {"label_temperature": 2},
-    }
-    assert parse("train", TrainConfig, ["--loss.name", "infonce+csa", *flags]).loss == loss
-    config = tmp_path / "c.yaml"
-    config.write_text(
-        "loss: {name: infonce+csa, infonce: {temperature: 0.2, learn_temperature: true}, csa: {temperature: 0.3}}"
-    )
-    read = parse(
-        "train", TrainConfig, ["--loss.infonce.temperature", "0.1", "--config", str(config), "--model.name", "sgr"]
-    )
-    infonce = {"temperature": 0.1, "learn_temperature": True}
-    assert read.loss == {"name": "infonce+csa", "infonce": infonce, "csa": {"temperature": 0.3}}
-    words = ["--config", str(config), "--loss.name", "infonce+xclr", "--loss.infonce.temperature", "0.1"]
-    assert parse("train", TrainConfig, words).loss == {"name": "infonce+xclr", "infonce": {"temperature": 0.1}}
-    for words in (["--loss.infonce.temperature"], ["--loss.infonce.temperature="]):
-        with pytest.raises(ValueError, match=r"`--loss\.infonce\.temperature=?`: expected a value, got none"):
-            parse("train", TrainConfig, words)
-    assert parse("train", TrainConfig, ["--loss.mine.text", "{a: [b"]).loss["mine"] == {"text": "{a: [b"}
-    (tmp_path / "d.yaml").write_text("loss: {name: bcls, infonce: 3}")
-    words = ["--config", str(config), "--config", str(tmp_path / "d.yaml"), "--loss.infonce.temperature", "1"]
-    assert parse("train", TrainConfig, words).loss == {"name": "bcls", "infonce": {"temperature": 1}}
-
-
 def test_positional_arguments_of_a_file(tmp_path, capsys):
     @dataclass(frozen=True)
     class Copy:
@@ -341,7 +306,18 @@ def test_positional_arguments_of_a_file(tmp_path, capsys):
     config = tmp_path / "c.yaml"
     config.write_text(capsys.readouterr().out)
     assert read("--config", str(config)) == Copy("here", ["a b.npy", "-c.npy"], fast=True)
-    assert read("--config", str(config), "there", "--no-fast") == Copy("there")
+    assert read("--config", str(config), "there", "--no-fast") == Copy("there", ["a b.npy", "-c.npy"])
+    assert read("there", "--config", str(config), "d.npy") == Copy("there", ["d.npy"], fast=True)
     config.write_text("fast: true\n")
     with pytest.raises(ValueError, match="arguments are required: DIR"):
         read("--config", str(config))
+    for line, message in (
+        ("files: a.npy", "files in .*c.yaml`: expected a list, got 'a.npy'; write it as `--print-config` does"),
+        ("files: {a: 1}", "files in .*c.yaml`: expected a list"),
+        ("folder: [a]", r"folder in .*c.yaml`: expected a string, got \['a'\]"),
+        ("folder: 3", "--folder: Expected a str"),
+        ("files: [3]", "files.*Expected a str"),
+    ):
+        config.write_text(line + "\n")
+        with pytest.raises(ValueError, match=message):
+            read("--config", str(config), "here")

@@ -89,17 +89,15 @@ def parse(
     for file in files:
         if Path(file).is_file():  # the parser reports a missing file
             check_yaml(Path(file))
-    parser = _parser(command, settings, positional or {}, imports=imports)
+    given = _positional_of_files(files, settings, positional or {})
+    parser = _parser(command, settings, positional or {}, given, imports=imports)
     if words == [PARSER_ONLY]:
         raise ParserRequest(parser)
     flags = [field.name.replace("_", "-") for field in fields(settings)]
     words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
     replaced = _replaced(words, files, settings)
-    words = _parts_joined(words, files, settings, replaced)
     try:
         ordered = _flags_first(words, settings, positional or {})
-        if positional and "--" not in ordered:
-            ordered += _positional_of_files(files, positional)
         parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *ordered])
     except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
         raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
@@ -152,7 +150,26 @@ def import_module(name: str) -> None:
         fail("--import", "a Python module that can be imported", got, hint)
 
 
-def _parser(command: str, settings: type, positional: Mapping[str, str], *, imports: bool) -> "ArgumentParser":
+def _positional_of_files(files: Sequence[str], settings: type, positional: Mapping[str, str]) -> dict[str, Any]:
+    """Positional arguments in files of settings, which argparse would replace by their defaults."""
+    import yaml
+
+    hints = get_type_hints(settings)
+    found: dict[str, Any] = {}
+    for file in files:
+        loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8")) if Path(file).is_file() else None
+        for name in positional:
+            value = loaded.get(name) if isinstance(loaded, dict) else None
+            if value and isinstance(value, list) != (hints[name] == list[str]):
+                expected = "a list" if hints[name] == list[str] else "a string"
+                fail(f"{name} in {file}", expected, repr(value), "write it as `--print-config` does")
+            found |= {name: value} if value else {}
+    return found
+
+
+def _parser(
+    command: str, settings: type, positional: Mapping[str, str], given: Mapping[str, Any], *, imports: bool
+) -> "ArgumentParser":
     import docstring_parser
     import jsonargparse
 
@@ -176,8 +193,10 @@ def _parser(command: str, settings: type, positional: Mapping[str, str], *, impo
         if name in positional:
             options["metavar"] = usage[name] = positional[name]
             if hint == list[str]:
-                options |= {"nargs": "*", "default": []}
+                options |= {"nargs": "*", "default": given.get(name, [])}
                 usage[name] += " ..."
+            elif name in given:
+                options |= {"nargs": "?", "default": given[name]}
             elif type(None) in get_args(hint):
                 options |= {"nargs": "?", "default": None}
                 usage[name] = f"[{usage[name]}]"
@@ -280,16 +299,6 @@ def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, 
     return [*flags, "--", *others] if positional and others else [*others, *flags]
 
 
-def _positional_of_files(files: Sequence[str], positional: Mapping[str, str]) -> list[str]:
-    """Positional arguments from files of settings, for a command without any; argparse reads only flags from files."""
-    found: dict[str, Any] = {}
-    for loaded in (read_yaml(Path(file)) for file in files if Path(file).is_file()):
-        found |= loaded if isinstance(loaded, dict) else {}
-    values = [found[name] for name in positional if found.get(name)]
-    words = [str(one) for value in values for one in (value if isinstance(value, list) else [value])]
-    return ["--", *words] if words else []
-
-
 def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
     """Flags that reset ``loss`` or ``model`` where a flag names another one than the files of settings do.
 
@@ -304,62 +313,6 @@ def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> lis
                 kept = {"reduction": before["reduction"]} if "reduction" in before else {}  # every loss has it
                 resets.append(f"--{key}={json.dumps({'name': names[-1], **kept})}")
     return resets
-
-
-def _parts_joined(
-    words: Sequence[str], files: Sequence[str], settings: type, replaced: Sequence[str] = ()
-) -> list[str]:
-    """Join flags of a part of a loss or model, such as ``--loss.infonce.temperature``, to one flag with a mapping.
-
-    jsonargparse reads their values as strings, and each of them replaces the other arguments of the part.
-
-    Args:
-        words: Arguments of the command, with flags as the settings spell them.
-        files: Files of settings, whose arguments of the part are kept.
-        settings: The settings of the command.
-        replaced: The result of :func:`_replaced`: the files have no arguments for a loss or model that is reset.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass
-        ... class Example:
-        ...     loss: dict[str, Any]
-        >>> _parts_joined(["--loss.bcls.alpha", "0.1", "--lr", "1", "--loss.bcls.beta=0"], [], Example)
-        ['--loss.bcls={"alpha": 0.1, "beta": 0}', '--lr', '1']
-    """
-    import yaml
-
-    keys = [key for key, hint in get_type_hints(settings).items() if hint == dict[str, Any]]
-    parts: dict[str, dict[str, Any]] = {}  # by the flag, in whose place they are
-    rest: list[str] = []
-    remaining = iter(words)
-    for word in remaining:
-        match = re.fullmatch(r"--(\w+)\.([\w-]+)\.([\w.-]+)(=.*)?", word, re.DOTALL)
-        if match is None or match[1] not in keys:
-            rest.append(word)
-            continue
-        flag, value = f"--{match[1]}.{match[2]}", match[4][1:] if match[4] else next(remaining, "")
-        if not value:
-            fail(word, "a value", "none", f"write it as `{word} VALUE`")
-        if flag not in parts:
-            reset = any(one.startswith(f"--{match[1]}=") for one in replaced)
-            parts[flag] = {} if reset else _arguments_of_part(files, match[1], match[2])
-            rest.append(flag)
-        try:
-            parts[flag][match[3]] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            parts[flag][match[3]] = value
-    return [f"{word}={json.dumps(parts[word], default=str)}" if word in parts else word for word in rest]
-
-
-def _arguments_of_part(files: Sequence[str], key: str, part: str) -> dict[str, Any]:
-    """Arguments of a part of a loss or model in the last file of settings that has the key."""
-    for file in reversed(files):
-        loaded = read_yaml(Path(file)) if Path(file).is_file() else None
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            found = loaded[key].get(part)
-            return dict(found) if isinstance(found, dict) else {}
-    return {}
 
 
 def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None) -> str:
