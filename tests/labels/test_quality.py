@@ -151,7 +151,7 @@ CXC = ["--cxc", "SITS", "--captions", "TEXTS"]
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "--cxc, --sts or --flickr8k"),
+        ([], "--sts or --flickr8k"),
         (["--cxc", "a.csv"], "--captions"),
         ([*CXC, "--flickr8k", "c", "--images", "d"], "`--images`: expected photos of one"),
         (["--sts", *CXC[1:], "--images", "d"], "`--images`: expected --cxc or --flickr8k with it"),

@@ -169,7 +169,7 @@ def _check_ratings(settings: QualitySettings) -> None:
 
     of_coco = settings.cxc or settings.sts
     if not (of_coco or settings.flickr8k):
-        fail("bcls labels quality", "--cxc, --sts or --flickr8k", "none of them", "name the ratings to compare with")
+        fail("--cxc", "this flag, --sts or --flickr8k", "none of them", "name the ratings to compare with")
     if of_coco and not settings.captions:
         fail("--captions", "the captions of CxC's images", "none", "give them as JSON; see docs/labels.md")
     if settings.captions and not of_coco:
