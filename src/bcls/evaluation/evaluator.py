@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bcls._core.errors import check_whole, fail
 from bcls._core.progress import progress
+from bcls.evaluation.coco import check_coco_ids
 from bcls.evaluation.coco import eccv as eccv_metrics
 from bcls.evaluation.graded import coherent_score, ndcg, one_per_image
 from bcls.evaluation.hubness import hubness as hubness_metrics
@@ -138,7 +139,7 @@ def check_options(
     elif cs is not None:
         fail("cs", "labels for the coherent score", "none", "add labels, such as minilm")
     if eccv:
-        _coco_ids(split)
+        check_coco_ids(*_coco_ids(split))
 
 
 def compare(
