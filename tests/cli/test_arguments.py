@@ -287,3 +287,37 @@ def test_a_module_is_imported_before_the_settings_are_parsed(tmp_path, monkeypat
         parse("command", Flags, ["--import", "broken_by_a_test"], imports=True)
     with pytest.raises(ValueError, match="unrecognized arguments: --import"):
         parse("command", Flags, ["--import", "sys"])
+
+
+def test_positional_arguments_of_a_file(tmp_path, capsys):
+    @dataclass(frozen=True)
+    class Copy:
+        """Copy files."""
+
+        folder: str
+        files: list[str] = field(default_factory=list)
+        fast: bool = False
+
+    def read(*words):
+        return parse("copy", Copy, words, positional={"folder": "DIR", "files": "FILE"})
+
+    with pytest.raises(SystemExit):
+        read("here", "a b.npy", "--fast", "--print-config", "--", "-c.npy")
+    config = tmp_path / "c.yaml"
+    config.write_text(capsys.readouterr().out)
+    assert read("--config", str(config)) == Copy("here", ["a b.npy", "-c.npy"], fast=True)
+    assert read("--config", str(config), "there", "--no-fast") == Copy("there", ["a b.npy", "-c.npy"])
+    assert read("there", "--config", str(config), "d.npy") == Copy("there", ["d.npy"], fast=True)
+    config.write_text("fast: true\n")
+    with pytest.raises(ValueError, match="arguments are required: DIR"):
+        read("--config", str(config))
+    for line, message in (
+        ("files: a.npy", "files in .*c.yaml`: expected a list, got 'a.npy'; write it as `--print-config` does"),
+        ("files: {a: 1}", "files in .*c.yaml`: expected a list"),
+        ("folder: [a]", r"folder in .*c.yaml`: expected a string, got \['a'\]"),
+        ("folder: 3", "--folder: Expected a str"),
+        ("files: [3]", "files.*Expected a str"),
+    ):
+        config.write_text(line + "\n")
+        with pytest.raises(ValueError, match=message):
+            read("--config", str(config), "here")

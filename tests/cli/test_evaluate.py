@@ -177,6 +177,31 @@ def test_compare(run):
             "`--html`: expected a file in",
         ),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--queries", "0"), "`--queries`"),
+        (
+            ("evaluate", "a.npy", "--data", "data", "--features", "made"),
+            "`--features`: expected a model that reads them",
+        ),
+        (("evaluate", "a.npy", "./a.npy", "--data", "data"), "`MODEL`: expected different files, got a.npy more than"),
+        # Options are checked before the scores are read.
+        (("evaluate", "no.npy", "--data", "data", "--split", "tset"), "`--split`: expected one of"),
+        (("evaluate", "no.npy", "--data", "data", "--folds", "4"), "`--folds`: expected a divisor"),
+        (("evaluate", "no.npy", "--data", "data", "--cs", "4"), "`--cs`: expected labels"),
+        (
+            ("evaluate", "no.npy", "--data", "data", "--labels", "wordllama", "--cs", "7"),
+            "`--cs`: expected a number from",
+        ),
+        (("evaluate", "no.npy", "--data", "data", "--labels", "minlm"), "`--labels`: expected 'minilm'"),
+        (
+            ("evaluate", "no.npy", "--data", "data", "--eccv", "--folds", "2", "--hubness"),
+            "`--hubness`: expected the whole",
+        ),
+        (("compare", "no.npy", "b.npy", "--data", "data", "--split", "tset"), "`--split`: expected one of"),
+        (("compare", "no.npy", "b.npy", "--data", "data", "--seed", "-1"), "`--seed`: expected a whole number"),
+        (("compare", "a.npy", "b.npy", "--data", "data", "--features", "made"), "`--features`: expected a model that"),
+        (
+            ("compare", "no.npy", "b.npy", "--data", "data", "--labels", "minlm", "--html", "page.html"),
+            "`--labels`: expected 'minilm'",
+        ),
         (("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--html", "data"), "`--html`"),
         (
             ("compare", "--a", "a.npy", "--b", "b.npy", "--data", "data", "--labels", "minilm"),
@@ -194,6 +219,21 @@ def test_bad_input_is_one_line_and_code_2(run, words, message):
     assert err.count("\n") == 1
     assert err.startswith(f"bcls {words[0]}: ")
     assert message in err
+
+
+def test_models_of_the_same_name_are_shown_with_their_paths(run, tmp_path):
+    for number, name in enumerate(("first", "second")):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "scores.npy", make_scores(number))
+    code, out, _ = run("compare", "first/scores.npy", "second/scores.npy", "--data", "data", "--json")
+    found = json.loads(out)
+    assert (code, found["a"], found["b"]) == (0, "first/scores.npy", "second/scores.npy")
+
+
+def test_the_current_folder_has_a_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path / "model")
+    code, out, _ = run("evaluate", ".", "--data", "../data", "--json")
+    assert (code, json.loads(out)["name"]) == (0, "model")
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +307,7 @@ def test_two_models_are_compared_and_scored_once(run, trained, tmp_path):
         ),
         (
             ("evaluate", "--images", "images.npy", "--texts", "texts.npy", "--data", "data", "--features", "made"),
-            "`--features`: expected a model that reads them",
+            "`--features`: expected a model that reads them, got --images --texts",
         ),
         (("compare", "{}/run", "--data", "data"), "`MODEL`: expected two models"),
         (

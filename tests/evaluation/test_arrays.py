@@ -2,12 +2,14 @@
 
 import gzip
 import io
+import sys
 import zipfile
 
 import numpy as np
 import pytest
 from safetensors.torch import save_file
 
+from bcls._core.extras import MissingExtraError
 from bcls.evaluation.arrays import open_matrix
 from tests.evaluation.factories import make_scores
 from tests.memory import below
@@ -63,6 +65,17 @@ def test_safetensors(folder):
         open_matrix("a.safetensors")
     save_file({"x": scores, "image_ids": torch.arange(6).bfloat16()}, "b.safetensors")
     assert open_matrix("b.safetensors").ids["image_ids"] == ["0.0", "1.0", "2.0", "3.0", "4.0", "5.0"]
+
+
+def test_bfloat16_without_torch_names_the_extra(folder, monkeypatch):
+    import torch
+
+    save_file({"x": torch.from_numpy(SCORES).bfloat16()}, "a.safetensors")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(
+        MissingExtraError, match=r'^reading bfloat16 .* from a.safetensors needs torch: pip install "bcls'
+    ):
+        open_matrix("a.safetensors")
 
 
 def test_a_colon_in_a_file_name_is_no_key(folder):

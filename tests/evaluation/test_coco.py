@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from bcls._core.extras import MissingExtraError
 from bcls.data.judgements import CxCPairs, read_cxc
 from bcls.evaluation import coco as _coco_truth
-from bcls.evaluation.coco import Truth, cxc_image_image, cxc_text_text, eccv, load_truth
+from bcls.evaluation.coco import Truth, check_coco_ids, cxc_image_image, cxc_text_text, eccv, load_truth
 from bcls.evaluation.recall import recalls
 from tests.reference.eccv import figures as by_lists
 from tests.reference.within import recall
@@ -333,3 +333,13 @@ def test_bad_judgements(judgements, message):
 def test_judgements_may_be_lists():
     table = as_table([1, 2, 3], [(0, 1, 4.0)])
     assert cxc_image_image(np.eye(3), [1, 2, 3], [[1], [2], [4]]) == cxc_image_image(np.eye(3), [1, 2, 3], table)
+
+
+def test_ids_are_checked_without_scores():
+    truth = load_truth()
+    images, captions = truth.images(), truth.captions
+    check_coco_ids(images[::-1], captions)  # any order
+    with pytest.raises(ValueError, match=r"`caption_ids`: expected the 25000 caption ids .* got 1 missing \(\d+\)"):
+        check_coco_ids(images, captions[1:])
+    with pytest.raises(ValueError, match=r"`image_ids`: .* swap the ids"):
+        check_coco_ids(captions, images)

@@ -82,6 +82,30 @@ def test_wrong_batches_raise():
         RetrievalMetrics(ks=())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"image_ids": [0, 1, 2]}, r"`image_ids`: expected a tensor \(b,\), got list; pass one row for each pair"),
+        ({"images": torch.ones(3)}, r"`images`: expected a tensor \(b, d\), got shape \(3,\)"),
+        ({"caption_ids": torch.ones(3, 1)}, r"`caption_ids`: expected a tensor \(b,\), got shape \(3, 1\)"),
+        ({"captions": torch.ones(3, 4)}, r"`captions`: expected embeddings .* of width 3, got widths \(3, 4\)"),
+        ({"images": torch.ones(3, 4), "captions": torch.ones(3, 4)}, r"of width 3, got widths \(4, 4\)"),
+    ],
+)
+def test_arguments_of_another_form_raise(arguments, message):
+    metrics = RetrievalMetrics()
+    batch = {
+        "images": torch.eye(3),
+        "captions": torch.eye(3),
+        "image_ids": torch.arange(3),
+        "caption_ids": torch.arange(3),
+    }
+    metrics.update(**batch)
+    with pytest.raises(ValueError, match=message):
+        metrics.update(**(batch | arguments))
+    assert metrics.compute()["rsum"] == 600.0
+
+
 def test_a_process_group_of_one(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:

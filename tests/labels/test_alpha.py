@@ -70,5 +70,16 @@ def test_command(tmp_path, capsys):
     assert cli.main(["labels", "alpha", out, "--encoder", "wordllama", "--plot", str(drawing)]) == 0
     assert Image.open(drawing).format == "PNG"
     capsys.readouterr()
+    for flag, value, expected in (
+        ("--plot", str(tmp_path / "no" / "alpha.png"), "a file in an existing folder"),
+        ("--plot", str(tmp_path), "a file name"),
+        ("--plot", "alpha.xyz", "a file that ends in .png, .svg or .pdf"),
+        ("--encoder", "wordlama", "'minilm', 'wordllama', "),
+        ("--split", "tran", "one of 'train'"),
+    ):
+        assert cli.main(["labels", "alpha", out, "--encoder", "wordllama", flag, value]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"bcls labels: `{flag}`: expected {expected}")  # before the captions are encoded
+        assert error.count("\n") == 1
     assert cli.main(["labels", "alpha"]) == 2
     assert "arguments are required: DIR; see `bcls labels alpha --help`" in capsys.readouterr().err

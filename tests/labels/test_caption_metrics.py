@@ -105,12 +105,9 @@ def test_missing_programs_are_named(monkeypatch, capsys):
     with pytest.raises(ValueError, match="`name`: expected one of 'cider', 'meteor', 'spice', got 'meteo'; did you"):
         PairScorer("meteo")
     monkeypatch.setattr(_java.shutil, "which", lambda name: None)
-    for name in ("cider", "meteor"):
-        scorer = PairScorer(name)
+    for name in ("cider", "meteor", "spice"):
         with pytest.raises(ValueError, match=f"`{name}`: expected Java, got no `java` on the path; install"):
-            scorer.pair_scores(TEXTS, OWNERS, OWNERS[:1], OWNERS[:1])
-    with pytest.raises(ValueError, match="`spice`: expected Java"):
-        PairScorer("spice")
+            PairScorer(name)
 
 
 @needs_java

@@ -282,6 +282,8 @@ def test_folder_with_a_plus_sign_is_one_encoder(encoder, tmp_path):
 def test_wordllama_refuses_one_string():
     with pytest.raises(ValueError, match="`texts`: expected a list of strings, got one string"):
         load_text_encoder("wordllama").encode("a dog")
+    with pytest.raises(ValueError, match=r"`texts`: expected a list of strings, got generator; convert it with list"):
+        load_text_encoder("wordllama").encode(text for text in ["a dog"])
 
 
 WORDS = ["a", "dog", "runs", "fast", "two", "trains", "in", "station", "man", "eats", "lunch"]

@@ -41,3 +41,16 @@ labels = relevance(rows, rows, dataset.image_of_caption, dataset.image_of_captio
 print(labels.shape, labels[0, :2].tolist(), bool(labels[0, 2] < 0.5))
 """
     assert run(code) == "(2, 3) [1.0, 1.0] True"
+
+
+def test_wordllama_leaves_the_root_logger_alone():
+    pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')
+    code = """
+import logging
+from bcls.labels import load_text_encoder
+logging.getLogger().setLevel(logging.ERROR)
+load_text_encoder("wordllama")
+root = logging.getLogger()
+print(root.handlers, root.level == logging.ERROR)
+"""
+    assert run(code) == "[] True"

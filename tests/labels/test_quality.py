@@ -110,6 +110,7 @@ def test_command(files, capsys):
         ("captions.json", "no json", "captions.json, line 1"),
         ("captions.json", json.dumps([{"caption_id": 1, "image_id": 7, "caption": "x"}]), "12 of 18 pairs without"),
         ("captions.json", "[]", "18 of 18 pairs without"),
+        ("captions.json", json.dumps([{"caption_id": 1, "image_id": 7, "caption": None}]), "1 is no text but None"),
         ("sits.csv.gz", "image,score\n", "the columns caption,image,agg_score"),
         ("sits.csv.gz", "caption,image,agg_score\nx1,x2,high\n", "line 2"),
         ("sits.csv.gz", "caption,image,agg_score\nnone,x2,1\n", "none,x2,1"),
@@ -143,18 +144,41 @@ def test_help(capsys):
     assert "quality" in capsys.readouterr().out
 
 
+#: Flags with the files of the fixture.
+CXC = ["--cxc", "SITS", "--captions", "TEXTS"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "--cxc, --sts or --flickr8k"),
+        ([], "--sts or --flickr8k"),
         (["--cxc", "a.csv"], "--captions"),
-        (["--cxc", "a", "--captions", "b", "--flickr8k", "c", "--images", "d"], "--images"),
+        ([*CXC, "--flickr8k", "c", "--images", "d"], "`--images`: expected photos of one"),
+        (["--sts", *CXC[1:], "--images", "d"], "`--images`: expected --cxc or --flickr8k with it"),
+        ([*CXC, "--images", "d"], "`--images`: expected a CLIP model in --encoder, got w"),
         (["--flickr8k", "nowhere"], "nowhere"),
+        (["--flickr8k", "nowhere", "--captions", "TEXTS"], "`--captions`: expected --cxc or --sts with it"),
+        (["--cxc", "nowhere", "--captions", "TEXTS"], "`--cxc`: expected a file, got nothing at nowhere"),
+        (["--cxc", "SITS", "--captions", "nowhere"], "`--captions`: expected a file, got nothing at nowhere"),
+        ([*CXC, "--aggregate", "max,meen"], "`--aggregate`: expected one of 'max'"),
+        ([*CXC, "--encoder", "wordllama,minilmm"], "`--encoder`: expected 'minilm'"),
+        ([*CXC, "--encoder", "wordllama,spice"], "spice"),
     ],
 )
-def test_judgements_are_required(arguments, expected, capsys):
-    assert cli.main(["labels", "quality", *arguments]) == 2
-    assert expected in capsys.readouterr().err
+def test_flags_are_checked_before_anything_is_computed(files, arguments, expected, capsys):
+    paths = {"SITS": str(files / "sits.csv"), "TEXTS": str(files / "captions.json")}
+    words = [paths.get(word, word) for word in arguments]
+    assert cli.main(["labels", "quality", "--encoder", "wordllama", *words]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+def test_equal_ratings_have_no_correlation(files):
+    rated = load_cxc(files / "sits.csv.gz", files / "captions.json")
+    equal = replace(rated, ratings=np.ones_like(rated.ratings))
+    rows = list(label_quality("mine", "max", equal, np.arange(18.0)))  # a warning would be an error
+    assert all(np.isnan(row["pearson"]) and np.isnan(row["spearman"]) and np.isnan(row["low"]) for row in rows)
 
 
 def test_ids_of_the_files_become_numbers(files):

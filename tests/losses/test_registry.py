@@ -190,14 +190,61 @@ def test_a_registered_loss_is_built_by_name(monkeypatch):
         from_name("squared", pwoer=1)
 
 
+def test_a_loss_that_is_defined_again_replaces_the_former_one(monkeypatch):
+    monkeypatch.setattr("bcls.losses.registry.LOSSES", dict(LOSSES))
+
+    def define(offset):
+        class Again(RetrievalLoss):
+            def compute(self, batch):
+                return {"again": batch.similarity.sum() + offset}
+
+        return Again
+
+    register_loss("again", define(0))
+    register_loss("again", define(5))  # as when a cell of a notebook runs twice
+    assert from_name("again")(torch.zeros(2, 2)) == 5
+
+
+def test_a_missing_value_is_named(monkeypatch):
+    monkeypatch.setattr("bcls.losses.registry.LOSSES", dict(LOSSES))
+
+    class Power(RetrievalLoss):
+        def __init__(self, power, *unused, reduction="mean", **other):
+            super().__init__(reduction)
+            self.power = power
+
+        def compute(self, batch):
+            return {"power": (batch.similarity**self.power).sum()}
+
+    register_loss("power", Power)
+    assert from_name("power", power=3).power == 3
+    with pytest.raises(ValueError, match="`power`: expected a value, which the loss 'power' requires, got none"):
+        from_name("power")
+    with pytest.raises(ValueError, match=r"`power\.power`: expected a value"):
+        from_name("infonce+power")
+
+
+@pytest.mark.parametrize("result", [torch.zeros(()), {}])
+def test_compute_must_return_named_terms(result):
+    class Unnamed(RetrievalLoss):
+        def compute(self, batch):
+            return result
+
+    for loss in (Unnamed(), SumLoss({"mine": Unnamed()}), BCLSLoss(binary=Unnamed())):
+        with pytest.raises(ValueError, match=r"`Unnamed\.compute`: expected a dict of named scalars as its result"):
+            loss(torch.eye(2), torch.eye(2))
+
+
 @pytest.mark.parametrize(
     ("name", "loss", "says"),
     [
-        ("a+b", Squared, r"`name`: expected a name without '\+' and '\.', got 'a\+b'"),
+        ("a+b", Squared, r"`name`: expected a name without '\+', '\.' and outer spaces, got 'a\+b'"),
         ("a.b", Squared, "`name`"),
         ("", Squared, "`name`"),
+        (" mine", Squared, "`name`: expected a name without .*, got .* mine"),
         (3, Squared, "`name`"),
         ("mine", 3, "`loss`: expected a subclass of RetrievalLoss, got 3"),
+        ("mine", Squared(), r"`loss`: expected a subclass of RetrievalLoss, got Squared\(.*pass the class itself"),
         ("triplet", Squared, "`name`: expected a name that is not registered yet, got 'triplet'"),
     ],
 )

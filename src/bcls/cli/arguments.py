@@ -89,7 +89,8 @@ def parse(
     for file in files:
         if Path(file).is_file():  # the parser reports a missing file
             check_yaml(Path(file))
-    parser = _parser(command, settings, positional or {}, imports=imports)
+    given = _positional_of_files(files, settings, positional or {})
+    parser = _parser(command, settings, positional or {}, given, imports=imports)
     if words == [PARSER_ONLY]:
         raise ParserRequest(parser)
     flags = [field.name.replace("_", "-") for field in fields(settings)]
@@ -149,7 +150,26 @@ def import_module(name: str) -> None:
         fail("--import", "a Python module that can be imported", got, hint)
 
 
-def _parser(command: str, settings: type, positional: Mapping[str, str], *, imports: bool) -> "ArgumentParser":
+def _positional_of_files(files: Sequence[str], settings: type, positional: Mapping[str, str]) -> dict[str, Any]:
+    """Positional arguments in files of settings, which argparse would replace by their defaults."""
+    import yaml
+
+    hints = get_type_hints(settings)
+    found: dict[str, Any] = {}
+    for file in files:
+        loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8")) if Path(file).is_file() else None
+        for name in positional:
+            value = loaded.get(name) if isinstance(loaded, dict) else None
+            if value and isinstance(value, list) != (hints[name] == list[str]):
+                expected = "a list" if hints[name] == list[str] else "a string"
+                fail(f"{name} in {file}", expected, repr(value), "write it as `--print-config` does")
+            found |= {name: value} if value else {}
+    return found
+
+
+def _parser(
+    command: str, settings: type, positional: Mapping[str, str], given: Mapping[str, Any], *, imports: bool
+) -> "ArgumentParser":
     import docstring_parser
     import jsonargparse
 
@@ -173,8 +193,10 @@ def _parser(command: str, settings: type, positional: Mapping[str, str], *, impo
         if name in positional:
             options["metavar"] = usage[name] = positional[name]
             if hint == list[str]:
-                options |= {"nargs": "*", "default": []}
+                options |= {"nargs": "*", "default": given.get(name, [])}
                 usage[name] += " ..."
+            elif name in given:
+                options |= {"nargs": "?", "default": given[name]}
             elif type(None) in get_args(hint):
                 options |= {"nargs": "?", "default": None}
                 usage[name] = f"[{usage[name]}]"

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bcls._core.errors import fail, prefix_errors
+from bcls._core.errors import check_whole, fail, prefix_errors
 from bcls.cli.arguments import parse
+from bcls.cli.evaluate import check_features, joined_name
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.reports.html import check_page, write_page
 
@@ -54,8 +55,11 @@ def main(arguments: list[str]) -> int:
     from bcls.evaluation.tables import as_json, comparison_table, disagreement_lines
 
     check_page(settings.html, settings.queries)
-    split = open_dataset(Path(settings.data)).split(settings.split)
-    names = [" + ".join(Path(model).name for model in models) for models in sides.values()]
+    with prefix_errors("--", ["split"]):
+        split = open_dataset(Path(settings.data)).split(settings.split)
+    names = [joined_name(models) for models in sides.values()]
+    if names[0] == names[1]:  # such as the checkpoints `best` of two runs
+        names = [" + ".join(models) for models in sides.values()]
     metrics = compare_models(split, sides, names, settings)
     if settings.json:
         about = {"a": names[0], "b": names[1], "dataset": split.name, "split": settings.split}
@@ -88,6 +92,8 @@ def compare_models(
     from bcls.evaluation.recall import query_ranks
     from bcls.evaluation.scores import is_model, load_similarity
 
+    with prefix_errors("--", ["labels"]):  # before scores are computed
+        labels = None if settings.labels is None else CaptionVectors(split, settings.labels)
     # One matrix at a time is in memory. The page reads the matrices again; those of models are kept in a file for it.
     with tempfile.TemporaryDirectory(prefix="bcls-scores-", ignore_cleanup_errors=True) as folder:
         scores: list[Callable[[], Any]] = []
@@ -103,7 +109,6 @@ def compare_models(
             del matrix
         metrics = compare(split, *ranks, seed=settings.seed)
         if settings.html is not None:
-            labels = None if settings.labels is None else CaptionVectors(split, settings.labels)
             with prefix_errors("--", ["labels"]):
                 page = comparison_page(names, split, scores, ranks, metrics, labels=labels, count=settings.queries)
             write_page(settings.html, page)
@@ -114,6 +119,9 @@ def _check(settings: CompareSettings) -> dict[str, list[str]]:
     """Check combinations of settings; return the models of each side."""
     if settings.labels is not None and settings.html is None:
         fail("--labels", "--html with it", "no --html", "labels are shown on the page only: add --html page.html")
+    check_whole("--seed", settings.seed, least=0)
+    if settings.features is not None:
+        check_features([*settings.models, *settings.a, *settings.b])
     if settings.models and (settings.a or settings.b):
         fail("--a", "two models as arguments, or --a and --b", "both", "use one of them")
     if settings.models:

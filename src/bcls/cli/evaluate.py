@@ -1,5 +1,7 @@
 """``bcls evaluate``: retrieval metrics of a model or of saved scores."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -7,7 +9,7 @@ from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls.cli.arguments import parse
 
 #: Settings that are options of :func:`bcls.evaluation.evaluate`.
-_OPTIONS = ("folds", "labels", "cs", "eccv", "intervals", "hubness", "qbnorm")
+_OPTIONS = ("folds", "cs", "eccv", "intervals", "hubness", "qbnorm")
 
 
 @dataclass(frozen=True)
@@ -66,24 +68,26 @@ def main(arguments: list[str]) -> int:
     settings = parse("evaluate", EvaluateSettings, arguments, positional={"models": "MODEL"}, imports=True)
     models = _check(settings)
     from bcls.data.dataset import open_dataset
-    from bcls.evaluation.evaluator import CaptionVectors, evaluate
+    from bcls.evaluation.evaluator import CaptionVectors, check_options, evaluate
     from bcls.evaluation.pages import evaluation_page
     from bcls.evaluation.scores import load_embeddings, load_similarity
     from bcls.evaluation.tables import as_json, as_row, metric_table
     from bcls.reports.html import check_page, write_page
 
     check_page(settings.html, settings.queries)
-    split = open_dataset(Path(settings.data)).split(settings.split)
+    options = {key: getattr(settings, key) for key in _OPTIONS}
+    with prefix_errors("--", (*_OPTIONS, "split", "labels")):  # before scores are computed
+        split = open_dataset(Path(settings.data)).split(settings.split)
+        captions = None if settings.labels is None else CaptionVectors(split, settings.labels)
+        check_options(split, graded=captions is not None, **options)
     if settings.images is not None and settings.texts is not None:
         similarity = load_embeddings(settings.images, settings.texts, split)
     else:
         flag = "MODEL" if settings.models else "--similarity"
         similarity = load_similarity(models, split, flag, features=settings.features)
-    captions = None if settings.labels is None else CaptionVectors(split, settings.labels)
-    options = {key: getattr(settings, key) for key in _OPTIONS}
-    with prefix_errors("--", _OPTIONS):
+    with prefix_errors("--", (*_OPTIONS, "labels")):
         metrics = evaluate(split, similarity, captions=captions, **options)
-    name = settings.name or " + ".join(Path(file).name for file in models or [str(settings.images)])
+    name = settings.name or joined_name(models or [str(settings.images)])
     title = f"{name} on {split.name}, {settings.split}"
     folds = f", recalls are means of {settings.folds} folds" if settings.folds > 1 else ""
     if settings.html is not None:
@@ -97,6 +101,25 @@ def main(arguments: list[str]) -> int:
     else:
         metric_table(metrics).print(f"{title}: {sizes['images']:,} images, {sizes['captions']:,} captions{folds}")
     return 0
+
+
+def joined_name(models: Sequence[str]) -> str:
+    """Name of a model, or of an ensemble, in the output: the names of the files and folders.
+
+    Example:
+        >>> joined_name(["runs/sgr/", "saf.npy"])
+        'sgr + saf.npy'
+    """
+    return " + ".join(Path(os.path.abspath(model)).name for model in models)  # the absolute path, for "."
+
+
+def check_features(models: Sequence[str]) -> None:
+    """Check that there is a model that ``--features`` applies to, among models, files and flags of files."""
+    from bcls.evaluation.scores import is_model
+
+    if not any(is_model(model) for model in models if not model.startswith("--")):
+        hint = "leave it out, the scores are computed already"
+        fail("--features", "a model that reads them", " ".join(models), hint)
 
 
 def _check(settings: EvaluateSettings) -> list[str]:
@@ -113,8 +136,8 @@ def _check(settings: EvaluateSettings) -> list[str]:
     if not models and not embeddings:
         hint = "name a run, a model or a similarity matrix, or give embeddings with --images and --texts"
         fail("MODEL", "a model or files with scores", "none", hint)
-    if settings.features is not None and embeddings:
-        fail("--features", "a model that reads them", embeddings[0], "use one of them")
+    if settings.features is not None:
+        check_features([*models, *embeddings])
     if settings.row is not None:
         check_choice("--row", settings.row, ("markdown", "latex"))
         if settings.json:

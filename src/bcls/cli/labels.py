@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bcls._core.errors import fail
+from bcls._core.errors import check_choice, fail, prefix_errors
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.dataset import open_dataset
 
@@ -94,7 +94,8 @@ def _embed(arguments: list[str]) -> int:
 
     started = time.monotonic()
     options = {key: getattr(settings, key) for key in ("precision", "engine", "address", "workers", "overwrite")}
-    rows = cached_embeddings(open_dataset(Path(settings.folder)), settings.encoder, **options)
+    with prefix_errors("--", ("encoder", *options)):
+        rows = cached_embeddings(open_dataset(Path(settings.folder)), settings.encoder, **options)
     seconds = time.monotonic() - started
     out = cache_folder(Path(settings.folder), settings.encoder)
     if settings.json:
@@ -108,8 +109,14 @@ def _embed(arguments: list[str]) -> int:
 def _alpha(arguments: list[str]) -> int:
     settings = parse("labels alpha", AlphaSettings, arguments, positional={"folder": "DIR"})
     from bcls.labels.alpha import plot_histogram, suggest_alpha, text_histogram
+    from bcls.labels.encoders import check_encoder
+    from bcls.reports.charts import check_figure
 
-    dataset = open_dataset(Path(settings.folder)).split(settings.split)
+    check_encoder("--encoder", settings.encoder)
+    if settings.plot is not None:
+        check_figure("--plot", settings.plot)
+    with prefix_errors("--", ("split",)):
+        dataset = open_dataset(Path(settings.folder)).split(settings.split)
     spread = suggest_alpha(dataset, settings.encoder)
     if settings.plot is not None:
         plot_histogram(spread, Path(settings.plot), f"{dataset.name}, {settings.split}, {settings.encoder}")
@@ -129,8 +136,16 @@ def _quality(arguments: list[str]) -> int:
     settings = parse("labels quality", QualitySettings, arguments)
     encoders, aggregates = _split("--encoder", settings.encoder), _split("--aggregate", settings.aggregate)
     from bcls.evaluation.statistics import human_correlation
-    from bcls.labels.quality import label_quality, pair_labels
+    from bcls.labels.quality import check_labeller, label_quality, pair_labels
+    from bcls.labels.relevance import AGGREGATES
 
+    _check_ratings(settings)
+    if settings.images is not None:
+        _check_photos(settings, encoders)
+    for encoder in encoders:
+        check_labeller("--encoder", encoder)
+    for aggregate in aggregates:
+        check_choice("--aggregate", aggregate, AGGREGATES)
     rated = _load_ratings(settings)
     rows: list[dict[str, Any]] = []
     for encoder in encoders:
@@ -149,16 +164,38 @@ def _quality(arguments: list[str]) -> int:
     return 0
 
 
+def _check_ratings(settings: QualitySettings) -> None:
+    from bcls.data.text_files import find_file
+
+    of_coco = settings.cxc or settings.sts
+    if not (of_coco or settings.flickr8k):
+        fail("--cxc", "this flag, --sts or --flickr8k", "none of them", "name the ratings to compare with")
+    if of_coco and not settings.captions:
+        fail("--captions", "the captions of CxC's images", "none", "give them as JSON; see docs/labels.md")
+    if settings.captions and not of_coco:
+        fail("--captions", "--cxc or --sts with it", "neither", "leave it out: the captions are in --flickr8k")
+    for flag in ("cxc", "sts", "captions"):
+        file = getattr(settings, flag)
+        if file and not find_file(Path(file)).is_file():
+            fail(f"--{flag}", "a file", f"nothing at {file}", "check the path")
+
+
+def _check_photos(settings: QualitySettings, encoders: list[str]) -> None:
+    from bcls.labels.encoders import CLIP
+
+    if settings.cxc and settings.flickr8k:
+        fail("--images", "photos of one dataset", "--cxc and --flickr8k", "run them one after the other")
+    if not (settings.cxc or settings.flickr8k):
+        fail("--images", "--cxc or --flickr8k with it", "--sts", "leave it out: it rates pairs of captions")
+    if not any(name.startswith(CLIP) for name in encoders):
+        hint = f"add {CLIP}FOLDER, or leave out --images: other encoders do not read photos"
+        fail("--images", "a CLIP model in --encoder", ", ".join(encoders), hint)
+
+
 def _load_ratings(settings: QualitySettings) -> list[Any]:
     from bcls.labels.quality import load_cxc, load_flickr8k, load_sts
 
-    if not (settings.cxc or settings.sts or settings.flickr8k):
-        fail("bcls labels quality", "--cxc, --sts or --flickr8k", "none of them", "name the ratings to compare with")
-    if (settings.cxc or settings.sts) and not settings.captions:
-        fail("--captions", "the captions of CxC's images", "none", "give them as JSON; see docs/labels.md")
     photos = None if settings.images is None else Path(settings.images)
-    if photos is not None and settings.cxc and settings.flickr8k:
-        fail("--images", "photos of one dataset", "--cxc and --flickr8k", "run them one after the other")
     rated = []
     if settings.cxc:
         rated.append(load_cxc(Path(settings.cxc), Path(str(settings.captions)), photos))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcls._core.errors import fail
+from bcls._core.extras import MissingExtraError, require
 from bcls._core.files import user_path
 
 #: Keys of arrays that hold the ids of the rows and columns of the matrix in the same file.
@@ -49,6 +50,7 @@ def open_matrix(name: str) -> Stored:
     Raises:
         ValueError: If the file is of another type, is damaged, has no such key, or holds no matrix of real numbers.
         OSError: If it cannot be read.
+        MissingExtraError: If it has bfloat16 or 8-bit floats, and torch is not installed.
     """
     whole = user_path(name)
     match = _WITH_KEY.fullmatch(name) if not whole.exists() else None
@@ -107,8 +109,10 @@ def _damaged(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a damaged file raises a dozen types, from SyntaxError to zlib.error
-        if isinstance(error, _WrongContentError) or (isinstance(error, OSError) and error.filename is not None):
-            raise  # already names the file, or the file cannot be opened
+        if isinstance(error, _WrongContentError | MissingExtraError):
+            raise
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # the file cannot be opened
         reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
         fail(str(path), "a readable array file", f"an error ({reason})", "copy or save it again")
 
@@ -187,6 +191,7 @@ def _tensor(file: Any, path: Path, key: str) -> NDArray[Any]:
         found: NDArray[Any] = file.get_tensor(key)
         return found
     # numpy has neither bfloat16 nor 8-bit floats; float32 represents all of their values.
+    require("torch", "train", f"reading bfloat16 or 8-bit floats from {path}")
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as tensors:

@@ -98,6 +98,18 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
     return metrics | {f"eccv_{key}": value for key, value in found.items()}
 
 
+def check_coco_ids(image_ids: object, caption_ids: object) -> None:
+    """Check that :func:`eccv` accepts the ids of a split, before its scores are computed.
+
+    Raises:
+        ValueError: If ids are unknown, missing or repeated.
+        MissingExtraError: If ``eccv_caption`` is not installed.
+    """
+    truth = load_truth()
+    positions("image_ids", as_ids("image_ids", image_ids), truth.images(), truth.captions)
+    positions("caption_ids", as_ids("caption_ids", caption_ids), truth.captions, truth.images())
+
+
 def cxc_text_text(
     similarity: Matrix, caption_ids: object, image_of_caption: object, judgements: Pairs, ks: Sequence[int] = (1, 5, 10)
 ) -> dict[str, float]:
@@ -230,7 +242,7 @@ def positions(argument: str, ids: Ids, known: Ids, others: Ids) -> Callable[[Ids
         others: The ids of the other kind, to recognize swapped arguments.
     """
     expected = f"the {len(known)} {argument.removesuffix('_ids')} ids of the COCO 5K test split, each once"
-    if ids.size and np.isin(ids, others).all() and not np.isin(ids, known).any():
+    if ids.size and np.isin(ids, others).all() and not np.isin(ids, known).all():  # some ids are of both kinds
         hint = "rows are images: swap the ids, transpose the matrix"
         fail(argument, expected, f"{len(ids)} ids of the other kind", hint)
     wrong = id_differences(ids.tolist(), known.tolist())

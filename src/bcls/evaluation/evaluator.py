@@ -1,7 +1,7 @@
 """Evaluation of one model on a split, and comparison of two: :func:`evaluate` and :func:`compare`."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bcls._core.errors import check_whole, fail
 from bcls._core.progress import progress
+from bcls.evaluation.coco import check_coco_ids
 from bcls.evaluation.coco import eccv as eccv_metrics
 from bcls.evaluation.graded import coherent_score, ndcg, one_per_image
 from bcls.evaluation.hubness import hubness as hubness_metrics
@@ -80,9 +81,10 @@ def evaluate(
     """
     if captions is None and labels is not None:
         captions = CaptionVectors(split, labels)
-    _check_options(len(split.images), folds, intervals=intervals, hubness=hubness, qbnorm=qbnorm)
-    if cs is not None and captions is None:
-        fail("cs", "labels for the coherent score", "none", "add labels, such as minilm")
+    graded = captions is not None
+    check_options(
+        split, folds=folds, graded=graded, cs=cs, eccv=eccv, intervals=intervals, hubness=hubness, qbnorm=qbnorm
+    )
     similarity = _similarity(split, model, features)
     owner = split.image_of_caption
     ranks = fold_ranks(similarity, owner, folds)
@@ -93,17 +95,51 @@ def evaluate(
     if intervals:
         metrics |= recall_intervals(similarity, owner)
     if eccv:
-        image_ids = _coco_ids("image", split.image_ids)
-        caption_ids = _coco_ids("caption", (caption.caption_id for caption in split.captions))
-        metrics |= eccv_metrics(similarity, image_ids, caption_ids)
+        metrics |= eccv_metrics(similarity, *_coco_ids(split))
     if hubness:
         metrics |= hubness_metrics(similarity, min(_HUB_K, *similarity.shape))
     if qbnorm:
         metrics |= qb_norm_recalls(similarity, owner, similarity, similarity)
-    # Last, since it takes longest: all other errors have been raised by then.
+    # Last, since it takes longest.
     if captions is not None:
         metrics |= graded_metrics(split, similarity, captions, cs)
     return metrics
+
+
+def check_options(
+    split: "Dataset",
+    *,
+    folds: int = 1,
+    graded: bool = False,
+    cs: int | None = None,
+    eccv: bool = False,
+    **whole_gallery: bool,
+) -> None:
+    """Check the options of :func:`evaluate`, before scores are computed.
+
+    Args:
+        split: Images and captions.
+        folds: Number of folds.
+        graded: Whether metrics against labels are requested.
+        cs: K of the coherent score.
+        eccv: Whether the metrics of ECCV Caption are requested.
+        **whole_gallery: Whether other metrics are requested, by the name of the option; they cannot use folds.
+
+    Raises:
+        ValueError: If an option does not match the split or another option.
+    """
+    count, images = check_whole("folds", folds, least=1), len(split.images)
+    if images % count:
+        fail("folds", f"a divisor of the {images} images of the split", count, "leave it out for the whole gallery")
+    for option, wanted in whole_gallery.items():
+        if count > 1 and wanted:
+            fail(option, "the whole gallery, without folds", f"{count} folds", "leave one of the two out")
+    if graded:
+        _coherent_k(split, cs)
+    elif cs is not None:
+        fail("cs", "labels for the coherent score", "none", "add labels, such as minilm")
+    if eccv:
+        check_coco_ids(*_coco_ids(split))
 
 
 def compare(
@@ -162,12 +198,19 @@ class CaptionVectors:
         split: Images and captions.
         encoder: Argument of :func:`bcls.labels.load_text_encoder`.
         vectors: ``(C, d)`` unit rows, if they are known already.
+
+    Raises:
+        ValueError: If there is no such encoder.
     """
 
     def __init__(self, split: "Dataset", encoder: str, vectors: NDArray[np.float32] | None = None) -> None:
+        from bcls.labels.encoders import check_encoder
+
         self._split, self.encoder = split, encoder
         if vectors is not None:
             self.vectors = vectors
+        else:
+            check_encoder("labels", encoder)
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
@@ -215,25 +258,32 @@ def graded_metrics(
         MissingExtraError: If the packages of the encoder are not installed.
     """
     images, owner = len(split.images), split.image_of_caption
-    without = np.flatnonzero(np.bincount(owner, minlength=images) == 0)
-    if without.size:
-        got = f"{without.size} without ({first_few([split.image_ids[place] for place in without])})"
-        fail("labels", "a caption for every image of the split", got, "leave these images out of the dataset")
-    first = min(_COHERENT_K, images) if k is None else check_whole("cs", k, least=2)
-    # A single image has no order: the coherent score is left out unless a K was requested.
-    coherent = k is not None or images > 1
-    if coherent and first > images:
-        fail("cs", f"a number from 2 to {images}, the images of the split", first, "choose another K")
+    first = _coherent_k(split, k)
     with pseudo_labels(split, captions) as labels, progress("graded metrics", 3) as step:
         metrics = kendall(similarity, labels)
         step(1, "tau")
         metrics |= ndcg(similarity, labels, negative="clip")
         step(2, "nDCG")
-        if coherent:
+        if first is not None:
             columns = one_per_image(owner, images)
             metrics |= coherent_score(similarity[:, columns], labels[:, columns], first)
         step(3, "coherent score")
     return metrics
+
+
+def _coherent_k(split: "Dataset", k: int | None) -> int | None:
+    """K of the coherent score; ``None`` for a single image, which has no order, unless a K was requested."""
+    images = len(split.images)
+    without = np.flatnonzero(np.bincount(split.image_of_caption, minlength=images) == 0)
+    if without.size:
+        got = f"{without.size} without ({first_few([split.image_ids[place] for place in without])})"
+        fail("labels", "a caption for every image of the split", got, "leave these images out of the dataset")
+    if k is None:
+        return min(_COHERENT_K, images) if images > 1 else None
+    first = check_whole("cs", k, least=2)
+    if first > images:
+        fail("cs", f"a number from 2 to {images}, the images of the split", first, "choose another K")
+    return first
 
 
 @contextmanager
@@ -284,22 +334,17 @@ def _ranks(argument: str, split: "Dataset", model: Any, features: str | None) ->
     return model
 
 
-def _check_options(images: int, folds: object, **whole_gallery: bool) -> None:
-    count = check_whole("folds", folds, least=1)
-    if images % count:
-        fail("folds", f"a divisor of the {images} images of the split", count, "leave it out for the whole gallery")
-    for option, wanted in whole_gallery.items():
-        if count > 1 and wanted:
-            fail(option, "the whole gallery, without folds", f"{count} folds", "leave one of the two out")
-
-
-def _coco_ids(kind: str, ids: Iterable[str]) -> Ids:
-    known = list(ids)
-    wrong = [one for one in known if not (one.isascii() and one.isdigit())]
-    if wrong:
-        got = f"{len(wrong)} of {len(known)} {kind} ids that are no numbers ({first_few(wrong)})"
-        fail("eccv", "a dataset with COCO's ids", got, "import it with the ids of COCO's files")
-    return np.array([int(one) for one in known], dtype=np.int64)
+def _coco_ids(split: "Dataset") -> tuple[Ids, Ids]:
+    """Ids of the images and captions of a split of COCO."""
+    ids = []
+    captions = [caption.caption_id for caption in split.captions]
+    for kind, known in (("image", split.image_ids), ("caption", captions)):
+        wrong = [one for one in known if not (one.isascii() and one.isdigit())]
+        if wrong:
+            got = f"{len(wrong)} of {len(known)} {kind} ids that are no numbers ({first_few(wrong)})"
+            fail("eccv", "a dataset with COCO's ids", got, "import it with the ids of COCO's files")
+        ids.append(np.array([int(one) for one in known], dtype=np.int64))
+    return ids[0], ids[1]
 
 
 def rsum_by_image(ranks: QueryRanks, owner: Ids) -> Values:

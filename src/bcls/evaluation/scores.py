@@ -60,9 +60,10 @@ def load_similarity(
     if not models:
         hint = "give a model, a matrix of images x captions, or a folder of embeddings"
         fail(flag, "at least one file", "none", hint)
-    if len(set(models)) < len(models):
-        twice = next(model for model in models if models.count(model) > 1)
-        fail(flag, "different files", f"{twice} more than once", "give each model of an ensemble once")
+    paths = [user_path(model).resolve() for model in models]  # a.npy and ./a.npy are the same file
+    twice = [model for model, path in zip(models, paths, strict=True) if paths.count(path) > 1]
+    if twice:
+        fail(flag, "different files", f"{twice[0]} more than once", "give each model of an ensemble once")
     if len(models) == 1:
         return _load_one(models[0], split, features, flag)
     total: NDArray[Any] = np.zeros((len(split.images), len(split.captions)), dtype=np.float32)

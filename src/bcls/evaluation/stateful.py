@@ -55,15 +55,29 @@ class RetrievalMetrics:
             vectors: ``(b, w)`` sentence embeddings of the captions, from which labels are computed; adds Kendall's tau.
 
         Raises:
-            ValueError: The lengths differ, or only some batches have ``vectors``.
+            ValueError: An argument is no tensor of that shape, lengths or widths differ, or only some batches have
+                ``vectors``.
         """
-        batch = (images, captions, image_ids, caption_ids, *(() if vectors is None else (vectors,)))
-        lengths = [len(rows) for rows in batch]
+        import torch
+
+        given = {"images": images, "captions": captions, "image_ids": image_ids, "caption_ids": caption_ids}
+        given |= {} if vectors is None else {"vectors": vectors}
+        for name, rows in given.items():
+            axes = 1 if name.endswith("_ids") else 2
+            if not isinstance(rows, torch.Tensor) or rows.ndim != axes:
+                got = f"shape {tuple(rows.shape)}" if isinstance(rows, torch.Tensor) else type(rows).__name__
+                fail(name, f"a tensor {'(b,)' if axes == 1 else '(b, d)'}", got, "pass one row for each pair")
+        lengths = [len(rows) for rows in given.values()]
         if len(set(lengths)) > 1:
             fail("images", "as many rows as captions, ids and vectors", lengths, "pass one row for each pair")
-        if self._batches and len(self._batches[0]) != len(batch):
+        first = self._batches[0] if self._batches else tuple(given.values())
+        if len(first) != len(given):
             fail("vectors", "vectors in all batches or in none", "both kinds of batches", "call reset() in between")
-        self._batches.append(tuple(rows.detach() for rows in batch))
+        widths = images.shape[1], captions.shape[1]
+        if set(widths) != {first[0].shape[1]}:
+            expected = f"embeddings of images and captions of width {first[0].shape[1]}"
+            fail("captions", expected, f"widths {widths}", "use the two encoders of one model")
+        self._batches.append(tuple(rows.detach() for rows in given.values()))
 
     def compute(self) -> dict[str, float]:
         """Compute the metrics of all batches since the last ``reset``, of all processes.

@@ -22,7 +22,14 @@ from bcls.data.features import load_array
 from bcls.data.records import Caption, read_captions
 from bcls.features.array_cache import ArrayCache, first_difference, installed_versions
 from bcls.features.jobs import Worker, check_engine, run_blocks
-from bcls.labels.encoders import PRECISIONS, encoder_parts, find_source, load_text_encoder, unit_or_zero
+from bcls.labels.encoders import (
+    PRECISIONS,
+    encoder_parts,
+    find_source,
+    import_wordllama,
+    load_text_encoder,
+    unit_or_zero,
+)
 
 ROWS, MANIFEST = "embeddings.npy", "manifest.json"
 #: Captions in a block: a few seconds of work, the most that an interruption loses.
@@ -191,7 +198,7 @@ def _encoder_folder(encoder: str) -> Path:
     if encoder == "minilm":
         return minilm_folder()
     if encoder == "wordllama":
-        return Path(require("wordllama", "text", "the text encoder 'wordllama'").__file__ or "").parent
+        return Path(import_wordllama().__file__ or "").parent
     source = find_source("encoder", encoder)
     if isinstance(source, Path):
         return source

@@ -33,17 +33,13 @@ class PairScorer:
         ValueError: There is no such metric, Java is missing, or Stanford CoreNLP 3.6.0, which SPICE needs and no
             package contains.
         MissingExtraError: ``pycocoevalcap`` is not installed.
-
-    Example:
-        >>> PairScorer("cider").name
-        'cider'
     """
 
     def __init__(self, name: str) -> None:
         self.name = check_choice("name", name, SCORERS)
+        find_java(name)
+        folder = metrics_folder(name) / name / "lib"
         if name == "spice":
-            find_java(name)
-            folder = metrics_folder(name) / "spice" / "lib"
             for file in ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"):
                 if not (folder / file).is_file():
                     hint = "copy it from stanford-corenlp-full-2015-12-09.zip of nlp.stanford.edu/software"
@@ -63,10 +59,6 @@ class PairScorer:
 
         Returns:
             ``(P,)`` scores; higher is more similar.
-
-        Raises:
-            ValueError: A program that the metric needs is missing.
-            MissingExtraError: ``pycocoevalcap`` is not installed.
         """
         words = ptb_tokens(self.name, texts)
         if self.name == "cider":

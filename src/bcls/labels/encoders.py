@@ -1,10 +1,12 @@
 """Text encoders: MiniLM, WordLlama, sentence-transformers models and CLIP's text tower."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +63,8 @@ class TextEncoder(ABC):
         expected = "a list of strings"
         if isinstance(texts, str):
             fail("texts", expected, "one string", "put it into a list")
+        if not hasattr(texts, "__len__"):
+            fail("texts", expected, type(texts).__name__, "convert it with list()")
         for index, text in enumerate(texts):
             if not isinstance(text, str):
                 fail("texts", expected, f"{type(text).__name__} at index {index}", "remove it, or convert it")
@@ -120,6 +124,24 @@ def load_text_encoder(name: str | Path, precision: str = "float32") -> TextEncod
         # The libraries raise exceptions of many types for a damaged folder. The full message stays in the chain.
         reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
         fail("name", _KNOWN, repr(key), f"it did not load: {reason}")
+
+
+def check_encoder(argument: str, encoder: str) -> None:
+    """Check the name of a text encoder without loading the encoder.
+
+    Args:
+        argument: Name of the argument, for the message.
+        encoder: Name for :func:`load_text_encoder`.
+
+    Raises:
+        ValueError: It cannot be the name of an encoder.
+
+    Example:
+        >>> check_encoder("--labels", "minilm+wordllama")
+    """
+    for part in encoder_parts(encoder):
+        if part not in {"minilm", "wordllama"}:
+            find_source(argument, part)
 
 
 def encoder_parts(encoder: str) -> list[str]:
@@ -206,7 +228,7 @@ class WordLlamaEncoder(TextEncoder):
         if precision != "float32":
             expected = "'float32' for wordllama, which has no matrix products"
             fail("precision", expected, repr(precision), "omit the precision")
-        library = require("wordllama", "text", "the text encoder 'wordllama'")
+        library = import_wordllama()
         folder = Path(library.__file__ or "").parent
         check_weights(self.name, folder / _WORDLLAMA_WEIGHTS, WEIGHTS_SHA256, "wordllama==0.4.0.post1")
         self._model = library.WordLlama.load(cache_dir=folder, disable_download=True)
@@ -215,6 +237,21 @@ class WordLlamaEncoder(TextEncoder):
         for start in range(0, len(texts), _TEXTS_PER_CALL):
             part = texts[start : start + _TEXTS_PER_CALL]
             yield np.arange(start, start + len(part)), self._model.embed(part)
+
+
+def import_wordllama() -> ModuleType:
+    """Import wordllama without its configuration of the root logger, which would print the log of every library.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        return require("wordllama", "text", "the text encoder 'wordllama'")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 _WORDLLAMA_WEIGHTS = "weights/l2_supercat_256.safetensors"

@@ -1,5 +1,6 @@
 """Quality of labels: their correlation with human judgements of image-caption pairs."""
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from bcls.data.judgements import flickr8k_crowdflower, flickr8k_expert, read_cxc
 from bcls.data.records import Content, ImageRecord
 from bcls.data.text_files import read_json
 from bcls.labels.caption_metrics import SCORERS, PairScorer
-from bcls.labels.encoders import ClipEncoder, load_text_encoder
+from bcls.labels.encoders import ClipEncoder, check_encoder, load_text_encoder
 from bcls.labels.relevance import AGGREGATES, pair_relevance
 
 Ids = NDArray[np.int64]
@@ -139,6 +140,23 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
     return loaded
 
 
+def check_labeller(argument: str, name: str) -> None:
+    """Check the name of an encoder or metric, and the programs that a metric needs, before a long computation.
+
+    Args:
+        argument: Name of the argument, for the message.
+        name: As for :func:`pair_labels`.
+
+    Raises:
+        ValueError: There is no such encoder or metric, or a program that the metric needs is missing.
+        MissingExtraError: The package of the metric is not installed.
+    """
+    if name in SCORERS:
+        PairScorer(name)
+    else:
+        check_encoder(argument, name)
+
+
 #: Names of aggregates, with rated pairs and their labels.
 LabelledPairs = Iterator[tuple[str, RatedPairs, Labels]]
 
@@ -214,8 +232,8 @@ def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Label
         ``data``, the name of the ratings, such as ``"cxc-sits"``; ``encoder``; ``aggregate``, how the captions of an
         image were combined (``"references"`` for a metric, ``"image"`` for the photo); ``subset``, ``"all"`` pairs or
         ``"others"``, without the images' own captions; ``pairs``, their number; the correlations ``pearson`` and
-        ``spearman`` with the mean rating; and ``low`` and ``high``, the ends of the 95 % interval of ``pearson``, by
-        resampling images.
+        ``spearman`` with the mean rating, NaN if all labels or all ratings are equal; and ``low`` and ``high``, the
+        ends of the 95 % interval of ``pearson``, by resampling images.
     """
     stats = require("scipy.stats", "text", "the quality of labels")
     subsets = {"all": np.ones_like(rated.own)}
@@ -224,7 +242,8 @@ def label_quality(encoder: str, aggregate: str, rated: RatedPairs, labels: Label
     for subset, chosen in subsets.items():
         x, y = labels[chosen], rated.ratings[chosen]
         about = {"data": rated.data, "encoder": encoder, "aggregate": aggregate, "subset": subset, "pairs": len(x)}
-        pearson, spearman = float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
+        with warnings.catch_warnings(action="ignore", category=stats.ConstantInputWarning):  # the result is NaN
+            pearson, spearman = float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
         low, high = _interval(x, y, rated.groups[chosen])
         yield {**about, "pearson": pearson, "spearman": spearman, "low": low, "high": high}
 
@@ -249,10 +268,13 @@ def _interval(labels: Labels, ratings: NDArray[np.float64], groups: Ids, resampl
 def _coco_captions(path: Path) -> tuple[list[str], Ids, Ids]:
     rows = read_json(path)
     try:
-        texts = [str(row["caption"]) for row in rows]
+        texts = [row["caption"] for row in rows]
         captions, images = (np.array([row[key] for row in rows], dtype=np.int64) for key in ("caption_id", "image_id"))
         if captions.ndim != 1 or images.ndim != 1:
             raise TypeError("an id that is a list")
+        for caption, text in zip(captions, texts, strict=True):
+            if not isinstance(text, str):
+                raise TypeError(f"caption {caption} is no text but {text!r}")
         return texts, captions, images
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         expected = 'a JSON list of objects with "caption_id", "image_id" and "caption"'

@@ -129,7 +129,7 @@ class RetrievalLoss(nn.Module):
         # A subclass that overrides `compute` but inherits `fuses` does not check the values.
         if batch.raw and not (_owner(type(self), "compute") is _owner(type(self), "fuses") and self.fuses(batch)):
             batch = check_later(batch, bounded=self.bounded)
-        return self.compute(batch)
+        return terms_of(self, batch, "loss")
 
     if TYPE_CHECKING:  # the signature of `forward`, which nn.Module hides
 
@@ -231,10 +231,14 @@ def check_part(argument: str, part: object, reduction: Reduction, *, bounded: bo
 
 
 def terms_of(loss: nn.Module, batch: Batch, name: str) -> dict[str, Tensor]:
-    """Terms of a part of a composed loss; a module that is no :class:`RetrievalLoss` gives one term."""
-    if isinstance(loss, RetrievalLoss):
-        return loss.compute(batch)
-    return {name: loss(batch.similarity, batch.relevance, image_ids=batch.image_ids)}
+    """Terms of a loss for checked input; a module that is no :class:`RetrievalLoss` gives one term, called ``name``."""
+    if not isinstance(loss, RetrievalLoss):
+        return {name: loss(batch.similarity, batch.relevance, image_ids=batch.image_ids)}
+    terms = loss.compute(batch)
+    if not isinstance(terms, dict) or not terms:
+        hint = 'write for example `return {"error": value}`'
+        fail(f"{type(loss).__name__}.compute", "a dict of named scalars as its result", type(terms).__name__, hint)
+    return terms
 
 
 def numbers_like(tensor: Tensor, values: Sequence[float]) -> Tensor:
@@ -288,7 +292,8 @@ def _check_matrix(argument: str, matrix: Tensor) -> None:
     check_tensor(argument, matrix)
     if matrix.ndim != 2 or not matrix.is_floating_point():
         got = f"shape {tuple(matrix.shape)} of {matrix.dtype}"
-        fail(argument, "a matrix (B, B) of floating point numbers", got, "rows are images, columns are captions")
+        hint = "rows are images, columns are captions" if matrix.ndim != 2 else "convert it with .float()"
+        fail(argument, "a matrix (B, B) of floating point numbers", got, hint)
 
 
 def _check_relevance(relevance: Tensor, similarity: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ class KendallLoss(RetrievalLoss):
     :func:`bcls.losses.without_kernels`.
 
     Args:
-        alpha: :math:`\alpha`, the relaxation; smaller differences between labels are ignored as noise.
+        alpha: :math:`\alpha`, the relaxation; smaller differences between labels are ignored as noise. For labels on a
+            grid use a value between two differences: of those equal to it, rounding decides which are ignored.
         margin: :math:`m`; the paper's definition has none.
         normalize: ``"none"`` as in the equation; ``"active"`` divides each direction by the number of its triples
             with :math:`r_{ij} > r_{ik} + \alpha` and multiplies by B, so that ``reduction="mean"`` gives their mean.

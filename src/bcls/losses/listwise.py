@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-from bcls._core.errors import check_choice, check_number, check_numbers
+from bcls._core.errors import check_choice, check_number, check_numbers, fail
 from bcls.losses.base import AnchorLoss, Reduction, Temperature, as_function
 from bcls.losses.definitions import SAME
 
@@ -427,7 +427,10 @@ class RecallSurrogateLoss(_PositiveRankLoss):
         learn_temperature: bool = False,
     ) -> None:
         super().__init__(temperature, threshold, reduction, learn_temperature=learn_temperature)
-        self.ks = check_numbers("ks", ks, "the authors use 1, 2, 4, 8 and 16", low=1)
+        hint = "the authors use 1, 2, 4, 8 and 16"
+        self.ks = check_numbers("ks", ks, hint, low=1)
+        if not self.ks:
+            fail("ks", "at least one number", ks, hint)
         self.k_temperature = check_number("k_temperature", k_temperature, "the authors use 1", above=0)
 
     def gain(self, rank: Tensor, rank_in_positives: Tensor, count: Tensor) -> Tensor:

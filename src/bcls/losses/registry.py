@@ -18,12 +18,13 @@ def register_loss(name: str, loss: Callable[..., RetrievalLoss]) -> None:
     """Register a loss, so that :func:`from_name`, configuration files and the command line accept its name.
 
     Args:
-        name: The name, without ``+`` and ``.``.
+        name: The name, without ``+``, ``.`` and outer spaces.
         loss: A subclass of :class:`RetrievalLoss`, or a callable that returns one. Its parameters are the arguments
-            of the loss; they need defaults.
+            of the loss. A class that is defined again, as in a notebook, replaces the one of the same name and module.
 
     Raises:
-        ValueError: If the name is invalid or already registered for another loss, or ``loss`` is not callable.
+        ValueError: If the name is invalid or already registered for another loss, or ``loss`` is neither a class nor
+            a function.
 
     Example:
         >>> from bcls.losses import TripletLoss, from_name, register_loss
@@ -35,13 +36,18 @@ def register_loss(name: str, loss: Callable[..., RetrievalLoss]) -> None:
         0.4
         >>> del LOSSES["triplet-wide"]
     """
-    if not isinstance(name, str) or not name.strip() or any(mark in name for mark in "+."):
-        fail("name", "a name without '+' and '.'", repr(name), "choose one such as 'my-loss'")
-    if not callable(loss):
+    if not isinstance(name, str) or not name or name != name.strip() or any(mark in name for mark in "+."):
+        fail("name", "a name without '+', '.' and outer spaces", repr(name), "choose one such as 'my-loss'")
+    if not callable(loss) or isinstance(loss, nn.Module):
         fail("loss", "a subclass of RetrievalLoss", repr(loss), "pass the class itself")
-    if LOSSES.get(name, loss) is not loss:
+    if _path(LOSSES.get(name, loss)) != _path(loss):
         fail("name", "a name that is not registered yet", repr(name), "choose another name")
     LOSSES[name] = loss
+
+
+def _path(loss: Callable[..., RetrievalLoss]) -> tuple[Any, Any]:
+    """Module and name of a class or function; an object without a name stands for itself."""
+    return getattr(loss, "__module__", None), getattr(loss, "__qualname__", loss)
 
 
 class SumLoss(RetrievalLoss):
@@ -93,7 +99,8 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
             number for each loss) and ``reduction`` apply to the sum.
 
     Raises:
-        ValueError: If a name or an argument is unknown; the message suggests the closest one.
+        ValueError: If a name or an argument is unknown (the message suggests the closest one), or a value is missing
+            or wrong.
 
     Example:
         >>> from_name("bcls", alpha=0.1).continuous.alpha
@@ -118,8 +125,9 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
     for key, value in arguments.items():
         part, dot, argument = key.partition(".")
         if not dot or part not in own:
-            expected = f"an argument addressed to {' or '.join(parts)}"
-            fail(key, expected, repr(key), f"write {parts[0]}.{argument or key}")
+            wanted = argument or key
+            owner = next((one for one in parts if wanted in _parameters(one)), parts[0])
+            fail(key, f"an argument addressed to {' or '.join(parts)}", repr(key), f"write {owner}.{wanted}")
         own[part][argument] = value
     built: dict[str, nn.Module] = {}
     for part in parts:
@@ -128,10 +136,19 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
     return SumLoss(built, weights)
 
 
-def _build(name: str, arguments: dict[str, Any]) -> RetrievalLoss:
+def _parameters(name: str) -> dict[str, inspect.Parameter]:
+    """Parameters of a registered loss, without those that its name determines."""
     make = LOSSES[name]
     fixed = make.keywords if isinstance(make, partial) else {}
-    known = [argument for argument in inspect.signature(make).parameters if argument not in fixed]
+    return {key: one for key, one in inspect.signature(make).parameters.items() if key not in fixed}
+
+
+def _build(name: str, arguments: dict[str, Any]) -> RetrievalLoss:
+    known = _parameters(name)
     for argument in arguments:
         check_choice(argument, argument, known, kind=f"an argument of the loss {name!r}")
-    return make(**arguments)
+    for argument, parameter in known.items():
+        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if named and parameter.default is parameter.empty and argument not in arguments:
+            fail(argument, f"a value, which the loss {name!r} requires", "none", "give it, or add a default")
+    return LOSSES[name](**arguments)

@@ -11,8 +11,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bcls._core.errors import fail
 from bcls._core.extras import require
-from bcls.reports.html import data_uri
+from bcls.reports.html import check_output, data_uri
 
 #: Line colors, distinguishable with color blindness. On dark pages the style sheet inverts their lightness.
 COLORS = ("#2673bd", "#ad5f00", "#8a3ba6", "#12803c", "#b0343c", "#5f6b7a", "#0f8b8d", "#8c6a1f")
@@ -184,6 +185,29 @@ def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartL
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3)
         figure.suptitle(_clean(title))
         return _save(figure)
+
+
+def check_figure(argument: str, file: str) -> None:
+    """Check that :func:`figure_file` can write a file, before a long computation.
+
+    Args:
+        argument: Name of the argument, for the message.
+        file: Path of the file.
+
+    Raises:
+        ValueError: The file cannot be created there, or matplotlib does not write its format.
+        MissingExtraError: matplotlib is not installed.
+
+    Example:
+        >>> check_figure("--plot", "alpha.xyz")
+        Traceback (most recent call last):
+        ...
+        ValueError: `--plot`: expected a file that ends in .png, .svg or .pdf, got alpha.xyz; use a name such as ...
+    """
+    check_output(argument, file, "alpha.png")
+    formats = require("matplotlib.backend_bases", "reports", "drawing charts").FigureCanvasBase.filetypes
+    if Path(file).suffix.lower()[1:] not in formats:
+        fail(argument, "a file that ends in .png, .svg or .pdf", file, "use a name such as alpha.png")
 
 
 @contextmanager

@@ -108,13 +108,27 @@ def check_page(html: str | None, queries: int = 1) -> None:
     check_whole("--queries", queries, least=1)
     if html is None:
         return
-    path = Path(html)
-    if not html or path.is_dir():
-        fail("--html", "a file name", repr(html), "use a file name such as page.html")
-    if not path.parent.is_dir():
-        fail("--html", "a file in an existing folder", html, f"create the folder {path.parent} first")
+    check_output("--html", html, "page.html")
     require("jinja2", "reports", "writing HTML pages")
     require("matplotlib", "reports", "drawing charts")
+
+
+def check_output(argument: str, file: str, example: str) -> None:
+    """Check that a file can be created, before a long computation.
+
+    Args:
+        argument: Name of the argument, for the message.
+        file: Path of the file.
+        example: A valid file name, for the message.
+
+    Raises:
+        ValueError: It is a folder, or its folder does not exist.
+    """
+    path = Path(file)
+    if not file or path.is_dir():
+        fail(argument, "a file name", repr(file), f"use a file name such as {example}")
+    if not path.parent.is_dir():
+        fail(argument, "a file in an existing folder", file, f"create the folder {path.parent} first")
 
 
 def write_page(html: str, page: str) -> None:
