@@ -191,7 +191,8 @@ def test_image_ids_may_be_a_list():
         ),
         (lambda: from_name("kendall-sw", mining="hard"), "got 'mining'"),
         (lambda: from_name("infonce+infonce"), "`name`: expected each loss once"),
-        (lambda: from_name("infonce+kendall", alpha=0.1), "`alpha`: .* write infonce.alpha"),
+        (lambda: from_name("infonce+kendall", alpha=0.1), "`alpha`: .* write kendall.alpha"),
+        (lambda: from_name("infonce+kendall", tau=0.1), "`tau`: .* write infonce.tau"),
         (lambda: from_name("infonce+kendall", **{"sam.weight": 1}), "`sam.weight`"),
         (
             lambda: from_name("infonce+kendall", **{"kendall.beta": 1}),

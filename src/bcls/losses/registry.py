@@ -119,7 +119,8 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
         part, dot, argument = key.partition(".")
         if not dot or part not in own:
             expected = f"an argument addressed to {' or '.join(parts)}"
-            fail(key, expected, repr(key), f"write {parts[0]}.{argument or key}")
+            owner = next((one for one in parts if (argument or key) in _argument_names(one)), parts[0])
+            fail(key, expected, repr(key), f"write {owner}.{argument or key}")
         own[part][argument] = value
     built: dict[str, nn.Module] = {}
     for part in parts:
@@ -129,9 +130,12 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
 
 
 def _build(name: str, arguments: dict[str, Any]) -> RetrievalLoss:
+    for argument in arguments:
+        check_choice(argument, argument, _argument_names(name), kind=f"an argument of the loss {name!r}")
+    return LOSSES[name](**arguments)
+
+
+def _argument_names(name: str) -> list[str]:
     make = LOSSES[name]
     fixed = make.keywords if isinstance(make, partial) else {}
-    known = [argument for argument in inspect.signature(make).parameters if argument not in fixed]
-    for argument in arguments:
-        check_choice(argument, argument, known, kind=f"an argument of the loss {name!r}")
-    return make(**arguments)
+    return [argument for argument in inspect.signature(make).parameters if argument not in fixed]

@@ -26,7 +26,7 @@ from bcls._core.files import beside, replace_folder, sync_tree, user_path, write
 from bcls.features.image_processing import Resize
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
-from bcls.models.config import DualConfig, VseppConfig, name_of
+from bcls.models.config import DualConfig, SafConfig, VseppConfig, name_of
 from bcls.models.layers import Padded, trimmed
 from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported
 from bcls.models.loading import run_settings
@@ -210,8 +210,10 @@ def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool)
     """Prepared images and captions of a model with two towers, to export and check it with."""
     config = model.config
     if not isinstance(config, DualConfig | VseppConfig):
-        got = f"{type(model).__name__}, which compares every word with every region"
-        fail("model", "a model with one vector an image and one a caption", got, "export a vsepp or dual model")
+        got = type(model).__name__
+        if isinstance(config, SafConfig):
+            got += ", which compares every word with every region"
+        fail("model", "a vsepp or dual model, which has two towers", got, "use --format folder")
     pixels = config.backbone is not None if isinstance(config, VseppConfig) else config.image != "features"
     if pixels and regions:
         fail("regions", "a model that takes features", "one that reads images", "leave --regions out")
