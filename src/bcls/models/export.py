@@ -23,6 +23,7 @@ import bcls.models.folder as files
 from bcls._core.errors import check_choice, fail
 from bcls._core.extras import require
 from bcls._core.files import beside, replace_folder, sync_tree, user_path, write_whole
+from bcls.data.text_files import read_json
 from bcls.features.image_processing import Resize
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
@@ -102,12 +103,21 @@ def trained_features(model: str | Path) -> str | None:
     """The features with which a run was trained, from its ``config.yaml``; ``None`` if ``model`` is not a run folder.
 
     Returns:
-        Such as ``"lite2 of the dataset flickr8k"``.
+        Such as ``"lite2 of the dataset flickr8k"``, followed by how `bcls data features` computed them if the dataset
+        is still there.
     """
     settings = run_settings(user_path(model))
-    if not settings.get("features"):
+    name, data = settings.get("features"), user_path(str(settings.get("data")))
+    if not name:
         return None
-    return f"{settings['features']} of the dataset {Path(str(settings.get('data'))).name}"
+    described = f"{name} of the dataset {data.name}"
+    manifest = data / "features" / str(name) / "manifest.json"
+    content = read_json(manifest) if manifest.is_file() else None
+    made = content.get("settings") if isinstance(content, dict) else None
+    if not isinstance(made, dict):
+        return described
+    known = [f"{key} {made[key]}" for key in ("backbone", "side", "view", "regions") if key in made]
+    return f"{described} ({', '.join(known)})"
 
 
 def _write(
