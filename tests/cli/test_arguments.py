@@ -159,7 +159,7 @@ def test_a_name_of_one_letter_has_a_short_flag():
 
 
 def test_errors_and_help_spell_flags_with_hyphens(capsys):
-    with pytest.raises(ValueError, match=r"--max-rows: Expected a int"):
+    with pytest.raises(ValueError, match=r"--max-rows: Expected an int"):
         parse("command", Flags, ["--max-rows", "x"])
     with pytest.raises(ValueError, match=r"did you mean --max-rows\?"):
         parse("command", Flags, ["--max_row", "1"])
@@ -321,3 +321,39 @@ def test_positional_arguments_of_a_file(tmp_path, capsys):
         config.write_text(line + "\n")
         with pytest.raises(ValueError, match=message):
             read("--config", str(config), "here")
+
+
+def test_flags_inside_a_mapping_of_a_mapping_keep_the_other_values_and_their_types(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("loss: {name: infonce+bcls, infonce: {temperature: 0.07}, bcls: {alpha: 0.3}}\n")
+    words = ["--loss.bcls.margin", "0.5", "--loss.bcls.lse=mean", "--loss.weights", "[1, 5e-1]"]
+    expected = {"bcls": {"alpha": 0.3, "margin": 0.5, "lse": "mean"}, "weights": [1, 0.5]}
+    parsed = parse("train", TrainConfig, ["--config", str(config), *words])
+    assert parsed.loss == {"name": "infonce+bcls", "infonce": {"temperature": 0.07}, **expected}
+    parsed = parse("train", TrainConfig, ["--loss.name", "infonce+bcls", *words])
+    assert parsed.loss == {"name": "infonce+bcls", **expected, "bcls": {"margin": 0.5, "lse": "mean"}}
+
+
+def test_a_whole_mapping_as_a_flag_replaces_that_of_the_file(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("loss: {name: bcls, alpha: 0.1}\n")
+    words = ["--config", str(config), "--loss.margin", "0.1", "--loss", '{"name": "triplet", "reduction": "sum"}']
+    assert parse("train", TrainConfig, words).loss == {"name": "triplet", "reduction": "sum", "margin": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--loss", "bcls"], r"`--loss`: expected a mapping, got bcls; set its name with `--loss\.name NAME`"),
+        (["--loss.margin", "--lr", "1"], r"`--loss\.margin`: expected a value, got none; .*`--loss\.margin VALUE`"),
+        (["--loss.margin"], r"`--loss\.margin`: expected a value, got none"),
+    ],
+)
+def test_wrong_flags_of_a_mapping(words, message):
+    with pytest.raises(ValueError, match=message):
+        parse("train", TrainConfig, words)
+
+
+def test_a_wrong_choice_is_a_list_of_the_choices():
+    with pytest.raises(ValueError, match=r"--precision: Expected one of 'no', 'bf16', 'fp16'\. Got value: half; see"):
+        parse("train", TrainConfig, ["--precision", "half"])

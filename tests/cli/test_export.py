@@ -55,6 +55,7 @@ def test_onnx(run, calibration, tmp_path):
     code, out, _ = run("run", "--out", "towers", "--json")  # replaces the first
     assert code == 0
     found = json.loads(out)
+    assert "bcls index DATASET --features NAME --out INDEX --model towers" in run("run", "--out", "towers")[1]
     assert (found["format"], found["model"], found["width"], found["images"]) == ("onnx", "dual", 6, "vectors")
     assert {path.name for path in towers.iterdir()} >= {"image.onnx", "text.onnx", "config.json"}
     assert {name: (towers / name).read_text() for name in CALIBRATION} == calibration

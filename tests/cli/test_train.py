@@ -14,6 +14,7 @@ import yaml
 
 from bcls.cli.train import main
 from bcls.losses import LOSSES
+from bcls.models import MODELS
 from tests.training.factories import make_data
 
 ROOT = Path(__file__).parents[2]
@@ -216,6 +217,20 @@ def test_a_custom_loss_is_imported(data, tmp_path, monkeypatch, capsys):
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["square"] > 0
     LOSSES.pop("square")
+
+
+def test_the_width_of_the_features_of_a_model_of_your_own_comes_from_the_data(data, tmp_path, monkeypatch):
+    """The model of docs/extend.md, whose default is 2048."""
+    code = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8").split("```python\n")
+    model = next(block.split("```")[0] for block in code if "class BagsModel" in block)
+    (tmp_path / "my_bags.py").write_text(f"import torch\n{model}\nregister_model('my-bags', BagsConfig, BagsModel)\n")
+    monkeypatch.chdir(tmp_path)
+    flags = [*FLAGS, "--loss.name", "triplet", "--epochs", "1", "--model.name", "my-bags", "--model.width", "4"]
+    assert main(["--import", "my_bags", "--data", str(data), "--out", "run", *flags]) == 0
+    saved = json.loads((tmp_path / "run" / "checkpoints" / "best" / "config.json").read_text())
+    assert (saved["features"], saved["width"]) == (6, 4)
+    assert main(["--import", "my_bags", "--data", str(data), "--dry-run", *flags]) == 0
+    MODELS.pop("my-bags")
 
 
 def test_all_flags_are_in_the_help(capsys):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bcls.models import load
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
 from bcls.models.dual_encoders import read_preprocessing
@@ -95,6 +96,18 @@ def test_files_make_the_same_model_without_the_checkpoint(kind, model, tmp_path)
     again.load_trained_state(model.trained_state())
     torch.testing.assert_close(again.similarity(IMAGES, factories.TEXTS), model.similarity(IMAGES, factories.TEXTS))
     assert again.initial_temperature == model.initial_temperature
+
+
+@pytest.mark.parametrize("change", ["other", "gone"])
+def test_a_changed_tokenizer_is_an_error_when_the_model_is_loaded(model, tmp_path, change):
+    model.save_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved" / "encoder" / "tokenizer.json"
+    content = path.read_text(encoding="utf-8")
+    path.unlink()
+    if change == "other":
+        path.write_text(content + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer\.json`: expected a file .*copy the whole folder again"):
+        load(tmp_path / "saved")
 
 
 def test_heads_may_be_added(kind, checkpoints):

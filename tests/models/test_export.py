@@ -135,7 +135,7 @@ def test_tower_that_differs_from_torch_is_not_written(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 def test_cross_attention_models_raise(tmp_path, name):
     model = build({"name": name, "words": 20, "features": 8, "width": 8, "similarity_width": 4, "regions": 3})
-    with pytest.raises(ValueError, match="`model`: expected a model with one vector an image and one a caption"):
+    with pytest.raises(ValueError, match=r"expected a vsepp or dual model.*, which compares every word"):
         export_onnx(model, tmp_path / "towers")
 
 
@@ -239,6 +239,13 @@ def test_features_of_a_run_are_read_from_its_config(tmp_path):
     assert trained_features("photo") is None
     (tmp_path / "config.yaml").write_text("features: lite2\ndata: /data/flickr8k\n", encoding="utf-8")
     assert trained_features(tmp_path) == "lite2 of the dataset flickr8k"
+    (tmp_path / "config.yaml").write_text(f"features: lite2\ndata: {tmp_path / 'mine'}\n", encoding="utf-8")
+    made = tmp_path / "mine" / "features" / "lite2" / "manifest.json"
+    made.parent.mkdir(parents=True)
+    settings = {"backbone": "efficientnet-lite2", "side": 260, "view": "whole", "regions": "global", "mean": [127.0]}
+    made.write_text(json.dumps({"settings": settings}), encoding="utf-8")
+    expected = "lite2 of the dataset mine (backbone efficientnet-lite2, side 260, view whole, regions global)"
+    assert trained_features(tmp_path) == expected
     (tmp_path / "config.yaml").write_text("features: null\n", encoding="utf-8")
     assert trained_features(tmp_path) is None
 

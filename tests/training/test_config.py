@@ -27,6 +27,7 @@ from bcls.training.config import TrainConfig, check_config
         ({"epochs": True}, "`epochs`: expected a whole number"),
         ({"epochs": None}, "`epochs`: expected a whole number"),
         ({"patience": "3"}, "`patience`: expected a whole number"),
+        ({"val_images": 1}, "`val_images`: expected a whole number not below 2"),
         ({"labels": None}, "`labels`: expected a string"),
         ({"features": date(2026, 1, 2)}, "`features`: expected a string"),
         ({"precision": 16}, "`precision`: expected one of 'no', 'bf16', 'fp16'"),

@@ -252,6 +252,16 @@ def test_an_early_stop(data, tmp_path):
     assert len(lines(tmp_path / "run", "validation")) == 3
 
 
+def test_a_run_that_stopped_early_is_not_extended(data, tmp_path, capsys):
+    stopping = {"lr": 1e-9, "patience": 2}
+    train(settings(data, tmp_path / "run", epochs=50, **stopping), model=TinyModel())
+    again = train(settings(data, tmp_path / "run", epochs=60, resume=True, **stopping), model=TinyModel())
+    assert again.epochs == 3
+    shown = capsys.readouterr().err
+    assert "note: --patience 2 stopped the run after epoch 3, and it stays stopped" in shown
+    assert "continues at" not in shown
+
+
 @pytest.mark.usefixtures("charts")
 def test_without_a_validation_split(data, tmp_path):
     result = train(settings(data, tmp_path / "run", val_split=None), model=TinyModel())

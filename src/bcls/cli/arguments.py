@@ -13,11 +13,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_type_hints
 
-from bcls._core.config import check_yaml, read_yaml
+from bcls._core.config import check_yaml
 from bcls._core.errors import check_choice, fail, reason_of
 
 if TYPE_CHECKING:
@@ -95,10 +96,10 @@ def parse(
         raise ParserRequest(parser)
     flags = [field.name.replace("_", "-") for field in fields(settings)]
     words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
-    replaced = _replaced(words, files, settings)
+    words = _join_mappings(words, files, settings)
     try:
         ordered = _flags_first(words, settings, positional or {})
-        parsed = parser.parse_args([*(f"--config={file}" for file in files), *replaced, *ordered])
+        parsed = parser.parse_args([*(f"--config={file}" for file in files), *ordered])
     except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
         raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
     return settings(**{field.name: parsed[field.name] for field in fields(settings)})
@@ -299,20 +300,92 @@ def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, 
     return [*flags, "--", *others] if positional and others else [*others, *flags]
 
 
-def _replaced(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
-    """Flags that reset ``loss`` or ``model`` where a flag names another one than the files of settings do.
+def _join_mappings(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
+    """Arguments with the flags of ``loss`` or ``model`` joined into one flag, ``--loss={...}``.
 
-    The arguments of one loss mean nothing to another. Flags such as ``--loss.margin`` apply after the reset.
+    The parser alone would drop the other values of ``bcls`` at ``--loss.bcls.margin 0.3``, and leave 0.3 a string. The
+    flags change the mapping of the files, or the default. If ``--loss.name`` is not the name in the files, their other
+    values are dropped, `reduction` aside: the arguments of one loss mean nothing to another.
     """
-    resets: list[str] = []
-    for key, hint in get_type_hints(settings).items():
-        _, names = _extract(words, f"--{key}.name") if hint == dict[str, Any] else ([], [])
-        for loaded in (read_yaml(Path(file)) for file in files if names and Path(file).is_file()):
-            before = loaded.get(key) if isinstance(loaded, dict) else None
-            if isinstance(before, dict) and before.get("name") != names[-1]:
-                kept = {"reduction": before["reduction"]} if "reduction" in before else {}  # every loss has it
-                resets.append(f"--{key}={json.dumps({'name': names[-1], **kept})}")
-    return resets
+    import jsonargparse
+
+    load, hints, joined = jsonargparse.get_loader("yaml"), get_type_hints(settings), list(words)
+    for field in fields(settings):
+        if hints[field.name] != dict[str, Any] or field.default_factory is MISSING:
+            continue
+        joined, flags = _extract_mapping(joined, field.name, load)
+        if not flags:
+            continue
+        merged: dict[str, Any] = field.default_factory()
+        for loaded in (load(Path(file).read_text(encoding="utf-8")) for file in files if Path(file).is_file()):
+            if isinstance(loaded, dict) and isinstance(loaded.get(field.name), dict):
+                merged = loaded[field.name]
+        joined.insert(0, f"--{field.name}={json.dumps(_merged(merged, flags), ensure_ascii=False)}")
+    return joined
+
+
+def _merged(mapping: dict[str, Any], flags: Sequence[tuple[list[str], Any]]) -> dict[str, Any]:
+    """A mapping, changed in place or replaced by the values of flags.
+
+    Example:
+        >>> _merged({"name": "a", "x": 1}, [(["x"], 2), (["b", "y"], 3)])
+        {'name': 'a', 'x': 2, 'b': {'y': 3}}
+        >>> _merged({"name": "a", "x": 1}, [(["name"], "b")])
+        {'name': 'b'}
+    """
+    names = [value for path, value in flags if path == ["name"]]
+    whole = [value for path, value in flags if not path]
+    if whole:
+        mapping = whole[-1]
+    elif names and names[-1] != mapping.get("name"):
+        mapping = {"reduction": mapping["reduction"]} if "reduction" in mapping else {}  # every loss has it
+        mapping = {"name": names[-1], **mapping}
+    for path, value in flags:
+        part = mapping
+        for key in path[:-1]:
+            if not isinstance(part.get(key), dict):
+                part[key] = {}
+            part = part[key]
+        if path:
+            part[path[-1]] = value
+    return mapping
+
+
+def _extract_mapping(
+    words: Sequence[str], name: str, load: Callable[[str], Any]
+) -> tuple[list[str], list[tuple[list[str], Any]]]:
+    """Separate the flags of a mapping from the other arguments.
+
+    Returns:
+        The other arguments, and for each flag its keys and its value; the whole mapping has no keys.
+
+    Example:
+        >>> _extract_mapping(["--lr", "1", "--loss.bcls.margin", "0.3", "--loss={}"], "loss", json.loads)
+        (['--lr', '1'], [(['bcls', 'margin'], 0.3), ([], {})])
+    """
+    import yaml
+
+    rest: list[str] = []
+    flags: list[tuple[list[str], Any]] = []
+    remaining = iter(words)
+    for word in remaining:
+        flag, equals, text = word.partition("=")
+        if word == "--":
+            return [*rest, word, *remaining], flags
+        if flag != f"--{name}" and not flag.startswith(f"--{name}."):
+            rest.append(word)
+            continue
+        text = text if equals else next(remaining, "--")
+        if not equals and text.startswith("--"):
+            fail(flag, "a value", "none", f"write it as `{flag} VALUE`")
+        value: Any = text
+        with suppress(ValueError, yaml.YAMLError):
+            value = load(text) if text else text
+        keys = flag.split(".")[1:]
+        if not keys and not isinstance(value, dict):
+            fail(flag, "a mapping", text, f"set its name with `{flag}.name NAME`")
+        flags.append((keys, value))
+    return rest, flags
 
 
 def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None) -> str:
@@ -320,7 +393,7 @@ def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Ma
 
     Example:
         >>> _one_line("Parser key \"max_rows\":\n  Expected a <class 'int'>. Got value: many", "demo")
-        '--max-rows: Expected a int. Got value: many; see `bcls demo --help`'
+        '--max-rows: Expected an int. Got value: many; see `bcls demo --help`'
         >>> _one_line("Option 'epoch' is not accepted", "train", ["epochs", "lr"])
         "Option 'epoch' is not accepted (did you mean --epochs?); see `bcls train --help`"
         >>> _one_line("the following arguments are required: out, index", "index", positional={"index": "INDEX"})
@@ -329,6 +402,7 @@ def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Ma
     text = " ".join(text.split())
     text = re.sub(r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", text)
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
+    text = re.sub(r"a typing\.Literal\[(.*?)\]", r"one of \1", text).replace("a int", "an int")
     start, required, names = text.partition("arguments are required: ")
     if required:
         shown = [(positional or {}).get(one, f"--{one.replace('_', '-')}") for one in names.split(", ")]

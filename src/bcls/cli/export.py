@@ -62,7 +62,8 @@ def main(arguments: list[str]) -> int:
     # The cosine distance is checked if weights are rounded; the difference of an entry may then be larger.
     limit = "tolerance" if exported.precision == "float32" else "cosine distance at most"
     print(f"maximum difference of a vector's entry to torch {largest:.1e}, {limit} {exported.tolerance:g}")
-    print(f"written to {settings.out}: index photos with `bcls index PHOTOS --out INDEX --model {settings.out}`")
+    images = "PHOTOS" if exported.images == "pixels" else "DATASET --features NAME"
+    print(f"written to {settings.out}: index photos with `bcls index {images} --out INDEX --model {settings.out}`")
     return 0
 
 

@@ -301,7 +301,7 @@ def find_embeddings(folder: Path) -> tuple[str, str]:
         files = [folder / f"{stem}{ending}" for ending in ENDINGS if (folder / f"{stem}{ending}").is_file()]
         if len(files) != 1:
             got = ", ".join(file.name for file in files) if files else f"no file {stem}.npy"
-            hint = "leave one of them" if files else "save the embeddings of images and captions there"
+            hint = "leave one of them" if files else "check the path: it is not the folder of a model or run either"
             fail(str(folder), f"one file of embeddings called {stem}", got, hint)
         found.append(str(files[0]))
     return found[0], found[1]

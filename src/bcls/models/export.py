@@ -23,10 +23,11 @@ import bcls.models.folder as files
 from bcls._core.errors import check_choice, fail
 from bcls._core.extras import require
 from bcls._core.files import beside, replace_folder, sync_tree, user_path, write_whole
+from bcls.data.text_files import read_json
 from bcls.features.image_processing import Resize
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
-from bcls.models.config import DualConfig, VseppConfig, name_of
+from bcls.models.config import DualConfig, SafConfig, VseppConfig, name_of
 from bcls.models.layers import Padded, trimmed
 from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported
 from bcls.models.loading import run_settings
@@ -102,12 +103,21 @@ def trained_features(model: str | Path) -> str | None:
     """The features with which a run was trained, from its ``config.yaml``; ``None`` if ``model`` is not a run folder.
 
     Returns:
-        Such as ``"lite2 of the dataset flickr8k"``.
+        Such as ``"lite2 of the dataset flickr8k"``, followed by how `bcls data features` computed them if the dataset
+        is still there.
     """
     settings = run_settings(user_path(model))
-    if not settings.get("features"):
+    name, data = settings.get("features"), user_path(str(settings.get("data")))
+    if not name:
         return None
-    return f"{settings['features']} of the dataset {Path(str(settings.get('data'))).name}"
+    described = f"{name} of the dataset {data.name}"
+    manifest = data / "features" / str(name) / "manifest.json"
+    content = read_json(manifest) if manifest.is_file() else None
+    made = content.get("settings") if isinstance(content, dict) else None
+    if not isinstance(made, dict):
+        return described
+    known = [f"{key} {made[key]}" for key in ("backbone", "side", "view", "regions") if key in made]
+    return f"{described} ({', '.join(known)})"
 
 
 def _write(
@@ -210,8 +220,10 @@ def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool)
     """Prepared images and captions of a model with two towers, to export and check it with."""
     config = model.config
     if not isinstance(config, DualConfig | VseppConfig):
-        got = f"{type(model).__name__}, which compares every word with every region"
-        fail("model", "a model with one vector an image and one a caption", got, "export a vsepp or dual model")
+        got = type(model).__name__
+        if isinstance(config, SafConfig):
+            got += ", which compares every word with every region"
+        fail("model", "a vsepp or dual model, which has two towers", got, "use --format folder")
     pixels = config.backbone is not None if isinstance(config, VseppConfig) else config.image != "features"
     if pixels and regions:
         fail("regions", "a model that takes features", "one that reads images", "leave --regions out")

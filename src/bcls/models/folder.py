@@ -151,7 +151,9 @@ def load_folder(folder: str | Path, kind: Any = object) -> Any:
         got = type(plain).__name__
         fail(str(folder / CONFIG), "a JSON object with the model's config", got, "save the model again")
     plain.pop(ONNX, None)
-    check_hashes(folder, plain.pop(SHA256, None), (WEIGHTS, VOCABULARY))
+    hashes = plain.pop(SHA256, None)
+    encoder = [name for name in hashes if name.startswith(f"{ENCODER}/")] if isinstance(hashes, Mapping) else []
+    check_hashes(folder, hashes, (WEIGHTS, VOCABULARY, *encoder))
     path = folder / VOCABULARY
     vocabulary = Vocabulary.read(path) if path.exists() else None
     try:

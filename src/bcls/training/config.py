@@ -163,8 +163,8 @@ FREE_ON_RESUME = frozenset({"data", "out", "resume", "workers", "device", "save_
 #: Smallest values of whole numbers.
 _LEAST = {
     0: ("micro_batch", "warm_negatives", "seed"),
-    1: ("epochs", "accumulate", "save_every", "log_every", "workers", "word_threshold", "patience", "val_images"),
-    2: ("batch",),
+    1: ("epochs", "accumulate", "save_every", "log_every", "workers", "word_threshold", "patience"),
+    2: ("batch", "val_images"),
 }
 
 

@@ -4,8 +4,9 @@ Checks come first, encoders last: a frozen encoder may take minutes, and no sett
 """
 
 import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -29,7 +30,7 @@ from bcls.labels.relevance import relevance
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
 from bcls.models import build, check_features
 from bcls.models.base import RetrievalModel
-from bcls.models.config import DETECTOR_REGIONS, model_config
+from bcls.models.config import DETECTOR_REGIONS, MODELS, import_class, model_config
 from bcls.models.layers import Padded
 from bcls.training.batch_labels import BatchLabels, CiderLabels, LabelSource
 from bcls.training.checkpoint import Learner, MovingAverage, decay_for
@@ -41,8 +42,8 @@ from bcls.training.metrics_log import log_line
 from bcls.training.optimization import LOSS_GROUP, make_loss, make_optimizer, make_streaming_loss
 from bcls.training.sampler import Indices, plan_epoch
 
-#: Models that read features unless they have a backbone.
-_FEATURE_MODELS = ("vsepp", "sgr", "saf", "sgraf")
+#: Models that need features unless they have an image encoder; a model of your own may also read images.
+_FEATURE_MODELS = ("vsepp", "sgr", "saf", "sgraf", "dual")
 
 #: Images whose inputs a dry run prepares.
 _DRY_RUN_IMAGES = 16
@@ -229,13 +230,12 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
         ValueError: The model's settings are wrong, do not match the features, or need features and there are none.
     """
     settings, shape = dict(config.model), None
-    name = settings.get("name")
-    takes_features = (name in _FEATURE_MODELS or settings.get("image") == "features") and not settings.get("backbone")
+    name, takes_features = settings.get("name"), reads_features(settings)
     if config.features is not None:
         shape = train.features(config.features).shape
         if takes_features:
             settings.setdefault("features", shape[-1])
-    elif takes_features:
+    elif takes_features and name in _FEATURE_MODELS:
         regions = "global" if name in ("vsepp", "dual") else "crops-36"
         command = f"bcls data features {train.folder} --backbone efficientnet-lite0 --regions {regions} --name lite0"
         hint = f"run `{command}`, then set --features lite0"
@@ -255,6 +255,16 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
             vocabulary = Vocabulary.read(config.vocabulary)
     with prefix_errors("model."):
         return build(parsed, vocabulary=vocabulary)
+
+
+def reads_features(settings: Mapping[str, Any]) -> bool:
+    """Whether the width of the image features is a setting of a model, also one of your own."""
+    name = settings.get("name")
+    if settings.get("backbone") or not isinstance(name, str) or name not in MODELS:
+        return False
+    if name == "dual":
+        return settings.get("image") == "features"
+    return "features" in {one.name for one in fields(import_class(MODELS[name][0]))}
 
 
 def make_labels(

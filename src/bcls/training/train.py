@@ -248,7 +248,9 @@ def resume_position(folder: Path, state: TrainState, epochs: int | None) -> chec
     if begun > config.epochs:
         fail("epochs", f"at least the {begun} epochs that the run has begun", config.epochs, "use more epochs")
     at.finished = is_finished(at, config)
-    if config.epochs != epochs:
+    if at.finished and at.epoch < config.epochs:
+        log_line(f"note: --patience {config.patience} stopped the run after epoch {at.epoch}, and it stays stopped")
+    elif config.epochs != epochs:
         lr = config.lr * rate_at(at.epoch, at.step, len(state.plan(at.epoch)), config)
         log_line(
             f"resuming after epoch {at.epoch}: {config.epochs} epochs in place of {epochs}; the learning rate follows "
@@ -271,7 +273,8 @@ def check_resumed_settings(folder: Path, config: TrainConfig) -> int | None:
     added = {one.name: one.default for one in fields(config) if one.default is not MISSING}
     changed = differences({**added, **before, "epochs": config.epochs}, config.as_dict())
     if changed:
-        fail("resume", "the settings of the run", "; ".join(changed), "set them back, or start a new run")
+        hint = f"set them back, such as with --config {path}, or start a new run"
+        fail("resume", "the settings of the run", "; ".join(changed), hint)
     return before.get("epochs")
 
 
