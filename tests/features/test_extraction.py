@@ -190,8 +190,14 @@ def test_readable_images_in_quarantine_have_features(folder, backbone):
 def test_missing_images_raise_one_error(folder, backbone):
     for image_file in (folder / "images").iterdir():
         image_file.rename(folder / image_file.name)
+    settings = FeatureSettings(backbone, "4")
     with pytest.raises(ValueError, match="`dataset`: expected images that can be read, got none of 5"):
-        extract(open_dataset(folder), FeatureSettings(backbone, "4"))
+        extract(open_dataset(folder), settings)
+    # Images in quarantine have no features anyway, so they do not show that the folder is the right one.
+    images = dict.fromkeys(open_dataset(folder).image_ids[::2], "damaged")
+    (folder / "quarantine.json").write_text(json.dumps({"images": images, "captions": {}}))
+    with pytest.raises(ValueError, match="`dataset`: expected images that can be read, got none of 5"):
+        extract(open_dataset(folder), settings)
 
 
 def test_features_that_are_not_finite_raise(folder, tmp_path):

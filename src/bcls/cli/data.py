@@ -53,12 +53,14 @@ class StatsSettings:
 
     Attributes:
         folder: Folder of the dataset.
+        images: New location of the images if they have moved since the import.
         sizes: Read the sizes of the images.
         plot: Write a chart to this file, such as stats.png.
         json: Print JSON.
     """
 
     folder: str
+    images: str | None = None
     sizes: bool = True
     plot: str | None = None
     json: bool = False
@@ -114,8 +116,12 @@ def _check(arguments: list[str]) -> int:
 
 def _stats(arguments: list[str]) -> int:
     settings = parse("data stats", StatsSettings, arguments, positional={"folder": "DIR"})
-    dataset = open_dataset(settings.folder)
+    dataset = open_dataset(settings.folder, images=settings.images)
     stats = compute_stats(dataset, sizes=settings.sizes)
+    unknown = sum(len(one.captions) - len(one.widths) for one in stats)
+    if unknown and settings.sizes and dataset.image_sources:
+        hint = f"see `bcls data check {settings.folder}`, or set --images PATH if they have moved"
+        print(f"note: {unknown} image{'s' * (unknown != 1)} cannot be read; {hint}", file=sys.stderr)
     if settings.plot is not None:
         plot_stats(stats, Path(settings.plot), dataset.name)
     if settings.json:

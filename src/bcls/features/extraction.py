@@ -266,7 +266,7 @@ class _SplitWork:
         ids = self.block(number)
         broken = [ids[row] for row in np.flatnonzero(np.isnan(rows).reshape(len(ids), -1).any(1))]
         reasons = {image_id: self._reason(image_id) for image_id in broken if image_id not in self._quarantined}
-        if len(reasons) == len(ids) > 1:
+        if reasons and len(broken) == len(ids) > 1:
             got = f"none of {len(ids)} ({next(iter(reasons.values()))})"
             fail("dataset", "images that can be read", got, "use --images if they were moved")
         self.unreadable |= reasons

@@ -15,8 +15,9 @@ class FeatureSettings:
     """Flags of ``bcls data features``.
 
     Attributes:
-        backbone: efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers.
-        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, crops-36 for 36 crops at several
+        backbone: efficientnet-lite0, 1 or 2, the folder or hub name of a vision model of transformers, or several of
+            them joined by +.
+        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x6, crops-36 for 36 crops at several
             scales, each with its own pass of the network, or global for one vector.
         view: Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops:
             mirrored (two), four-crop, six-crop or ten-crop.

@@ -44,6 +44,12 @@ class TestKarpathy:
         kept, _ = import_dataset("karpathy", tmp_path / "dataset_coco.json", out.with_name("kept"), restval="restval")
         assert list(kept.splits) == ["restval", "val"]
 
+    def test_ids_that_are_null(self, tmp_path, out):
+        images = [entry(n, cocoid=None, sentences=[{"raw": "a dog", "sentid": None}]) for n in range(2)]
+        (tmp_path / "dataset_x.json").write_text(json.dumps(karpathy(images)))
+        data, _ = import_dataset("karpathy", tmp_path / "dataset_x.json", out)
+        assert [caption.caption_id for caption in data.captions] == ["0.jpg#0", "1.jpg#0"]
+
     @pytest.mark.parametrize(
         ("content", "message"),
         [
@@ -51,7 +57,7 @@ class TestKarpathy:
             ('{"images": [3]}', "images[0]`: expected 'split' to be a non-empty Unicode string, got None"),
             (json.dumps(karpathy([entry(0), {"split": "train"}])), "images[1]`: expected 'filename' to be a non-empty"),
             (json.dumps(karpathy([entry(0, sentences=[{"raw": 3}])])), "sentences[0]`: expected 'raw' to be a"),
-            (json.dumps(karpathy([entry(0), entry(0)])), "image 1`: expected a unique image_id, got '0.jpg' as"),
+            (json.dumps(karpathy([entry(0), entry(0)])), "x.json, image 1`: expected a unique image_id, got '0.jpg'"),
             ('{"images": [', "line 1`: expected JSON"),
         ],
     )  # fmt: skip
@@ -209,6 +215,19 @@ class TestFolder:
         assert [caption.caption_id for caption in data.captions] == ["7", "8"]
         assert data.manifest.images[0].path == "images"
 
+    @pytest.mark.parametrize("file", ["captions.csv", "captions.jsonl"])
+    def test_columns_in_upper_case(self, source, out, file):
+        if file == "captions.csv":
+            (source / file).write_text("Image,CAPTION,Split,Caption_ID\na.png,one,train,7\nb.png,two,test,8\n")
+        else:
+            rows = [("a.png", "one", "train", 7), ("b.png", "two", "test", 8)]
+            keys = ("Image", "CAPTION", "Split", "Caption_ID")
+            write_lines(source / file, [dict(zip(keys, row, strict=True)) for row in rows])
+        data, _ = import_dataset("folder", source, out)
+        assert data.texts == ["one", "two"]
+        assert data.splits == {"train": (1, 1), "test": (1, 1)}
+        assert [caption.caption_id for caption in data.captions] == ["7", "8"]
+
     def test_a_folder_may_have_a_dot_in_its_name(self, tmp_path, out):
         source = make_images(tmp_path / "mine.v2", ["a.png"])
         (source / "captions.csv").write_text("image,caption\na.png,one\n")
@@ -256,7 +275,8 @@ class TestFolder:
             ("captions.csv", "image,caption\na.png,one,two\n", "line 2`: expected 2 columns, got 3; put captions"),
             ("captions.csv", 'image,caption\na.png,"one\n', "line 2`: expected closed quotes"),
             ("captions.csv", "image,words\n", "line 1`: expected a column for the caption, such as 'caption'"),
-            ("captions.csv", "", "`source`: expected at least one caption, got none"),
+            ("captions.csv", "", "mine`: expected at least one caption, got none"),
+            ("captions.csv", "image,caption,caption\na.png,x,y\n", "expected one column 'caption', got 2 of them"),
             ("captions.csv", "image,caption\n,one\n", "line 2`: expected 'image' to be a non-empty"),
             ("captions.csv", "image,caption,split\na.png,one,train\na.png,two,test\n", "line 3`: expected one split"),
             ("captions.csv", "image,caption,caption_id\na.png,x,1\nb.png,y,1\n", "a unique caption_id, got '1' as"),
@@ -282,6 +302,12 @@ class TestFolder:
         assert "expected a column 'words'" in import_error("folder", source, out, caption_column="words")
         with pytest.raises(FileNotFoundError):
             run_import("folder", source / "nothing", ImportSettings(str(out)))
+
+    def test_several_files_of_one_name(self, tmp_path, out):
+        source = make_images(tmp_path / "mine", ["cats/1.png", "dogs/1.png", "2.png"])
+        (source / "captions.csv").write_text("image,caption\n1.png,one\n2.png,two\n")
+        _, notes = import_dataset("folder", source, out)
+        assert notes[0].endswith("the first is '1.png', the name of 2 files")
 
     def test_some_images_missing(self, source, out):
         (source / "captions.csv").write_text("image,caption\na.png,one\nz.png,two\n")

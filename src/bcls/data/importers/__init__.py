@@ -70,10 +70,11 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
         return Imported(notes=import_regions(Path(source), out), manifest=read_manifest(out))
     check_free(out)
     content = importer.read(Path(source), settings)
+    where = str(settings.captions or source)
     if settings.held_out is not None:
-        check_records(content)  # ids must be valid before they are hashed
+        check_records(content, where)  # ids must be valid before they are hashed
         content = hold_out(content, settings.held_out)
-    return Imported(write_dataset(out, content, copy=settings.copy), content.notes)
+    return Imported(write_dataset(out, content, copy=settings.copy, where=where), content.notes)
 
 
 def hold_out(content: Content, share: float) -> Content:
