@@ -235,6 +235,19 @@ def test_names_of_imported_features_raise(folder, backbone):
         extract(open_dataset(folder), FeatureSettings(backbone, "4", name="butd"))
 
 
+@pytest.mark.parametrize(
+    ("backbone", "name"),
+    [
+        ("efficientnet-lite0", "efficientnet-lite0-36"),
+        ("facebook/dinov2-base", "dinov2-base-36"),
+        ("efficientnet-lite0 + facebook/dinov2-base", "efficientnet-lite0+dinov2-base-36"),
+        ("models/one+models/two", "one+two-36"),
+    ],
+)
+def test_default_name_has_all_backbones(backbone, name):
+    assert FeatureSettings(backbone).default_name == name
+
+
 def test_second_extraction_at_a_time_raises(folder, backbone):
     with (
         lock_folder(folder / "features" / "mine"),

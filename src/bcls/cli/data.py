@@ -148,6 +148,9 @@ def _features(arguments: list[str]) -> int:
             print(f"{split}: {' x '.join(map(str, shape))}{note}")
         if not done.unreadable:
             print(f"{done.name} is in {done.folder}")
+        if done.zero_rows:
+            hint = f"once they are repaired, delete {done.folder} and run this command again"
+            print(f"note: rows of zeros for images in quarantine ({len(done.zero_rows)}); {hint}", file=sys.stderr)
     if done.unreadable:
         count = f"{len(done.unreadable)} unreadable image{'s' * (len(done.unreadable) != 1)}"
         hint = f"repair them, or run `bcls data check {settings.folder}` to skip them, then run this command again"

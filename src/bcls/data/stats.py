@@ -79,12 +79,13 @@ def plot_stats(stats: list[SplitStats], path: Path, title: str) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
+    longest = max((int(one.words.max(initial=0)) for one in stats), default=0)
     with figure_file(path, (12, 3.5)) as figure:
         captions, words, sizes = figure.subplots(1, 3)
         for one in stats:
             bins = np.arange(one.captions.max(initial=1) + 2) - 0.5
             captions.hist(one.captions, bins=bins, alpha=0.5, label=one.split)
-            words.hist(one.words, bins=np.arange(0, 52, 2), alpha=0.5, density=True, label=one.split)
+            words.hist(one.words, bins=np.linspace(0, max(50, longest), 26), alpha=0.5, density=True, label=one.split)
             sizes.scatter(one.widths, one.heights, s=4, alpha=0.3, label=one.split)
         captions.set(xlabel="captions per image", ylabel="images")
         words.set(xlabel="words per caption", ylabel="share of captions")

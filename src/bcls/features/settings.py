@@ -55,7 +55,8 @@ class FeatureSettings:
         """Name of the features, unless one is set."""
         view = "" if self.view == "whole" else f"-{self.view}"
         views = f"-views{self.views}" if self.views else ""
-        return f"{Path(self.backbone).name}-{self.regions}{view}{views}"
+        backbone = "+".join(Path(part.strip()).name for part in self.backbone.split("+"))
+        return f"{backbone}-{self.regions}{view}{views}"
 
     @property
     def actors(self) -> int:
@@ -84,6 +85,8 @@ class FeatureSettings:
         if not 0 < self.smallest_crop <= 1:
             hint = "0.5 is usual; 1 keeps the whole image"
             fail("smallest_crop", "a fraction above 0 and at most 1", self.smallest_crop, hint)
+        if not self.views and self.smallest_crop != FeatureSettings.smallest_crop:
+            fail("smallest_crop", "no value without random crops", self.smallest_crop, "set their number with --views")
         if self.views and VIEWS[self.view] > 1:
             got = f"{self.views} with the view {self.view}, already a mean over {VIEWS[self.view]} crops"
             fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")
