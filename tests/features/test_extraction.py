@@ -180,6 +180,21 @@ def test_split_with_unreadable_images_is_unfinished_until_they_are_quarantined(f
     assert extract(open_dataset(folder), settings).zero_rows == (bad,)
 
 
+def test_check_compares_features_with_their_checksums(folder, backbone):
+    done = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
+    assert check_dataset(folder).is_clean
+    rows = np.load(done.folder / "test.npy", mmap_mode="r+")
+    rows[0, 0, 0] += 1
+    rows.flush()
+    report = check_dataset(folder)
+    assert [(one.kind, one.subject) for one in report.findings] == [("changed-file", "features/mine/test.npy")]
+    assert report.quarantine.images == {}
+    (done.folder / "manifest.json").write_text('{"splits": {"test": 3}}')
+    (finding,) = check_dataset(folder).findings
+    assert (finding.kind, finding.subject) == ("changed-file", "features/mine/manifest.json")
+    assert "delete" in finding.detail
+
+
 def test_readable_images_in_quarantine_have_features(folder, backbone):
     image = open_dataset(folder).image_ids[0]
     (folder / "quarantine.json").write_text(json.dumps({"images": {image: "a leak"}, "captions": {}}))

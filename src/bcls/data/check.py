@@ -5,7 +5,7 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from bcls._core.config import check_shape
 from bcls._core.errors import check_whole, fail, visible
 from bcls._core.extras import sha256_of
 from bcls._core.progress import track
@@ -24,10 +25,11 @@ from bcls.data.features import Features
 from bcls.data.image_files import open_store
 from bcls.data.images import MAX_PIXELS, decode_with_format
 from bcls.data.records import ImageRecord, Quarantine, write_quarantine
+from bcls.data.text_files import read_json
 
 #: Kinds of findings that make a check fail, with a description.
 PROBLEMS = {
-    "changed-file": "file differs from its checksum in the manifest",
+    "changed-file": "file differs from its checksum in a manifest",
     "missing-image": "image without a file, or with one that cannot be opened",
     "damaged-image": "image that cannot be decoded",
     "image-without-captions": "image without captions",
@@ -203,6 +205,27 @@ def _check_files(dataset: Dataset, moved: str | None) -> Iterator[Finding]:
             yield Finding("changed-file", name, "the file does not exist")
         elif sha256_of(path) != digest:
             yield Finding("changed-file", name, "the sha256 differs from the one in manifest.json")
+    for name, files in dataset.manifest.features.items():
+        yield from _check_extracted(dataset.folder / "features" / name, files)
+
+
+def _check_extracted(folder: Path, splits: Iterable[str]) -> Iterator[Finding]:
+    """Compare the features that ``bcls data features`` wrote with their checksums; imported features have none."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        return
+    hint = f"delete {folder} and extract the features again"
+    try:
+        content = read_json(path)
+        check_shape(str(path), content, {"splits": {str: {"sha256": str}}}, hint)
+    except ValueError as error:
+        yield Finding("changed-file", f"features/{folder.name}/{path.name}", str(error))
+        return
+    for split in splits:
+        file = folder / f"{split}.npy"
+        if split in content["splits"] and file.exists() and sha256_of(file) != content["splits"][split]["sha256"]:
+            detail = f"the sha256 differs from the one in {path}; {hint}"
+            yield Finding("changed-file", f"features/{folder.name}/{file.name}", detail)
 
 
 def _quarantine(dataset: Dataset, findings: Sequence[Finding]) -> Quarantine:
