@@ -113,6 +113,12 @@ class TestCoco:
         assert data.read_bytes("9") == image_bytes(0)
         assert notes == ("1 images without captions are left out",)
 
+    def test_the_current_folder(self, tmp_path, out, monkeypatch):
+        rows = [{"image_id": 3, "id": 1, "caption": "x"}]
+        (tmp_path / "captions_val2017.json").write_text(json.dumps(rows))
+        monkeypatch.chdir(tmp_path)
+        assert import_dataset("coco", ".", out)[0].splits == {"val": (1, 1)}
+
     def test_a_folder_of_files_and_plain_lists(self, tmp_path, out):
         (tmp_path / "captions_val2014.json").write_text(json.dumps(COCO))
         rows = [{"caption_id": 7, "image_id": 4, "caption": "four"}]
