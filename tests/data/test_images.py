@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from bcls.data.image_files import SUFFIXES
-from bcls.data.images import FORMATS, decode, decode_with_format, random_view, read_size
+from bcls.data.images import FORMATS, decode, decode_with_format, random_view, image_size
 from tests.data.factories import image_bytes
 
 
@@ -208,13 +208,13 @@ def test_size_is_that_of_the_decoded_image(file_format, orientation):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     content = image_bytes(0, (30, 20), file_format, exif=exif)
-    assert read_size(content, "a") == decode(content, "a").size
+    assert image_size(content, "a") == decode(content, "a").size
 
 
 def test_size_of_something_else():
     for content in (b"", b"text", image_bytes(0)[:20]):
         with pytest.raises(ValueError, match="`a`: expected an image"):
-            read_size(content, "a")
+            image_size(content, "a")
 
 
 def noise(size):

@@ -4,8 +4,8 @@ import json
 import sys
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
+from bcls._core.files import user_path
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.check import CheckSettings, check_dataset, print_report
 from bcls.data.dataset import open_dataset
@@ -123,7 +123,7 @@ def _stats(arguments: list[str]) -> int:
         hint = f"see `bcls data check {settings.folder}`, or set --images PATH if they have moved"
         print(f"note: {unknown} image{'s' * (unknown != 1)} cannot be read; {hint}", file=sys.stderr)
     if settings.plot is not None:
-        plot_stats(stats, Path(settings.plot), dataset.name)
+        plot_stats(stats, user_path(settings.plot), dataset.name)
     if settings.json:
         print(json.dumps({"name": dataset.name, "splits": [one.as_json() for one in stats]}))
     else:
@@ -134,8 +134,8 @@ def _stats(arguments: list[str]) -> int:
 def _features(arguments: list[str]) -> int:
     settings = parse("data features", FeatureArguments, arguments, positional={"folder": "DIR"})
     # Absolute, for worker processes that start in another folder.
-    images = None if settings.images is None else Path(settings.images).resolve()
-    done = extract(open_dataset(Path(settings.folder).resolve(), images=images), settings)
+    images = None if settings.images is None else user_path(settings.images).resolve()
+    done = extract(open_dataset(user_path(settings.folder).resolve(), images=images), settings)
     for image_id, reason in done.unreadable.items():
         print(f"unreadable: {image_id}: {reason}", file=sys.stderr)
     if settings.json:

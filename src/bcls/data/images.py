@@ -138,7 +138,7 @@ def open_image(content: bytes, where: str) -> Image.Image:
     return best
 
 
-def read_size(content: bytes, where: str) -> tuple[int, int]:
+def image_size(content: bytes, where: str) -> tuple[int, int]:
     """Return width and height of an image as :func:`decode` returns it, without reading its pixels.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bcls.data.dataset import Dataset
-from bcls.data.images import read_size
+from bcls.data.images import image_size
 from bcls.data.records import Manifest
 from bcls.reports.blocks import Table
 from bcls.reports.charts import figure_file
@@ -113,7 +113,7 @@ def print_stats(name: str, stats: list[SplitStats]) -> None:
 
 def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
     try:
-        return read_size(dataset.read_bytes(image_id), image_id)
+        return image_size(dataset.read_bytes(image_id), image_id)
     except (OSError, ValueError):
         return None
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bcls._core.errors import fail
+from bcls._core.files import user_path
 from bcls.data.image_files import match_names, open_store
 from bcls.data.records import Caption, Content, ImageRecord
 from bcls.data.text_files import find_file, get_field, read_json, read_json_lines, read_text
@@ -129,7 +130,7 @@ def find_images(content: Content, wanted: Sequence[Sequence[str]], source: str |
     """
     if source is None:
         return replace(content, notes=("the dataset has no images; add them with --images PATH", *content.notes))
-    path = Path(source).resolve()
+    path = user_path(source).resolve()
     available = open_store(path).names()
     stems = {PurePosixPath(name).stem for name in available}
     likely = [next((one for one in names if PurePosixPath(one).stem in stems), names[0]) for names in wanted]
@@ -279,7 +280,7 @@ def read_folder(source: Path, settings: ImportSettings) -> Content:
 
 def _captions_file(source: Path, settings: ImportSettings) -> Path:
     if settings.captions is not None:
-        return find_file(Path(settings.captions))
+        return find_file(user_path(settings.captions))
     if not source.exists():
         raise FileNotFoundError(2, "no such folder", str(source))
     found = [source / name for name in _CAPTION_FILES if (source / name).is_file()] if source.is_dir() else []
