@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from bcls.data.image_files import SUFFIXES
-from bcls.data.images import FORMATS, decode, decode_with_format, random_view, image_size
+from bcls.data.images import FORMATS, decode, decode_with_format, image_size, random_view
 from tests.data.factories import image_bytes
 
 
