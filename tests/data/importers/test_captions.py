@@ -44,6 +44,14 @@ class TestKarpathy:
         kept, _ = import_dataset("karpathy", tmp_path / "dataset_coco.json", out.with_name("kept"), restval="restval")
         assert list(kept.splits) == ["restval", "val"]
 
+    def test_two_images_of_one_file(self, tmp_path, out):
+        images = [entry(0, cocoid=1), entry(0, "test", cocoid=2, sentences=[{"raw": "a cat"}])]
+        (tmp_path / "dataset_x.json").write_text(json.dumps(karpathy(images)))
+        place = make_images(tmp_path / "photos", ["0.jpg"])
+        data, notes = import_dataset("karpathy", tmp_path / "dataset_x.json", out, images=str(place))
+        assert data.file_of("1") == data.file_of("2") == "0.jpg"
+        assert notes == ()
+
     def test_ids_that_are_null(self, tmp_path, out):
         images = [entry(n, cocoid=None, sentences=[{"raw": "a dog", "sentid": None}]) for n in range(2)]
         (tmp_path / "dataset_x.json").write_text(json.dumps(karpathy(images)))

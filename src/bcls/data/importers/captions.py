@@ -146,7 +146,7 @@ def find_images(content: Content, wanted: Sequence[Sequence[str]], source: str |
         shared = sum(PurePosixPath(one).stem == PurePosixPath(name).stem for one in available)
         several = f", the name of {shared} files" if shared > 1 else ""
         notes += (f"{len(missing)} of {len(found)} images have no file in {path}, the first is {first!r}{several}",)
-    unused = len(available) - len(found) + len(missing)
+    unused = len(set(available) - {image.file for image in found})
     if unused:
         notes += (f"{unused} images in {path.name} have no captions and are left out",)
     return replace(content, images=found, sources=(path,), notes=notes + content.notes)
