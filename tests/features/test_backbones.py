@@ -139,7 +139,7 @@ def test_joined_backbone_in_lower_precision_is_close(joined, dtype):
 
 
 def test_empty_part_is_not_the_current_folder():
-    with pytest.raises(ValueError, match="`backbone`: expected one of 'efficientnet-lite0', .*, got ''"):
+    with pytest.raises(ValueError, match=r"`backbone`: expected one of 'efficientnet-lite0', .*, got ''"):
         load_backbone("efficientnet-lite0+")
 
 

@@ -201,6 +201,11 @@ class TestFolder:
         assert data.splits == {"train": (2, 3)}
         assert notes == ("1 images in mine have no captions and are left out",)
 
+    def test_the_file_of_flickr30k(self, source, out):
+        (source / "results_20130124.token").write_text("a.png#0\tone\na.png#1\ttwo\n")
+        data, _ = import_dataset("folder", source, out, captions=str(source / "results_20130124.token"))
+        assert data.texts == ["one", "two"]
+
     def test_images_with_an_empty_list_of_captions_are_left_out(self, source, out):
         lists = [{"image": "a.png", "caption": ["one", "two"]}, {"image": "b.png", "caption": []}]
         write_lines(source / "captions.jsonl", lists)
@@ -308,10 +313,10 @@ class TestFolder:
         assert message in import_error("folder", source, out)
 
     def test_more_errors(self, source, out):
-        (source / "captions.xls").write_text("x")
-        assert "a .csv, .tsv, .txt or .jsonl file, got .xls" in import_error(
-            "folder", source, out, captions=str(source / "captions.xls")
-        )
+        for name, got in (("captions.xls", ".xls"), ("captions", "no extension")):
+            (source / name).write_text("x")
+            message = import_error("folder", source, out, captions=str(source / name))
+            assert f"a .csv, .tsv, .txt, .token or .jsonl file, got {got}; convert" in message
         (source / "captions.csv").write_text("image,caption\na.png,x\n")
         assert "expected a column 'words'" in import_error("folder", source, out, caption_column="words")
         with pytest.raises(FileNotFoundError):

@@ -303,18 +303,19 @@ def read_table(path: Path, settings: ImportSettings) -> Iterator[tuple[str, Mapp
     Raises:
         ValueError: A column is missing, or a row has another number of columns; the message names the line.
     """
-    extension = path.name.removesuffix(".gz").rpartition(".")[2].lower()
-    if extension == "jsonl":
+    extension = PurePosixPath(path.name.removesuffix(".gz")).suffix.lower()
+    if extension == ".jsonl":
         yield from ((f"{path}, line {number}", row) for number, row in read_json_lines(path, settings.encoding))
         return
-    if extension not in {"csv", "tsv", "txt"}:
-        fail(str(path), "a .csv, .tsv, .txt or .jsonl file", f".{extension}", "convert the file, or correct its name")
+    if extension not in {".csv", ".tsv", ".txt", ".token"}:
+        got = extension or "no extension"
+        fail(str(path), "a .csv, .tsv, .txt, .token or .jsonl file", got, "convert the file, or correct its name")
     text = read_text(path, settings.encoding)
     first = text.partition("\n")[0].removesuffix("\r")
     if _TOKEN_LINE.fullmatch(first):
         yield from _token_rows(path, text)
     else:
-        yield from _csv_rows(path, text, "\t" if extension == "tsv" else max(",\t|;", key=first.count), settings)
+        yield from _csv_rows(path, text, "\t" if extension == ".tsv" else max(",\t|;", key=first.count), settings)
 
 
 def _token_rows(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
