@@ -254,13 +254,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def add_features(folder: Path, name: str, split: str, file: FeatureFile) -> None:
-    """Add the feature file of a split to the manifest and keep everything else in it."""
-    read_manifest(folder)
-    content = read_json(folder / MANIFEST_FILE)
-    files = content.setdefault("features", {}).setdefault(name, {})
-    if files.get(split) != _entry(file):
-        files[split] = _entry(file)
-        _write_json(folder / MANIFEST_FILE, content)
+    """Add the feature file of a split to the manifest and keep everything else in it, what other processes add, too."""
+    with lock_folder(folder / "features", wait=True):
+        read_manifest(folder)
+        content = read_json(folder / MANIFEST_FILE)
+        files = content.setdefault("features", {}).setdefault(name, {})
+        if files.get(split) != _entry(file):
+            files[split] = _entry(file)
+            _write_json(folder / MANIFEST_FILE, content)
 
 
 def _entry(file: ImageFiles | FeatureFile) -> dict[str, Any]:

@@ -302,8 +302,7 @@ class _SplitWork:
 
 def _add_to_dataset(dataset: Path, plan: _Plan, split: str) -> None:
     file = FeatureFile(f"features/{plan.name}/{split}.npy", every=plan.views, views=plan.views)
-    with lock_folder(dataset / "features", wait=True):  # extractions of other features write the same manifest
-        add_features(dataset, plan.name, split, file)
+    add_features(dataset, plan.name, split, file)
 
 
 def _run(splits: list[_SplitWork], plan: _Plan, settings: FeatureSettings) -> None:
