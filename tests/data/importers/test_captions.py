@@ -201,6 +201,12 @@ class TestFolder:
         assert data.splits == {"train": (2, 3)}
         assert notes == ("1 images in mine have no captions and are left out",)
 
+    def test_file_names_come_before_ids(self, source, out):
+        (source / "captions.csv").write_text("image_id,file_name,caption\n17,a.png,one\n18,b.png,two\n")
+        data, _ = import_dataset("folder", source, out)
+        assert data.image_ids == ("a.png", "b.png")
+        assert data.read_bytes("b.png") == image_bytes(1)
+
     def test_the_file_of_flickr30k(self, source, out):
         (source / "results_20130124.token").write_text("a.png#0\tone\na.png#1\ttwo\n")
         data, _ = import_dataset("folder", source, out, captions=str(source / "results_20130124.token"))

@@ -16,7 +16,8 @@ from bcls.data.image_files import match_names, open_store
 from bcls.data.records import Caption, Content, ImageRecord
 from bcls.data.text_files import find_file, get_field, read_json, read_json_lines, read_text
 
-IMAGE_COLUMNS = ("image", "image_id", "file_name", "filename", "image_name", "file", "path", "image_path", "name")
+#: Columns with file names come before those that may have other ids.
+IMAGE_COLUMNS = ("image", "file_name", "filename", "image_name", "file", "path", "image_path", "image_id", "name")
 CAPTION_COLUMNS = ("text", "caption", "captions", "comment", "sentence", "raw", "description")
 _SPLITS = ("train", "val", "dev", "testall", "test")
 _KARPATHY = 'the format is {"images": [{"filename", "split", "sentences": [{"raw"}]}]}'
