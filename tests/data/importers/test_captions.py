@@ -207,6 +207,10 @@ class TestFolder:
         assert data.image_ids == ("a.png", "b.png")
         assert data.read_bytes("b.png") == image_bytes(1)
 
+    def test_captions_come_before_other_texts(self, source, out):
+        (source / "captions.csv").write_text("image,text,caption\na.png,STOP,a sign\n")
+        assert import_dataset("folder", source, out)[0].texts == ["a sign"]
+
     def test_the_file_of_flickr30k(self, source, out):
         (source / "results_20130124.token").write_text("a.png#0\tone\na.png#1\ttwo\n")
         data, _ = import_dataset("folder", source, out, captions=str(source / "results_20130124.token"))

@@ -18,7 +18,7 @@ from bcls.data.text_files import find_file, get_field, read_json, read_json_line
 
 #: Columns with file names come before those that may have other ids.
 IMAGE_COLUMNS = ("image", "file_name", "filename", "image_name", "file", "path", "image_path", "image_id", "name")
-CAPTION_COLUMNS = ("text", "caption", "captions", "comment", "sentence", "raw", "description")
+CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "sentence", "raw", "description")
 _SPLITS = ("train", "val", "dev", "testall", "test")
 _KARPATHY = 'the format is {"images": [{"filename", "split", "sentences": [{"raw"}]}]}'
 _COCO = 'the format is {"images": [{"id", "file_name"}], "annotations": [{"id", "image_id", "caption"}]}, or a list'
