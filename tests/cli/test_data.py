@@ -57,6 +57,29 @@ def test_import_check_stats(run, source, tmp_path):
     assert "1" in printed
 
 
+def test_home_folder(run, source, tmp_path, monkeypatch):
+    """A shell does not expand ``--out=~/data``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    home = f"~/{source.relative_to(tmp_path)}"
+    assert run("import", "folder", home, "--out=~/out", f"--images={home}")[0] == 0
+    assert (tmp_path / "out" / "manifest.json").exists()
+    assert run("check", "~/out", f"--images={home}")[0] == 0
+    assert run("stats", "~/out")[0] == 0
+
+
+def test_sizes_of_images_that_have_moved(run, source, tmp_path):
+    run("import", "folder", source, "--out", tmp_path / "out")
+    moved = source.rename(tmp_path / "moved")
+    _, printed, notes = run("stats", tmp_path / "out", "--json")
+    assert [split["width"] for split in json.loads(printed)["splits"]] == [None, None]
+    assert notes.startswith("note: 2 images cannot be read; see `bcls data check")
+    assert run("stats", tmp_path / "out", "--no-sizes")[2] == ""
+    _, printed, notes = run("stats", tmp_path / "out", "--images", moved, "--json")
+    assert all(split["width"] for split in json.loads(printed)["splits"])
+    assert notes == ""
+
+
 def test_json_alone_on_standard_output(run, source, tmp_path):
     out = tmp_path / "out"
     assert json.loads(run("import", "folder", source, "--out", out, "--json", "--name", "x")[1]) == {

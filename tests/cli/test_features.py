@@ -63,6 +63,17 @@ def test_unreadable_images_are_listed_and_the_exit_code_is_1(folder, backbone, c
     assert "bcls data check" in shown
 
 
+def test_rows_of_zeros_are_reported(folder, backbone, capsys):
+    bad = open_dataset(folder).image_ids[0]
+    (folder / "images" / f"{bad}.png").write_bytes(b"")
+    assert main(["check", str(folder)]) == 1
+    for _ in range(2):  # extracted now, and extracted before
+        capsys.readouterr()
+        assert main(["features", str(folder), "--backbone", backbone, "--regions", "4"]) == 0
+        shown = capsys.readouterr().err
+        assert f"note: rows of zeros for images in quarantine (1); once they are repaired, delete {folder}" in shown
+
+
 def test_moved_images(folder, backbone, tmp_path, monkeypatch):
     (folder / "images").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)

@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 import shutil
@@ -10,6 +11,7 @@ from PIL import Image
 
 from bcls.data.check import CheckSettings, check_dataset, difference_hash, near_pairs
 from bcls.data.dataset import open_dataset
+from bcls.data.image_files import FolderStore
 from bcls.data.importers import ImportSettings, run_import
 from bcls.data.records import FeatureFile, ImageFiles, Manifest, write_manifest
 from tests.data.factories import caption_rows, image_bytes, make_dataset, make_images, write_lines
@@ -95,9 +97,24 @@ class TestImages:
         (folder / "manifest.json").write_text(
             json.dumps({"format": "bcls-dataset", "version": 1, "images": [{"path": "images"}]})
         )
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError, match="set their location with --images PATH"):
             check_dataset(folder)
         assert found(folder, images=str(moved))[0] == {}
+
+    def test_files_that_cannot_be_opened(self, folder, monkeypatch):
+        (folder / "images" / "i0.png").unlink()
+        (folder / "images" / "i0.png").symlink_to("i0.png")
+        read = FolderStore.read
+
+        def refuse(store, name):
+            if name == "i1.png":  # the tests may run as root, who can open every file
+                raise PermissionError(errno.EACCES, "Permission denied", name)
+            return read(store, name)
+
+        monkeypatch.setattr(FolderStore, "read", refuse)
+        kinds, report = found(folder)
+        assert kinds == {"missing-image": ["i0", "i1"]}
+        assert report.quarantine.images["i1"] == "missing-image: Permission denied"
 
     def test_system_errors_are_not_findings(self, folder, monkeypatch):
         def refuse(*_):
@@ -215,6 +232,18 @@ class TestCaptions:
             "long-caption": ["i2#1"],
         }
         assert list(report.quarantine.captions) == ["i0#0"]
+
+    @pytest.mark.parametrize("text", ["…", "*** ()", "\u200b", "\ufeff .", "—", "\x00"])
+    def test_captions_without_words(self, tmp_path, text):
+        rows = caption_rows()
+        rows[0]["text"] = text
+        assert found(make_dataset(tmp_path / "made", rows=rows))[0] == {"empty-caption": ["i0#0"]}
+
+    @pytest.mark.parametrize("text", ["\U0001f436", "犬", "42", "$"])
+    def test_symbols_numbers_and_other_scripts_are_words(self, tmp_path, text):
+        rows = caption_rows()
+        rows[0]["text"] = text
+        assert found(make_dataset(tmp_path / "made", rows=rows))[0] == {}
 
     def test_images_without_captions(self, folder):
         images = [

@@ -125,6 +125,14 @@ class TestRefused:
         with pytest.raises(ValueError, match="without a password"):
             open_store(path).names()
 
+    def test_other_compressions(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "images.zip", "w", zipfile.ZIP_BZIP2) as archive:
+            archive.writestr("a.png", image_bytes(0))
+        with pytest.raises(
+            ValueError, match=r"images\.zip: a\.png`: expected a stored or deflated member, .* bzip2; pack"
+        ):
+            open_store(tmp_path / "images.zip").read("a.png")
+
     def test_damaged_archives(self, tmp_path):
         path = make_images(tmp_path / "images", ["a.png"], "zip")
         content = bytearray(path.read_bytes())
@@ -183,6 +191,19 @@ class TestMatch:
 
     def test_names_that_several_files_share_match_none(self):
         assert match_names(["1.jpg", "c/1.jpg"], ["a/1.jpg", "b/1.jpg"]).files == (None, None)
+
+    def test_names_of_other_systems(self):
+        match = match_names(
+            ["cats\\1.png", "./dogs/1.png", "caf\u00e9.png"], ["cats/1.png", "dogs/1.png", "cafe\u0301.png"]
+        )
+        assert match.files == ("cats/1.png", "dogs/1.png", "cafe\u0301.png")
+        assert match.notes == ()
+
+    def test_upper_and_lower_case(self):
+        match = match_names(["dog.jpg", "CAT.jpg", "IMG_2.JPG"], ["Dog.JPG", "cat.jpg", "a/img_2.JPG", "b/Img_2.JPG"])
+        assert match.files == ("Dog.JPG", "cat.jpg", None)
+        assert match.notes == ("1 image has another file extension than in the captions (.JPG for .jpg)",)
+        assert match_names(["a.jpg", "A.jpg"], ["A.jpg", "a.jpg"]).files == ("a.jpg", "A.jpg")
 
     def test_dots_in_a_stem(self):
         match = match_names(["a.b", "a.c.jpg"], ["x/a.b.png", "a.c.webp"])

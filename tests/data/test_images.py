@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from bcls.data.image_files import SUFFIXES
-from bcls.data.images import FORMATS, decode, decode_with_format, random_view
+from bcls.data.images import FORMATS, decode, decode_with_format, image_size, random_view
 from tests.data.factories import image_bytes
 
 
@@ -200,6 +200,21 @@ class TestDecode:
             assert decode(bytes(content), "a", max_pixels=100_000).mode == "RGB"
         except ValueError as error:
             assert str(error).startswith("`a`: expected")  # noqa: PT017
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", [1, 3, 5, 8])
+def test_size_is_that_of_the_decoded_image(file_format, orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    content = image_bytes(0, (30, 20), file_format, exif=exif)
+    assert image_size(content, "a") == decode(content, "a").size
+
+
+def test_size_of_something_else():
+    for content in (b"", b"text", image_bytes(0)[:20]):
+        with pytest.raises(ValueError, match="`a`: expected an image"):
+            image_size(content, "a")
 
 
 def noise(size):

@@ -41,5 +41,8 @@ def test_unreadable_images_are_skipped(data):
 
 def test_plot(data, tmp_path):
     pytest.importorskip("matplotlib", reason='needs pip install "bcls[reports]"')
-    plot_stats(compute_stats(data), tmp_path / "stats.svg", "made")
-    assert (tmp_path / "stats.svg").read_text().rstrip().endswith("</svg>")
+    stats = compute_stats(data)
+    plot_stats([replace(stats[0], words=stats[0].words + 100), *stats[1:]], tmp_path / "stats.svg", "made")
+    drawn = (tmp_path / "stats.svg").read_text()
+    assert drawn.rstrip().endswith("</svg>")
+    assert ">100<" in drawn  # the axis of the words

@@ -138,6 +138,11 @@ def test_joined_backbone_in_lower_precision_is_close(joined, dtype):
     assert torch.nn.functional.cosine_similarity(exact, low.float(), dim=0) > 0.98
 
 
+def test_empty_part_is_not_the_current_folder():
+    with pytest.raises(ValueError, match=r"`backbone`: expected one of 'efficientnet-lite0', .*, got ''"):
+        load_backbone("efficientnet-lite0+")
+
+
 def test_unknown_part_is_named():
     with pytest.raises(ValueError, match=r"did you mean 'efficientnet-lite0'\?"):
         load_backbone("efficientnet-lite2+efficientnet-lit0")

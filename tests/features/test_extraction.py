@@ -180,6 +180,21 @@ def test_split_with_unreadable_images_is_unfinished_until_they_are_quarantined(f
     assert extract(open_dataset(folder), settings).zero_rows == (bad,)
 
 
+def test_check_compares_features_with_their_checksums(folder, backbone):
+    done = extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine"))
+    assert check_dataset(folder).is_clean
+    rows = np.load(done.folder / "test.npy", mmap_mode="r+")
+    rows[0, 0, 0] += 1
+    rows.flush()
+    report = check_dataset(folder)
+    assert [(one.kind, one.subject) for one in report.findings] == [("changed-file", "features/mine/test.npy")]
+    assert report.quarantine.images == {}
+    (done.folder / "manifest.json").write_text('{"splits": {"test": 3}}')
+    (finding,) = check_dataset(folder).findings
+    assert (finding.kind, finding.subject) == ("changed-file", "features/mine/manifest.json")
+    assert "delete" in finding.detail
+
+
 def test_readable_images_in_quarantine_have_features(folder, backbone):
     image = open_dataset(folder).image_ids[0]
     (folder / "quarantine.json").write_text(json.dumps({"images": {image: "a leak"}, "captions": {}}))
@@ -190,8 +205,14 @@ def test_readable_images_in_quarantine_have_features(folder, backbone):
 def test_missing_images_raise_one_error(folder, backbone):
     for image_file in (folder / "images").iterdir():
         image_file.rename(folder / image_file.name)
+    settings = FeatureSettings(backbone, "4")
     with pytest.raises(ValueError, match="`dataset`: expected images that can be read, got none of 5"):
-        extract(open_dataset(folder), FeatureSettings(backbone, "4"))
+        extract(open_dataset(folder), settings)
+    # Images in quarantine have no features anyway, so they do not show that the folder is the right one.
+    images = dict.fromkeys(open_dataset(folder).image_ids[::2], "damaged")
+    (folder / "quarantine.json").write_text(json.dumps({"images": images, "captions": {}}))
+    with pytest.raises(ValueError, match="`dataset`: expected images that can be read, got none of 5"):
+        extract(open_dataset(folder), settings)
 
 
 def test_features_that_are_not_finite_raise(folder, tmp_path):
@@ -227,6 +248,19 @@ def test_names_of_imported_features_raise(folder, backbone):
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="`name`: expected an unused name"):
         extract(open_dataset(folder), FeatureSettings(backbone, "4", name="butd"))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "name"),
+    [
+        ("efficientnet-lite0", "efficientnet-lite0-36"),
+        ("facebook/dinov2-base", "dinov2-base-36"),
+        ("efficientnet-lite0 + facebook/dinov2-base", "efficientnet-lite0+dinov2-base-36"),
+        ("models/one+models/two", "one+two-36"),
+    ],
+)
+def test_default_name_has_all_backbones(backbone, name):
+    assert FeatureSettings(backbone).default_name == name
 
 
 def test_second_extraction_at_a_time_raises(folder, backbone):

@@ -130,6 +130,7 @@ def test_all_rows_of_an_unreadable_image_are_zero(folder, backbone):
         ({"views": 2, "smallest_crop": 0.0}, "`smallest_crop`: expected a fraction above 0 and at most 1, got 0.0"),
         ({"views": 2, "smallest_crop": 1.5}, "`smallest_crop`: expected"),
         ({"views": 2, "smallest_crop": float("nan")}, "`smallest_crop`: expected"),
+        ({"smallest_crop": 0.3}, "`smallest_crop`: expected no value without random crops, got 0.3; set their number"),
     ],
 )
 def test_invalid_settings_raise_and_write_nothing(folder, backbone, change, message):

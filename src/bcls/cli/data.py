@@ -4,8 +4,8 @@ import json
 import sys
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
+from bcls._core.files import user_path
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.check import CheckSettings, check_dataset, print_report
 from bcls.data.dataset import open_dataset
@@ -53,12 +53,14 @@ class StatsSettings:
 
     Attributes:
         folder: Folder of the dataset.
+        images: New location of the images if they have moved since the import.
         sizes: Read the sizes of the images.
         plot: Write a chart to this file, such as stats.png.
         json: Print JSON.
     """
 
     folder: str
+    images: str | None = None
     sizes: bool = True
     plot: str | None = None
     json: bool = False
@@ -114,10 +116,14 @@ def _check(arguments: list[str]) -> int:
 
 def _stats(arguments: list[str]) -> int:
     settings = parse("data stats", StatsSettings, arguments, positional={"folder": "DIR"})
-    dataset = open_dataset(settings.folder)
+    dataset = open_dataset(settings.folder, images=settings.images)
     stats = compute_stats(dataset, sizes=settings.sizes)
+    unknown = sum(len(one.captions) - len(one.widths) for one in stats)
+    if unknown and settings.sizes and dataset.image_sources:
+        hint = f"see `bcls data check {settings.folder}`, or set --images PATH if they have moved"
+        print(f"note: {unknown} image{'s' * (unknown != 1)} cannot be read; {hint}", file=sys.stderr)
     if settings.plot is not None:
-        plot_stats(stats, Path(settings.plot), dataset.name)
+        plot_stats(stats, user_path(settings.plot), dataset.name)
     if settings.json:
         print(json.dumps({"name": dataset.name, "splits": [one.as_json() for one in stats]}))
     else:
@@ -128,8 +134,8 @@ def _stats(arguments: list[str]) -> int:
 def _features(arguments: list[str]) -> int:
     settings = parse("data features", FeatureArguments, arguments, positional={"folder": "DIR"})
     # Absolute, for worker processes that start in another folder.
-    images = None if settings.images is None else Path(settings.images).resolve()
-    done = extract(open_dataset(Path(settings.folder).resolve(), images=images), settings)
+    images = None if settings.images is None else user_path(settings.images).resolve()
+    done = extract(open_dataset(user_path(settings.folder).resolve(), images=images), settings)
     for image_id, reason in done.unreadable.items():
         print(f"unreadable: {image_id}: {reason}", file=sys.stderr)
     if settings.json:
@@ -142,6 +148,9 @@ def _features(arguments: list[str]) -> int:
             print(f"{split}: {' x '.join(map(str, shape))}{note}")
         if not done.unreadable:
             print(f"{done.name} is in {done.folder}")
+        if done.zero_rows:
+            hint = f"once they are repaired, delete {done.folder} and run this command again"
+            print(f"note: rows of zeros for images in quarantine ({len(done.zero_rows)}); {hint}", file=sys.stderr)
     if done.unreadable:
         count = f"{len(done.unreadable)} unreadable image{'s' * (len(done.unreadable) != 1)}"
         hint = f"repair them, or run `bcls data check {settings.folder}` to skip them, then run this command again"

@@ -1,9 +1,11 @@
 """Checks of a dataset: captions, features, images and duplicates across splits, with a quarantine of bad items."""
 
+import errno
 import hashlib
 import os
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from bcls._core.config import check_shape
 from bcls._core.errors import check_whole, fail, visible
 from bcls._core.extras import sha256_of
 from bcls._core.progress import track
@@ -22,11 +25,12 @@ from bcls.data.features import Features
 from bcls.data.image_files import open_store
 from bcls.data.images import MAX_PIXELS, decode_with_format
 from bcls.data.records import ImageRecord, Quarantine, write_quarantine
+from bcls.data.text_files import read_json
 
 #: Kinds of findings that make a check fail, with a description.
 PROBLEMS = {
-    "changed-file": "file differs from its checksum in the manifest",
-    "missing-image": "image without a file",
+    "changed-file": "file differs from its checksum in a manifest",
+    "missing-image": "image without a file, or with one that cannot be opened",
     "damaged-image": "image that cannot be decoded",
     "image-without-captions": "image without captions",
     "empty-caption": "caption without words",
@@ -46,6 +50,8 @@ NOTES = {
     "not-checked": "part that was not checked",
 }
 _MAX_CAPTION = 1000
+#: Unicode categories: punctuation, separators, control and format characters.
+_NO_WORDS = ("P", "Z", "Cc", "Cf")
 #: Side of the gray thumbnails that confirm near duplicates.
 _THUMBNAIL = 16
 #: Lowest correlation of two thumbnails of near duplicates.
@@ -53,6 +59,8 @@ _MIN_CORRELATION = 0.95
 #: Standard deviation up to which a thumbnail has too little contrast to be compared.
 _MIN_CONTRAST = 4.0
 _BLOCK = 256
+#: System errors for one file. Others, such as too many open files, are no property of an image.
+_PROPERTIES_OF_A_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 class Finding(NamedTuple):
@@ -151,7 +159,11 @@ def check_dataset(folder: str | Path, settings: CheckSettings | None = None) -> 
     findings = [*_check_files(dataset, settings.images), *check_captions(dataset), *check_features(dataset)]
     if dataset.image_sources:
         for source in dict.fromkeys(dataset.image_sources):
-            open_store(source).names()  # one error for a missing or refused archive, not one per image
+            try:
+                open_store(source).names()  # one error for a missing or refused archive, not one per image
+            except FileNotFoundError as error:
+                hint = "no such folder, zip or tar of images; if they have moved, set their location with --images PATH"
+                raise FileNotFoundError(errno.ENOENT, hint, str(source)) from error
         prints, found = fingerprint_images(dataset, workers=workers, max_pixels=max_pixels)
         if len(found) == len(dataset.images) and all(one.kind == "missing-image" for one in found):
             # The images are elsewhere. A quarantine of all images would hide that.
@@ -193,6 +205,27 @@ def _check_files(dataset: Dataset, moved: str | None) -> Iterator[Finding]:
             yield Finding("changed-file", name, "the file does not exist")
         elif sha256_of(path) != digest:
             yield Finding("changed-file", name, "the sha256 differs from the one in manifest.json")
+    for name, files in dataset.manifest.features.items():
+        yield from _check_extracted(dataset.folder / "features" / name, files)
+
+
+def _check_extracted(folder: Path, splits: Iterable[str]) -> Iterator[Finding]:
+    """Compare the features that ``bcls data features`` wrote with their checksums; imported features have none."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        return
+    hint = f"delete {folder} and extract the features again"
+    try:
+        content = read_json(path)
+        check_shape(str(path), content, {"splits": {str: {"sha256": str}}}, hint)
+    except ValueError as error:
+        yield Finding("changed-file", f"features/{folder.name}/{path.name}", str(error))
+        return
+    for split in splits:
+        file = folder / f"{split}.npy"
+        if split in content["splits"] and file.exists() and sha256_of(file) != content["splits"][split]["sha256"]:
+            detail = f"the sha256 differs from the one in {path}; {hint}"
+            yield Finding("changed-file", f"features/{folder.name}/{file.name}", detail)
 
 
 def _quarantine(dataset: Dataset, findings: Sequence[Finding]) -> Quarantine:
@@ -218,7 +251,7 @@ def check_captions(dataset: Dataset) -> Iterator[Finding]:
     seen: dict[tuple[str, str], str] = {}
     for caption in dataset.captions:
         text = _normalize(caption.text)
-        if not text:
+        if all(unicodedata.category(one).startswith(_NO_WORDS) for one in text):
             yield Finding("empty-caption", caption.caption_id, f"of image {caption.image_id}, {caption.text[:20]!r}")
             continue
         first = seen.setdefault((caption.image_id, text), caption.caption_id)
@@ -309,7 +342,9 @@ def _fingerprint(dataset: Dataset, max_pixels: int, image: ImageRecord) -> tuple
         file = dataset.file_of(image.image_id)
         content = dataset.read_bytes(image.image_id)
         pixels, file_format, frames = decode_with_format(content, file, max_pixels=max_pixels)
-    except FileNotFoundError as error:  # other OS errors are no property of the image
+    except OSError as error:
+        if error.errno not in _PROPERTIES_OF_A_FILE:
+            raise
         return None, [Finding("missing-image", image.image_id, str(error.strerror or error))]
     except ValueError as error:
         return None, [Finding("damaged-image", image.image_id, str(error))]

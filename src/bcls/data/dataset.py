@@ -14,6 +14,7 @@ from PIL import Image
 
 import bcls.data.records as records
 from bcls._core.errors import check_choice, fail, shortened
+from bcls._core.files import user_path
 from bcls._core.locks import ForkLock
 from bcls.data.features import Features, open_features
 from bcls.data.image_files import ImageStore, match_names, open_store
@@ -35,13 +36,13 @@ def open_dataset(folder: str | Path, *, images: str | Path | None = None) -> "Da
         ValueError: The folder is not a complete dataset; the message names the file and line and what to do.
         OSError: A file cannot be read.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     manifest = records.read_manifest(folder)
     captions = records.read_captions(folder)
     listed = records.read_images(folder, captions)
     records.check_splits(str(folder / records.CAPTIONS), listed, captions)
     sources = tuple(folder / one.path for one in manifest.images)
-    reader = ImageReader(sources if images is None else relocate(sources, Path(images)), listed)
+    reader = ImageReader(sources if images is None else relocate(sources, user_path(images)), listed)
     dataset = Dataset(folder, manifest, listed, captions, reader)
     for split, stated in manifest.splits.items():
         counted = dataset.splits.get(split, (0, 0))
@@ -236,7 +237,8 @@ class ImageReader:
                 try:
                     self._stores[source] = open_store(self.sources[source])
                 except FileNotFoundError as error:
-                    hint = "the images are missing; if they have moved, open the dataset with images=..."
+                    hint = "the images are missing; if they have moved, correct their path in manifest.json, "
+                    hint += "or open the dataset with images=..."
                     raise FileNotFoundError(2, hint, error.filename) from error
             return self._stores[source]
 

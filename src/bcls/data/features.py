@@ -19,7 +19,7 @@ Indices = Sequence[int] | npt.NDArray[np.int64]
 _MAX_HEADER = 10_000
 #: Errors of numpy for a damaged header, which it parses as Python literals.
 _DAMAGE = (ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError, TokenError)
-_IMPORT_AGAIN = "import the features again"
+_AGAIN = "extract or import the features again"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def open_features(
     if missing or not splits:
         expected = f"a file for split {missing[0]!r}" if missing else "a file for a split of the dataset"
         got = f"files for {', '.join(files) or 'none'}"
-        fail(f"features {name!r}", expected, got, "select a split that has them, or import the missing features")
+        fail(f"features {name!r}", expected, got, "select a split that has them, or extract or import the others")
     arrays, counts = zip(*(_open_file(folder, files[split], sizes[split]) for split in splits), strict=True)
     if len({array.shape[1:] for array in arrays}) > 1:
         got = ", ".join(f"{split} {array.shape[1:]}" for split, array in zip(splits, arrays, strict=True))
@@ -132,17 +132,17 @@ def _open_file(folder: Path, file: FeatureFile, images: int) -> tuple[Array, Arr
     array = load_array(path)
     if array.ndim < 2 or len(array) != images * file.every or not array.size:
         rows = f"{images} images" + (f" x {file.every}" if file.every > 1 else "")
-        fail(str(path), f"one row for each of {rows}", f"shape {array.shape}", _IMPORT_AGAIN)
+        fail(str(path), f"one row for each of {rows}", f"shape {array.shape}", _AGAIN)
     if file.counts is None:
         return array, None
     path = folder / file.counts
     counts = load_array(path)
     if counts.shape != array.shape[:1] or counts.dtype.kind not in "iu":
         got = f"shape {counts.shape} of {counts.dtype}"
-        fail(str(path), f"an integer for each of {len(array)} rows", got, _IMPORT_AGAIN)
+        fail(str(path), f"an integer for each of {len(array)} rows", got, _AGAIN)
     if counts.min(initial=0) < 0 or counts.max(initial=0) > array.shape[1]:
         got = f"{counts.min()} to {counts.max()}"
-        fail(str(path), f"numbers of regions from 0 to {array.shape[1]}", got, _IMPORT_AGAIN)
+        fail(str(path), f"numbers of regions from 0 to {array.shape[1]}", got, _AGAIN)
     return array, counts
 
 

@@ -6,6 +6,7 @@ import os
 import stat
 import struct
 import tarfile
+import unicodedata
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -138,13 +139,15 @@ class ZipStore(ImageStore):
             except KeyError:
                 _missing(self.path, name)
             check_size(str(self.path), name, info.file_size)
+            if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                names = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
+                got = names.get(info.compress_type, f"method {info.compress_type}")
+                fail(where, "a stored or deflated member", f"one compressed with {got}", "pack the archive again")
             errors = (zipfile.BadZipFile, OSError, *_DAMAGE)
-            with refuse_damage(where, "a complete member", "copy the archive again", *errors):
-                if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                    raise zipfile.BadZipFile("a compression other than deflate")
+            damage = refuse_damage(where, "a complete member", "copy the archive again", *errors)
+            with damage, archive.open(info) as member:
                 # In chunks: a single read could unpack far more than the stated size.
-                with archive.open(info) as member:
-                    return b"".join(iter(partial(member.read, _CHUNK), b""))
+                return b"".join(iter(partial(member.read, _CHUNK), b""))
 
     def _archive(self) -> zipfile.ZipFile:
         # A forked process shares the file position with its parent, so it opens the file again.
@@ -262,8 +265,9 @@ def match_names(wanted: Sequence[str], available: Iterable[str]) -> NameMatch:
     """Find a file for each wanted name.
 
     A file matches by its full name, else by its name without folders, else by its stem: its name without folders and
-    extension. A name that several files share, such as ``1.jpg`` for ``a/1.jpg`` and ``b/1.jpg``, matches none of them.
-    Neither do several names for which one file remains, since at most one of them could be right.
+    extension, in upper or lower case. A name that several files share, such as ``1.jpg`` for ``a/1.jpg`` and
+    ``b/1.jpg``, matches none of them. Neither do several names for which one file remains, since at most one of them
+    could be right. Backslashes separate folders, too, and accents may be written as in file names of macOS.
 
     Args:
         wanted: Names as given in a caption file.
@@ -278,26 +282,40 @@ def match_names(wanted: Sequence[str], available: Iterable[str]) -> NameMatch:
     """
     names = tuple(available)
     exact = set(names)
-    by_base = _unique((PurePosixPath(name).name, name) for name in names)
-    by_stem = _unique((PurePosixPath(name).stem, name) for name in names)
+    paths = [(_portable(name), name) for name in names]
+    by_path = _unique((str(path), name) for path, name in paths)
+    by_base = _unique((path.name, name) for path, name in paths)
+    by_stem = _unique((path.stem, name) for path, name in paths)
+    by_folded_stem = _unique((path.stem.casefold(), name) for path, name in paths)
     found: dict[str, str | None] = {}
     for name in wanted:
-        path = PurePosixPath(name)
+        path = _portable(name)
+        similar = by_path.get(str(path)) or by_base.get(path.name)
         # A name without extension may contain a dot, so it is looked up as a whole before its stem.
-        similar = by_base.get(path.name) or by_stem.get(path.name) or by_stem.get(path.stem)
-        found[name] = name if name in exact else similar
+        similar = similar or by_stem.get(path.name) or by_stem.get(path.stem)
+        found[name] = name if name in exact else similar or by_folded_stem.get(path.stem.casefold())
     # Other than by its full name, a file is matched to a single name, and only if its own is not wanted.
     claims = Counter(found.values())
     files = tuple(found[name] if name in exact or claims[found[name]] == 1 else None for name in wanted)
-    pairs = ((PurePosixPath(name), PurePosixPath(file)) for name, file in zip(wanted, files, strict=True) if file)
+    pairs = ((_portable(name), _portable(file)) for name, file in zip(wanted, files, strict=True) if file)
     changes = [
         f"{file.suffix} for {'none' if file.stem == name.name else name.suffix}"
         for name, file in pairs
-        if name.name != file.name
+        if name.suffix != file.suffix or name.name.casefold() != file.name.casefold()
     ]
     have = "image has" if len(changes) == 1 else "images have"
     note = f"{len(changes)} {have} another file extension than in the captions ({', '.join(sorted(set(changes)))})"
     return NameMatch(files, (note,) if changes else ())
+
+
+def _portable(name: str) -> PurePosixPath:
+    r"""A name as a path. Windows separates folders by backslashes, and macOS decomposes accents.
+
+    Example:
+        >>> str(_portable(r"photos\a.jpg"))
+        'photos/a.jpg'
+    """
+    return PurePosixPath(unicodedata.normalize("NFC", name.replace("\\", "/")))
 
 
 def _unique(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -138,6 +138,23 @@ def open_image(content: bytes, where: str) -> Image.Image:
     return best
 
 
+def image_size(content: bytes, where: str) -> tuple[int, int]:
+    """Return width and height of an image as :func:`decode` returns it, without reading its pixels.
+
+    Args:
+        content: The file's bytes.
+        where: Name of the file, for error messages.
+
+    Raises:
+        ValueError: The bytes are not an image, or the image is damaged or too large.
+    """
+    damage = refuse_damage(where, "an image", _COPY_AGAIN, *_DAMAGE, Image.DecompressionBombError)
+    with damage, open_image(content, where) as image:
+        # Pillow turns TIFF files itself.
+        orientation = 1 if image.format == "TIFF" else image.getexif().get(ExifTags.Base.Orientation, 1)
+        return (image.height, image.width) if orientation in range(5, 9) else image.size
+
+
 def _is_raw(content: bytes) -> bool:
     if content.startswith(_RAW) or content[4:12] == b"ftypcrx ":
         return True

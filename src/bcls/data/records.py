@@ -254,13 +254,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def add_features(folder: Path, name: str, split: str, file: FeatureFile) -> None:
-    """Add the feature file of a split to the manifest and keep everything else in it."""
-    read_manifest(folder)
-    content = read_json(folder / MANIFEST_FILE)
-    files = content.setdefault("features", {}).setdefault(name, {})
-    if files.get(split) != _entry(file):
-        files[split] = _entry(file)
-        _write_json(folder / MANIFEST_FILE, content)
+    """Add the feature file of a split to the manifest and keep everything else in it, what other processes add, too."""
+    with lock_folder(folder / "features", wait=True):
+        read_manifest(folder)
+        content = read_json(folder / MANIFEST_FILE)
+        files = content.setdefault("features", {}).setdefault(name, {})
+        if files.get(split) != _entry(file):
+            files[split] = _entry(file)
+            _write_json(folder / MANIFEST_FILE, content)
 
 
 def _entry(file: ImageFiles | FeatureFile) -> dict[str, Any]:
@@ -334,7 +335,7 @@ class Content:
     notes: tuple[str, ...] = ()
 
 
-def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -> Manifest:
+def write_dataset(folder: str | Path, content: Content, *, copy: bool = False, where: str = "source") -> Manifest:
     """Write a dataset folder.
 
     Args:
@@ -342,6 +343,7 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
         content: The dataset.
         copy: Copy images and features into the folder. Otherwise they stay in place, and the manifest contains their
             paths. Archives remain archives in both cases.
+        where: Where the content is from, for error messages.
 
     Returns:
         The manifest, which is written last.
@@ -353,8 +355,8 @@ def write_dataset(folder: str | Path, content: Content, *, copy: bool = False) -
     folder = Path(folder)
     check_free(folder)
     if not content.captions:
-        fail("source", "at least one caption", "none", "check that the file contains captions")
-    check_records(content)
+        fail(where, "at least one caption", "none", "check that the file contains captions")
+    check_records(content, where)
     with lock_folder(folder, "a folder that no other import writes to", argument="--out", name=_LOCK):
         check_free(folder)  # another import may have finished between the first check and the lock
         (folder / _UNFINISHED).touch()
@@ -394,17 +396,21 @@ def check_free(folder: Path) -> None:
         fail("--out", "a new or empty folder", f"{folder} with files in it", "choose another folder")
 
 
-def check_records(content: Content) -> None:
+def check_records(content: Content, where: str = "source") -> None:
     """Check that images and captions can be written: ids are present and unique, texts valid, splits consistent.
+
+    Args:
+        content: The images and captions.
+        where: Where they are from, for error messages.
 
     Raises:
         ValueError: They are not; the message names the first one.
     """
     if not is_unicode(content.name):
-        fail("source", "a name in valid Unicode", ascii(content.name)[:80], "set the name of the dataset with --name")
-    _parse("source, image", enumerate(one._asdict() for one in content.images), _image)
-    _parse("source, caption", enumerate(one._asdict() for one in content.captions), _caption)
-    check_splits("source", content.images, content.captions)
+        fail(where, "a name in valid Unicode", ascii(content.name)[:80], "set the name of the dataset with --name")
+    _parse(f"{where}, image", enumerate(one._asdict() for one in content.images), _image)
+    _parse(f"{where}, caption", enumerate(one._asdict() for one in content.captions), _caption)
+    check_splits(where, content.images, content.captions)
 
 
 def _place_source(folder: Path, number: int, content: Content, copy: bool) -> ImageFiles:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
 from bcls.data.dataset import Dataset
-from bcls.data.images import open_image
+from bcls.data.images import image_size
 from bcls.data.records import Manifest
 from bcls.reports.blocks import Table
 from bcls.reports.charts import figure_file
@@ -26,7 +25,7 @@ class SplitStats:
         split: Its name.
         captions: Number of captions of each image.
         words: Number of words of each caption, separated by spaces.
-        widths: Width of each readable image in pixels.
+        widths: Width of each readable image in pixels, in upright orientation.
         heights: Height of each readable image in pixels.
     """
 
@@ -60,7 +59,7 @@ def compute_stats(dataset: Dataset, *, sizes: bool = True) -> list[SplitStats]:
     for split in dataset.splits:
         part = dataset.split(split)
         captions = Counter(caption.image_id for caption in part.captions)
-        with_sizes = sizes and dataset.manifest.images
+        with_sizes = sizes and dataset.image_sources
         shapes = [size for image in part.image_ids if (size := _size(part, image))] if with_sizes else []
         shape = np.array(shapes, dtype=np.int64).reshape(-1, 2)
         per_image = np.array([captions[image] for image in part.image_ids], dtype=np.int64)
@@ -80,12 +79,13 @@ def plot_stats(stats: list[SplitStats], path: Path, title: str) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
+    longest = max((int(one.words.max(initial=0)) for one in stats), default=0)
     with figure_file(path, (12, 3.5)) as figure:
         captions, words, sizes = figure.subplots(1, 3)
         for one in stats:
             bins = np.arange(one.captions.max(initial=1) + 2) - 0.5
             captions.hist(one.captions, bins=bins, alpha=0.5, label=one.split)
-            words.hist(one.words, bins=np.arange(0, 52, 2), alpha=0.5, density=True, label=one.split)
+            words.hist(one.words, bins=np.linspace(0, max(50, longest), 26), alpha=0.5, density=True, label=one.split)
             sizes.scatter(one.widths, one.heights, s=4, alpha=0.3, label=one.split)
         captions.set(xlabel="captions per image", ylabel="images")
         words.set(xlabel="words per caption", ylabel="share of captions")
@@ -113,9 +113,8 @@ def print_stats(name: str, stats: list[SplitStats]) -> None:
 
 def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
     try:
-        with open_image(dataset.read_bytes(image_id), image_id) as image:
-            return image.size
-    except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError):
+        return image_size(dataset.read_bytes(image_id), image_id)
+    except (OSError, ValueError):
         return None
 
 

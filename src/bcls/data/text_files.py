@@ -18,8 +18,10 @@ _TYPE_NAMES = {str: "a Unicode string", int: "an integer", list: "a list"}
 
 def find_file(path: Path) -> Path:
     """Return ``path``, or ``PATH.gz`` if only the compressed file exists."""
+    if path.exists():  # such as ".", which has no name
+        return path
     compressed = path.with_name(path.name + ".gz")
-    return compressed if not path.exists() and compressed.exists() else path
+    return compressed if compressed.exists() else path
 
 
 def refuse_broken_gzip(path: Path) -> AbstractContextManager[None]:

@@ -48,7 +48,7 @@ def load_backbone(name: str | Path) -> "Backbone":
     if isinstance(name, str) and name in NETWORKS:
         return EfficientNetLite(name)
     folder = user_path(name)
-    if folder.is_dir():
+    if name and folder.is_dir():  # the path of an empty name is the current folder
         return VisionModel(folder.resolve())
     if isinstance(name, str) and "+" in name:
         return JoinedBackbone([load_backbone(part.strip()) for part in name.split("+")])

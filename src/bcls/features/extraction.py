@@ -266,7 +266,7 @@ class _SplitWork:
         ids = self.block(number)
         broken = [ids[row] for row in np.flatnonzero(np.isnan(rows).reshape(len(ids), -1).any(1))]
         reasons = {image_id: self._reason(image_id) for image_id in broken if image_id not in self._quarantined}
-        if len(reasons) == len(ids) > 1:
+        if reasons and len(broken) == len(ids) > 1:
             got = f"none of {len(ids)} ({next(iter(reasons.values()))})"
             fail("dataset", "images that can be read", got, "use --images if they were moved")
         self.unreadable |= reasons
@@ -302,8 +302,7 @@ class _SplitWork:
 
 def _add_to_dataset(dataset: Path, plan: _Plan, split: str) -> None:
     file = FeatureFile(f"features/{plan.name}/{split}.npy", every=plan.views, views=plan.views)
-    with lock_folder(dataset / "features", wait=True):  # extractions of other features write the same manifest
-        add_features(dataset, plan.name, split, file)
+    add_features(dataset, plan.name, split, file)
 
 
 def _run(splits: list[_SplitWork], plan: _Plan, settings: FeatureSettings) -> None:

@@ -80,7 +80,7 @@ def parse_regions(text: str) -> Regions:
     """Parse the value of ``--regions``.
 
     Args:
-        text: ``"36"``, ``"4x9"`` for 4 rows of 9, ``"crops-36"`` for 36 crops, or ``"global"`` for one vector.
+        text: ``"36"``, ``"4x6"`` for 4 rows of 6, ``"crops-36"`` for 36 crops, or ``"global"`` for one vector.
 
     Returns:
         Rows and columns, ``"crops-36"``, or ``None`` for one vector.
@@ -89,8 +89,8 @@ def parse_regions(text: str) -> Regions:
         ValueError: The text has another form.
 
     Example:
-        >>> parse_regions("36"), parse_regions("4x9"), parse_regions("global")
-        ((6, 6), (4, 9), None)
+        >>> parse_regions("36"), parse_regions("4x6"), parse_regions("global")
+        ((6, 6), (4, 6), None)
     """
     if text == "global":
         return None

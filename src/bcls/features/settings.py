@@ -15,8 +15,9 @@ class FeatureSettings:
     """Flags of ``bcls data features``.
 
     Attributes:
-        backbone: efficientnet-lite0, 1 or 2, or the folder or hub name of a vision model of transformers.
-        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x9, crops-36 for 36 crops at several
+        backbone: efficientnet-lite0, 1 or 2, the folder or hub name of a vision model of transformers, or several of
+            them joined by +.
+        regions: Regions of an image: a square number, ROWSxCOLUMNS such as 4x6, crops-36 for 36 crops at several
             scales, each with its own pass of the network, or global for one vector.
         view: Crops that the network sees: whole (stretched to a square) or centre; or the mean over several crops:
             mirrored (two), four-crop, six-crop or ten-crop.
@@ -54,7 +55,8 @@ class FeatureSettings:
         """Name of the features, unless one is set."""
         view = "" if self.view == "whole" else f"-{self.view}"
         views = f"-views{self.views}" if self.views else ""
-        return f"{Path(self.backbone).name}-{self.regions}{view}{views}"
+        backbone = "+".join(Path(part.strip()).name for part in self.backbone.split("+"))
+        return f"{backbone}-{self.regions}{view}{views}"
 
     @property
     def actors(self) -> int:
@@ -83,6 +85,8 @@ class FeatureSettings:
         if not 0 < self.smallest_crop <= 1:
             hint = "0.5 is usual; 1 keeps the whole image"
             fail("smallest_crop", "a fraction above 0 and at most 1", self.smallest_crop, hint)
+        if not self.views and self.smallest_crop != FeatureSettings.smallest_crop:
+            fail("smallest_crop", "no value without random crops", self.smallest_crop, "set their number with --views")
         if self.views and VIEWS[self.view] > 1:
             got = f"{self.views} with the view {self.view}, already a mean over {VIEWS[self.view]} crops"
             fail("views", "0, or another view", got, "use --view whole or centre, or omit --views")

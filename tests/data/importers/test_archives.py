@@ -43,6 +43,20 @@ class TestWebdataset:
         self.shard(tmp_path / "cc3m.v2" / "0.tar", {"a.jpg": image_bytes(0), "a.txt": b"one"})
         assert import_dataset("webdataset", tmp_path / "cc3m.v2", out)[0].name == "cc3m.v2"
 
+    def test_keys_that_repeat_in_several_files(self, tmp_path, out):
+        for number in (0, 1):
+            members = {"a.png": image_bytes(number), "a.txt": f"take {number}".encode()}
+            self.shard(tmp_path / "shards" / f"{number}.tar", members)
+        data, notes = import_dataset("webdataset", tmp_path / "shards", out)
+        assert data.image_ids == ("0/a", "1/a")
+        assert [caption.caption_id for caption in data.captions] == ["0/a#0", "1/a#0"]
+        assert [data.read_bytes(key) for key in data.image_ids] == [image_bytes(0), image_bytes(1)]
+        assert notes == ("several tar files have the same keys, so image ids begin with the name of the tar file",)
+
+    def test_a_caption_that_is_null(self, tmp_path, out):
+        members = {"a.png": image_bytes(0), "a.json": b'{"caption": null, "text": "one"}'}
+        assert import_dataset("webdataset", self.shard(tmp_path / "0.tar", members), out)[0].texts == ["one"]
+
     @pytest.mark.parametrize(
         ("members", "message"),
         [

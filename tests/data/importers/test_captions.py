@@ -44,6 +44,20 @@ class TestKarpathy:
         kept, _ = import_dataset("karpathy", tmp_path / "dataset_coco.json", out.with_name("kept"), restval="restval")
         assert list(kept.splits) == ["restval", "val"]
 
+    def test_two_images_of_one_file(self, tmp_path, out):
+        images = [entry(0, cocoid=1), entry(0, "test", cocoid=2, sentences=[{"raw": "a cat"}])]
+        (tmp_path / "dataset_x.json").write_text(json.dumps(karpathy(images)))
+        place = make_images(tmp_path / "photos", ["0.jpg"])
+        data, notes = import_dataset("karpathy", tmp_path / "dataset_x.json", out, images=str(place))
+        assert data.file_of("1") == data.file_of("2") == "0.jpg"
+        assert notes == ()
+
+    def test_ids_that_are_null(self, tmp_path, out):
+        images = [entry(n, cocoid=None, sentences=[{"raw": "a dog", "sentid": None}]) for n in range(2)]
+        (tmp_path / "dataset_x.json").write_text(json.dumps(karpathy(images)))
+        data, _ = import_dataset("karpathy", tmp_path / "dataset_x.json", out)
+        assert [caption.caption_id for caption in data.captions] == ["0.jpg#0", "1.jpg#0"]
+
     @pytest.mark.parametrize(
         ("content", "message"),
         [
@@ -51,7 +65,7 @@ class TestKarpathy:
             ('{"images": [3]}', "images[0]`: expected 'split' to be a non-empty Unicode string, got None"),
             (json.dumps(karpathy([entry(0), {"split": "train"}])), "images[1]`: expected 'filename' to be a non-empty"),
             (json.dumps(karpathy([entry(0, sentences=[{"raw": 3}])])), "sentences[0]`: expected 'raw' to be a"),
-            (json.dumps(karpathy([entry(0), entry(0)])), "image 1`: expected a unique image_id, got '0.jpg' as"),
+            (json.dumps(karpathy([entry(0), entry(0)])), "x.json, image 1`: expected a unique image_id, got '0.jpg'"),
             ('{"images": [', "line 1`: expected JSON"),
         ],
     )  # fmt: skip
@@ -106,6 +120,12 @@ class TestCoco:
         assert data.splits == {"val": (1, 2)}
         assert data.read_bytes("9") == image_bytes(0)
         assert notes == ("1 images without captions are left out",)
+
+    def test_the_current_folder(self, tmp_path, out, monkeypatch):
+        rows = [{"image_id": 3, "id": 1, "caption": "x"}]
+        (tmp_path / "captions_val2017.json").write_text(json.dumps(rows))
+        monkeypatch.chdir(tmp_path)
+        assert import_dataset("coco", ".", out)[0].splits == {"val": (1, 1)}
 
     def test_a_folder_of_files_and_plain_lists(self, tmp_path, out):
         (tmp_path / "captions_val2014.json").write_text(json.dumps(COCO))
@@ -181,6 +201,21 @@ class TestFolder:
         assert data.splits == {"train": (2, 3)}
         assert notes == ("1 images in mine have no captions and are left out",)
 
+    def test_file_names_come_before_ids(self, source, out):
+        (source / "captions.csv").write_text("image_id,file_name,caption\n17,a.png,one\n18,b.png,two\n")
+        data, _ = import_dataset("folder", source, out)
+        assert data.image_ids == ("a.png", "b.png")
+        assert data.read_bytes("b.png") == image_bytes(1)
+
+    def test_captions_come_before_other_texts(self, source, out):
+        (source / "captions.csv").write_text("image,text,caption\na.png,STOP,a sign\n")
+        assert import_dataset("folder", source, out)[0].texts == ["a sign"]
+
+    def test_the_file_of_flickr30k(self, source, out):
+        (source / "results_20130124.token").write_text("a.png#0\tone\na.png#1\ttwo\n")
+        data, _ = import_dataset("folder", source, out, captions=str(source / "results_20130124.token"))
+        assert data.texts == ["one", "two"]
+
     def test_images_with_an_empty_list_of_captions_are_left_out(self, source, out):
         lists = [{"image": "a.png", "caption": ["one", "two"]}, {"image": "b.png", "caption": []}]
         write_lines(source / "captions.jsonl", lists)
@@ -208,6 +243,19 @@ class TestFolder:
         assert data.splits == {"train": (1, 1), "test": (1, 1)}
         assert [caption.caption_id for caption in data.captions] == ["7", "8"]
         assert data.manifest.images[0].path == "images"
+
+    @pytest.mark.parametrize("file", ["captions.csv", "captions.jsonl"])
+    def test_columns_in_upper_case(self, source, out, file):
+        if file == "captions.csv":
+            (source / file).write_text("Image,CAPTION,Split,Caption_ID\na.png,one,train,7\nb.png,two,test,8\n")
+        else:
+            rows = [("a.png", "one", "train", 7), ("b.png", "two", "test", 8)]
+            keys = ("Image", "CAPTION", "Split", "Caption_ID")
+            write_lines(source / file, [dict(zip(keys, row, strict=True)) for row in rows])
+        data, _ = import_dataset("folder", source, out)
+        assert data.texts == ["one", "two"]
+        assert data.splits == {"train": (1, 1), "test": (1, 1)}
+        assert [caption.caption_id for caption in data.captions] == ["7", "8"]
 
     def test_a_folder_may_have_a_dot_in_its_name(self, tmp_path, out):
         source = make_images(tmp_path / "mine.v2", ["a.png"])
@@ -256,7 +304,8 @@ class TestFolder:
             ("captions.csv", "image,caption\na.png,one,two\n", "line 2`: expected 2 columns, got 3; put captions"),
             ("captions.csv", 'image,caption\na.png,"one\n', "line 2`: expected closed quotes"),
             ("captions.csv", "image,words\n", "line 1`: expected a column for the caption, such as 'caption'"),
-            ("captions.csv", "", "`source`: expected at least one caption, got none"),
+            ("captions.csv", "", "mine`: expected at least one caption, got none"),
+            ("captions.csv", "image,caption,caption\na.png,x,y\n", "expected one column 'caption', got 2 of them"),
             ("captions.csv", "image,caption\n,one\n", "line 2`: expected 'image' to be a non-empty"),
             ("captions.csv", "image,caption,split\na.png,one,train\na.png,two,test\n", "line 3`: expected one split"),
             ("captions.csv", "image,caption,caption_id\na.png,x,1\nb.png,y,1\n", "a unique caption_id, got '1' as"),
@@ -274,14 +323,20 @@ class TestFolder:
         assert message in import_error("folder", source, out)
 
     def test_more_errors(self, source, out):
-        (source / "captions.xls").write_text("x")
-        assert "a .csv, .tsv, .txt or .jsonl file, got .xls" in import_error(
-            "folder", source, out, captions=str(source / "captions.xls")
-        )
+        for name, got in (("captions.xls", ".xls"), ("captions", "no extension")):
+            (source / name).write_text("x")
+            message = import_error("folder", source, out, captions=str(source / name))
+            assert f"a .csv, .tsv, .txt, .token or .jsonl file, got {got}; convert" in message
         (source / "captions.csv").write_text("image,caption\na.png,x\n")
         assert "expected a column 'words'" in import_error("folder", source, out, caption_column="words")
         with pytest.raises(FileNotFoundError):
             run_import("folder", source / "nothing", ImportSettings(str(out)))
+
+    def test_several_files_of_one_name(self, tmp_path, out):
+        source = make_images(tmp_path / "mine", ["cats/1.png", "dogs/1.png", "2.png"])
+        (source / "captions.csv").write_text("image,caption\n1.png,one\n2.png,two\n")
+        _, notes = import_dataset("folder", source, out)
+        assert notes[0].endswith("the first is '1.png', the name of 2 files")
 
     def test_some_images_missing(self, source, out):
         (source / "captions.csv").write_text("image,caption\na.png,one\nz.png,two\n")

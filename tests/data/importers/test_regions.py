@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bcls._core.locks import FolderInUseError, lock_folder
+from bcls.data import records
 from bcls.data.dataset import open_dataset
 from bcls.data.importers import ImportSettings, regions, run_import
 from bcls.data.records import FeatureFile, add_features
@@ -83,17 +84,18 @@ class TestButd:
 
     def test_waits_for_the_lock_of_other_processes(self, tmp_path, data, values, monkeypatch):
         (tmp_path / "a.tsv").write_text(self.lines(values))
-        entered = []
+        written = []
 
-        def enter(*arguments):
+        def write(path, content):
             with pytest.raises(FolderInUseError, match=f"process {os.getpid()}"), lock_folder(data / "features"):
                 pass
-            entered.append(arguments)
-            add_features(*arguments)
+            written.append(path)
+            write_json(path, content)
 
-        monkeypatch.setattr(regions, "add_features", enter)
+        write_json = records._write_json
+        monkeypatch.setattr(records, "_write_json", write)
         import_dataset("butd", tmp_path / "a.tsv", data)
-        assert len(entered) == 2
+        assert written == [data / "manifest.json"] * 2
 
     def test_interrupted_import_leaves_no_files(self, tmp_path, data, values, monkeypatch):
         (tmp_path / "a.tsv").write_text(self.lines(values))

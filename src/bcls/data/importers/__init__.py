@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bcls._core.errors import check_choice, check_number, fail
+from bcls._core.files import user_path
 from bcls.data.importers.archives import read_huggingface, read_webdataset
 from bcls.data.importers.captions import ImportSettings, read_coco, read_folder, read_karpathy
 from bcls.data.importers.regions import import_regions, read_scan
@@ -65,15 +66,16 @@ def run_import(kind: str, source: str | Path, settings: ImportSettings) -> Impor
         value = getattr(settings, one.name)
         if one.name not in used and one.default is not MISSING and value != one.default:
             fail(f"--{one.name.replace('_', '-')}", f"no value for a {kind} source", value, "leave it out")
-    out = Path(settings.out)
+    out, path = user_path(settings.out), user_path(source)
     if importer.read is None:
-        return Imported(notes=import_regions(Path(source), out), manifest=read_manifest(out))
+        return Imported(notes=import_regions(path, out), manifest=read_manifest(out))
     check_free(out)
-    content = importer.read(Path(source), settings)
+    content = importer.read(path, settings)
+    where = str(settings.captions or source)
     if settings.held_out is not None:
-        check_records(content)  # ids must be valid before they are hashed
+        check_records(content, where)  # ids must be valid before they are hashed
         content = hold_out(content, settings.held_out)
-    return Imported(write_dataset(out, content, copy=settings.copy), content.notes)
+    return Imported(write_dataset(out, content, copy=settings.copy, where=where), content.notes)
 
 
 def hold_out(content: Content, share: float) -> Content:

@@ -21,8 +21,8 @@ def read_webdataset(source: Path, settings: ImportSettings) -> Content:
     """Read a tar file in the format of WebDataset, or all tar files of a folder.
 
     Members with the same key are a sample: an image with a caption in ``KEY.txt``, or in ``KEY.json`` under
-    ``caption``, ``captions`` or ``text``. The key is the id of the image. The split is ``settings.split``, else taken
-    from the name of the tar file.
+    ``caption``, ``captions`` or ``text``. The key is the id of the image, after the name of the tar file if several tar
+    files have the same keys. The split is ``settings.split``, else taken from the name of the tar file.
 
     Args:
         source: The file or folder.
@@ -34,8 +34,7 @@ def read_webdataset(source: Path, settings: ImportSettings) -> Content:
     tars = sorted(source.glob("*.tar")) if source.is_dir() else [source]
     if not tars:
         fail(str(source), "a .tar file or a folder of them", "none", "pass the folder with the tar files")
-    images: list[ImageRecord] = []
-    captions: list[Caption] = []
+    found: list[tuple[ImageRecord, list[str]]] = []
     skipped = 0
     for number, path in enumerate(tars):
         store = open_store(path)
@@ -52,11 +51,19 @@ def read_webdataset(source: Path, settings: ImportSettings) -> Content:
             if image is None or texts is None:
                 skipped += 1
                 continue
-            images.append(ImageRecord(key, split, image, number))
-            captions += [Caption(f"{key}#{index}", key, text, split) for index, text in enumerate(texts)]
-    notes = (f"{skipped} samples without an image or a caption are left out",) if skipped else ()
+            found.append((ImageRecord(key, split, image, number), texts))
+    notes = [f"{skipped} samples without an image or a caption are left out"] if skipped else []
+    if len({image.image_id for image, _ in found}) < len(found):
+        found = [(one._replace(image_id=f"{tars[one.source].stem}/{one.image_id}"), texts) for one, texts in found]
+        notes.append("several tar files have the same keys, so image ids begin with the name of the tar file")
+    images = tuple(image for image, _ in found)
+    captions = tuple(
+        Caption(f"{image.image_id}#{index}", image.image_id, text, image.split)
+        for image, texts in found
+        for index, text in enumerate(texts)
+    )
     sources = tuple(path.resolve() for path in tars)
-    return Content(settings.name or source_name(source), tuple(images), tuple(captions), sources, notes=notes)
+    return Content(settings.name or source_name(source), images, captions, sources, notes=tuple(notes))
 
 
 def _sample_captions(store: TarStore, members: list[str]) -> list[str] | None:
@@ -78,7 +85,7 @@ def _parse_captions(where: str, content: bytes, extension: str) -> list[str] | N
         return [text.strip()]
     value = parse_json(text, where)
     if isinstance(value, dict):
-        value = next((value[key] for key in _CAPTION_KEYS if key in value), None)
+        value = next((value[key] for key in _CAPTION_KEYS if value.get(key) is not None), None)
         if value is None:
             return None
     return _texts(where, value, "fix that member")

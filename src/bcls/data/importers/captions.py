@@ -6,16 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bcls._core.errors import fail
+from bcls._core.files import user_path
 from bcls.data.image_files import match_names, open_store
 from bcls.data.records import Caption, Content, ImageRecord
 from bcls.data.text_files import find_file, get_field, read_json, read_json_lines, read_text
 
-IMAGE_COLUMNS = ("image", "image_id", "file_name", "filename", "image_name", "file", "path", "image_path", "name")
-CAPTION_COLUMNS = ("text", "caption", "captions", "comment", "sentence", "raw", "description")
+#: Columns with file names come before those that may have other ids.
+IMAGE_COLUMNS = ("image", "file_name", "filename", "image_name", "file", "path", "image_path", "image_id", "name")
+CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "sentence", "raw", "description")
 _SPLITS = ("train", "val", "dev", "testall", "test")
 _KARPATHY = 'the format is {"images": [{"filename", "split", "sentences": [{"raw"}]}]}'
 _COCO = 'the format is {"images": [{"id", "file_name"}], "annotations": [{"id", "image_id", "caption"}]}, or a list'
@@ -84,7 +87,7 @@ def source_name(source: Path) -> str:
 
 
 def find_column(where: str, columns: Iterable[str], settings: ImportSettings, kind: str) -> str:
-    """Return the column with the image or the caption.
+    """Return the column with the image or the caption. The usual names are found in upper and lower case.
 
     Args:
         where: File and line, for the error message.
@@ -97,12 +100,19 @@ def find_column(where: str, columns: Iterable[str], settings: ImportSettings, ki
     """
     given = settings.image_column if kind == "image" else settings.caption_column
     usual = IMAGE_COLUMNS if kind == "image" else CAPTION_COLUMNS
-    columns = list(columns)
-    name = next((name for name in (usual if given is None else (given,)) if name in columns), None)
-    if name is None:
+    columns = tuple(columns)
+    name = _column(columns, *usual) if given is None else given
+    if name not in columns:
         expected = f"a column {given!r}" if given is not None else f"a column for the {kind}, such as {kind!r}"
         fail(where, expected, ", ".join(columns)[:200] or "nothing", f"set it with --{kind}-column")
     return name
+
+
+@lru_cache  # called for every row, of which most have the same columns
+def _column(columns: tuple[str, ...], *names: str) -> str:
+    """Return the column with the first of some names that there is, in upper or lower case; else the first name."""
+    spelled = {column.lower(): column for column in columns} | {column: column for column in columns}
+    return next((spelled[name] for name in names if name in spelled), names[0])
 
 
 def find_images(content: Content, wanted: Sequence[Sequence[str]], source: str | Path | None) -> Content:
@@ -121,20 +131,23 @@ def find_images(content: Content, wanted: Sequence[Sequence[str]], source: str |
     """
     if source is None:
         return replace(content, notes=("the dataset has no images; add them with --images PATH", *content.notes))
-    path = Path(source).resolve()
+    path = user_path(source).resolve()
     available = open_store(path).names()
     stems = {PurePosixPath(name).stem for name in available}
     likely = [next((one for one in names if PurePosixPath(one).stem in stems), names[0]) for names in wanted]
     files, notes = match_names(likely, available)
     found = tuple(image._replace(file=file) for image, file in zip(content.images, files, strict=True))
-    missing = [image.image_id for image in found if image.file is None]
+    missing = [(image.image_id, name) for image, name in zip(found, likely, strict=True) if image.file is None]
     if found and len(missing) == len(found):
         got = f"{len(available)} other images" if available else "no images"
         hint = "set --images to the folder or archive with the images"
         fail("--images", f"files such as {wanted[0][0][:60]!r} in {path}", got, hint)
     if missing:
-        notes += (f"{len(missing)} of {len(found)} images have no file in {path}, the first is {missing[0]!r}",)
-    unused = len(available) - len(found) + len(missing)
+        first, name = missing[0]
+        shared = sum(PurePosixPath(one).stem == PurePosixPath(name).stem for one in available)
+        several = f", the name of {shared} files" if shared > 1 else ""
+        notes += (f"{len(missing)} of {len(found)} images have no file in {path}, the first is {first!r}{several}",)
+    unused = len(set(available) - {image.file for image in found})
     if unused:
         notes += (f"{unused} images in {path.name} have no captions and are left out",)
     return replace(content, images=found, sources=(path,), notes=notes + content.notes)
@@ -164,13 +177,14 @@ def read_karpathy(source: Path, settings: ImportSettings) -> Content:
             split = settings.restval
             moved += 1
         filename = get_field(where, entry, "filename", str, hint=_KARPATHY)
-        image_id = str(entry.get("cocoid", filename))
+        image_id = str(filename if entry.get("cocoid") is None else entry["cocoid"])
         folder = entry.get("filepath")
         images.append(ImageRecord(image_id, split))
         wanted.append((f"{folder}/{filename}" if folder else filename,))
         for index, sentence in enumerate(get_field(where, entry, "sentences", list, hint=_KARPATHY)):
             text = get_field(f"{where}.sentences[{index}]", sentence, "raw", str, hint=_KARPATHY)
-            captions.append(Caption(str(sentence.get("sentid", f"{image_id}#{index}")), image_id, text, split))
+            own_id = sentence.get("sentid")
+            captions.append(Caption(f"{image_id}#{index}" if own_id is None else str(own_id), image_id, text, split))
     notes = (f"{moved} images of split 'restval' are in {settings.restval!r}",) if moved else ()
     name = settings.name or str(content.get("dataset") or source.name.split(".")[0].removeprefix("dataset_"))
     return find_images(Content(name, tuple(images), tuple(captions), notes=notes), wanted, settings.images)
@@ -244,7 +258,8 @@ def read_folder(source: Path, settings: ImportSettings) -> Content:
     for where, row in read_table(_captions_file(source, settings), settings):
         image_column, caption_column = (find_column(where, row, settings, kind) for kind in ("image", "caption"))
         image = str(get_field(where, row, image_column, str, int, hint=_FIX))
-        stated = get_field(where, row, "split", str, hint=_FIX, empty=True) if row.get("split") else ""
+        split_column, id_column = (_column(tuple(row), name) for name in ("split", "caption_id"))
+        stated = get_field(where, row, split_column, str, hint=_FIX, empty=True) if row.get(split_column) else ""
         split = stated.strip() or settings.split or "train"
         several = isinstance(row[caption_column], list)  # one caption_id cannot name several captions
         if several and not row[caption_column]:
@@ -253,7 +268,7 @@ def read_folder(source: Path, settings: ImportSettings) -> Content:
         if first != split:
             got = f"{split!r} here and {first!r} above"
             fail(where, f"one split for image {image!r}", got, "put all captions of an image into one split")
-        own_id = "" if several or row.get("caption_id") is None else str(row["caption_id"]).strip()
+        own_id = "" if several or row.get(id_column) is None else str(row[id_column]).strip()
         for value in row[caption_column] if several else [row[caption_column]]:
             text = get_field(where, {caption_column: value}, caption_column, str, hint=_FIX, empty=True)
             captions.append(Caption(own_id or f"{image}#{counts[image]}", image, text, split))
@@ -266,7 +281,7 @@ def read_folder(source: Path, settings: ImportSettings) -> Content:
 
 def _captions_file(source: Path, settings: ImportSettings) -> Path:
     if settings.captions is not None:
-        return find_file(Path(settings.captions))
+        return find_file(user_path(settings.captions))
     if not source.exists():
         raise FileNotFoundError(2, "no such folder", str(source))
     found = [source / name for name in _CAPTION_FILES if (source / name).is_file()] if source.is_dir() else []
@@ -289,18 +304,19 @@ def read_table(path: Path, settings: ImportSettings) -> Iterator[tuple[str, Mapp
     Raises:
         ValueError: A column is missing, or a row has another number of columns; the message names the line.
     """
-    extension = path.name.removesuffix(".gz").rpartition(".")[2].lower()
-    if extension == "jsonl":
+    extension = PurePosixPath(path.name.removesuffix(".gz")).suffix.lower()
+    if extension == ".jsonl":
         yield from ((f"{path}, line {number}", row) for number, row in read_json_lines(path, settings.encoding))
         return
-    if extension not in {"csv", "tsv", "txt"}:
-        fail(str(path), "a .csv, .tsv, .txt or .jsonl file", f".{extension}", "convert the file, or correct its name")
+    if extension not in {".csv", ".tsv", ".txt", ".token"}:
+        got = extension or "no extension"
+        fail(str(path), "a .csv, .tsv, .txt, .token or .jsonl file", got, "convert the file, or correct its name")
     text = read_text(path, settings.encoding)
     first = text.partition("\n")[0].removesuffix("\r")
     if _TOKEN_LINE.fullmatch(first):
         yield from _token_rows(path, text)
     else:
-        yield from _csv_rows(path, text, "\t" if extension == "tsv" else max(",\t|;", key=first.count), settings)
+        yield from _csv_rows(path, text, "\t" if extension == ".tsv" else max(",\t|;", key=first.count), settings)
 
 
 def _token_rows(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -322,7 +338,11 @@ def _csv_rows(
     try:
         header = [cell.strip() for cell in next(rows, [])]
         for kind in ("image", "caption") if header else ():
-            find_column(f"{path}, line {reader.line_num}", header, settings, kind)
+            column = find_column(f"{path}, line {reader.line_num}", header, settings, kind)
+            if header.count(column) > 1:
+                got = f"{header.count(column)} of them"
+                hint = "write one row for each caption, or rename the other columns"
+                fail(f"{path}, line {reader.line_num}", f"one column {column!r}", got, hint)
         for cells in rows:
             where = f"{path}, line {reader.line_num}"
             if len(cells) != len(header):

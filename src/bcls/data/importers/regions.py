@@ -181,10 +181,8 @@ def import_regions(source: Path, folder: Path) -> tuple[str, ...]:
         finally:
             for split in dataset.splits:
                 (target / f".{split}.npy.tmp").unlink(missing_ok=True)
-    # Every process that changes the manifest's features holds this lock.
-    with lock_folder(target.parent, wait=True):
-        for split, file in files.items():
-            add_features(dataset.folder, REGIONS, split, file)
+    for split, file in files.items():
+        add_features(dataset.folder, REGIONS, split, file)
     return (f"{others} lines of images outside the dataset are left out",) if others else ()
 
 
