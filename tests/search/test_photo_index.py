@@ -70,6 +70,14 @@ def test_numbers_of_numpy_and_paths_as_names(photo_index):
         photo_index.similar(Path("no.png"))
 
 
+def test_a_closed_index(photo_index):
+    photo_index.close()
+    photo_index.close()
+    for call in (lambda: photo_index.search("red"), lambda: len(photo_index), photo_index.update):
+        with pytest.raises(ValueError, match="`index`: expected an open index, got a closed one; open it again"):
+            call()
+
+
 def test_several_folders(source, out, tiny, tmp_path):
     other = photo(tmp_path / "other/new.png", ["white"]).parent
     with PhotoIndex.build([source, other], out, model=str(tiny), exclude=["2"]) as index:

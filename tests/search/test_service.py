@@ -12,7 +12,7 @@ from PIL import Image
 
 from bcls.data.images import decode
 from bcls.search.batcher import OverloadedError
-from bcls.search.engine import SearchFilter, near_duplicates, parse_filter, parse_query
+from bcls.search.engine import IndexUnavailableError, SearchFilter, near_duplicates, parse_filter, parse_query
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 from tests.search.factories import index, photo, tiny_model
@@ -388,7 +388,7 @@ def test_overload(built, monkeypatch):
         assert len(waits) == 8  # five at once, three after their time was over
         assert min(waits) >= 1
         assert answered(service)  # and it still works
-    with pytest.raises(OverloadedError):
+    with pytest.raises(IndexUnavailableError, match="expected an open index, got a closed one"):
         service.search("blue")
 
 

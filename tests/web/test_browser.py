@@ -537,15 +537,15 @@ def test_login(browser, folders):
         context = browser.new_context(base_url=address)
         page = context.new_page()
         page.goto("/?q=red")
-        assert page.url.endswith("/login")
+        assert page.url.endswith("/login?to=%2F%3Fq%3Dred")
         page.fill("#token", "wrong")
         page.keyboard.press("Enter")
         page.wait_for_selector(".problem")
         page.fill("#token", token)
         page.keyboard.press("Enter")
         page.wait_for_selector("#q")
+        assert page.url.endswith("/?q=red")  # the page that was opened first
         assert page.evaluate("document.cookie") == ""
-        page.goto("/?q=red")
         page.wait_for_function("() => [...document.querySelectorAll('#results img')].every(i => i.naturalWidth > 0)")
         page.get_by_text("Log out").click()
         page.wait_for_selector("#token")

@@ -195,7 +195,7 @@ class Service(AbstractContextManager["Service"]):
         check_whole("rerank", self.settings.rerank, least=0)
         check_whole("cache", self.settings.cache, least=0)
         self._folder = Path(folder)
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
         source = model or self._index.manifest.model
@@ -218,6 +218,7 @@ class Service(AbstractContextManager["Service"]):
 
     def close(self) -> None:
         """Stop the thread and close the files."""
+        self._closed = True
         self._batcher.close()
         self._index.close()
 
@@ -231,9 +232,12 @@ class Service(AbstractContextManager["Service"]):
         """The index in its current state, opened again after an update.
 
         Raises:
-            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model.
+            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model, or the
+                service is closed.
         """
         with self._lock:
+            if self._closed:
+                fail("index", "an open index", "a closed one", "open it again", IndexUnavailableError)
             try:
                 if manifest_stamp(self._folder) == self._index.stamp:
                     return self._index

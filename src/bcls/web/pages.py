@@ -121,19 +121,25 @@ def photo_page(request: Request, site: SiteOf, number: Number) -> Response:
 
 
 @routes.get("/login")
-async def login_page(request: Request) -> Response:
-    """The form for the token."""
-    return render(request, "login.html", {"wrong": False})
+async def login_page(request: Request, to: str = "") -> Response:
+    """The form for the token, and the page that the login leads to."""
+    return render(request, "login.html", {"wrong": False, "to": to})
 
 
 @routes.post("/login")
-async def login(request: Request, site: SiteOf, token: Annotated[str, Form(max_length=1000)] = "") -> Response:
-    """Set the login cookie if the token is correct."""
+async def login(
+    request: Request,
+    site: SiteOf,
+    token: Annotated[str, Form(max_length=1000)] = "",
+    to: Annotated[str, Form()] = "",
+) -> Response:
+    """Set the login cookie if the token is correct, and open a page of this app."""
     if site.settings.token is None:
         raise HTTPException(404, "this server has no token: open / instead")
     if not check_token(request, site, token.strip()):
-        return render(request, "login.html", {"wrong": True}, status=401)
-    response = RedirectResponse("/", 303)
+        return render(request, "login.html", {"wrong": True, "to": to}, status=401)
+    # Only a path: browsers read // and /\ as the beginning of another host.
+    response = RedirectResponse(to if re.match(r"/(?![/\\])", to) else "/", 303)
     secure = request.scope["scheme"] == "https"
     value = site.logins.start()
     response.set_cookie(COOKIE, value, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
