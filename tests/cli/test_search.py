@@ -163,13 +163,16 @@ def test_bad_input_is_one_line(run, made, tmp_path):
         ((made, "x" * 100_000), "`text`: expected at most 2000 characters, got 100000"),
         ((made, "red", "-k", "0"), "`k`: expected a whole number not below 1"),
         ((made, "red", "--captions"), "expected --image FILE with it"),
-        ((made, "--image", tmp_path / "no.jpg", "--captions", "--html", "x"), "no --contact, --html or --open"),
+        ((made, "--image", tmp_path / "no.jpg", "--captions", "--html", "x"), "no --contact, --html, --open or --sort"),
+        ((made, "--image", tmp_path / "no.jpg", "--captions", "--sort", "date"), "no --contact, --html, --open or"),
+        ((made, "red", "--json", "--paths"), "`--paths`: expected no --json with it, got both"),
+        ((made, "red", "--model", "none"), "`model`: expected 'photo', 'photo-fast', the folder of a model"),
         ((made, "--image", tmp_path / "no.jpg"), "expected an image, got 10 bytes of something else"),
         ((made, "--image", tmp_path / "none.jpg"), "No such file"),
         ((made, "red", "--after", "soon"), "`after`: expected a date"),
         ((tmp_path / "none", "red"), "no such index"),
         ((tmp_path, "red"), "expected an index with an index.json, got none"),
-        ((made, "red", "--contact", tmp_path / "no" / "sheet.png"), "No such file"),
+        ((made, "red", "--contact", tmp_path / "no" / "sheet.png"), f"{tmp_path}/no/sheet.png: No such file"),
     ):
         code, output, error = run(*words)
         assert code == 2, words

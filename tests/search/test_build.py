@@ -7,6 +7,7 @@ import tarfile
 import threading
 import warnings
 import zipfile
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from bcls.data.records import Caption, Content, ImageRecord, write_dataset
 from bcls.models import build
 from bcls.search.engine import SearchFilter
 from bcls.search.index import open_index, read_index_manifest
+from bcls.search.service import Service
 from bcls.search.source import FileSource
 from tests.models import factories as made
 from tests.search.factories import counts, index, photo
@@ -500,6 +502,24 @@ def test_touched_files_keep_their_number_and_get_the_new_date(source, out, tiny)
     assert (opened.captions.search(query, 5, SearchFilter(before=2000.0)).numbers[0] >= 0).sum() == 2
     assert (opened.photos.search(query, 5, SearchFilter(before=2000.0, words=("wall",))).numbers[0] >= 0).sum() == 1
     opened.close()
+
+
+@pytest.mark.parametrize(("seconds", "year"), [(2**40, 9999), (-(2**40), 1)])
+def test_dates_that_no_calendar_has(source, out, tiny, monkeypatch, seconds, year):
+    real = os.stat
+
+    def stat(path, **options):  # not every file system stores such a time
+        found = real(path, **options)
+        if not str(path).endswith("000-red-red.png"):
+            return found
+        return os.stat_result((*found[:8], seconds, found[9]), {"st_mtime": float(seconds), "st_mtime_ns": seconds})
+
+    monkeypatch.setattr(os, "stat", stat)
+    index(source, out, tiny)
+    with Service(out) as service:
+        photo = service.describe(service.number_of("0/000-red-red.png"))
+        assert datetime.fromtimestamp(photo.date, UTC).year == year
+        assert photo.as_json()["date"].startswith(f"{year}-01-01")
 
 
 def test_touching_one_of_two_identical_photos(source, out, tiny):

@@ -124,10 +124,13 @@ def test_invalid_options(source, out, tiny):
         ({"uri": "x.db"}, "`uri`: expected a file or address with --engine milvus"),
         ({"engine": "fais"}, "did you mean 'faiss'"),
         ({"features": "patches"}, "`features`: expected a dataset that has features"),
+        ({"exclude": "*.png"}, r"`exclude`: expected a list, got '\*.png'"),
+        ({"captions": "no"}, "`captions`: expected true or false, got 'no'"),
+        ({"follow_links": 1}, "`follow_links`: expected true or false, got 1"),
     ):
         with pytest.raises(ValueError, match=match):
             index(source, out, tiny, **settings)
-        assert out.exists() == bool(settings.keys() & {"engine", "uri"}) or "features" in settings
+        assert not out.exists()
 
 
 def test_a_read_only_folder(source, tmp_path, tiny):

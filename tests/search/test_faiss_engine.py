@@ -48,6 +48,29 @@ def test_graph_above_the_limit(engine, tmp_path):
     assert recall(engine, there) >= 0.95
 
 
+@pytest.mark.parametrize("deleted", [1, 64, 65, 80])
+@pytest.mark.parametrize("exact", [100, 1000])
+def test_deleted_rows_are_left_out(tmp_path, monkeypatch, deleted, exact):
+    """A few are found and dropped, more are left out by a selector."""
+    import faiss
+
+    there = rows(600)
+    selectors = []
+    real = faiss.IDSelectorBitmap
+    monkeypatch.setattr(faiss, "IDSelectorBitmap", lambda bits: selectors.append(bits) or real(bits))
+    with closing(FaissEngine(tmp_path / "f", D, exact=exact)) as engine:
+        engine.add(there)
+        engine.finish()
+        queries = unit(20, seed=4)
+        # The nearest rows of the first query among them.
+        gone = set(slow_search(there, queries, deleted, SearchFilter())[0])
+        engine.delete(sorted(gone))
+        left = [row for row in there if row.number not in gone]
+        assert recall(engine, left) >= (1 if exact == 1000 else 0.95)
+        assert gone.isdisjoint(engine.search(queries, 600).numbers.ravel().tolist())
+        assert bool(selectors) == (deleted > 64)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("queries", [1, 20])
 def test_a_search_keeps_the_number_of_threads(engine, threads, queries):

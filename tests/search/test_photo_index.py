@@ -54,6 +54,30 @@ def test_combined_queries_similar_and_duplicates(photo_index, source):
         photo_index.search(image, image=image)
 
 
+def test_options_of_another_type_do_not_damage_the_index(photo_index, source, out):
+    for wrong in ({"captions": "no"}, {"exclude": "*.png"}, {"follow_links": "no"}):
+        with pytest.raises(ValueError, match=f"`{next(iter(wrong))}`: expected"):
+            photo_index.update(**wrong)
+    with PhotoIndex(out) as again:
+        assert len(again) == 12
+
+
+def test_numbers_of_numpy_and_paths_as_names(photo_index):
+    assert photo_index.search("red", k=np.int64(2)) == photo_index.search("red", k=2)
+    named = photo_index.similar("1/004-black-red.png", k=2)
+    assert photo_index.similar(Path("1/004-black-red.png"), k=np.int32(2)) == named
+    with pytest.raises(ValueError, match=r"`photo`: expected the name of a photo in the index, got 'no\.png'"):
+        photo_index.similar(Path("no.png"))
+
+
+def test_a_closed_index(photo_index):
+    photo_index.close()
+    photo_index.close()
+    for call in (lambda: photo_index.search("red"), lambda: len(photo_index), photo_index.update):
+        with pytest.raises(ValueError, match="`index`: expected an open index, got a closed one; open it again"):
+            call()
+
+
 def test_several_folders(source, out, tiny, tmp_path):
     other = photo(tmp_path / "other/new.png", ["white"]).parent
     with PhotoIndex.build([source, other], out, model=str(tiny), exclude=["2"]) as index:

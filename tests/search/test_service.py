@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 
 from bcls.data.images import decode
 from bcls.search.batcher import OverloadedError
-from bcls.search.engine import SearchFilter, parse_filter, parse_query
+from bcls.search.engine import IndexUnavailableError, SearchFilter, near_duplicates, parse_filter, parse_query
 from bcls.search.index import open_index
 from bcls.search.service import Service, ServiceSettings
 from tests.search.factories import index, photo, tiny_model
@@ -208,6 +209,28 @@ def test_near_duplicates(service, built, tmp_path, tiny):
             service.duplicates(threshold)
 
 
+def test_groups_of_duplicates_are_computed_by_one_thread(service, built, tmp_path, tiny, monkeypatch):
+    source = tmp_path / "photos"
+    (source / "copy.png").write_bytes((source / "0/000-red-red.png").read_bytes())
+    index(source, built, tiny)
+    real, thresholds = near_duplicates, []
+
+    def slow(photos, threshold):
+        thresholds.append(threshold)
+        time.sleep(0.2)
+        return real(photos, threshold)
+
+    monkeypatch.setattr("bcls.search.service.near_duplicates", slow)
+    with ThreadPoolExecutor(6) as pool:
+        groups = list(pool.map(service.duplicates, [0.99] * 6))
+    assert thresholds == [0.99]
+    assert groups == [service.duplicates(0.99)] * 6
+    with ThreadPoolExecutor(6) as pool:
+        counts = list(pool.map(lambda threshold: len(service.duplicates(threshold)[0]), [0.99, 1e-6] * 3))
+    assert counts == [2, counts[1]] * 3
+    assert counts[1] > 2
+
+
 def test_image_to_photos(service, tmp_path):
     path = tmp_path / "photos/1/004-black-red.png"
     for given in (path.read_bytes(), Image.open(path)):
@@ -365,7 +388,7 @@ def test_overload(built, monkeypatch):
         assert len(waits) == 8  # five at once, three after their time was over
         assert min(waits) >= 1
         assert answered(service)  # and it still works
-    with pytest.raises(OverloadedError):
+    with pytest.raises(IndexUnavailableError, match="expected an open index, got a closed one"):
         service.search("blue")
 
 

@@ -85,6 +85,16 @@ def test_image_and_text(client, folders):
     assert names("white") != [row["name"] for row in client.get("/api/search?q=white").json()["results"]]
 
 
+@pytest.mark.parametrize("name", ["q", "k", "sort", "under"])
+@pytest.mark.parametrize("address", ["/api/search", "/api/captions", "/results"])
+def test_parameters_in_a_form_are_not_ignored(client, folders, address, name):
+    image = (folders / "photos/1/004-black-red.png").read_bytes()
+    answer = client.post(address, files={"image": image}, data={name: "1"})
+    assert answer.status_code == 422
+    assert f"`{name}`: expected in the address" in answer.json()["detail"]
+    assert client.post(address, files={"image": image}, data={"send": "Search"}).status_code == 200
+
+
 def test_query_arithmetic(client):
     first = client.get("/api/search", params={"q": "red + green"}).json()["results"][0]["name"]
     assert first == "0/003-yellow-red.png"  # the sum of the two colors

@@ -96,6 +96,21 @@ def test_results_while_typing(page):
     shot(page, "search-desktop")
 
 
+def test_a_query_with_an_operator_is_typed_to_its_end_first(page):
+    page.goto("/")
+    type_query(page, "red")
+    found = names(page)
+    requests = []
+    page.on("request", lambda request: requests.append(request.url) if "/results" in request.url else None)
+    for typed in (" - ", "0.5 "):
+        page.locator("#q").press_sequentially(typed)
+        page.wait_for_timeout(600)
+        assert requests == []
+        assert names(page) == found
+    type_query(page, "green")
+    assert page.url.endswith("/?q=red+-+0.5+green")
+
+
 def test_rows_are_justified(page):
     page.goto("/?q=red&fits=0")
     page.wait_for_function("() => [...document.querySelectorAll('#results img')].every(i => i.complete)")
@@ -206,6 +221,24 @@ def test_pages_by_date_and_back(browser, folders, tmp_path):
         page.go_back()
         page.wait_for_selector("text=Page 1 of 2")
         assert names(page) == first
+        # Photos that are selected on another page stay selected when the address is opened again.
+        page.locator("#results li > input").first.click()
+        page.get_by_text("Next").click()
+        page.wait_for_selector("text=Page 2 of 2")
+        page.locator("#results li > input").first.click()
+        chosen = [first[0], names(page)[0]]
+        page.reload()
+        page.wait_for_function("() => document.querySelector('#selection [role=status]').textContent === '2 selected'")
+        page.wait_for_load_state("networkidle")
+        with page.expect_download() as download:
+            page.get_by_text("Download zip").click()
+        with zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes())) as archive:
+            assert archive.namelist() == chosen
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        page.evaluate("document.addEventListener('copy', () => { window.copied = getSelection().toString(); })")
+        page.get_by_text("Copy paths").click()
+        page.wait_for_selector("text=Copied")
+        assert page.evaluate("window.copied").split() == [str(tmp_path / "photos" / name) for name in chosen]
         page.close()
 
 
@@ -504,15 +537,15 @@ def test_login(browser, folders):
         context = browser.new_context(base_url=address)
         page = context.new_page()
         page.goto("/?q=red")
-        assert page.url.endswith("/login")
+        assert page.url.endswith("/login?to=%2F%3Fq%3Dred")
         page.fill("#token", "wrong")
         page.keyboard.press("Enter")
         page.wait_for_selector(".problem")
         page.fill("#token", token)
         page.keyboard.press("Enter")
         page.wait_for_selector("#q")
+        assert page.url.endswith("/?q=red")  # the page that was opened first
         assert page.evaluate("document.cookie") == ""
-        page.goto("/?q=red")
         page.wait_for_function("() => [...document.querySelectorAll('#results img')].every(i => i.naturalWidth > 0)")
         page.get_by_text("Log out").click()
         page.wait_for_selector("#token")

@@ -57,7 +57,9 @@ def test_pages_by_date(folders, tmp_path):
         filtered = client.get("/results?under=1/&page=1&before=2023-11", headers=PART)
         assert filtered.headers["x-address"] == "/?before=2023-11&under=1%2F"
         assert {name[0] for name in shown(filtered.text)} == {"1"}
-        assert "No photo passes the filters" in client.get("/results?page=99", headers=PART).text
+        # The last page, if there were more photos when the address was written.
+        assert shown(client.get("/results?page=99", headers=PART).text) == shown(third)
+        assert "No photo passes the filters" in client.get("/results?page=99&under=x", headers=PART).text
 
 
 def test_results_as_page_and_as_fragment(client):
@@ -76,7 +78,7 @@ def test_results_as_page_and_as_fragment(client):
         "/",
         "/?q=red",
         "/?q=dog+%2B+beach+-+0.5+person",
-        "/?q=red&after=2020&before=2030-01-02&under=1%2F&words=above&k=60&fits=0.25&sort=date",
+        "/?q=red&after=2020-01-01&before=2030-01-02&under=1%2F&words=above&k=60&fits=0.25&sort=date",
         "/?like=2&fits=0.9",
         "/?under=1%2F&page=2",
     ],
@@ -154,6 +156,27 @@ def test_results_by_date(folders, tmp_path):
         assert newest != best
 
 
+def test_newest_photos_for_an_image_are_those_that_fit(folders):
+    image = {"image": (folders / "photos/1/004-black-red.png").read_bytes()}
+    with client_of(calibrated_site(folders)) as client:
+        newest = client.post("/results?sort=date", files=image, headers=PART)
+        rows = client.post("/api/search?sort=date&k=12", files=image).json()["results"]
+        assert 0 < len(rows) < 12
+        assert shown(newest.text) == [row["name"] for row in rows]
+        assert newest.headers["x-threshold"] == "0.90"
+        assert len(shown(client.post("/results", files=image, headers=PART).text)) == 12
+        # If none fits, the nearest have the best first, as in the API.
+        assert "Nothing fits" in client.get("/results?like=1&sort=date", headers=PART).text
+        nearest = shown(client.get("/results?like=1&sort=date&fits=0", headers=PART).text)
+        assert nearest == [row["name"] for row in client.get("/api/photos/1/similar?k=12").json()["results"]]
+
+
+def test_dates_of_an_address_are_shown_as_days(client):
+    page = client.get("/?after=2016&before=2099-05", headers=PAGE).text
+    assert 'name="after" value="2016-01-01"' in page
+    assert 'name="before" value="2099-05-01"' in page
+
+
 def test_more_results(folders, tmp_path, monkeypatch):
     index(photos(tmp_path / "photos", 40), tmp_path / "index", tiny_model(monkeypatch, tmp_path / "tiny"))
     with client_of(Site(Service(tmp_path / "index"))) as client:
@@ -214,6 +237,7 @@ def test_duplicates(folders, tmp_path):
         assert sorted(groups) == [[f"{name}.png", f"{name}-copy.png"] for name in names]
         assert "No duplicates" not in page
         assert client.get("/duplicates?page=0", headers=PAGE).status_code == 422
+        assert client.get("/duplicates?page=9", headers=PAGE).text == page
     with client_of(make_site(folders, compare=False)) as client:
         assert "No duplicates" in client.get("/duplicates", headers=PAGE).text
 
@@ -240,6 +264,15 @@ def test_download(client, folders, tmp_path):
     assert client.post("/download", data={"number": ["1"] * 1001}).status_code == 400
     assert client.post("/download", data={"number": "999"}).status_code == 404
     assert client.post("/download", data={"number": "1"}, headers={"origin": "http://evil"}).status_code == 403
+
+
+@pytest.mark.parametrize(("date", "year"), [(4.5e9, 2107), (-3e9, 1980)])
+def test_dates_in_a_download_that_zip_files_cannot_have(folders, date, year):
+    with Service(folders / "index") as service:
+        content = b"".join(zip_photos(service, [service.photo(1)._replace(date=date)]))
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        assert archive.infolist()[0].date_time[0] == year
 
 
 def test_names_in_a_download_stay_below_its_folder(folders):

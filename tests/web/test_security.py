@@ -68,6 +68,20 @@ def test_login_and_logout(locked):
     assert locked.get("/api/search?q=red").status_code == 401
 
 
+def test_a_login_leads_to_the_page_that_was_opened(locked):
+    redirect = locked.get("/?q=a+dog&fits=0.5", headers=PAGE)
+    assert redirect.headers["location"] == "/login?to=%2F%3Fq%3Da%2Bdog%26fits%3D0.5"
+    assert 'name="to" value="/?q=a+dog&amp;fits=0.5"' in locked.get(redirect.headers["location"]).text
+    right = locked.post("/login", data={"token": TOKEN, "to": "/?q=a+dog&fits=0.5"})
+    assert right.headers["location"] == "/?q=a+dog&fits=0.5"
+    wrong = locked.post("/login", data={"token": "no", "to": '/"><b>'}, headers=PAGE)
+    assert 'name="to" value="/&#34;&gt;&lt;b&gt;"' in wrong.text
+    for other in ("//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "evil", ""):
+        assert locked.post("/login", data={"token": TOKEN, "to": other}).headers["location"] == "/", other
+    # Browsers leave out tabs and line breaks of an address; they are sent encoded.
+    assert locked.post("/login", data={"token": TOKEN, "to": "/\t/evil"}).headers["location"] == "/%09/evil"
+
+
 def test_login_cookie_is_secure_over_https(folders):
     site = make_site(folders, compare=False, token=TOKEN, any_host=True)
     with client_of(site, "https://photos.example", follow_redirects=False) as client:

@@ -105,6 +105,11 @@ def test_many_idle_connections_do_not_block_others(folders, token):
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
+def test_an_address_of_another_machine():
+    with pytest.raises(ValueError, match=r"`--host`: expected an address of this machine, got 192.0.2.1; 127"):
+        bind("192.0.2.1", 0)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "photos.example"])  # noqa: S104
 def test_a_network_needs_a_token_or_a_proxy(host):
     with pytest.raises(ValueError, match="the whole network could see the photos"):

@@ -26,6 +26,9 @@ def write_whole(path: Path, content: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         rename(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # not the temporary name, which users have not chosen
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

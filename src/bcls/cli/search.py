@@ -106,8 +106,10 @@ def _check(text: str | None, settings: SearchSettings) -> None:
         fail("bcls search", "a text or --image FILE", "none", hint)
     if settings.captions and (settings.image is None or text is not None):
         fail("--captions", "--image FILE with it", "a text", "captions are found for an image")
-    if settings.captions and (settings.contact or settings.html or settings.open):
-        fail("--captions", "no --contact, --html or --open", "one of them", "captions are printed as text")
+    if settings.captions and (settings.contact or settings.html or settings.open or settings.sort != "score"):
+        fail("--captions", "no --contact, --html, --open or --sort", "one of them", "captions are printed, best first")
+    if settings.paths and settings.json:
+        fail("--paths", "no --json with it", "both", "the objects of --json have the paths")
 
 
 def _show_groups(groups: list[tuple[PhotoInfo, ...]], settings: SearchSettings) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import bcls.search.embedding as embedding
+from bcls._core.config import check_field_types
 from bcls._core.errors import check_choice, check_whole, fail, visible
 from bcls._core.locks import lock_folder
 from bcls._core.progress import Step, progress
@@ -128,6 +129,8 @@ def build_index(
     folder = Path(settings.out)
     check_whole("workers", settings.workers, least=0)
     check_choice("precision", settings.precision, embedding.PRECISIONS)
+    stored = ("captions", "exclude", "follow_links")
+    check_field_types({name: getattr(settings, name) for name in stored}, IndexSettings)
     paths = [Path(photos)] if isinstance(photos, str | Path) else [Path(path) for path in photos]
     if not paths:
         fail("photos", "a folder, zip, tar or dataset", "none", "name at least one, before --exclude and its patterns")
@@ -136,7 +139,7 @@ def build_index(
     follow = getattr(old, "follow_links", False) if settings.follow_links is None else settings.follow_links
     captions = getattr(old, "captions", True) if settings.captions is None else settings.captions
     limit = getattr(old, "index_pixels", MAX_PIXELS) if settings.max_pixels is None else settings.max_pixels
-    check_whole("max_pixels", limit, least=1)
+    limit = check_whole("max_pixels", limit, least=1)
     source = open_source(*paths, features=settings.features, captions=captions, exclude=exclude, follow_links=follow)
     scan = source.scan()
     if not scan.items:
@@ -144,7 +147,9 @@ def build_index(
         hint = "check the path; to remove an index, delete its folder"
         fail(" ".join(map(str, paths)), "at least one image", got or "none", hint)
     name = settings.model or (old.model if old else "photo")
-    # Before the folder is created: a wrong model or device leaves nothing behind.
+    if old is None:
+        _check_engine(settings)
+    # Before the folder is created: a wrong engine, model or device leaves nothing behind.
     model = embedding.ready_model(name if model is None else model, settings.device, settings.precision)
     _create_folder(folder)
     hint = "wait until it has finished, or choose another --out"
@@ -234,14 +239,18 @@ def _create_folder(folder: Path) -> None:
         fail("out", "a new or empty folder, or an index", got, "choose another --out: nothing is overwritten")
 
 
+def _check_engine(settings: IndexSettings) -> None:
+    """Check the engine of a new index."""
+    engine = check_choice("engine", settings.engine or "faiss", ENGINES)
+    if (engine == "milvus") != bool(settings.uri):
+        expected = "a file or address with --engine milvus, and none with faiss"
+        hint = "for example --engine milvus --uri photos.db"
+        fail("uri", expected, f"{settings.uri or ''!r} with {engine}", hint)
+
+
 def _new_manifest(
     settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel, limit: int
 ) -> IndexManifest:
-    engine = check_choice("engine", settings.engine or "faiss", ENGINES)
-    uri = _absolute_uri(settings.uri or "")
-    if (engine == "milvus") != bool(uri):
-        expected = "a file or address with --engine milvus, and none with faiss"
-        fail("uri", expected, f"{uri!r} with {engine}", "for example --engine milvus --uri photos.db")
     dimension, cross = embedding.probe(model, source.features([items[0].name]))
     return IndexManifest(
         identity=uuid.uuid4().hex,
@@ -250,8 +259,8 @@ def _new_manifest(
         weights=embedding.model_hash(model),
         dimension=dimension,
         cross=cross,
-        engine=engine,
-        uri=uri,
+        engine=settings.engine or "faiss",
+        uri=_absolute_uri(settings.uri or ""),
         features=settings.features,
         calibration={},
         max_pixels=limit,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 #: Images per forward pass.
 BATCH = 64
 PRECISIONS = ("float32", "bfloat16")
+#: Dates that :class:`datetime.datetime` can have; file systems allow others.
+_EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
 #: A model for torch, or an exported one for ONNX Runtime.
 SearchModel: TypeAlias = "RetrievalModel | LightModel"
 #: Images that were prepared by a model.
@@ -48,7 +51,7 @@ def load_search_model(name: str | Path, device: str = "cpu") -> SearchModel:
         ValueError: There is no such model or device, or its files are damaged.
         MissingExtraError: A package that the model needs is not installed.
     """
-    folder = find_folder(name)
+    folder = find_folder(name, "model")
     if is_light_folder(folder):
         return LightModel(folder, device)
     require("torch", "train", f"the model {str(name)!r}, which is not exported to ONNX,")
@@ -277,7 +280,7 @@ def load_photo(
         sha256 = hashlib.sha256(content).hexdigest()
         features = source.features([name])
         exif = read_exif(content) if features is None else ExifInfo()
-        date = exif.date if exif.date is not None else source.date(name)
+        date = exif.date if exif.date is not None else min(max(source.date(name), _EARLIEST), _LATEST)
         photo = Photo(item.name, item.stamp, sha256, date, exif.date is not None, exif.latitude, exif.longitude)
         captions = source.captions(name)
         if (same := known(item.name, sha256)) is not None:

@@ -21,6 +21,9 @@ from bcls.search.engine import Neighbors, Numbers, SearchFilter, VectorRow, Vect
 EXACT = 200_000
 #: Links of a vector in the HNSW graph, and candidates while it is built and searched.
 LINKS, BUILD_WIDTH, SEARCH_WIDTH = 32, 128, 512
+#: Up to this many rows that a search leaves out are found and dropped: faiss compares many queries at once by a matrix
+#: product, seven times as fast, but only without a selector.
+_FEW = 64
 #: The rows are compacted when deleted ones are more than this share.
 _DEAD_SHARE = 0.2
 #: Rows per ``index.add``, so that the vectors are not copied all at once.
@@ -262,7 +265,10 @@ class FaissEngine:
 
     def _search_main(self, main: Any, queries: Vectors, k: int, mask: _Mask) -> tuple[Vectors, Numbers]:
         options: dict[str, Any] = {}
-        if not mask.all():
+        left_out = int(np.count_nonzero(~mask))
+        if left_out <= _FEW:
+            k += left_out
+        else:
             # The selector only points to the bits, which must outlive the call.
             bits = np.packbits(mask, bitorder="little")
             options["sel"] = self._faiss.IDSelectorBitmap(bits)
@@ -278,7 +284,7 @@ class FaissEngine:
             scores, rows = main.search(queries, min(k, main.ntotal), params=parameters)
         finally:
             self._faiss.omp_set_num_threads(threads)
-        return scores, rows
+        return scores, np.where(mask[rows], rows, -1)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from PIL import Image
@@ -120,7 +120,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         return list(self.service.search(text, k, filters, image=content, sort=sort).hits)
 
     def similar(
-        self, photo: str, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
+        self, photo: str | PurePath, k: int = 10, filters: SearchFilter | None = None, *, sort: str = "score"
     ) -> list[Hit]:
         """Find photos that are similar to one of the index, without that one.
 
@@ -133,9 +133,10 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         Raises:
             ValueError: The index has no such photo.
         """
-        number = self.service.number_of(photo)
+        name = photo.as_posix() if isinstance(photo, PurePath) else photo
+        number = self.service.number_of(name)
         if number is None:
-            fail("photo", "the name of a photo in the index", repr(photo), "names are relative to the indexed folder")
+            fail("photo", "the name of a photo in the index", repr(name), "names are relative to the indexed folder")
         return list(self.service.more_like(number, k, filters, sort=sort).hits)
 
     def duplicates(self, threshold: float = DUPLICATE) -> list[tuple[PhotoInfo, ...]]:

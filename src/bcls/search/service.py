@@ -195,13 +195,14 @@ class Service(AbstractContextManager["Service"]):
         check_whole("rerank", self.settings.rerank, least=0)
         check_whole("cache", self.settings.cache, least=0)
         self._folder = Path(folder)
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
         source = model or self._index.manifest.model
         # A model in memory has none.
         self.calibration = read_calibration(find_folder(source)) if isinstance(source, str | Path) else None
         self._heavy = threading.BoundedSemaphore(_HEAVY)
+        self._grouping = threading.BoundedSemaphore(1)
         self._groups: tuple[object, list[list[int]]] | None = None
         encoder = self.model if isinstance(self.model, LightModel) else self.model.for_queries()
         self._batcher = Batcher(
@@ -217,6 +218,7 @@ class Service(AbstractContextManager["Service"]):
 
     def close(self) -> None:
         """Stop the thread and close the files."""
+        self._closed = True
         self._batcher.close()
         self._index.close()
 
@@ -230,9 +232,12 @@ class Service(AbstractContextManager["Service"]):
         """The index in its current state, opened again after an update.
 
         Raises:
-            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model.
+            IndexUnavailableError: It is missing, being rebuilt, or was replaced by an index of another model, or the
+                service is closed.
         """
         with self._lock:
+            if self._closed:
+                fail("index", "an open index", "a closed one", "open it again", IndexUnavailableError)
             try:
                 if manifest_stamp(self._folder) == self._index.stamp:
                     return self._index
@@ -304,14 +309,19 @@ class Service(AbstractContextManager["Service"]):
 
         Returns:
             Groups of two or more photos, the largest first; in a group the oldest photo first.
+
+        Raises:
+            ValueError: The threshold is out of its range.
+            OverloadedError: Another thread has computed groups for longer than the timeout.
         """
         if check_number("threshold", threshold, f"{DUPLICATE} is usual", above=0) > 1:
             fail("threshold", "at most 1", threshold, f"{DUPLICATE} is usual")
         index = self.index
         key = index.stamp, float(threshold)
-        if self._groups is None or self._groups[0] != key:
-            self._groups = key, near_duplicates(index.photos, float(threshold))
-        numbers = self._groups[1]
+        with limit_work(self._grouping, self.settings.timeout, "searches for duplicates"):
+            if self._groups is None or self._groups[0] != key:
+                self._groups = key, near_duplicates(index.photos, float(threshold))
+            numbers = self._groups[1]
         known = index.catalog.photos([number for group in numbers for number in group])
         found = (sorted((known[one] for one in group if one in known), key=lambda one: one.date) for group in numbers)
         return [tuple(_describe(index, photos)) for photos in found if len(photos) > 1]
@@ -532,9 +542,10 @@ def _unit_sum(vectors: Sequence[Vectors]) -> Vectors:
 
 
 def _check_k(k: int) -> int:
-    if check_whole("k", k, least=1) > MAX_RESULTS:
+    number = check_whole("k", k, least=1)
+    if number > MAX_RESULTS:
         fail("k", f"at most {MAX_RESULTS}", k, "request fewer results, and use filters")
-    return k
+    return number
 
 
 def _path(index: Index, name: str) -> str:

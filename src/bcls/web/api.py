@@ -29,6 +29,8 @@ _SIDES = {"small": 320, "large": 1280}
 CHUNK = 2**16
 #: Formats that browsers display; others are downloaded. JPEG includes MPO, which has more images after the first.
 _DISPLAYED = [name for name in FORMATS if name in {"JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF"}]
+#: Parameters that requests with an image have in their address.
+_PARAMETERS = ("q", "k", "sort", "after", "before", "under", "words")
 #: Maximum length of the text of a filter.
 _FILTER_TEXT = 200
 
@@ -112,9 +114,24 @@ async def get_filters(
     return parse_filter(after, before, under, words)
 
 
+async def get_upload(
+    request: Request, image: Annotated[UploadFile, File(description="JPEG, PNG, WebP, GIF, BMP or TIFF.")]
+) -> UploadFile:
+    """The image of a request.
+
+    Raises:
+        HTTPException: 422, the form has a parameter that would be ignored there.
+    """
+    for name in await request.form():
+        if name in _PARAMETERS:
+            detail = f"`{name}`: expected in the address, as in /api/search?q=a+dog&k=5, got a field of the form"
+            raise HTTPException(422, detail)
+    return image
+
+
 SiteOf = Annotated[Site, Depends(get_site)]
 Filters = Annotated[SearchFilter, Depends(get_filters)]
-Upload = Annotated[UploadFile, File(description="JPEG, PNG, WebP, GIF, BMP or TIFF.")]
+Upload = Annotated[UploadFile, Depends(get_upload)]
 Text = Annotated[
     str,
     Query(

@@ -4,7 +4,7 @@ import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import PurePosixPath
@@ -33,6 +33,8 @@ _GROUPS = 30
 _CAPTIONS, _SIMILAR = 8, 12
 #: In the compare view: results that are shown, and results among which the correct one is searched.
 _COMPARED, _DEPTH = 10, 100
+#: Dates that a zip file can have.
+_ZIP_DATES = tuple(datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1980, 2107))
 #: Captions of a photo, and a text.
 Pairs: TypeAlias = Sequence[tuple[Sequence[str], str]]
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
@@ -94,6 +96,7 @@ def results_for_image(request: Request, site: SiteOf, image: Upload, query: Para
 def duplicates_page(request: Request, site: SiteOf, page: PageNumber = 1) -> Response:
     """Groups of photos that are nearly the same."""
     groups = site.service.duplicates()
+    page = min(page, _last_page(len(groups), _GROUPS))
     shown = groups[(page - 1) * _GROUPS : page * _GROUPS]
     values = {"groups": shown, "total": len(groups), **_pages(page, len(groups), _GROUPS, "/duplicates?page={}".format)}
     return render(request, "duplicates.html", values)
@@ -118,19 +121,25 @@ def photo_page(request: Request, site: SiteOf, number: Number) -> Response:
 
 
 @routes.get("/login")
-async def login_page(request: Request) -> Response:
-    """The form for the token."""
-    return render(request, "login.html", {"wrong": False})
+async def login_page(request: Request, to: str = "") -> Response:
+    """The form for the token, and the page that the login leads to."""
+    return render(request, "login.html", {"wrong": False, "to": to})
 
 
 @routes.post("/login")
-async def login(request: Request, site: SiteOf, token: Annotated[str, Form(max_length=1000)] = "") -> Response:
-    """Set the login cookie if the token is correct."""
+async def login(
+    request: Request,
+    site: SiteOf,
+    token: Annotated[str, Form(max_length=1000)] = "",
+    to: Annotated[str, Form()] = "",
+) -> Response:
+    """Set the login cookie if the token is correct, and open a page of this app."""
     if site.settings.token is None:
         raise HTTPException(404, "this server has no token: open / instead")
     if not check_token(request, site, token.strip()):
-        return render(request, "login.html", {"wrong": True}, status=401)
-    response = RedirectResponse("/", 303)
+        return render(request, "login.html", {"wrong": True, "to": to}, status=401)
+    # Only a path: browsers read // and /\ as the beginning of another host.
+    response = RedirectResponse(to if re.match(r"/(?![/\\])", to) else "/", 303)
     secure = request.scope["scheme"] == "https"
     value = site.logins.start()
     response.set_cookie(COOKIE, value, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
@@ -174,6 +183,9 @@ def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     if query.q.strip():
         return _found(request, service.search(query.q, k, query.filters), query)
     photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
+    if total and not photos:  # an address of a time when there were more
+        query = replace(query, page=_last_page(total, BROWSED))
+        photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
     months = [(month, list(group)) for month, group in groupby(photos, lambda one: _month(one.date))]
     pages = _pages(query.page, total, BROWSED, lambda page: _address(request, query, page=page))
     return {"searched": False, "groups": months, "total": total, "threshold": service.threshold, **pages}
@@ -186,11 +198,11 @@ def _depth_of(site: Site, query: PageQuery) -> int:
 
 
 def _found(request: Request, found: SearchResult[Hit], query: PageQuery, *, image: bool = False) -> dict[str, Any]:
-    """Variables of the template for results; those for an image are shown although few are similar enough to fit."""
-    threshold = 0.0 if image else found.threshold
+    """Variables of the template for results; the best for an image are shown although few are similar enough to fit."""
+    threshold = 0.0 if image and query.sort == "score" else found.threshold
     limit = threshold if query.fits is None else query.fits
     fitting = [hit for hit in found.hits if hit.score >= limit]
-    if query.sort == "date":
+    if query.sort == "date" and (limit > 0 or found.fits):
         fitting.sort(key=lambda hit: -hit.date)
     longer = _address(request, query, k=min(query.k + SHOWN, MAX_RESULTS))
     return {
@@ -202,6 +214,7 @@ def _found(request: Request, found: SearchResult[Hit], query: PageQuery, *, imag
         "threshold": threshold,
         "sort": query.sort,
         "reranked": found.reranked,
+        "first": len(fitting) > query.k,
         "more": longer if len(fitting) > query.k else None,
         "nearest": _address(request, query, fits=0) if len(fitting) < len(found.hits) else None,
     }
@@ -209,9 +222,13 @@ def _found(request: Request, found: SearchResult[Hit], query: PageQuery, *, imag
 
 def _pages(page: int, total: int, size: int, address: Callable[[int], str]) -> dict[str, Any]:
     """Variables of the template for the links to other pages."""
-    last = max(1, math.ceil(total / size))
+    last = _last_page(total, size)
     older, newer = (address(page + 1) if page < last else None), (address(page - 1) if page > 1 else None)
     return {"page": page, "last": last, "older": older, "newer": newer}
+
+
+def _last_page(total: int, size: int) -> int:
+    return max(1, math.ceil(total / size))
 
 
 def _address(request: Request, query: PageQuery, **changes: Any) -> str:
@@ -249,7 +266,7 @@ def zip_photos(service: Service, photos: Sequence[Photo]) -> Iterator[bytes]:
                 missing.append(photo.name)
                 continue
             parts = [part for part in re.split(r"[/\\]", photo.name) if part not in {"", ".", ".."}]
-            date = datetime.fromtimestamp(max(photo.date, 315532800), UTC)  # zip files start in 1980
+            date = datetime.fromtimestamp(min(max(photo.date, _ZIP_DATES[0]), _ZIP_DATES[1]), UTC)
             archive.writestr(zipfile.ZipInfo("/".join(parts).replace(":", "_"), date.timetuple()[:6]), content)
             yield from pieces.take()
         if missing:

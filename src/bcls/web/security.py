@@ -2,7 +2,7 @@
 
 import hmac
 import time
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -78,7 +78,7 @@ class SecurityMiddleware:
             self._check(request)
         except HTTPException as error:
             if error.status_code == 401 and wants_page(request) and not is_fragment(request):
-                return RedirectResponse("/login", 303)
+                return RedirectResponse(_login_address(request), 303)
             return problem_response(request, error)
         return None
 
@@ -95,6 +95,13 @@ class SecurityMiddleware:
         if scheme.lower() != "bearer" or not check_token(request, self._site, given.strip()):
             detail = "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`, or log in at /login"
             raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
+
+
+def _login_address(request: Request) -> str:
+    """Address of the login page, with the page that the login leads to."""
+    path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
+    page = f"{path}?{query}" if query else path
+    return "/login" if page == "/" or request.method != "GET" else f"/login?{urlencode({'to': page})}"
 
 
 def _is_foreign(request: Request) -> bool:

@@ -1,6 +1,7 @@
 """Run the web app on a port."""
 
 import asyncio
+import errno
 import gc
 import ipaddress
 import math
@@ -67,6 +68,8 @@ def bind(host: str, port: int) -> socket.socket:
         found.listen(MAX_CONNECTIONS)
     except OSError as error:
         found.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            fail("--host", "an address of this machine", host, "127.0.0.1 is usual")
         fail("--port", f"a free port at {host}", f"{port} ({error.strerror})", "choose another one")
     return found
 

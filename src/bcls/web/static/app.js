@@ -68,9 +68,12 @@ let timer = 0;
 const searchSoon = (wait) => { clearTimeout(timer); timer = setTimeout(search, wait); };
 if (form) {
   const slider = form.elements.fits;
+  // Ends with an operator, or with one and a weight: the next term is still to be typed.
+  const unfinished = /(^|\s)[+\u2212\u2013-](\s+\d*\.\d*)?\s*$/;
   form.addEventListener("input", (event) => {
     if (slider) showFits(slider);
-    if (event.target === box || event.target === slider) searchSoon(250);
+    if (event.target === box && unfinished.test(box.value)) clearTimeout(timer);
+    else if (event.target === box || event.target === slider) searchSoon(250);
   });
   form.addEventListener("change", (event) => { if (event.target !== box && event.target !== slider) searchSoon(0); });
   form.addEventListener("submit", (event) => { event.preventDefault(); searchSoon(0); });
@@ -178,9 +181,17 @@ if (selection) {
     event.formData.delete("number");
     for (const number of selected.keys()) event.formData.append("number", number);
   });
-  const numbers = location.hash.slice(1).split(",").filter((number) => boxes().some((one) => one.value === number));
+  const numbers = location.hash.slice(1).split(",").filter((number) => /^[1-9]\d*$/.test(number));
   numbers.forEach((number) => selected.set(number, ""));
   if (numbers.length) showSelection();
+  // Those of other pages are looked up: their paths can be copied, too.
+  numbers.filter((number) => !selected.get(number)).forEach(async (number) => {
+    const answer = await fetch("/api/photos/" + number);
+    if (!selected.has(number)) return;
+    if (answer.ok) selected.set(number, (await answer.json()).path);
+    else selected.delete(number);
+    showSelection();
+  });
 }
 
 // Keys: arrows move through the photos.
