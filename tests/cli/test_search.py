@@ -125,6 +125,14 @@ def test_duplicates(run, made, tmp_path, capsys):
     assert notes.endswith(f"{len(groups)} groups of {sum(map(len, groups))} photos\n")
 
 
+def test_index_without_duplicates(run, monkeypatch, tmp_path, capsys):
+    model = tiny_model(monkeypatch, tmp_path / "model")
+    photo(tmp_path / "one/red.png", ["red"])
+    index(tmp_path / "one", tmp_path / "one.index", model)
+    capsys.readouterr()
+    assert run(tmp_path / "one.index", "--duplicates")[:2] == (0, "no near-duplicates\n")
+
+
 def test_thumbnails_are_opened(run, made, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)

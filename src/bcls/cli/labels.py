@@ -153,7 +153,7 @@ def _load_ratings(settings: QualitySettings) -> list[Any]:
     from bcls.labels.quality import load_cxc, load_flickr8k, load_sts
 
     if not (settings.cxc or settings.sts or settings.flickr8k):
-        fail("bcls labels quality", "--cxc, --sts or --flickr8k", "none of them", "name the ratings to compare with")
+        fail("--cxc", "this flag, --sts or --flickr8k", "none of them", "name the ratings to compare with")
     if (settings.cxc or settings.sts) and not settings.captions:
         fail("--captions", "the captions of CxC's images", "none", "give them as JSON; see docs/labels.md")
     photos = None if settings.images is None else Path(settings.images)

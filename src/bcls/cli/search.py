@@ -103,7 +103,7 @@ def _check(text: str | None, settings: SearchSettings) -> None:
             fail("--duplicates", "only --paths, --json or --model with it", ", ".join(other), "leave them out")
     elif text is None and settings.image is None:
         hint = 'for example `bcls search index "a dog on the beach"`'
-        fail("bcls search", "a text or --image FILE", "none", hint)
+        fail("TEXT", "a text or --image FILE", "none", hint)
     if settings.captions and (settings.image is None or text is not None):
         fail("--captions", "--image FILE with it", "a text", "captions are found for an image")
     if settings.captions and (settings.contact or settings.html or settings.open):
@@ -117,7 +117,8 @@ def _show_groups(groups: list[tuple[PhotoInfo, ...]], settings: SearchSettings) 
     for group in groups:
         print("".join(f"{_line(photo.path, settings)}\n" for photo in group))
     count = sum(map(len, groups))
-    print(f"{len(groups)} groups of {count} photos", file=sys.stderr if settings.paths else sys.stdout)
+    summary = f"{len(groups)} groups of {count} photos" if groups else "no near-duplicates"
+    print(summary, file=sys.stderr if settings.paths else sys.stdout)
 
 
 def _line(path: str, settings: SearchSettings) -> str:

@@ -151,7 +151,11 @@ def check_dataset(folder: str | Path, settings: CheckSettings | None = None) -> 
     findings = [*_check_files(dataset, settings.images), *check_captions(dataset), *check_features(dataset)]
     if dataset.image_sources:
         for source in dict.fromkeys(dataset.image_sources):
-            open_store(source).names()  # one error for a missing or refused archive, not one per image
+            try:
+                open_store(source).names()  # one error for a missing or refused archive, not one per image
+            except FileNotFoundError as error:
+                hint = "the images are missing; if they have moved, set their location with --images PATH"
+                raise FileNotFoundError(2, hint, error.filename) from error
         prints, found = fingerprint_images(dataset, workers=workers, max_pixels=max_pixels)
         if len(found) == len(dataset.images) and all(one.kind == "missing-image" for one in found):
             # The images are elsewhere. A quarantine of all images would hide that.

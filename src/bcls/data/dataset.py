@@ -236,7 +236,8 @@ class ImageReader:
                 try:
                     self._stores[source] = open_store(self.sources[source])
                 except FileNotFoundError as error:
-                    hint = "the images are missing; if they have moved, open the dataset with images=..."
+                    hint = "the images are missing; if they have moved, correct their path in manifest.json, "
+                    hint += "or in Python open the dataset with images=..."
                     raise FileNotFoundError(2, hint, error.filename) from error
             return self._stores[source]
 

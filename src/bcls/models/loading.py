@@ -85,7 +85,7 @@ def find_folder(path_or_name: str | Path) -> Path:
         return path  # reading it raises an error that names the missing file
     if not isinstance(path_or_name, str) or not HUB_NAME.fullmatch(path_or_name):
         expected = "'photo', 'photo-fast', the folder of a model or of a run, or a hub name 'owner/model'"
-        fail("path_or_name", expected, repr(str(path_or_name)), "check the spelling")
+        fail("model", expected, repr(str(path_or_name)), "check the spelling")
     return _download(path_or_name)
 
 
@@ -96,5 +96,5 @@ def _download(name: str) -> Path:
     except (OSError, ValueError) as error:
         # The hub's messages have many lines; the full text stays in the exception chain.
         reason = str(error).strip().split("\n", 1)[0]
-        message = f"`path_or_name`: expected a folder or a model on the hub, got {name!r}; {reason}"
+        message = f"`model`: expected a folder or a model on the hub, got {name!r}; {reason}"
         raise ValueError(message) from error
