@@ -300,7 +300,7 @@ def find_embeddings(folder: Path) -> tuple[str, str]:
         files = [folder / f"{stem}{ending}" for ending in ENDINGS if (folder / f"{stem}{ending}").is_file()]
         if not files and not found:
             expected = "a run with a checkpoint, a saved model, or embeddings in images.npy and texts.npy"
-            fail(str(folder), expected, "a folder with none of these", "check the path, and whether the run was trained")
+            fail(str(folder), expected, "none of these", "check the path, and whether the run was trained")
         if len(files) != 1:
             got = ", ".join(file.name for file in files) if files else f"no file {stem}.npy"
             hint = "leave one of them" if files else "save the embeddings of images and captions there"
