@@ -155,6 +155,10 @@ def test_contact_sheet_and_page(run, made, tmp_path):
     assert text.count("photo is missing") == 1
     assert "<h1>red &lt;b&gt;</h1>" in text
     assert "a &lt;red&gt; wall" in text
+    assert f'<span title="{made.parent}/photos/0/000-red-red.png">0/000-red-red.png</span>' in text
+    assert "below the threshold" in text
+    assert run(made, "red", "--image", tmp_path / "photos/1/004-black-red.png", "--html", page)[0] == 0
+    assert "<h1>red + 004-black-red.png</h1>" in page.read_text()
 
 
 def test_bad_input_is_one_line(run, made, tmp_path):

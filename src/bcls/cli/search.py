@@ -88,7 +88,8 @@ def main(arguments: list[str]) -> int:
             result = service.captions_for_image(image, settings.k, limits)
         else:
             result = service.search(text, settings.k, limits, image=image, sort=settings.sort)
-        title = " ".join(one for one in (text, settings.image) if one is not None)
+        file = None if settings.image is None else Path(settings.image).name
+        title = " + ".join(one for one in (text, file) if one is not None)
         _show(service, title, settings, result)
     return 0
 
