@@ -295,7 +295,7 @@ def find_embeddings(folder: Path) -> tuple[str, str]:
     Raises:
         ValueError: If there is no such file or more than one.
     """
-    found = []
+    found: list[str] = []
     for stem in ("images", "texts"):
         files = [folder / f"{stem}{ending}" for ending in ENDINGS if (folder / f"{stem}{ending}").is_file()]
         if not files and not found:

@@ -5,7 +5,7 @@ Checks come first, encoders last: a frozen encoder may take minutes, and no sett
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -243,6 +243,9 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
     with prefix_errors("model."):
         parsed = model_config(settings, "model")
     if shape is not None:
+        own = name not in (*_FEATURE_MODELS, "dual")
+        if own and "features" not in settings and hasattr(parsed, "features"):
+            parsed = replace(parsed, features=shape[-1])
         check_features(parsed, shape)
         if getattr(parsed, "regions", None) == DETECTOR_REGIONS != shape[1]:
             got = f"{shape[1]} in {config.features!r}"
