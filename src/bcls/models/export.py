@@ -210,8 +210,7 @@ def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool)
     """Prepared images and captions of a model with two towers, to export and check it with."""
     config = model.config
     if not isinstance(config, DualConfig | VseppConfig):
-        got = f"{type(model).__name__}, which compares every word with every region"
-        fail("model", "a model with one vector an image and one a caption", got, "export a vsepp or dual model")
+        fail("model", "a vsepp or dual model", type(model).__name__, "`--format folder` exports every model")
     pixels = config.backbone is not None if isinstance(config, VseppConfig) else config.image != "features"
     if pixels and regions:
         fail("regions", "a model that takes features", "one that reads images", "leave --regions out")
