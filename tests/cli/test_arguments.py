@@ -91,6 +91,11 @@ def test_print_config_can_be_read_again(tmp_path, capsys):
     assert read("--config", str(config)) == Settings(["a", "b"])
 
 
+def test_a_missing_file_of_settings(tmp_path):
+    with pytest.raises(ValueError, match=r"--config: .*no\.yaml.*the presets are in the folder configs"):
+        read("--files", "a", "--config", str(tmp_path / "no.yaml"))
+
+
 @pytest.mark.parametrize("flag", [["--config", "bomb.yaml"], ["--config=bomb.yaml"]])
 def test_a_file_of_settings_that_expands_to_a_billion_values(tmp_path, monkeypatch, flag):
     monkeypatch.chdir(tmp_path)

@@ -154,6 +154,7 @@ def test_compare(run):
         (("evaluate", "--similarity", "a.npy"), "data"),
         (("evaluate", "--similarity", "a.npy", "--data", "nowhere"), "nowhere: no such dataset folder"),
         (("evaluate", "--similarity", "no.npy", "--data", "data"), "no.npy: no such file"),
+        (("evaluate", "gone", "--data", "data"), "`MODEL`: expected 'photo'"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--split", "tset"), "did you mean 'test'?"),
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--split", "val"), "expected shape (1, 2)"),
         (("evaluate", "--similarity", "turned.npy", "--data", "data"), "it is transposed"),
@@ -170,7 +171,7 @@ def test_compare(run):
         (("evaluate", "--similarity", "a.npy", "--data", "data", "--labels", "minlm"), "`--labels`"),
         (
             ("evaluate", "--similarity", "data", "--data", "data"),
-            "`data`: expected one file of embeddings called images",
+            "`data`: expected a run with a checkpoint, a saved model, or embeddings in images.npy",
         ),
         (
             ("evaluate", "--similarity", "a.npy", "--data", "data", "--html", "no/page.html"),

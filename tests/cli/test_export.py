@@ -86,7 +86,7 @@ def test_a_folder_has_the_calibration(run, calibration, tmp_path):
     [
         ((), "bcls export: the following arguments are required: MODEL"),
         (("run",), "out"),
-        (("gone", "--out", "x"), "check the spelling"),
+        (("gone", "--out", "x"), "`model`: expected 'photo'"),
         (("run", "--out", "x", "--format", "onxn"), "did you mean 'onnx'?"),
         (("run", "--out", "x", "--format", "folder", "--regions"), "--regions"),
     ],

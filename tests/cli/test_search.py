@@ -125,6 +125,14 @@ def test_duplicates(run, made, tmp_path, capsys):
     assert notes.endswith(f"{len(groups)} groups of {sum(map(len, groups))} photos\n")
 
 
+def test_index_without_duplicates(run, monkeypatch, tmp_path, capsys):
+    model = tiny_model(monkeypatch, tmp_path / "model")
+    photo(tmp_path / "one/red.png", ["red"])
+    index(tmp_path / "one", tmp_path / "one.index", model)
+    capsys.readouterr()
+    assert run(tmp_path / "one.index", "--duplicates")[:2] == (0, "no near-duplicates\n")
+
+
 def test_thumbnails_are_opened(run, made, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -147,6 +155,10 @@ def test_contact_sheet_and_page(run, made, tmp_path):
     assert text.count("photo is missing") == 1
     assert "<h1>red &lt;b&gt;</h1>" in text
     assert "a &lt;red&gt; wall" in text
+    assert f'<span title="{made.parent}/photos/0/000-red-red.png">0/000-red-red.png</span>' in text
+    assert "below the threshold" in text
+    assert run(made, "red", "--image", tmp_path / "photos/1/004-black-red.png", "--html", page)[0] == 0
+    assert "<h1>red + 004-black-red.png</h1>" in page.read_text()
 
 
 def test_bad_input_is_one_line(run, made, tmp_path):

@@ -141,7 +141,7 @@ class TestImages:
         (tmp_path / "old").rename(tmp_path / "new")
         assert found(folder, images=str(tmp_path / "new"))[0] == {}
         (tmp_path / "new" / "2.tar").unlink()
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError, match="set their location with --images PATH"):
             check_dataset(folder, CheckSettings(images=str(tmp_path / "new")))
 
     def test_dataset_without_images(self, folder):

@@ -212,9 +212,7 @@ def test_a_matrix_and_a_folder_average(split):
 
 def test_folders_that_are_no_model(split):
     Path("empty").mkdir()
-    with pytest.raises(
-        ValueError, match=r"`empty`: expected one file of embeddings .* got no file images.*; check the path"
-    ):
+    with pytest.raises(ValueError, match=r"`empty`: expected a run with a checkpoint, a saved model, or embed"):
         load_similarity(["empty"], split)
     save_folder("double")
     np.savez("double/texts.npz", np.ones((12, 5)))

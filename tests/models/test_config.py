@@ -44,6 +44,7 @@ def test_every_name_has_a_config():
     [
         ({"name": "vsep"}, "did you mean 'vsepp'"),
         ({"name": 3}, "choose one of these"),
+        ({"name": "my-own"}, "import the module that registers it, with `--import MODULE`"),
         ({"width": 3}, "`name`, one of vsepp"),
         (3, "a dict with `name`"),
         ({"name": "sgr", "step": 2}, "did you mean 'steps'"),

@@ -135,7 +135,7 @@ def test_tower_that_differs_from_torch_is_not_written(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 def test_cross_attention_models_raise(tmp_path, name):
     model = build({"name": name, "words": 20, "features": 8, "width": 8, "similarity_width": 4, "regions": 3})
-    with pytest.raises(ValueError, match=r"expected a vsepp or dual model.*, which compares every word"):
+    with pytest.raises(ValueError, match=r"expected a vsepp or dual model, got .*; `--format folder` exports every"):
         export_onnx(model, tmp_path / "towers")
 
 

@@ -268,7 +268,7 @@ def test_damaged_config_raises(saved, text):
 
 def test_unknown_names_raise(tmp_path):
     for name in ("no such model", "", tmp_path / "nothing"):
-        with pytest.raises(ValueError, match=r"path_or_name|saved model"):
+        with pytest.raises(ValueError, match=r"`model`: expected|saved model"):
             load(name)
     (tmp_path / "model.pth.tar").touch()
     with pytest.raises(ValueError, match="import_checkpoint"):

@@ -22,7 +22,7 @@ def folder(tmp_path):
     folder = tmp_path / "a <b>"
     folder.mkdir()
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "config.yaml").write_text("model: {name: '<script>'}\n")
+    (folder / "config.yaml").write_text("model: {name: '<script>'}\nloss: {name: bcls}\ndata: scenes\n")
     (folder / "environment.json").write_text('{"torch": "2"}')
     return folder
 
@@ -40,7 +40,14 @@ def test_report_has_charts_validations_and_settings(folder):
         "Validation RSUM",
         "Validation tau",
     ]
-    for text in ("a <b>", "2 steps in", "model: {name: '<script>'}", '"torch": "2"', "120.50", "0.2500"):
+    for text in (
+        "a <b>",
+        "model <script>, loss bcls, data scenes: 2 steps in",
+        "model: {name: '<script>'}",
+        '"torch": "2"',
+        "120.50",
+        "0.2500",
+    ):
         assert text in page.text()
     assert "<strong>120.50</strong>" in (folder / "report.html").read_text(encoding="utf-8")
     assert len(page.all("strong")) == 3

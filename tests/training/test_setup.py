@@ -3,18 +3,22 @@
 import json
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from bcls.cli.main import main
+from bcls.data import open_dataset
 from bcls.features.backbones import Backbone, load_backbone
+from bcls.models import MODELS
+from bcls.models.config import VseppConfig
+from bcls.models.vsepp import VseppModel
 from bcls.training.config import TrainConfig
-from bcls.training.setup import set_up
+from bcls.training.setup import build_model, set_up
 from bcls.training.train import train
 from tests.data.factories import make_dataset
-from tests.training.factories import make_data, settings
+from tests.training.factories import WIDTH, make_data, settings
 
 pytest.importorskip("wordllama", reason='needs pip install "bcls[text]"')
 
@@ -28,6 +32,27 @@ def test_bcls_with_labels_of_a_text_encoder(tmp_path):
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["loss"] == pytest.approx(first["binary"] + first["continuous"])
     assert first["continuous"] > 0
+
+
+@dataclass(frozen=True)
+class OwnConfig:
+    name: str = "own"
+    features: int = 2048
+    words: int | None = None
+
+
+class OwnModel(VseppModel):
+    def __init__(self, config, vocabulary=None):
+        super().__init__(VseppConfig(features=config.features, width=8, word_width=4), vocabulary)
+        self.config = config
+
+
+def test_own_model_gets_the_width_of_the_features(data, monkeypatch):
+    monkeypatch.setitem(MODELS, "own", (OwnConfig, OwnModel))
+    split = open_dataset(data).split("train")
+    model = {"name": "own"}
+    assert build_model(TrainConfig(model=model, features="made"), split).config.features == WIDTH
+    assert build_model(TrainConfig(model={**model, "features": 9}, features="made"), split).config.features == 9
 
 
 def test_cached_labels_do_not_need_the_package_of_the_encoder(tmp_path, monkeypatch, capsys):

@@ -32,6 +32,7 @@ def test_start_page_shows_photos_by_date(client):
     assert "12 photos, newest first" in page
     assert len(shown(page)) == 12
     assert f"<h2>{time.strftime('%B %Y', time.gmtime())}</h2>" in page
+    assert "Words in captions" in page
     assert "Compare</a>" in page
     assert "Runs</a>" in page
 
@@ -54,6 +55,7 @@ def test_pages_by_date(folders, tmp_path):
         ]
         assert "Page 3 of 3" in third
         assert "next" not in re.findall('rel="(....)"', third)
+        assert "Words in captions" not in first  # no photo has captions
         filtered = client.get("/results?under=1/&page=1&before=2023-11", headers=PART)
         assert filtered.headers["x-address"] == "/?before=2023-11&under=1%2F"
         assert {name[0] for name in shown(filtered.text)} == {"1"}

@@ -9,6 +9,8 @@ from typing import NoReturn
 
 #: Length of the value shown in a message, and of names and of lists of choices, which files may make long, too.
 _LONGEST, _LONGEST_NAME = 200, 800
+#: Hint of :func:`check_choice` for names that a module of the user may register.
+IMPORT_HINT = "choose one of these, or import the module that registers it, with `--import MODULE`"
 
 
 def fail(argument: str, expected: str, got: object, hint: str, kind: type[ValueError] = ValueError) -> NoReturn:
@@ -136,8 +138,10 @@ def check_whole(argument: str, value: object, *, least: int) -> int:
     fail(argument, f"a whole number not below {least}", repr(value), f"use at least {least}")
 
 
-def check_choice(argument: str, value: object, choices: Iterable[str], kind: str = "one of") -> str:
-    """Check that ``value`` is one of ``choices``; the message suggests the closest one.
+def check_choice(
+    argument: str, value: object, choices: Iterable[str], kind: str = "one of", hint: str = "choose one of these"
+) -> str:
+    """Check that ``value`` is one of ``choices``; the message suggests the closest one, or else has the hint.
 
     Example:
         >>> check_choice("reduction", "maen", ("mean", "sum"))
@@ -151,7 +155,7 @@ def check_choice(argument: str, value: object, choices: Iterable[str], kind: str
     near = difflib.get_close_matches(str(value), known, n=1)
     names = ", ".join(repr(name) for name in known)
     expected = f"{kind} {names}" if kind == "one of" else f"{kind} ({names})"
-    fail(argument, expected, repr(value), f"did you mean {near[0]!r}?" if near else "choose one of these")
+    fail(argument, expected, repr(value), f"did you mean {near[0]!r}?" if near else hint)
 
 
 def visible(text: str) -> str:

@@ -410,4 +410,6 @@ def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Ma
     unknown = re.search(r"unrecognized arguments: --([\w-]+)|Option '([\w-]+)[\w.-]*' is not accepted", text)
     close = difflib.get_close_matches((unknown[1] or unknown[2]).replace("_", "-"), flags, n=1) if unknown else []
     hint = f" (did you mean --{close[0]}?)" if close else ""
+    if text.startswith("--config: File does not exist"):
+        hint = " (the presets are in the folder configs of the repository)"
     return f"{text}{hint}; see `bcls {command} --help`"

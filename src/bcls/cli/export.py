@@ -72,6 +72,6 @@ def _copy_calibration(settings: ExportSettings) -> None:
     from bcls.models.folder import CALIBRATION, write_calibration
     from bcls.models.loading import find_folder
 
-    folder = find_folder(settings.model, "model")
+    folder = find_folder(settings.model)
     if found := {name: (folder / name).read_bytes() for name in CALIBRATION if (folder / name).is_file()}:
         write_calibration(Path(settings.out), found)

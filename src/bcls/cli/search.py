@@ -88,7 +88,8 @@ def main(arguments: list[str]) -> int:
             result = service.captions_for_image(image, settings.k, limits)
         else:
             result = service.search(text, settings.k, limits, image=image, sort=settings.sort)
-        title = " ".join(one for one in (text, settings.image) if one is not None)
+        file = None if settings.image is None else Path(settings.image).name
+        title = " + ".join(one for one in (text, file) if one is not None)
         _show(service, title, settings, result)
     return 0
 
@@ -103,7 +104,7 @@ def _check(text: str | None, settings: SearchSettings) -> None:
             fail("--duplicates", "only --paths, --json or --model with it", ", ".join(other), "leave them out")
     elif text is None and settings.image is None:
         hint = 'for example `bcls search index "a dog on the beach"`'
-        fail("bcls search", "a text or --image FILE", "none", hint)
+        fail("TEXT", "a text or --image FILE", "none", hint)
     if settings.captions and (settings.image is None or text is not None):
         fail("--captions", "--image FILE with it", "a text", "captions are found for an image")
     if settings.captions and (settings.contact or settings.html or settings.open or settings.sort != "score"):
@@ -119,7 +120,8 @@ def _show_groups(groups: list[tuple[PhotoInfo, ...]], settings: SearchSettings) 
     for group in groups:
         print("".join(f"{_line(photo.path, settings)}\n" for photo in group))
     count = sum(map(len, groups))
-    print(f"{len(groups)} groups of {count} photos", file=sys.stderr if settings.paths else sys.stdout)
+    summary = f"{len(groups)} groups of {count} photos" if groups else "no near-duplicates"
+    print(summary, file=sys.stderr if settings.paths else sys.stdout)
 
 
 def _line(path: str, settings: SearchSettings) -> str:

@@ -162,7 +162,7 @@ def check_dataset(folder: str | Path, settings: CheckSettings | None = None) -> 
             try:
                 open_store(source).names()  # one error for a missing or refused archive, not one per image
             except FileNotFoundError as error:
-                hint = "no such folder, zip or tar of images; if they have moved, set their location with --images PATH"
+                hint = "the images are missing; if they have moved, set their location with --images PATH"
                 raise FileNotFoundError(errno.ENOENT, hint, str(source)) from error
         prints, found = fingerprint_images(dataset, workers=workers, max_pixels=max_pixels)
         if len(found) == len(dataset.images) and all(one.kind == "missing-image" for one in found):

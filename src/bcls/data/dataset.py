@@ -238,7 +238,7 @@ class ImageReader:
                     self._stores[source] = open_store(self.sources[source])
                 except FileNotFoundError as error:
                     hint = "the images are missing; if they have moved, correct their path in manifest.json, "
-                    hint += "or open the dataset with images=..."
+                    hint += "or in Python open the dataset with images=..."
                     raise FileNotFoundError(2, hint, error.filename) from error
             return self._stores[source]
 

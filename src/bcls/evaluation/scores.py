@@ -130,7 +130,7 @@ def model_scores(
     try:
         model = load(name)
     except ValueError as error:
-        raise ValueError(str(error).replace("`path_or_name`", f"`{flag}`", 1)) from error
+        raise ValueError(str(error).replace("`model`", f"`{flag}`", 1)) from error
     chosen = features if features is not None else run_settings(user_path(name)).get("features")
     _check_inputs(name, model, split, chosen)
     if torch.cuda.is_available():
@@ -296,9 +296,12 @@ def find_embeddings(folder: Path) -> tuple[str, str]:
     Raises:
         ValueError: If there is no such file or more than one.
     """
-    found = []
+    found: list[str] = []
     for stem in ("images", "texts"):
         files = [folder / f"{stem}{ending}" for ending in ENDINGS if (folder / f"{stem}{ending}").is_file()]
+        if not files and not found:
+            expected = "a run with a checkpoint, a saved model, or embeddings in images.npy and texts.npy"
+            fail(str(folder), expected, "none of these", "check the path, and whether the run was trained")
         if len(files) != 1:
             got = ", ".join(file.name for file in files) if files else f"no file {stem}.npy"
             hint = "leave one of them" if files else "check the path: it is not the folder of a model or run either"

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bcls._core.errors import check_choice, check_numbers, fail, prefix_errors
+from bcls._core.errors import IMPORT_HINT, check_choice, check_numbers, fail, prefix_errors
 from bcls.losses.base import Batch, RetrievalLoss, check_part, terms_of
 
 #: Every registered loss by its name; filled by :func:`register_loss`.
@@ -111,7 +111,7 @@ def from_name(name: str, **arguments: Any) -> RetrievalLoss:
     """
     parts = [part.strip() for part in name.split("+")] if isinstance(name, str) else [name]
     for part in parts:
-        check_choice("name", part, LOSSES)
+        check_choice("name", part, LOSSES, hint=IMPORT_HINT)
     if len(set(parts)) < len(parts):
         fail("name", "each loss once", repr(name), "use a larger weight instead of a repeated loss")
     if len(parts) == 1:

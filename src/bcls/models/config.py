@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bcls._core.config import from_plain
-from bcls._core.errors import check_choice, check_number, check_numbers, check_whole, fail
+from bcls._core.errors import IMPORT_HINT, check_choice, check_number, check_numbers, check_whole, fail
 
 #: Number of regions of the SGRAF authors' detector, and the only one with a batch norm for each region.
 DETECTOR_REGIONS = 36
@@ -425,7 +425,7 @@ def model_config(config: Mapping[str, Any] | object, where: str = "config") -> A
         fail("config", "a dict with `name`, or a model configuration", repr(config), "such as {'name': 'vsepp'}")
     if "name" not in config:
         fail("config", f"`name`, one of {', '.join(MODELS)}", f"only {sorted(map(str, config))}", "add it")
-    config_class = import_class(MODELS[check_choice("name", config["name"], MODELS)][0])
+    config_class = import_class(MODELS[check_choice("name", config["name"], MODELS, hint=IMPORT_HINT)][0])
     fields = {field.name for field in dataclasses.fields(config_class)}
     return from_plain(config_class, {key: config[key] for key in config if key != "name" or "name" in fields}, where)
 

@@ -27,7 +27,7 @@ from bcls.data.text_files import read_json
 from bcls.features.image_processing import Resize
 from bcls.features.regions import VIEWS
 from bcls.models.base import RetrievalModel
-from bcls.models.config import DualConfig, SafConfig, VseppConfig, name_of
+from bcls.models.config import DualConfig, VseppConfig, name_of
 from bcls.models.layers import Padded, trimmed
 from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER, Exported
 from bcls.models.loading import run_settings
@@ -220,10 +220,7 @@ def _check_inputs(model: RetrievalModel, images: Any, texts: Any, regions: bool)
     """Prepared images and captions of a model with two towers, to export and check it with."""
     config = model.config
     if not isinstance(config, DualConfig | VseppConfig):
-        got = type(model).__name__
-        if isinstance(config, SafConfig):
-            got += ", which compares every word with every region"
-        fail("model", "a vsepp or dual model, which has two towers", got, "use --format folder")
+        fail("model", "a vsepp or dual model", type(model).__name__, "`--format folder` exports every model")
     pixels = config.backbone is not None if isinstance(config, VseppConfig) else config.image != "features"
     if pixels and regions:
         fail("regions", "a model that takes features", "one that reads images", "leave --regions out")

@@ -195,7 +195,8 @@ def _existing(folder: Path) -> Path:
     found = next((candidate for candidate in _candidates(folder) if (candidate / CONFIG).is_file()), None)
     if found is None:
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
-        fail(str(folder), "the folder of a saved model", got, "`save_pretrained` writes one")
+        expected, hint = "a saved model, or a run with a checkpoint", "`bcls train` and `save_pretrained` write one"
+        fail(str(folder), expected, got, hint)
     return found
 
 

@@ -73,8 +73,8 @@ def run_settings(folder: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def find_folder(path_or_name: str | Path, argument: str = "path_or_name") -> Path:
-    """Folder of the model that :func:`load` reads; models on the hub are downloaded. Messages name the argument."""
+def find_folder(path_or_name: str | Path) -> Path:
+    """Folder of the model that :func:`load` reads; models on the hub are downloaded."""
     path = SHIPPED.get(str(path_or_name)) or user_path(path_or_name)
     if path.is_file():
         fail(str(path), "a folder", "a file", "read authors' *.pth.tar files with `bcls.models.import_checkpoint`")
@@ -85,16 +85,16 @@ def find_folder(path_or_name: str | Path, argument: str = "path_or_name") -> Pat
         return path  # reading it raises an error that names the missing file
     if not isinstance(path_or_name, str) or not HUB_NAME.fullmatch(path_or_name):
         expected = "'photo', 'photo-fast', the folder of a model or of a run, or a hub name 'owner/model'"
-        fail(argument, expected, repr(str(path_or_name)), "check the spelling")
-    return _download(path_or_name, argument)
+        fail("model", expected, repr(str(path_or_name)), "check the spelling")
+    return _download(path_or_name)
 
 
-def _download(name: str, argument: str) -> Path:
+def _download(name: str) -> Path:
     hub = require("huggingface_hub", "hub", "loading a model from the Hugging Face Hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=_FILES))
     except (OSError, ValueError) as error:
         # The hub's messages have many lines; the full text stays in the exception chain.
         reason = str(error).strip().split("\n", 1)[0]
-        message = f"`{argument}`: expected a folder or a model on the hub, got {name!r}; {reason}"
+        message = f"`model`: expected a folder or a model on the hub, got {name!r}; {reason}"
         raise ValueError(message) from error

@@ -51,7 +51,7 @@ def load_search_model(name: str | Path, device: str = "cpu") -> SearchModel:
         ValueError: There is no such model or device, or its files are damaged.
         MissingExtraError: A package that the model needs is not installed.
     """
-    folder = find_folder(name, "model")
+    folder = find_folder(name)
     if is_light_folder(folder):
         return LightModel(folder, device)
     require("torch", "train", f"the model {str(name)!r}, which is not exported to ONNX,")

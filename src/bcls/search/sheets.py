@@ -58,7 +58,8 @@ def page(service: Service, title: str, hits: list[Hit], note: str) -> str:
         small = _thumbnail(service, hit)
         text, score = " / ".join(hit.captions), f"{hit.score:.2f}"
         image = None if small is None else embed_image(small, text or hit.name, _SIDE)
-        shown.append({"image": image, "path": hit.path, "score": score, "captions": text, "fits": hit.fits})
+        names = {"name": hit.name, "path": hit.path}
+        shown.append({**names, "image": image, "score": score, "captions": text, "fits": hit.fits})
     return render_page("search.html", title, note=note, hits=shown)
 
 

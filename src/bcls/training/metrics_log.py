@@ -19,6 +19,7 @@ from bcls._core.config import check_shape
 from bcls._core.errors import fail, shortened
 from bcls._core.extras import MissingExtraError
 from bcls._core.files import write_whole
+from bcls.models.loading import run_settings
 from bcls.reports.blocks import Cell, Table
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page
@@ -234,6 +235,9 @@ def write_report(folder: Path) -> None:
     steps = [line for line in lines if line["kind"] == "step"]
     validations = [line for line in lines if line["kind"] == "validation"]
     summary = f"{steps[-1]['step']} steps in {duration(steps[-1]['seconds'])}." if steps else "No steps."
+    settings = run_settings(folder)
+    named = {key: settings.get(key, {}).get("name") for key in ("model", "loss")} | {"data": settings.get("data")}
+    about = ", ".join(f"{key} {name}" for key, name in named.items() if name)
     charts, hint = [], ""
     try:
         charts = run_charts(steps, validations)
@@ -243,7 +247,7 @@ def write_report(folder: Path) -> None:
         "run.html",
         f"{folder.name}: training run",
         name=folder.name,
-        summary=summary,
+        summary=f"{about}: {summary}" if about else summary,
         charts=charts,
         hint=hint,
         validation=_validation_table(validations) if validations else None,

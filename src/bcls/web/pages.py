@@ -71,7 +71,8 @@ Parameters = Annotated[PageQuery, Depends()]
 def search_page(request: Request, site: SiteOf, query: Parameters) -> Response:
     """The search page: results if the address has a query, otherwise photos by date."""
     texts = {name: request.query_params.get(name, "") for name in ("after", "before", "under", "words")}
-    return render(request, "search.html", {"query": query, "filters": texts, **_view(request, site, query)})
+    values = {"query": query, "filters": texts, "has_captions": _has_captions(site), **_view(request, site, query)}
+    return render(request, "search.html", values)
 
 
 @routes.get("/results")
@@ -114,8 +115,7 @@ def download(site: SiteOf, number: Selected) -> Response:
 def photo_page(request: Request, site: SiteOf, number: Number) -> Response:
     """A photo with its date and captions, the closest captions of the index, and similar photos."""
     photo = site.service.describe(number)
-    has_captions = site.service.index.catalog.count("captions") > 0
-    captions = site.service.captions_for(number, _CAPTIONS).hits if has_captions else ()
+    captions = site.service.captions_for(number, _CAPTIONS).hits if _has_captions(site) else ()
     values = {"photo": photo, "captions": captions, "hits": site.service.more_like(number, _SIMILAR).hits}
     return render(request, "_photo.html" if is_fragment(request) else "photo.html", values)
 
@@ -169,6 +169,10 @@ async def static_file(request: Request, name: str) -> Response:
     media_type = f"{MEDIA_TYPES[PurePosixPath(name).suffix]}; charset=utf-8"
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Content-Type": media_type}
     return compressed(request, static_files()[name], headers)
+
+
+def _has_captions(site: Site) -> bool:
+    return site.service.index.catalog.count("captions") > 0
 
 
 def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
