@@ -25,8 +25,8 @@ from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.evaluator import rsum_by_image
 from bcls.evaluation.recall import QueryRanks
 from bcls.evaluation.statistics import hierarchical_test
-from bcls.experiments.plan import RUN, Choices, PlannedRun, Runs, plan_trials, search_space, trials
-from bcls.experiments.sweep_file import Sweep
+from bcls.experiments.plan import RUN, TRIAL, Choices, PlannedRun, Runs, plan_trials, search_space, trials
+from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.reports.blocks import Cell
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
@@ -116,6 +116,27 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE))
+
+
+def needs_work(out: Path, run: PlannedRun, settings: SweepSettings) -> bool:
+    """Whether a run is unfinished, has only the metrics of a trial, or lacks metrics of a final sweep."""
+    result = read_result(out, run)
+    if result is None:
+        return True
+    if run.phase == TRIAL or "failed" in result:
+        return False
+    return "brief" in result or lacks_test(result, settings)
+
+
+def lacks_test(result: Mapping[str, Any], settings: SweepSettings) -> bool:
+    """Whether a result lacks the metrics of the test split, or human agreement, and the settings ask for them."""
+    if not settings.final:
+        return False
+    return "test" not in result or (settings.judgements is not None and not any(map(_is_judged, result["test"])))
+
+
+def _is_judged(key: str) -> bool:
+    return key.startswith("judged_")
 
 
 def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ class SweepSettings:
         processes: Parallel processes, for CPUs; on a GPU more than one is faster only with NVIDIA's MPS service.
         threads: Threads of each process; by default the cores are divided among the processes.
         shard: Part of the runs that this machine trains, such as 1/4.
-        only: Names of the configurations to train. Results of the others are listed again by the next call without it.
+        only: Names of the configurations to train. Results of the others are kept.
         minutes: Stop after this many minutes, with a checkpoint of the current run.
         device: auto, cpu or cuda.
         graph: Record training steps as CUDA graphs, see `bcls train --help`.
@@ -253,7 +253,7 @@ def _parse(path: Path, plain: dict[str, Any]) -> Sweep:
     grid = _lists("grid", plain.get("grid", {}))
     _check_configurations(configurations, grid, search)
     if search is not None and search.measure.startswith("choice_") and not plain.get("judged_choice"):
-        fail("judged_choice", f"the rated images for `{search.measure}`", "none", "name a file with one of them per line")
+        fail("judged_choice", f"a file with the rated images for `{search.measure}`", "none", "add it")
     given = ("about", "columns", "test_split", "folds", "eccv", "claims", "scenes")
     simple: dict[str, Any] = {key: plain[key] for key in given if key in plain}
     check_field_types(simple, Sweep)
