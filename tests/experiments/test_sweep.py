@@ -200,7 +200,7 @@ def test_runs_without_test_metrics_are_open_in_the_list_of_a_final_sweep(place):
 
 
 def test_a_missing_test_split_is_reported_before_training(place):
-    with pytest.raises(ValueError, match="`test_split`.*did you mean 'test'"):
+    with pytest.raises(ValueError, match=r"`test_split`.*did you mean 'test'"):
         run_sweep(write(place / "a.yaml", test_split="tset"), settings(place, final=True))
     assert not (place / "out").exists()
 

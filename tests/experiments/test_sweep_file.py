@@ -71,7 +71,10 @@ def test_one_paper_row_applies_to_every_table(tmp_path):
         ({"runs": {"A": {"space": {"lr": [1]}}}}, "it with `search`"),
         ({"runs": {"A": {}, "B": {"lr": "fast"}}}, "runs.B: `lr`: expected a number"),
         ({"grid": {"lr": [0.1, 0.2, 0.1]}}, "`grid.lr`: expected a list of different values"),
-        ({"search": {"budget": 2, "space": {"lr": [1, 1.0]}}}, "`search.space.lr`: expected a list of different values"),
+        (
+            {"search": {"budget": 2, "space": {"lr": [1, 1.0]}}},
+            "`search.space.lr`: expected a list of different values",
+        ),
         ({"search": {"budget": 2, "measure": "rsmu"}}, "`search.measure`.*did you mean 'rsum'"),
         ({"search": {"budget": 2, "measure": "judged_expert_tau_c"}}, "`search.measure`"),  # of all rated images
         ({"search": {"budget": 2, "measure": "choice_expert_tau_c"}}, "`judged_choice`"),

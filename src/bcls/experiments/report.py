@@ -25,8 +25,9 @@ LEDE = (
 )
 _RULE = (
     "Computed from the results. The interval and the p-value of a difference come from a hierarchical bootstrap over "
-    "seeds and images if values per image were stored, and otherwise from Welch's t-test over seeds. The p-values "
-    "of all {} comparisons are adjusted for their number by Holm's method. A comparison is held if its adjusted "
+    "seeds and images if values per image were stored, and otherwise from Welch's t-test over seeds; a p-value of the "
+    "bootstrap is at least that of the t-test, since resamples of few seeds vary too little. The p-values of all {} "
+    "comparisons are adjusted for their number by Holm's method. A comparison is held if its adjusted "
     "p-value is below 0.05 and the difference positive, not held if it is negative, and inconclusive otherwise, as "
     "with one seed. A claim is held if all of its comparisons are held, partly held if some are, not held if none is "
     "and at least one is contradicted, and inconclusive otherwise."
@@ -133,7 +134,10 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
         found += [Text(text), _search_table(summary)]
     tests = _paired_table(summary)
     if tests is not None:
-        text = "Hierarchical bootstrap over seeds and images; p-values adjusted for the rows of this table (Holm)."
+        text = (
+            "Hierarchical bootstrap over seeds and images; p-values are at least those of Welch's t-test over seeds, "
+            "and adjusted for the rows of this table (Holm)."
+        )
         found += [Text(text), tests]
     found += _grid_charts(summary, summaries) if any(row.point for row in summary.rows) else _history_charts(summary)
     commits = ", ".join(commit[:12] for commit in summary.commits) or "unknown"
