@@ -133,8 +133,8 @@ def short_page(found: list[Summary], claims: list[Claim]) -> str:
     ]
     limits = [
         "SAF, SGR and SGRAF have two or three seeds. When runs with the same settings and seeds were repeated on a "
-        "GPU, the RSUM of single seeds changed by up to 9 and means by up to 6, more than the differences between the best "
-        "losses there.",
+        "GPU, the RSUM of single seeds changed by up to 9 and means by up to 6, more than the differences between the "
+        "best losses there.",
         "In `tuned` BCLS had eight trials (both kinds of log-sum-exp) and the other losses four, and the other "
         "settings were selected in a pilot study that was done almost only with BCLS.",
     ]
