@@ -102,6 +102,12 @@ def test_losses_are_compared_within_one_table(tmp_path):
     assert verdicts(together)["the Kendall loss alone is poor at RSUM"].verdict == HELD
 
 
+def test_tables_with_the_same_name_in_two_folders_are_not_mixed(tmp_path):
+    one = sweep(tmp_path / "a", rows({"triplet-hn": 3.0}), name="main")
+    other = sweep(tmp_path / "b", rows({"kendall-sw-hs": 2.0}), name="main")
+    assert verdicts(one, other)["the Kendall loss alone is poor at RSUM"].verdict == UNKNOWN
+
+
 def test_p_values_are_adjusted_for_all_comparisons(tmp_path):
     claims = check_claims([summarize(sweep(tmp_path / "a", rows({"triplet-hn": 3.0, "triplet-sn": 3.3, "bcls": 3.7})))])
     findings = [finding for claim in claims for finding in claim.findings]

@@ -296,6 +296,18 @@ def test_a_diverged_seed_is_listed_if_the_next_one_finished(place):
     assert run_sweep(file, settings(place)).failed == ["a, seed 1"]
 
 
+def test_damaged_metadata_can_be_removed(place):
+    file = write(place / "a.yaml", settings={"epochs": 1})
+    run_sweep(file, settings(place))
+    before, path = stamps(place), place / "out" / "sweep.json"
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"sweep\.json.*remove it and run the sweep again"):
+        run_sweep(file, settings(place))
+    path.unlink()
+    assert run_sweep(file, settings(place)).finished == 1
+    assert stamps(place) == before
+
+
 def test_another_dataset_raises(place):
     file = write(place / "a.yaml")
     run_sweep(file, settings(place))

@@ -71,7 +71,7 @@ class Claim:
 
 
 Group = list[SummaryRow]
-#: Configurations by sweep and model.
+#: Configurations by folder of the sweep and model.
 Groups = dict[tuple[str, str], Group]
 
 
@@ -175,7 +175,7 @@ def _groups(summaries: Sequence[Summary]) -> Groups:
     for summary in summaries:
         for row in summary.rows if not any(one.noise for one in summary.rows) else ():
             if not row.point and not row.ensemble and row.validation:
-                groups.setdefault((row.sweep, row.model), []).append(row)
+                groups.setdefault((row.folder, row.model), []).append(row)
     return {key: [row for row in rows if row.test] or rows for key, rows in groups.items()}
 
 

@@ -276,8 +276,9 @@ def gallery_runs(summary: Summary, names: Sequence[str]) -> tuple[list[Path], Tr
     rows = {row.name: row for row in summary.rows if row.keys and not row.ensemble}
     for name in names:
         check_choice("--gallery", name, rows)
-    if len(names) != 2:
-        fail("--gallery", "two configurations of the sweep", f"{len(names)}", "for example --gallery Triplet-HN BCLS")
+    if len(names) != 2 or names[0] == names[1]:
+        got = " and ".join(map(repr, names))
+        fail("--gallery", "two configurations of the sweep", got, "for example --gallery Triplet-HN BCLS")
     folders = [summary.folder / RUNS / rows[name].keys[min(rows[name].keys)] for name in names]
     settings = [read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None for folder in folders]
     if not all(isinstance(one, dict) for one in settings):

@@ -41,7 +41,7 @@ _RESULT |= {"history?": [{"epoch": int, str: float}], "seconds?": float}
 _LINE: dict[Any, Any] = {"row": str, "name": str, "phase": str, "seed": int, "point": {str: object}, "noise": float}
 _LINE |= {"ensemble": [str], "key": str, "dataset": str, "paper?": {str: str}, "revision?": str | None}
 _LINE |= {"settings": {"model": {"name": str}, "loss": {"name": str, "alpha?": float}}}
-_RUN_SWEEP = "run the sweep again: finished runs are kept"
+_RUN_SWEEP = "remove it and run the sweep again: finished runs are kept"
 _REMOVE = "remove it: the run is then done again"
 
 
