@@ -119,7 +119,8 @@ def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Tabl
 
 def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str, Any] | None) -> Section:
     about = summary.metadata
-    seeds = f"{len(about['seeds'])} seed{'s' * (len(about['seeds']) != 1)}"
+    counts = sorted({len(row.keys) for row in summary.rows}) or [0]
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + " seed" + "s" * (counts[-1] != 1)
     text = f"{about['about']} {about['dataset']}, {summary.split} split, {seeds}: mean ± standard deviation."
     found: list[Block] = [Text(text.strip()), main_table(summary, paper)]
     if summary.trials:
