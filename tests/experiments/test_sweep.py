@@ -192,6 +192,16 @@ def test_judgements_of_a_later_call_are_added_to_tested_runs(place):
     assert stamps(place) == trained
 
 
+def test_folds_of_a_later_file_are_added_to_tested_runs(place):
+    content = {"settings": {"epochs": 1}, "test_split": "train"}
+    run_sweep(write(place / "a.yaml", **content), settings(place, final=True))
+    trained = stamps(place)
+    assert run_sweep(write(place / "a.yaml", **content, folds=2), settings(place, final=True)).finished == 1
+    (line,) = read_results(place / "out")[1]
+    assert "fold_rsum" in line["test"]
+    assert stamps(place) == trained
+
+
 def test_runs_without_test_metrics_are_open_in_the_list_of_a_final_sweep(place):
     file = write(place / "a.yaml", settings={"epochs": 1})
     run_sweep(file, settings(place))

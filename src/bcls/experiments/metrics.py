@@ -211,6 +211,8 @@ def read_judgements(folder: str | Path, dataset: Dataset, choice: Path | None) -
         got = f"{len(unknown)} of others, such as {unknown[0]!r}"
         fail("--judgements", f"judgements of {dataset.name}", got, "give those of the dataset")
     listed = frozenset() if choice is None else frozenset(choice.read_text(encoding="utf-8").split())
+    if choice is not None and not listed:
+        fail(str(choice), "names of rated photos, one per line", "an empty file", "create the list again")
     unrated = sorted(listed - set(photos))
     if unrated:
         fail(str(choice), "photos that were judged", repr(unrated[0]), "create the list again")

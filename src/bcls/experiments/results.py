@@ -118,25 +118,25 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
     return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE))
 
 
-def needs_work(out: Path, run: PlannedRun, settings: SweepSettings) -> bool:
+def needs_work(out: Path, run: PlannedRun, sweep: Sweep, settings: SweepSettings) -> bool:
     """Whether a run is unfinished, has only the metrics of a trial, or lacks metrics of a final sweep."""
     result = read_result(out, run)
     if result is None:
         return True
     if run.phase == TRIAL or "failed" in result:
         return False
-    return "brief" in result or lacks_test(result, settings)
+    return "brief" in result or lacks_test(result, sweep, settings)
 
 
-def lacks_test(result: Mapping[str, Any], settings: SweepSettings) -> bool:
-    """Whether a result lacks the metrics of the test split, or human agreement, and the settings ask for them."""
+def lacks_test(result: Mapping[str, Any], sweep: Sweep, settings: SweepSettings) -> bool:
+    """Whether a result lacks metrics of the test split that a final sweep computes; they may be asked for later."""
     if not settings.final:
         return False
-    return "test" not in result or (settings.judgements is not None and not any(map(_is_judged, result["test"])))
-
-
-def _is_judged(key: str) -> bool:
-    return key.startswith("judged_")
+    judged = settings.judgements is not None
+    asked = {"fold_": sweep.folds > 1, "eccv_": sweep.eccv, "judged_": judged}
+    asked["choice_"] = judged and sweep.judged_choice is not None
+    keys = result.get("test", {})
+    return not keys or any(wanted and not any(key.startswith(one) for key in keys) for one, wanted in asked.items())
 
 
 def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     spent = _do(sweep, settings, tried, _listed(whole, earlier), until)
     chosen = _chosen(out, sweep, tried)
     if chosen is None:
-        return _outcome(settings, tried, spent=spent, searching=True, chosen={})
+        return _outcome(sweep, settings, tried, spent=spent, searching=True, chosen={})
     runs, every = plan_runs(sweep, chosen), earlier | chosen
     plan = _listed(whole, every)
     _remove_unchosen(out, tried, plan)
@@ -103,7 +103,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
         spent = _do(sweep, settings, runs, plan, until)
     results.write_results(out, plan)
     add_spread(out, settings, runs)
-    return _outcome(settings, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
+    return _outcome(sweep, settings, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
 
 
 def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     found = []
     for run in [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]:
         columns = {key: getattr(run, key) for key in ("key", "name", "phase", "seed")}
-        found.append({**columns, "finished": not results.needs_work(out, run, settings)})
+        found.append({**columns, "finished": not results.needs_work(out, run, sweep, settings)})
     return found
 
 
@@ -200,7 +200,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
     from bcls.training.metrics_log import log_line
 
     out = Path(settings.out)
-    left = [run for run in runs if results.needs_work(out, run, settings)]
+    left = [run for run in runs if results.needs_work(out, run, sweep, settings)]
     if not left:
         return False
     shared = SharedData(settings.data, out / "shared")
@@ -212,7 +212,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
         results.run_folder(out, run).mkdir(parents=True, exist_ok=True)
         with suppress(Timeout), FileLock(results.run_folder(out, run) / ".claim", blocking=False):
-            if _members_are_finished(out, run) and results.needs_work(out, run, settings):
+            if _members_are_finished(out, run) and results.needs_work(out, run, sweep, settings):
                 log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
                 try:
                     finish_run(context, run)
@@ -314,9 +314,11 @@ def add_spread(out: Path, settings: SweepSettings, runs: Runs) -> None:
         results.add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
 
 
-def _outcome(settings: SweepSettings, runs: Runs, *, spent: bool, searching: bool, chosen: Choices) -> Outcome:
+def _outcome(
+    sweep: Sweep, settings: SweepSettings, runs: Runs, *, spent: bool, searching: bool, chosen: Choices
+) -> Outcome:
     out = Path(settings.out)
-    finished = [run for run in runs if not results.needs_work(out, run, settings)]
+    finished = [run for run in runs if not results.needs_work(out, run, sweep, settings)]
     failed = [run for run in finished if "failed" in (results.read_result(out, run) or {})]
     names = [f"{run.name}, seed {run.seed}" for run in failed]
     return Outcome(len(runs), len(finished), names, spent, searching, chosen)
