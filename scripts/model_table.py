@@ -7,6 +7,8 @@ term, and BCLS. Losses are compared within one row only, where the features are 
 from functools import cache
 from pathlib import Path
 
+from bcls._core.errors import fail
+from bcls.evaluation.statistics import holm
 from bcls.experiments.claims import is_rival
 from bcls.experiments.results import Summary, SummaryRow, compare_rows, summarize
 from bcls.reports.blocks import markdown_table
@@ -31,7 +33,7 @@ MODELS = {
     "sgr-grid": f"SGR {_GRID}",
     "sgraf": f"SGRAF {_CROPS}",
 }
-HEADINGS = ["model and features", "Triplet-HN", "strongest other loss", "BCLS", "BCLS minus strongest, RSUM"]
+HEADINGS = ["model and features", "seeds", "Triplet-HN", "strongest other loss", "BCLS", "BCLS minus strongest, RSUM"]
 
 
 @cache
@@ -54,28 +56,31 @@ def strongest(rows: list[SummaryRow]) -> SummaryRow:
 
 def table() -> str:
     """Return the table in Markdown."""
-    made = []
-    seeds: set[int] = set()
+    made, p_values = [], []
     for name, summary in shown().items():
         rows = tested(summary)
         bcls = strongest([row for row in rows if row.loss["name"] == "bcls"])
         hard = [row for row in rows if row.loss["name"] == "triplet-hn"]
-        rival = strongest([row for row in rows if is_rival(row.loss["name"])])
+        rivals = [row for row in rows if is_rival(row.loss["name"])]
+        rival = strongest(rivals)
         compared = (*((strongest(hard),) if hard else ()), rival, bcls)
-        seeds |= {row.test["rsum"].count for row in compared}
+        seeds = sorted({row.test["rsum"].count for row in compared})
         test = compare_rows(bcls, rival, "test")
-        gap = (
-            ""
-            if test is None
-            else f"{test['difference']:+.1f} ({test['difference_low']:+.1f} to {test['difference_high']:+.1f})"
-        )
-        loss = rival.name.removeprefix("SGRAF ")
+        if test is None:
+            fail(str(KEPT / name), f"ranks of {bcls.name} and {rival.name}", "none", "copy them again")
+        p_values.append(test["p_value"])
+        gap = f"{test['difference']:+.1f} ({test['difference_low']:+.1f} to {test['difference_high']:+.1f}; p {{:.2f}})"
+        loss = f"{rival.name.removeprefix('SGRAF ')} of {len({row.loss['name'] for row in rivals})}"
         cells = [_cell(row, compared) for row in compared]
-        made.append([MODELS[name], cells[0] if hard else "not run", f"{loss}: {cells[-2]}", cells[-1], gap])
+        count = " to ".join(map(str, seeds))
+        made.append([MODELS[name], count, cells[0] if hard else "not run", f"{loss}: {cells[-2]}", cells[-1], gap])
+    for line, p_value in zip(made, holm(p_values), strict=True):
+        line[-1] = line[-1].format(p_value)
     note = (
-        f"Means over {min(seeds)} to {max(seeds)} seeds; every loss has the setting with the best validation RSUM of "
-        "its search. The strongest other loss is the one with the best validation RSUM among those without a Kendall "
-        "term. In parentheses: 95 % interval over seeds and images."
+        "Means over seeds; every loss has the setting with the best validation RSUM of its search. The strongest other "
+        "loss has the best validation RSUM of those without a Kendall term, whose number is given. In parentheses: "
+        "95 % interval over seeds and images, and the p-value, adjusted for the rows of this table (Holm). Intervals "
+        "from two seeds are uncertain."
     )
     return "\n".join([markdown_table(HEADINGS, made), "", note])
 

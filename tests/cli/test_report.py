@@ -56,6 +56,13 @@ def test_a_gallery_of_two_rows(tmp_path, capsys, monkeypatch):
         main([*words, "HN"])
     with pytest.raises(ValueError, match="one DIR, --data and --html"):
         main([out, "--gallery", "HN", "BCLS"])
+    with pytest.raises(ValueError, match=r"two configurations.*'HN' and 'HN'"):
+        main([*words, "HN", "HN"])
+    for flag, value in (("--json", []), ("--paper", [PAPER]), ("--markdown", [str(tmp_path / "a.md")])):
+        with pytest.raises(ValueError, match=f"`{flag}`: expected no --gallery"):
+            main([*words, "HN", "BCLS", flag, *value])
+    with pytest.raises(ValueError, match="`--data`: expected --gallery"):
+        main([out, "--data", str(tmp_path / "data")])
 
 
 @pytest.mark.parametrize(

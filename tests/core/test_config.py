@@ -131,3 +131,25 @@ def test_numbers_that_yaml_reads_as_strings():
         "b": [20000.0, "e5", "-x"],
         "c": {"d": "5e"},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr: 1\nbatch: 2\nlr: 3\n", "'lr' again in line 3"),
+        ("runs:\n  A: {lr: 1}\n  B: {}\n  A: {}\n", "'A' again in line 4"),
+        ("grid: [{a: 1, 'a': 2}]\n", "'a' again in line 1"),
+    ],
+)
+def test_a_key_twice_raises(tmp_path, text, message):
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as raised:
+        read_yaml(path)
+    assert "a.yaml" in str(raised.value)
+
+
+def test_a_merged_key_may_be_replaced(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("A: &a {lr: 1, loss: {name: b}}\nB: {<<: *a, lr: 2}\nC: *a\n", encoding="utf-8")
+    assert read_yaml(path)["B"] == {"lr": 2, "loss": {"name": "b"}}

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from bcls.evaluation.statistics import hierarchical_test, holm
 from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, check_claims
@@ -101,6 +102,12 @@ def test_losses_are_compared_within_one_table(tmp_path):
     assert verdicts(together)["the Kendall loss alone is poor at RSUM"].verdict == HELD
 
 
+def test_tables_with_the_same_name_in_two_folders_are_not_mixed(tmp_path):
+    one = sweep(tmp_path / "a", rows({"triplet-hn": 3.0}), name="main")
+    other = sweep(tmp_path / "b", rows({"kendall-sw-hs": 2.0}), name="main")
+    assert verdicts(one, other)["the Kendall loss alone is poor at RSUM"].verdict == UNKNOWN
+
+
 def test_p_values_are_adjusted_for_all_comparisons(tmp_path):
     claims = check_claims([summarize(sweep(tmp_path / "a", rows({"triplet-hn": 3.0, "triplet-sn": 3.3, "bcls": 3.7})))])
     findings = [finding for claim in claims for finding in claim.findings]
@@ -137,6 +144,54 @@ def test_agreement_with_people_is_resampled_over_photos_where_their_values_were_
     tables = [[values[key] for key in row.keys.values()] for row in summarize(folder).rows]
     assert finding.test.p_value == hierarchical_test(*tables)["p_value"]
     assert (finding.verdict, finding.test.basis) == (INCONCLUSIVE, "seeds and images")
+
+
+def test_the_p_value_is_at_least_that_of_a_t_test_over_seeds(tmp_path):
+    """Two seeds that differ by 200 points: the bootstrap draws no values far beyond them."""
+    lines = [line(loss, seed, 300.0, test={"rsum": 300.0}) for loss in ("bcls", "triplet-sn") for seed in (1, 2)]
+    folder = sweep(tmp_path / "a", lines)
+    (folder / "ranks").mkdir()
+    ranked = {("bcls", 1): 1, ("bcls", 2): 2, ("triplet-sn", 1): 6, ("triplet-sn", 2): 11}
+    for one in lines:
+        place = np.full(30, ranked[one["row"], one["seed"]], np.uint32)
+        arrays = {"i2t": place, "t2i": place, "owner": np.arange(30, dtype=np.uint32)}
+        np.savez_compressed(folder / "ranks" / f"{one['key']}-test.npz", **arrays)
+    found = compare_rows(*summarize(folder).rows, "test")
+    assert found["p_value"] == pytest.approx(ttest_ind([600.0, 400.0], [200.0, 0.0], equal_var=False).pvalue)
+    assert found["p_value"] > 0.1
+    assert found["difference_low"] > 0
+    (finding,) = verdicts(folder)["RSUM: BCLS above Triplet-SN above Triplet-HN"].findings
+    assert finding.test.p_value == found["p_value"]
+    assert finding.verdict == INCONCLUSIVE
+
+
+def test_a_loss_above_bcls_that_was_the_best_of_several_has_a_larger_p_value(tmp_path):
+    lines = rows({"bcls": 3.0, "triplet-sn": 3.0, "infonce": 3.0, "sam": 3.0}, {"bcls": 0.35, "infonce": 0.36})
+    (finding,) = verdicts(sweep(tmp_path / "a", lines))["Kendall's tau with the labels rises most with BCLS"].findings
+    a, b = ([one["validation"]["tau"] for one in lines if one["row"] == loss] for loss in ("bcls", "infonce"))
+    assert finding.what == "tau: bcls minus infonce"
+    assert finding.test.p_value == pytest.approx(3 * ttest_ind(a, b, equal_var=False).pvalue)
+    lines = rows({"bcls": 3.0, "triplet-sn": 3.0, "infonce": 3.0, "sam": 3.0}, {"bcls": 0.37, "infonce": 0.36})
+    (finding,) = verdicts(sweep(tmp_path / "b", lines))["Kendall's tau with the labels rises most with BCLS"].findings
+    a = [one["validation"]["tau"] for one in lines if one["row"] == "bcls"]
+    assert finding.test.p_value == pytest.approx(
+        ttest_ind(a, b, equal_var=False).pvalue
+    )  # above the best, so above all
+
+
+def test_sweeps_with_noise_are_about_that_claim_alone(tmp_path):
+    lines = rows({"triplet-sn": 300.0}, metrics={"true_tau": 0.1})
+    for noise in (0.0, 0.1):
+        for alpha, tau in ((0.0, 0.5), (0.2, 0.4)):
+            bcls = {"model": {"name": "dual"}, "loss": {"name": "bcls", "alpha": alpha}}
+            lines += rows({f"{noise} {alpha}": 320.0}, noise=noise, settings=bcls, metrics={"true_tau": tau})
+    folder = sweep(tmp_path / "a", lines)
+    found = {name: [one.what for one in claim.findings] for name, claim in verdicts(folder).items() if claim.findings}
+    assert found == {
+        "noise in the labels is tolerated": ["true_tau: 0.1 0.2 minus 0.1 0.0", "true_tau: 0.1 0.2 minus triplet-sn"]
+    }
+    without = sweep(tmp_path / "a", lines, claims=False)
+    assert not any(claim.findings for claim in verdicts(without).values())
 
 
 def test_configurations_of_a_grid_are_compared_separately(tmp_path):

@@ -192,6 +192,13 @@ def test_only_the_photos_to_choose_on_are_scored(made):
     assert seen == ["1", "4"]
 
 
+def test_an_empty_list_of_photos_raises(made):
+    folder, dataset = made
+    (folder / "empty.txt").write_text("", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"empty\.txt.*names of rated photos"):
+        read_judgements(folder, dataset, folder / "empty.txt")
+
+
 def test_without_a_list_there_are_no_parts(made):
     folder, dataset = made
     judgements = read_judgements(folder, dataset, None)

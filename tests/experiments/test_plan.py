@@ -117,6 +117,8 @@ def test_diverged_trials_are_worst_and_an_unknown_measure_is_named(tmp_path):
         choose(planned, results, "rsun")
     with pytest.raises(ValueError, match="all diverged"):
         choose(planned, {run.key: {"failed": "NaN"} for run in planned}, "rsum")
+    undefined = {good.key: {"validation": {"rsum": 9.0}}, bad.key: {"validation": {"rsum": 1.0, "tau": 0.1}}}
+    assert choose(planned, undefined, "tau") == {"a": bad.point}  # tau of constant scores is undefined
 
 
 @given(st.integers(1, 5), st.integers(1, 4))

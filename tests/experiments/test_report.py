@@ -158,6 +158,14 @@ def test_summary_is_serializable(tmp_path):
     assert json.dumps(asdict(summarize(sweep(tmp_path / "a", [line("bcls", 1, 1.0)])).rows[0]))
 
 
+def test_the_number_of_seeds_is_that_of_the_finished_runs(tmp_path):
+    lines = [line("bcls", seed, 1.0) for seed in (1, 2)] + [line("sam", 1, 1.0)]
+    folder = sweep(tmp_path / "a", lines, seeds=[1, 2, 3])
+    assert "made, validation split, 1 to 2 seeds: mean" in as_markdown(build([summarize(folder)]))
+    (folder / "results.jsonl").write_text(json.dumps(lines[0]) + "\n", encoding="utf-8")
+    assert "made, validation split, 1 seed: mean" in as_markdown(build([summarize(folder)]))
+
+
 def test_digits_of_differences(tmp_path):
     lines = [line("bcls", seed, 300.84 + seed, tau=0.3105) for seed in (1, 2)]
     lines += [line("sam", seed, 300.0 + seed, tau=0.31) for seed in (1, 2)]

@@ -148,7 +148,8 @@ def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_runs_only
     assert {path.parent.name for path in (place / "out").glob("runs/*/checkpoints")} == chosen
 
 
-def test_judgements_bring_agreement_with_people_and_values_by_photo(place):
+def write_judgements(place):
+    """Ratings of the photos of the test split."""
     photos = open_dataset(place / "data").split("test").image_ids
     pairs = [
         (a, f"{b}#{k}", (i + j + k) % 4 + 1) for i, a in enumerate(photos) for j, b in enumerate(photos) for k in (0, 1)
@@ -160,6 +161,11 @@ def test_judgements_bring_agreement_with_people_and_values_by_photo(place):
     (place / "ExpertAnnotations.txt").write_text(expert, encoding="utf-8")
     (place / "CrowdFlowerAnnotations.txt").write_text(crowd, encoding="utf-8")
     (place / "choice.txt").write_text("\n".join(photos[:3]), encoding="utf-8")
+    return photos
+
+
+def test_judgements_bring_agreement_with_people_and_values_by_photo(place):
+    photos = write_judgements(place)
     file = write(place / "a.yaml", settings={"epochs": 1}, judged_choice="choice.txt")
     run_sweep(file, settings(place, final=True, judgements=str(place)))
     (line,) = read_results(place / "out")[1]
@@ -169,6 +175,49 @@ def test_judgements_bring_agreement_with_people_and_values_by_photo(place):
     assert wanted < line["test"].keys()
     with np.load(place / "out" / "ranks" / f"{line['key']}-test.npz") as saved:
         assert saved["report_expert_tau_c"].shape == (len(photos) - 3,)
+
+
+def test_judgements_of_a_later_call_are_added_to_tested_runs(place):
+    write_judgements(place)
+    file = write(place / "a.yaml", settings={"epochs": 1})
+    run_sweep(file, settings(place, final=True))
+    (before,) = read_results(place / "out")[1]
+    later, trained = settings(place, final=True, judgements=str(place)), stamps(place)
+    assert [run["finished"] for run in list_runs(file, later)] == [False]
+    assert run_sweep(file, later).finished == 1
+    (line,) = read_results(place / "out")[1]
+    assert "judged_expert_tau_c" in line["test"]
+    assert before["test"].items() <= line["test"].items()
+    assert [run["finished"] for run in list_runs(file, later)] == [True]
+    assert stamps(place) == trained
+
+
+def test_folds_of_a_later_file_are_added_to_tested_runs(place):
+    content = {"settings": {"epochs": 1}, "test_split": "train"}
+    run_sweep(write(place / "a.yaml", **content), settings(place, final=True))
+    trained = stamps(place)
+    assert run_sweep(write(place / "a.yaml", **content, folds=2), settings(place, final=True)).finished == 1
+    (line,) = read_results(place / "out")[1]
+    assert "fold_rsum" in line["test"]
+    assert stamps(place) == trained
+
+
+def test_runs_without_test_metrics_are_open_in_the_list_of_a_final_sweep(place):
+    file = write(place / "a.yaml", settings={"epochs": 1})
+    run_sweep(file, settings(place))
+    assert [run["finished"] for run in list_runs(file, settings(place))] == [True]
+    assert [run["finished"] for run in list_runs(file, settings(place, final=True))] == [False]
+
+
+def test_a_missing_test_split_is_reported_before_training(place):
+    with pytest.raises(ValueError, match=r"`test_split`.*did you mean 'test'"):
+        run_sweep(write(place / "a.yaml", test_split="tset"), settings(place, final=True))
+    assert not (place / "out").exists()
+
+
+def test_a_missing_file_of_judgements_is_reported_with_the_flag(place):
+    with pytest.raises(ValueError, match=r"`--judgements`.*ExpertAnnotations\.txt"):
+        run_sweep(write(place / "a.yaml"), settings(place, final=True, judgements=str(place / "data")))
 
 
 def test_short_trials_choose_for_longer_runs(place):
@@ -187,6 +236,9 @@ def test_named_configurations_are_done_first_and_the_others_later(place):
     assert run_sweep(file, settings(place, only=["both"])).finished == 3  # with its members
     assert run_sweep(file, settings(place)).finished == 3
     assert stamps(place).items() >= before.items()
+    assert run_sweep(file, settings(place, only=["HN"])).finished == 1
+    about, lines = read_results(place / "out")
+    assert [line["row"] for line in lines] == about["rows"] == ["HN", "BCLS", "both"]  # the others are kept
     assert [run["name"] for run in list_runs(file, settings(place, only=["BCLS"]))] == ["BCLS"]
 
 
@@ -254,6 +306,18 @@ def test_a_diverged_seed_is_listed_if_the_next_one_finished(place):
     assert run_sweep(file, settings(place)).failed == ["a, seed 1"]
 
 
+def test_damaged_metadata_can_be_removed(place):
+    file = write(place / "a.yaml", settings={"epochs": 1})
+    run_sweep(file, settings(place))
+    before, path = stamps(place), place / "out" / "sweep.json"
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"sweep\.json.*remove it and run the sweep again"):
+        run_sweep(file, settings(place))
+    path.unlink()
+    assert run_sweep(file, settings(place)).finished == 1
+    assert stamps(place) == before
+
+
 def test_another_dataset_raises(place):
     file = write(place / "a.yaml")
     run_sweep(file, settings(place))
@@ -270,12 +334,14 @@ def test_another_dataset_raises(place):
         ({"device": "tpu"}, "--device"),
         ({"threads": 0}, "--threads"),
         ({"shard": "2/1"}, "--shard"),
+        ({"shard": "0/2"}, "--shard"),
         ({"only": ["b"]}, "--only.*'a'"),
     ],
 )
 def test_wrong_flags_are_named(place, changes, message):
     with pytest.raises(ValueError, match=message):
         run_sweep(write(place / "a.yaml"), settings(place, **changes))
+    assert not (place / "out").exists()
 
 
 def test_a_wrong_loss_argument_raises_before_training(place):
@@ -369,6 +435,26 @@ def test_a_choice_does_not_change_afterwards(place):
     assert {run["phase"] for run in list_runs(file, settings(place))} == {"trial", "run"}
     other = write(place / "a.yaml", search=search | {"space": {"lr": [1e-3, 1e-2, 2e-2]}}, seeds=1)
     assert run_sweep(other, settings(place)).chosen[row] != point  # another space is another search
+
+
+def test_a_choice_is_kept_by_a_call_for_another_configuration(place):
+    search = {"budget": 2, "space": {"lr": [1e-3, 1e-2]}}
+    runs = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}
+    file = write(place / "a.yaml", runs=runs, search=search, settings={"epochs": 1})
+    assert run_sweep(file, settings(place, only=["BCLS"])).chosen.keys() == {"BCLS"}
+    about, lines = read_results(place / "out")
+    assert [(line["row"], line["phase"]) for line in lines] == [("BCLS", "trial"), ("BCLS", "trial"), ("BCLS", "run")]
+    chosen = run_sweep(file, settings(place)).chosen
+    for path in (place / "out" / "runs").glob("*/result.json"):  # as if another machine had computed them otherwise
+        result = json.loads(path.read_text())
+        key = "trial" if "trial" in result else "validation"
+        result[key]["rsum"] = 600.0 - result[key]["rsum"]
+        path.write_text(json.dumps(result))
+    run_sweep(file, settings(place, only=["HN"]))
+    about, lines = read_results(place / "out")
+    assert about["search"]["chosen"] == chosen
+    assert len(lines) == 6
+    assert run_sweep(file, settings(place)).chosen == chosen
 
 
 def read_best(result, place, path):

@@ -44,7 +44,7 @@ def test_without_runs_the_file_is_one_configuration(tmp_path):
 
 def test_one_paper_row_applies_to_every_table(tmp_path):
     runs = {"A": {"paper": "SGR"}, "B": {"paper": {"V": "SGR"}}}
-    a, b = read_sweep(write(tmp_path / "a.yaml", paper=["III", "V"], runs=runs)).configurations
+    a, b = read_sweep(write(tmp_path / "a.yaml", paper=["III", "V"], columns="Flickr30K", runs=runs)).configurations
     assert (a.paper, b.paper) == ({"III": "SGR", "V": "SGR"}, {"V": "SGR"})
 
 
@@ -67,7 +67,20 @@ def test_one_paper_row_applies_to_every_table(tmp_path):
         ({"runs": {"A": {"ensemble": ["B", "C"]}}}, "at least one configuration that is trained"),
         ({"runs": {"A": {}, "B": {"ensemble": ["A", "C"]}}}, "`runs.B.ensemble`"),
         ({"runs": {"A": {"ensemble": ["A"]}}}, "two configurations or more"),
+        ({"runs": {"A": {}, "B": {}, "C": {"ensemble": ["A", "B", "A"]}}}, "`runs.C.ensemble`.*all different"),
         ({"runs": {"A": {"space": {"lr": [1]}}}}, "it with `search`"),
+        ({"runs": {"A": {}, "B": {"lr": "fast"}}}, "runs.B: `lr`: expected a number"),
+        ({"grid": {"lr": [0.1, 0.2, 0.1]}}, "`grid.lr`: expected a list of different values"),
+        (
+            {"search": {"budget": 2, "space": {"lr": [1, 1.0]}}},
+            "`search.space.lr`: expected a list of different values",
+        ),
+        ({"search": {"budget": 2, "measure": "rsmu"}}, "`search.measure`.*did you mean 'rsum'"),
+        ({"search": {"budget": 2, "measure": "judged_expert_tau_c"}}, "`search.measure`"),  # of all rated images
+        ({"search": {"budget": 2, "measure": "choice_expert_tau_c"}}, "`judged_choice`"),
+        ({"search": {"budget": 2, "epochs": 3}}, "`search.epochs`: expected at most its 2 epochs"),
+        ({"columns": "Flickr3K"}, "did you mean 'Flickr30K'"),
+        ({"paper": "VIII", "runs": {"A": {"paper": "BCLS"}}}, "`columns`: expected one of 'Flickr30K'"),
         ({"runs": {"A": {"noise": -1}}}, "`runs.A.noise`"),
         ({"runs": ["A"]}, "`runs`: expected a mapping"),
         ({"search": {}}, "`search.budget`"),

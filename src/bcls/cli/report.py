@@ -47,25 +47,14 @@ def main(arguments: list[str]) -> int:
     check_page(settings.html, settings.queries)
     if markdown is not None and (Path(markdown).is_dir() or not Path(markdown).parent.is_dir()):
         fail("--markdown", "a file in an existing folder", repr(markdown), "create the folder first")
-    from bcls.experiments.results import summarize
-
     if settings.gallery:
-        if len(folders) != 1 or settings.data is None or settings.html is None:
-            fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
-        from bcls.cli.compare import CompareSettings, compare_models
-        from bcls.data.dataset import open_dataset
-        from bcls.experiments.report import gallery_runs
-
-        summary = summarize(folders[0])
-        runs, config = gallery_runs(summary, settings.gallery)
-        name = summary.metadata["test_split"] if summary.split == "test" else str(config.val_split)
-        dataset = open_dataset(settings.data)
-        split = (dataset.without_quarantined() if config.skip_quarantined else dataset).split(name)
-        page = CompareSettings(settings.data, html=settings.html, queries=settings.queries, labels=config.label_encoder)
-        compare_models(split, {"a": [str(runs[0])], "b": [str(runs[1])]}, settings.gallery, page)
+        _write_gallery(settings)
         return 0
+    if settings.data is not None:
+        fail("--data", "--gallery, which needs it", "no --gallery", "add --gallery with two configurations, or omit it")
     from bcls.experiments.claims import check_claims, read_paper
     from bcls.experiments.report import as_html, as_markdown, build
+    from bcls.experiments.results import summarize
 
     summaries = [summarize(folder) for folder in folders]
     sections = build(summaries, None if settings.paper is None else read_paper(settings.paper))
@@ -79,3 +68,25 @@ def main(arguments: list[str]) -> int:
     elif settings.html is None and markdown is None:
         print(as_markdown(sections), end="")
     return 0
+
+
+def _write_gallery(settings: ReportSettings) -> None:
+    """Write the page of ``--gallery``."""
+    folders, data, html = settings.folders, settings.data, settings.html
+    if len(folders) != 1 or data is None or html is None:
+        fail("--gallery", "one DIR, --data and --html", " ".join(folders), "add what is missing")
+    for flag in ("paper", "markdown", "json"):
+        if getattr(settings, flag):
+            fail(f"--{flag}", "no --gallery, which replaces the report", "both", "run the command twice")
+    from bcls.cli.compare import CompareSettings, compare_models
+    from bcls.data.dataset import open_dataset
+    from bcls.experiments.report import gallery_runs
+    from bcls.experiments.results import summarize
+
+    summary = summarize(folders[0])
+    runs, config = gallery_runs(summary, settings.gallery)
+    name = summary.metadata["test_split"] if summary.split == "test" else str(config.val_split)
+    dataset = open_dataset(data)
+    split = (dataset.without_quarantined() if config.skip_quarantined else dataset).split(name)
+    page = CompareSettings(data, html=html, queries=settings.queries, labels=config.label_encoder)
+    compare_models(split, {"a": [str(runs[0])], "b": [str(runs[1])]}, settings.gallery, page)

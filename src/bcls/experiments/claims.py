@@ -9,29 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
-from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
-from bcls.experiments.results import Spread, Summary, SummaryRow, compare_rows, spread
+from bcls.experiments.results import Difference, Spread, Summary, SummaryRow, compare_rows, difference, spread
 
 #: Level of the adjusted p-values.
 LEVEL = 0.05
 HELD, PARTLY, NOT, INCONCLUSIVE, UNKNOWN = "held", "partly held", "not held", "inconclusive", "no data"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference with its 95 % interval and p-value; ``basis`` names what was resampled or averaged."""
-
-    difference: float
-    low: float | None = None
-    high: float | None = None
-    p_value: float | None = None
-    basis: str = "one seed"
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,7 @@ class Claim:
 
 
 Group = list[SummaryRow]
-#: Configurations by sweep and model.
+#: Configurations by folder of the sweep and model.
 Groups = dict[tuple[str, str], Group]
 
 
@@ -101,13 +89,14 @@ def check_claims(summaries: Sequence[Summary]) -> list[Claim]:
     Returns:
         All claims, also those without data.
     """
-    groups = _groups(summaries)
+    counted = [one for one in summaries if one.metadata.get("claims", True)]
+    groups = _groups(counted)
     checks: dict[str, Callable[[], list[Finding]]] = {
         "convergence": partial(_convergence, groups),
         "tau": partial(_tau_most, groups),
-        "noise": partial(_noise, summaries),
-        "alpha": partial(_over_grid, summaries, "loss.alpha", _alpha),
-        "beta": partial(_over_grid, summaries, "loss.beta", _beta),
+        "noise": partial(_noise, counted),
+        "alpha": partial(_over_grid, counted, "loss.alpha", _alpha),
+        "beta": partial(_over_grid, counted, "loss.beta", _beta),
         "models": partial(_models, summaries),
     }
     found = []
@@ -131,29 +120,6 @@ def is_rival(loss: str) -> bool:
         [True, False, False]
     """
     return "bcls" not in loss and "kendall" not in loss
-
-
-def difference(a: Spread, b: Spread) -> Difference:
-    """Compare two means over seeds by Welch's t-test, with the 95 % interval of the difference.
-
-    Example:
-        >>> test = difference(Spread(3.0, 1.0, 4), Spread(1.0, 1.0, 4))
-        >>> test.difference, round(test.low, 2), round(test.high, 2), round(test.p_value, 3)
-        (2.0, 0.27, 3.73, 0.03)
-        >>> difference(Spread(3.0, 0.0, 1), Spread(1.0, 0.0, 4)).p_value is None
-        True
-    """
-    from scipy.stats import t
-
-    gap = a.mean - b.mean
-    if a.error is None or b.error is None:
-        return Difference(gap)
-    error, parts = sqrt(a.error**2 + b.error**2), a.error**4 / (a.count - 1) + b.error**4 / (b.count - 1)
-    if not parts:  # the same values with every seed
-        return Difference(gap, gap, gap, 1.0 if gap == 0 else 0.0, "seeds")
-    freedom = error**4 / parts
-    margin = float(t.ppf(0.975, freedom)) * error
-    return Difference(gap, gap - margin, gap + margin, 2 * float(t.sf(abs(gap) / error, freedom)), "seeds")
 
 
 def read_paper(path: str | Path) -> dict[str, Any]:
@@ -201,12 +167,15 @@ def paper_metrics(tables: Mapping[str, Any], table: str, row: str, columns: str 
 
 
 def _groups(summaries: Sequence[Summary]) -> Groups:
-    """Collect configurations without grid, noise and ensembles; if any of a group is tested, only the tested ones."""
+    """Collect configurations without grid and ensembles; if any of a group is tested, only the tested ones.
+
+    Sweeps with noise in the labels are about that claim alone.
+    """
     groups: Groups = {}
     for summary in summaries:
-        for row in summary.rows if summary.metadata.get("claims", True) else ():
-            if not row.point and not row.noise and not row.ensemble and row.validation:
-                groups.setdefault((row.sweep, row.model), []).append(row)
+        for row in summary.rows if not any(one.noise for one in summary.rows) else ():
+            if not row.point and not row.ensemble and row.validation:
+                groups.setdefault((row.folder, row.model), []).append(row)
     return {key: [row for row in rows if row.test] or rows for key, rows in groups.items()}
 
 
@@ -219,8 +188,14 @@ def _metric(rows: Group, row: SummaryRow, key: str) -> Spread | None:
     return row.on("test" if all(one.test for one in rows) else "validation").get(key)
 
 
-def _compared(where: str, rows: Group, key: str, a: SummaryRow | None, b: SummaryRow | None) -> list[Finding]:
-    """Return one finding, or none if a configuration or its metric is missing."""
+def _compared(
+    where: str, rows: Group, key: str, a: SummaryRow | None, b: SummaryRow | None, best_of: int = 1
+) -> list[Finding]:
+    """Return one finding, or none if a configuration or its metric is missing.
+
+    If b is the best of several by the same metric, the p-value of a negative difference is multiplied by their number
+    (Bonferroni), since one of them may be above a by chance. A positive difference from the best needs no correction.
+    """
     if a is None or b is None:
         return []
     first, second = _metric(rows, a, key), _metric(rows, b, key)
@@ -232,6 +207,8 @@ def _compared(where: str, rows: Group, key: str, a: SummaryRow | None, b: Summar
         if by_image is not None and by_image["seeds"] == min(first.count, second.count):  # saved for every seed
             ends = by_image["difference_low"], by_image["difference_high"]
             found = Difference(found.difference, *ends, by_image["p_value"], "seeds and images")
+        if found.p_value is not None and found.difference < 0:
+            found = replace(found, p_value=min(1.0, best_of * found.p_value))
     return [Finding(where, f"{key}: {a.name} minus {b.name}", found)]
 
 
@@ -246,7 +223,7 @@ def _pairs(groups: Groups, metric: str, losses: Sequence[tuple[str, str]]) -> li
 
 
 def _models(summaries: Sequence[Summary]) -> list[Finding]:
-    groups = _groups([replace(one, metadata={}) for one in summaries if one.metadata["name"] == "paper-exact"])
+    groups = _groups([one for one in summaries if one.metadata["name"] == "paper-exact"])
     several = len({model for (_, model), rows in groups.items() if _pick(rows, "bcls")}) > 1
     return _pairs(groups, "rsum", [("bcls", "triplet-hn")]) if several else []
 
@@ -276,7 +253,7 @@ def _tau_most(groups: Groups) -> list[Finding]:
         taus = [(row, _metric(rows, row, "tau")) for row in rows if is_rival(row.loss["name"])]
         known = [(row, tau.mean) for row, tau in taus if tau is not None and tau.mean > -1.0]
         best = max(known, key=lambda one: one[1])[0] if known else None
-        findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best)
+        findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best, len(known))
     return findings
 
 
@@ -300,7 +277,7 @@ def _alpha(summary: Summary, key: str, rows: dict[float, SummaryRow]) -> list[Fi
     near = min(rows, key=lambda alpha: abs(alpha - wanted))
     others = [row for alpha, row in rows.items() if alpha != near]
     best = max(others, key=lambda row: row.metrics[key].mean)
-    return _compared(_where(rows[near]), list(rows.values()), key, rows[near], best)
+    return _compared(_where(rows[near]), list(rows.values()), key, rows[near], best, len(others))
 
 
 def _beta(summary: Summary, key: str, rows: dict[float, SummaryRow]) -> list[Finding]:

@@ -24,7 +24,7 @@ from bcls.evaluation.statistics import human_correlation, jackknife_values
 from bcls.training.metrics_log import read_metrics
 
 #: Metrics of each epoch's validation that a search may choose by.
-MEASURES = ("rsum", "tau")
+EPOCH_METRICS = ("rsum", "tau")
 #: All rated images, those that settings may be chosen on, and those for reporting.
 PARTS = ("judged", "choice", "report")
 # Files of human ratings, their readers, and the coefficient that CLIPScore reports for each.
@@ -195,6 +195,9 @@ def read_judgements(folder: str | Path, dataset: Dataset, choice: Path | None) -
         ValueError: If a file is missing or damaged, or the ratings are of another dataset.
         OSError: If the list cannot be read.
     """
+    for file, _, _ in _FILES.values():
+        if not (Path(folder) / file).is_file():
+            fail("--judgements", f"the folder with Flickr8k's {file}", repr(str(folder)), "check the path")
     found = {name: read(Path(folder) / file) for name, (file, read, _) in _FILES.items()}
     captions: dict[str, str] = {}
     seen: Counter[str] = Counter()
@@ -208,6 +211,8 @@ def read_judgements(folder: str | Path, dataset: Dataset, choice: Path | None) -
         got = f"{len(unknown)} of others, such as {unknown[0]!r}"
         fail("--judgements", f"judgements of {dataset.name}", got, "give those of the dataset")
     listed = frozenset() if choice is None else frozenset(choice.read_text(encoding="utf-8").split())
+    if choice is not None and not listed:
+        fail(str(choice), "names of rated photos, one per line", "an empty file", "create the list again")
     unrated = sorted(listed - set(photos))
     if unrated:
         fail(str(choice), "photos that were judged", repr(unrated[0]), "create the list again")
@@ -235,7 +240,7 @@ def human_agreement(
 
     Returns:
         ``judged_expert_tau_c``, ``judged_crowd_tau_b``, ``judged_map_at_r_i2t`` and so on, and the same for the other
-        parts; without a list of photos to choose on, only those of all rated photos.
+        parts; without a list of photos to choose on, only those of all rated photos. Undefined metrics are left out.
     """
     wanted = [part for part in parts if judgements.choice or part == "judged"]
     photos = [one for one in judgements.photos if any(_in_part(judgements, part, one) for part in wanted)]
@@ -260,7 +265,10 @@ def human_agreement(
             captions = [column[caption] for caption in rated.caption_ids[keep].tolist()]
             tau = _FILES[name][2]
             values, ratings = matrix[images, captions], rated.ratings[keep]
-            metrics[f"{part}_{name}_{tau}"] = human_correlation(values, ratings, resamples=0)[tau]
+            agreement = human_correlation(values, ratings, resamples=0)[tau]
+            if np.isnan(agreement):  # all scores are equal; JSON has no NaN
+                continue
+            metrics[f"{part}_{name}_{tau}"] = agreement
             if by_photo is not None and (part, name) == (wanted[-1], "expert"):
                 by_photo[f"{part}_{name}_{tau}"] = jackknife_values(values, ratings, rated.photos[keep], tau)
     return metrics

@@ -129,7 +129,8 @@ def trials(sweep: Sweep, configuration: Configuration) -> list[dict[str, Any]]:
 def choose(trials: Runs, results: Mapping[str, Mapping[str, Any]], measure: str) -> Choices | None:
     """Choose the best point of each configuration's search space.
 
-    A trial that diverged counts as worst. Of equal points the first in the order of the plan is chosen.
+    A trial that diverged or for which the metric is undefined counts as worst. Of equal points the first in the order
+    of the plan is chosen.
 
     Args:
         trials: The planned trials.
@@ -140,17 +141,17 @@ def choose(trials: Runs, results: Mapping[str, Mapping[str, Any]], measure: str)
         Values by dotted key for each configuration; ``None`` if a trial is not finished.
 
     Raises:
-        ValueError: If every trial of a configuration diverged, or there is no such metric.
+        ValueError: If every trial of a configuration diverged, or no trial has the metric.
     """
     if any(trial.key not in results for trial in trials):
         return None
     scores: dict[str, dict[str, list[float]]] = {}
     points = {(trial.configuration, label(trial.point)): trial.point for trial in trials}
-    for trial in trials:
-        result, score = results[trial.key], -float("inf")
-        if "failed" not in result:
-            metrics = result.get("trial", result["validation"])
-            score = metrics[check_choice("search.measure", measure, metrics)]
+    found = [results[trial.key].get("trial") or results[trial.key].get("validation", {}) for trial in trials]
+    if any(found):
+        check_choice("search.measure", measure, dict.fromkeys(key for metrics in found for key in metrics))
+    for trial, metrics in zip(trials, found, strict=True):
+        score = metrics.get(measure, -float("inf"))
         scores.setdefault(trial.configuration, {}).setdefault(label(trial.point), []).append(score)
     chosen = {}
     for name, tried in scores.items():

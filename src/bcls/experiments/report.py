@@ -25,8 +25,9 @@ LEDE = (
 )
 _RULE = (
     "Computed from the results. The interval and the p-value of a difference come from a hierarchical bootstrap over "
-    "seeds and images if values per image were stored, and otherwise from Welch's t-test over seeds. The p-values "
-    "of all {} comparisons are adjusted for their number by Holm's method. A comparison is held if its adjusted "
+    "seeds and images if values per image were stored, and otherwise from Welch's t-test over seeds; a p-value of the "
+    "bootstrap is at least that of the t-test, since resamples of few seeds vary too little. The p-values of all {} "
+    "comparisons are adjusted for their number by Holm's method. A comparison is held if its adjusted "
     "p-value is below 0.05 and the difference positive, not held if it is negative, and inconclusive otherwise, as "
     "with one seed. A claim is held if all of its comparisons are held, partly held if some are, not held if none is "
     "and at least one is contradicted, and inconclusive otherwise."
@@ -118,7 +119,8 @@ def main_table(summary: Summary, paper: Mapping[str, Any] | None = None) -> Tabl
 
 def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mapping[str, Any] | None) -> Section:
     about = summary.metadata
-    seeds = f"{len(about['seeds'])} seed{'s' * (len(about['seeds']) != 1)}"
+    counts = sorted({len(row.keys) for row in summary.rows}) or [0]
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + " seed" + "s" * (counts[-1] != 1)
     text = f"{about['about']} {about['dataset']}, {summary.split} split, {seeds}: mean ± standard deviation."
     found: list[Block] = [Text(text.strip()), main_table(summary, paper)]
     if summary.trials:
@@ -133,7 +135,10 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
         found += [Text(text), _search_table(summary)]
     tests = _paired_table(summary)
     if tests is not None:
-        text = "Hierarchical bootstrap over seeds and images; p-values adjusted for the rows of this table (Holm)."
+        text = (
+            "Hierarchical bootstrap over seeds and images; p-values are at least those of Welch's t-test over seeds, "
+            "and adjusted for the rows of this table (Holm)."
+        )
         found += [Text(text), tests]
     found += _grid_charts(summary, summaries) if any(row.point for row in summary.rows) else _history_charts(summary)
     commits = ", ".join(commit[:12] for commit in summary.commits) or "unknown"
@@ -272,8 +277,9 @@ def gallery_runs(summary: Summary, names: Sequence[str]) -> tuple[list[Path], Tr
     rows = {row.name: row for row in summary.rows if row.keys and not row.ensemble}
     for name in names:
         check_choice("--gallery", name, rows)
-    if len(names) != 2:
-        fail("--gallery", "two configurations of the sweep", f"{len(names)}", "for example --gallery Triplet-HN BCLS")
+    if len(names) != 2 or names[0] == names[1]:
+        got = " and ".join(map(repr, names))
+        fail("--gallery", "two configurations of the sweep", got, "for example --gallery Triplet-HN BCLS")
     folders = [summary.folder / RUNS / rows[name].keys[min(rows[name].keys)] for name in names]
     settings = [read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None for folder in folders]
     if not all(isinstance(one, dict) for one in settings):

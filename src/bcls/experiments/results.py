@@ -25,8 +25,8 @@ from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.evaluator import rsum_by_image
 from bcls.evaluation.recall import QueryRanks
 from bcls.evaluation.statistics import hierarchical_test
-from bcls.experiments.plan import RUN, Choices, PlannedRun, Runs, plan_trials, search_space, trials
-from bcls.experiments.sweep_file import Sweep
+from bcls.experiments.plan import RUN, TRIAL, Choices, PlannedRun, Runs, plan_trials, search_space, trials
+from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.reports.blocks import Cell
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
@@ -41,7 +41,7 @@ _RESULT |= {"history?": [{"epoch": int, str: float}], "seconds?": float}
 _LINE: dict[Any, Any] = {"row": str, "name": str, "phase": str, "seed": int, "point": {str: object}, "noise": float}
 _LINE |= {"ensemble": [str], "key": str, "dataset": str, "paper?": {str: str}, "revision?": str | None}
 _LINE |= {"settings": {"model": {"name": str}, "loss": {"name": str, "alpha?": float}}}
-_RUN_SWEEP = "run the sweep again: finished runs are kept"
+_RUN_SWEEP = "remove it and run the sweep again: finished runs are kept"
 _REMOVE = "remove it: the run is then done again"
 
 
@@ -116,6 +116,27 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE))
+
+
+def needs_work(out: Path, run: PlannedRun, sweep: Sweep, settings: SweepSettings) -> bool:
+    """Whether a run is unfinished, has only the metrics of a trial, or lacks metrics of a final sweep."""
+    result = read_result(out, run)
+    if result is None:
+        return True
+    if run.phase == TRIAL or "failed" in result:
+        return False
+    return "brief" in result or lacks_test(result, sweep, settings)
+
+
+def lacks_test(result: Mapping[str, Any], sweep: Sweep, settings: SweepSettings) -> bool:
+    """Whether a result lacks metrics of the test split that a final sweep computes; they may be asked for later."""
+    if not settings.final:
+        return False
+    judged = settings.judgements is not None
+    asked = {"fold_": sweep.folds > 1, "eccv_": sweep.eccv, "judged_": judged}
+    asked["choice_"] = judged and sweep.judged_choice is not None
+    keys = result.get("test", {})
+    return not keys or any(wanted and not any(key.startswith(one) for key in keys) for one, wanted in asked.items())
 
 
 def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
@@ -246,6 +267,40 @@ def spread(values: Sequence[float]) -> Spread:
     if isnan(mean):  # undefined for one of the runs, such as tau of constant scores
         return Spread(mean, mean, len(values))
     return Spread(mean, stdev(values) if len(values) > 1 else 0.0, len(values))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference with its 95 % interval and p-value; ``basis`` names what was resampled or averaged."""
+
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    basis: str = "one seed"
+
+
+def difference(a: Spread, b: Spread) -> Difference:
+    """Compare two means over seeds by Welch's t-test, with the 95 % interval of the difference.
+
+    Example:
+        >>> test = difference(Spread(3.0, 1.0, 4), Spread(1.0, 1.0, 4))
+        >>> test.difference, round(test.low, 2), round(test.high, 2), round(test.p_value, 3)
+        (2.0, 0.27, 3.73, 0.03)
+        >>> difference(Spread(3.0, 0.0, 1), Spread(1.0, 0.0, 4)).p_value is None
+        True
+    """
+    from scipy.stats import t
+
+    gap = a.mean - b.mean
+    if a.error is None or b.error is None:
+        return Difference(gap)
+    error, parts = sqrt(a.error**2 + b.error**2), a.error**4 / (a.count - 1) + b.error**4 / (b.count - 1)
+    if not parts:  # the same values with every seed
+        return Difference(gap, gap, gap, 1.0 if gap == 0 else 0.0, "seeds")
+    freedom = error**4 / parts
+    margin = float(t.ppf(0.975, freedom)) * error
+    return Difference(gap, gap - margin, gap + margin, 2 * float(t.sf(abs(gap) / error, freedom)), "seeds")
 
 
 @dataclass(frozen=True)
@@ -380,6 +435,8 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str, metric: str = "rsum")
     """Test whether two configurations differ in a metric on the same images.
 
     Resamples seeds and images, each image with its captions; see :func:`bcls.evaluation.statistics.hierarchical_test`.
+    The p-value is at least that of Welch's t-test over seeds: resamples of two or three seeds contain no values outside
+    of those seen, so the bootstrap alone underestimates how much other seeds may differ.
 
     Args:
         a: The first configuration.
@@ -406,7 +463,11 @@ def compare_rows(a: SummaryRow, b: SummaryRow, split: str, metric: str = "rsum")
         got = f"{' and '.join(map(str, sorted(sizes)))} images"
         fail(str(Path(a.folder) / RANKS), "ranks of the same images in each file", got, "copy the ranks again")
     first, second = (np.array(table) for table in tables)
-    return {**hierarchical_test(first, second), "seeds": float(min(len(first), len(second)))}
+    test = hierarchical_test(first, second)
+    over_seeds = difference(*(spread(table.mean(axis=1).tolist()) for table in (first, second)))
+    if over_seeds.p_value is not None:
+        test["p_value"] = max(test["p_value"], over_seeds.p_value)
+    return {**test, "seeds": float(min(len(first), len(second)))}
 
 
 def _contributions(file: Path, metric: str) -> NDArray[np.float64] | None:

@@ -27,7 +27,7 @@ from bcls.evaluation.recall import QueryRanks
 from bcls.evaluation.scores import score_model
 from bcls.experiments import metrics
 from bcls.experiments.plan import TRIAL, PlannedRun
-from bcls.experiments.results import RANKS, read_result, run_folder, write_result
+from bcls.experiments.results import RANKS, lacks_test, read_result, run_folder, write_result
 from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.caption_metrics import CiderD
@@ -80,16 +80,6 @@ class SweepContext:
         return Path(self.settings.out)
 
 
-def needs_work(out: Path, run: PlannedRun, *, final: bool) -> bool:
-    """Whether a run is unfinished, has only the metrics of a trial, or lacks the test metrics of a final sweep."""
-    result = read_result(out, run)
-    if result is None:
-        return True
-    if run.phase == TRIAL or "failed" in result:
-        return False
-    return "brief" in result or (final and "test" not in result)
-
-
 def finish_run(context: SweepContext, run: PlannedRun) -> None:
     """Complete a run: train or resume it if necessary, then compute the missing metrics and write the result.
 
@@ -110,14 +100,14 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
             write_result(context.out, run, {"failed": str(error), **_provenance(context)})
             return
         result = {**metrics.training_history(folder), **_provenance(context)}
-        if run.phase == TRIAL and search is not None and search.measure in metrics.MEASURES:
+        if run.phase == TRIAL and search is not None and search.measure in metrics.EPOCH_METRICS:
             result |= {"validation": best, "brief": True}  # enough to choose by
     started = time.monotonic()
     if run.phase != TRIAL or "brief" not in result:
         models = [_load_trained(context, one) for one in run.members or (run,)]
         if "validation" not in result or result.pop("brief", False):
             result["validation"] = _metrics(context, run, models, "validation")
-        if context.settings.final and run.phase != TRIAL and "test" not in result:
+        if run.phase != TRIAL and lacks_test(result, context.sweep, context.settings):
             result["test"] = _metrics(context, run, models, "test")
     result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
     if search is not None and searched not in (None, result["validation"]):

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.extras import MissingExtraError, cpu_count
 from bcls.experiments import results
-from bcls.experiments.plan import Choices, PlannedRun, Runs, choose, plan_runs, plan_trials, take_share
+from bcls.experiments.plan import RUN, Choices, PlannedRun, Runs, choose, plan_runs, plan_trials, take_share
 from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
 from bcls.features.jobs import torch_threads
 from bcls.training.run_folder import CHECKPOINTS
@@ -80,27 +80,30 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     from bcls.data.dataset import open_dataset
     from bcls.experiments.metrics import draw_scenes
 
-    sweep = _read(file, settings)
+    whole, sweep = _read(file, settings)
     if sweep.scenes is not None:
         draw_scenes(settings.data, sweep.scenes)
     dataset = open_dataset(settings.data)
+    if settings.final:
+        check_choice("test_split", sweep.test_split, dataset.splits)
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
     until = math.inf if settings.minutes is None else time.monotonic() + 60 * settings.minutes
-    tried = plan_trials(sweep)
-    results.write_metadata(out, sweep, file, dataset, results.previous_choices(out, sweep))
-    spent = _do(sweep, settings, tried, tried, until)
+    tried, earlier = plan_trials(sweep), results.previous_choices(out, whole)
+    results.write_metadata(out, whole, file, dataset, earlier)
+    spent = _do(sweep, settings, tried, _listed(whole, earlier), until)
     chosen = _chosen(out, sweep, tried)
     if chosen is None:
-        return _outcome(out, tried, spent=spent, searching=True, chosen={})
-    runs = plan_runs(sweep, chosen)
-    _remove_unchosen(out, tried, runs)
-    results.write_metadata(out, sweep, file, dataset, chosen)
+        return _outcome(sweep, settings, tried, spent=spent, searching=True, chosen={})
+    runs, every = plan_runs(sweep, chosen), earlier | chosen
+    plan = _listed(whole, every)
+    _remove_unchosen(out, tried, plan)
+    results.write_metadata(out, whole, file, dataset, every)
     if not spent:
-        spent = _do(sweep, settings, runs, [*tried, *runs], until)
-    results.write_results(out, [*tried, *runs])
+        spent = _do(sweep, settings, runs, plan, until)
+    results.write_results(out, plan)
     add_spread(out, settings, runs)
-    return _outcome(out, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
+    return _outcome(sweep, settings, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
 
 
 def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]:
@@ -110,28 +113,30 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
         ``key``, ``name``, ``phase``, ``seed`` and ``finished`` of each run of the share; before the search is
         finished, only of its trials.
     """
-    sweep, out = _read(file, settings), Path(settings.out)
+    _, sweep = _read(file, settings)
+    out = Path(settings.out)
     tried = plan_trials(sweep)
     chosen = _chosen(out, sweep, tried)
     runs = [] if chosen is None else plan_runs(sweep, chosen)
     found = []
     for run in [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]:
         columns = {key: getattr(run, key) for key in ("key", "name", "phase", "seed")}
-        found.append({**columns, "finished": results.read_result(out, run) is not None})
+        found.append({**columns, "finished": not results.needs_work(out, run, sweep, settings)})
     return found
 
 
-def _read(file: str | Path, settings: SweepSettings) -> Sweep:
-    """Read a sweep, or the configurations of ``--only`` with the members of their ensembles, and check everything."""
+def _read(file: str | Path, settings: SweepSettings) -> tuple[Sweep, Sweep]:
+    """Read a sweep and check everything; returns it, and its part with the configurations of ``--only``."""
     from bcls.models.config import model_config
     from bcls.training.optimization import make_loss
 
-    sweep = read_sweep(file)
-    rows = {one.name: one for one in sweep.configurations}
+    whole = sweep = read_sweep(file)
+    rows = {one.name: one for one in whole.configurations}
     wanted = {check_choice("--only", name, rows) for name in settings.only}
     wanted |= {member for name in wanted for member in rows[name].ensemble}
     if wanted:
-        sweep = replace(sweep, configurations=tuple(row for row in rows.values() if row.name in wanted))
+        sweep = replace(whole, configurations=tuple(row for row in rows.values() if row.name in wanted))
+    take_share([], settings.shard)
     check_choice("--device", settings.device, ("auto", "cpu", "cuda"))
     for flag, count in (("--processes", settings.processes), ("--threads", settings.threads)):
         if count is not None:
@@ -147,7 +152,15 @@ def _read(file: str | Path, settings: SweepSettings) -> Sweep:
             if model.get("image") == "features":
                 model.setdefault("features", 1)  # read from the data later
             model_config(model)
-    return sweep
+    return whole, sweep
+
+
+def _listed(sweep: Sweep, chosen: Choices) -> Runs:
+    """The runs of ``results.jsonl``: all trials, and the runs whose settings are known."""
+    known = sweep.configurations
+    if sweep.search is not None:
+        known = tuple(one for one in known if all(name in chosen for name in one.ensemble or (one.name,)))
+    return [*plan_trials(sweep), *plan_runs(replace(sweep, configurations=known), chosen)]
 
 
 def _chosen(out: Path, sweep: Sweep, tried: Runs) -> Choices | None:
@@ -183,11 +196,11 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
         Whether the time ran out.
     """
     from bcls.experiments.metrics import read_judgements
-    from bcls.experiments.run import SharedData, SweepContext, finish_run, needs_work
+    from bcls.experiments.run import SharedData, SweepContext, finish_run
     from bcls.training.metrics_log import log_line
 
     out = Path(settings.out)
-    left = [run for run in runs if needs_work(out, run, final=settings.final)]
+    left = [run for run in runs if results.needs_work(out, run, sweep, settings)]
     if not left:
         return False
     shared = SharedData(settings.data, out / "shared")
@@ -199,7 +212,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
         results.run_folder(out, run).mkdir(parents=True, exist_ok=True)
         with suppress(Timeout), FileLock(results.run_folder(out, run) / ".claim", blocking=False):
-            if _members_are_finished(out, run) and needs_work(out, run, final=settings.final):
+            if _members_are_finished(out, run) and results.needs_work(out, run, sweep, settings):
                 log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
                 try:
                     finish_run(context, run)
@@ -270,9 +283,9 @@ def _worker(ends: Any, threads: int, *arguments: Any) -> None:
         raise SystemExit(2) from None
 
 
-def _remove_unchosen(out: Path, tried: Runs, runs: Runs) -> None:
+def _remove_unchosen(out: Path, tried: Runs, plan: Runs) -> None:
     """Remove the checkpoints of trials that are not runs of the final table; their metrics are kept."""
-    kept = {run.key for run in runs}
+    kept = {run.key for run in plan if run.phase == RUN}
     for trial in tried:
         if trial.key not in kept:
             folder = results.run_folder(out, trial) / CHECKPOINTS
@@ -301,7 +314,11 @@ def add_spread(out: Path, settings: SweepSettings, runs: Runs) -> None:
         results.add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
 
 
-def _outcome(out: Path, runs: Runs, *, spent: bool, searching: bool, chosen: Choices) -> Outcome:
-    finished = [(run, result) for run in runs if (result := results.read_result(out, run)) is not None]
-    failed = [f"{run.name}, seed {run.seed}" for run, result in finished if "failed" in result]
-    return Outcome(len(runs), len(finished), failed, spent, searching, chosen)
+def _outcome(
+    sweep: Sweep, settings: SweepSettings, runs: Runs, *, spent: bool, searching: bool, chosen: Choices
+) -> Outcome:
+    out = Path(settings.out)
+    finished = [run for run in runs if not results.needs_work(out, run, sweep, settings)]
+    failed = [run for run in finished if "failed" in (results.read_result(out, run) or {})]
+    names = [f"{run.name}, seed {run.seed}" for run in failed]
+    return Outcome(len(runs), len(finished), names, spent, searching, chosen)

@@ -13,8 +13,16 @@ from bcls.training.config import FREE_ON_RESUME, TrainConfig, check_config
 
 #: Settings of the location and the machine, which are not part of an experiment and not allowed in a sweep file.
 MACHINE = FREE_ON_RESUME | {"graph", "seed"}
-#: Numbers of the tables in the paper.
+#: Numbers of the tables in the paper, and the datasets of those that compare methods.
 PAPER_TABLES = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+PAPER_COLUMNS = ("Flickr30K", "MS-COCO 1K", "MS-COCO 5K")
+#: Metrics that a search may maximise: those of the validation split, and of the rated images for choosing.
+MEASURES = (
+    *("rsum", "tau", "tau_b", "true_tau", "ndcg"),
+    *(f"{way}_{name}" for way in ("i2t", "t2i") for name in ("r1", "r5", "r10", "tau_a", "tau_b", "ndcg")),
+    *("choice_expert_tau_c", "choice_crowd_tau_b"),
+    *(f"choice_{name}_{way}" for name in ("map_at_r", "rprecision", "r1") for way in ("i2t", "t2i")),
+)
 # Keys of a configuration that are not settings of the training.
 _EXTRA_KEYS = ("base", "noise", "paper", "space", "ensemble")
 # Limits the memory that a typing error in `seeds` can take.
@@ -33,7 +41,7 @@ class SweepSettings:
         processes: Parallel processes, for CPUs; on a GPU more than one is faster only with NVIDIA's MPS service.
         threads: Threads of each process; by default the cores are divided among the processes.
         shard: Part of the runs that this machine trains, such as 1/4.
-        only: Names of the configurations to train. Results of the others are listed again by the next call without it.
+        only: Names of the configurations to train. Results of the others are kept.
         minutes: Stop after this many minutes, with a checkpoint of the current run.
         device: auto, cpu or cuda.
         graph: Record training steps as CUDA graphs, see `bcls train --help`.
@@ -244,9 +252,13 @@ def _parse(path: Path, plain: dict[str, Any]) -> Sweep:
     configurations = tuple(_configuration(path, common, name, change or {}, tables) for name, change in runs.items())
     grid = _lists("grid", plain.get("grid", {}))
     _check_configurations(configurations, grid, search)
+    if search is not None and search.measure.startswith("choice_") and not plain.get("judged_choice"):
+        fail("judged_choice", f"a file with the rated images for `{search.measure}`", "none", "add it")
     given = ("about", "columns", "test_split", "folds", "eccv", "claims", "scenes")
     simple: dict[str, Any] = {key: plain[key] for key in given if key in plain}
     check_field_types(simple, Sweep)
+    if simple.get("columns") is not None or any(one.paper for one in configurations):
+        check_choice("columns", simple.get("columns"), PAPER_COLUMNS)
     check_whole("folds", simple.get("folds", 1), least=1)
     check_whole("scenes", simple.get("scenes", 20), least=20)
     return Sweep(
@@ -269,9 +281,9 @@ def _configuration(
     extra = {key: change.pop(key) for key in _EXTRA_KEYS if key in change}
     start = common if "base" not in extra else merge(common, _base(path, extra["base"]))
     ensemble = extra.get("ensemble", [])
-    if not isinstance(ensemble, list) or len(ensemble) == 1:
+    if not isinstance(ensemble, list) or len(ensemble) == 1 or len(set(map(str, ensemble))) < len(ensemble):
         hint = "name configurations of this file"
-        fail(f"{where}.ensemble", "a list of two configurations or more", repr(ensemble), hint)
+        fail(f"{where}.ensemble", "a list of two configurations or more, all different", repr(ensemble), hint)
     paper = extra.get("paper", {})
     if not isinstance(paper, dict):
         paper = dict.fromkeys(tables, paper)  # one name for all tables
@@ -298,11 +310,24 @@ def _check_configurations(every: Sequence[Configuration], grid: dict[str, list[A
             check_choice(f"runs.{one.name}.ensemble", member, trained)
         if one.space and search is None:
             fail(f"runs.{one.name}.space", "it with `search`", "no `search`", "add `search: {budget: 8}`")
-        check_settings(one.settings)
-        tried = {} if one.ensemble else {**grid, **(search.space if search else {}), **one.space}
-        for key, values in tried.items():
-            for value in values:
-                check_settings(merge(one.settings, {key: value, **(search.shortened if search else {})}))
+        try:
+            _check_points(one, grid, None if one.ensemble else search)
+        except ValueError as error:
+            if len(every) == 1:
+                raise
+            raise ValueError(f"runs.{one.name}: {error}") from error
+
+
+def _check_points(configuration: Configuration, grid: dict[str, list[Any]], search: Search | None) -> None:
+    """Check the settings of a configuration, and those with each value of the grid or the search."""
+    settings = configuration.settings
+    config = check_settings(settings)
+    if search is not None and search.epochs is not None and search.epochs > config.epochs:
+        fail("search.epochs", f"at most its {config.epochs} epochs", search.epochs, "trials are not longer than runs")
+    tried = {} if configuration.ensemble else {**grid, **(search.space if search else {}), **configuration.space}
+    for key, values in tried.items():
+        for value in values:
+            check_settings(merge(settings, {key: value, **(search.shortened if search else {})}))
 
 
 def _search(path: Path, plain: object) -> Search:
@@ -312,6 +337,7 @@ def _search(path: Path, plain: object) -> Search:
     given["space"] = _lists("search.space", given.get("space", {}))
     given["seeds"] = _seeds("search.seeds", given.get("seeds", [1]))
     search: Search = from_plain(Search, given, "search")
+    check_choice("search.measure", search.measure, MEASURES)
     check_whole("search.budget", search.budget, least=1)
     check_whole("search.seed", search.seed, least=0)
     check_whole("search.epochs", 1 if search.epochs is None else search.epochs, least=1)
@@ -335,6 +361,8 @@ def _lists(name: str, plain: object) -> dict[str, list[Any]]:
     for key, values in plain.items():
         if not isinstance(values, list) or not values:
             fail(f"{name}.{key}", "a list of values", repr(values), "put it into brackets")
+        if any(value in values[:place] for place, value in enumerate(values)):
+            fail(f"{name}.{key}", "a list of different values", repr(values), "name each value once")
     return {str(key): list(values) for key, values in plain.items()}
 
 
