@@ -70,7 +70,7 @@ def table() -> str:
             fail(str(KEPT / name), f"ranks of {bcls.name} and {rival.name}", "none", "copy them again")
         p_values.append(test["p_value"])
         gap = f"{test['difference']:+.1f} ({test['difference_low']:+.1f} to {test['difference_high']:+.1f}; p {{:.2f}})"
-        loss = f"{rival.name.removeprefix('SGRAF ')} of {len({row.loss['name'] for row in rivals})}"
+        loss = f"{rival.name.removeprefix('SGRAF ')} (of {len({row.loss['name'] for row in rivals})})"
         cells = [_cell(row, compared) for row in compared]
         count = " to ".join(map(str, seeds))
         made.append([MODELS[name], count, cells[0] if hard else "not run", f"{loss}: {cells[-2]}", cells[-1], gap])
