@@ -22,7 +22,8 @@ def _crops_at_once(device: str) -> int:
     """Crops in a batch. On a CPU larger batches leave the caches, on a GPU smaller ones leave it idle."""
     if device == "cpu":
         return 16
-    return 256 if torch.cuda.get_device_properties(device).total_memory > 20e9 else 128
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return 1024 if memory > 60e9 else 256 if memory > 20e9 else 128
 
 
 class FeatureWorker:
