@@ -63,8 +63,8 @@ bench: $(VENV)/.dev
 # DATA is the imported dataset, JUDGEMENTS the folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
-SWEEPS     := dual vsepp tuned sgr saf convergence alpha beta lines gamma batch
-TESTED     := dual vsepp tuned together sgr saf sgraf paper-exact finalists beyond both
+SWEEPS     := dual vsepp tuned both-search sgr saf convergence alpha beta lines gamma batch
+TESTED     := dual vsepp tuned together sgr saf sgraf paper-exact finalists beyond both both-search
 FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions global --name lite02
@@ -77,6 +77,7 @@ evidence: $(VENV)/.dev
 	set -e; for s in $(TESTED); do \
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
+	$(BIN)/python -m scripts.gallery_page sweeps/both-search --data "$(DATA)"
 	$(BIN)/python -m scripts.evidence_page $(addprefix sweeps/,$(SWEEPS) together sgraf paper-exact finalists variants beyond both noise)
 	$(BIN)/python -m scripts.model_table
 

@@ -24,6 +24,7 @@ _CROPS = "on 36 mirrored crops, EfficientNet-Lite0, 1 and 2"
 MODELS = {
     "dual": _DUAL,
     "dual-first": _DUAL,
+    "both-search": "frozen EfficientNet-Lite0, 1 and 2, four crops, frozen MiniLM, labels of two encoders",
     "vsepp": _VSEPP,
     "vsepp-first": _VSEPP,
     "tuned": "EfficientNet-Lite0, 1 and 2, four crops, fine-tuned MiniLM",

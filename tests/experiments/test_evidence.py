@@ -1,11 +1,17 @@
 import json
 
+import numpy as np
 import pytest
 
+from bcls.data import open_dataset
+from bcls.evaluation.scores import load_similarity
+from bcls.experiments import SweepSettings, run_sweep
 from bcls.experiments.claims import INCONCLUSIVE, NOT, PARTLY, check_claims
 from bcls.experiments.results import read_results, summarize
 from bcls.experiments.sweep_file import merge
+from scripts import gallery_page
 from scripts.evidence_page import KEPT, REMARKS, keep
+from tests.experiments.factories import data, write
 from tests.experiments.sweep_factory import line, ranks, sweep
 
 
@@ -58,3 +64,38 @@ def test_every_claim_that_is_not_held_has_a_remark():
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
     assert set(remarks) <= {one.claim for one in claims}
     assert {one.claim for one in claims if one.verdict in {PARTLY, NOT, INCONCLUSIVE}} <= set(remarks)
+
+
+def test_the_gallery_is_made_from_the_stored_results():
+    stored = json.loads(gallery_page.STORED.read_text(encoding="utf-8"))
+    assert gallery_page.render(stored) == gallery_page.PAGE.read_text(encoding="utf-8")
+    for query in stored["queries"]:
+        for rank, results in zip(query["ranks"], query["results"], strict=True):
+            first = next((place for place, one in enumerate(results, start=1) if one["match"]), None)
+            assert first == rank if rank <= gallery_page.SHOWN else first is None
+            assert all(one["label"] == 1.0 for one in results if one["match"])
+
+
+def test_a_gallery_has_the_best_results_of_each_run(tmp_path):
+    out, runs = tmp_path / "out", {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}}
+    folder = data(tmp_path / "data")
+    run_sweep(write(tmp_path / "a.yaml", runs=runs), SweepSettings(str(folder), str(out), device="cpu"))
+    stored = gallery_page.collect(out, ["HN", "BCLS"], folder, "wordllama")
+    split, keys = open_dataset(folder).split("test"), {row.name: row.keys[min(row.keys)] for row in summarize(out).rows}
+    scores = [load_similarity([str(out / "runs" / keys[name])], split) for name in ("HN", "BCLS")]
+    captions, images = [one.caption_id for one in split.captions], list(split.image_ids)
+    owner = split.image_of_caption
+    directions = [query["direction"] for query in stored["queries"]]
+    assert [directions.count(one) for one in ("i2t", "t2i")] == [gallery_page.RANDOM + gallery_page.DIFFERENT] * 2
+    for query in stored["queries"]:
+        for matrix, rank, results in zip(scores, query["ranks"], query["results"], strict=True):
+            if query["direction"] == "i2t":
+                row, names = matrix[images.index(query["query"])], captions
+                own = owner == images.index(query["query"])
+            else:
+                row, names = matrix[:, captions.index(query["query"])], images
+                own = np.arange(len(images)) == owner[captions.index(query["query"])]
+            best = np.argsort(-row, kind="stable")
+            assert [one["id"] for one in results] == [names[place] for place in best[: gallery_page.SHOWN]]
+            assert [one["match"] for one in results] == own[best[: gallery_page.SHOWN]].tolist()
+            assert rank == 1 + int(np.argmax(own[best]))
