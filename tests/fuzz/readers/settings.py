@@ -22,6 +22,7 @@ runs:
 search: {budget: 2, space: {lr: [1e-3, 1e-2]}, seeds: [1, 2]}
 seeds: 2
 paper: [III, V]
+columns: Flickr30K
 folds: 5
 """
 GRID = b"base: preset.yaml\ngrid: {loss.alpha: [0.1, 0.2], epochs: [1]}\nseeds: [1, 2]\nscenes: 40\njudged_choice: a\n"
