@@ -252,12 +252,13 @@ def test_an_ensemble_of_saf_and_sgr_uses_their_trials_and_runs():
 def test_the_papers_settings_are_the_same_on_every_model():
     runs = plan_runs(sweep_of(ROOT / "configs/flickr8k/sweeps/paper-exact.yaml"))
     assert {run.settings["model"]["name"] for run in runs} == {"vsepp", "dual", "saf", "sgr"}
-    free = {"model", "features", "loss"}
+    free = {"model", "features", "loss", "precision", "warm_negatives"}
     settings = {json.dumps({key: run.settings[key] for key in run.settings if key not in free}) for run in runs}
     assert len(settings) == 1
-    losses = {json.dumps(run.settings["loss"], sort_keys=True) for run in runs}
+    losses = {(json.dumps(run.settings["loss"], sort_keys=True), run.settings["warm_negatives"]) for run in runs}
     assert losses == {
-        '{"alpha": 0.2, "beta": 0.1, "gamma": 50, "name": "bcls", "reduction": "sum"}',
-        '{"name": "triplet-hn", "reduction": "sum"}',
+        ('{"alpha": 0.2, "beta": 0.1, "gamma": 50, "name": "bcls", "reduction": "sum"}', 0),
+        ('{"name": "triplet-hn", "reduction": "sum"}', 0),
+        ('{"alpha": 0.2, "beta": 0.1, "name": "kendall-sw-hs", "reduction": "sum"}', 2),
     }
     assert (BCLSLoss().weight, BCLSLoss().binary.lse) == (1.0, "sum")
