@@ -71,8 +71,7 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
         hint = "it is transposed: give similarity.T" if got == shape[::-1] else "give one id for each row and column"
         fail("similarity", f"shape {shape} of {shape[0]} images and {shape[1]} captions", got, hint)
     truth = load_truth()
-    images = positions("image_ids", image_list, truth.images(), truth.captions)
-    captions = positions("caption_ids", caption_list, truth.captions, truth.images())
+    images, captions = check_coco_ids(image_list, caption_list)
 
     targets: dict[str, list[Targets]] = {"i2t": [], "t2i": []}
     for name in ("coco", "cxc"):
@@ -98,16 +97,16 @@ def eccv(similarity: Matrix, image_ids: object, caption_ids: object) -> dict[str
     return metrics | {f"eccv_{key}": value for key, value in found.items()}
 
 
-def check_coco_ids(image_ids: object, caption_ids: object) -> None:
-    """Check that :func:`eccv` accepts the ids of a split, before its scores are computed.
+def check_coco_ids(image_ids: Ids, caption_ids: Ids) -> tuple[Callable[[Ids], Ids], Callable[[Ids], Ids]]:
+    """Check that :func:`eccv` accepts the ids of a split; returns functions that map ids to rows and to columns.
 
     Raises:
         ValueError: If ids are unknown, missing or repeated.
         MissingExtraError: If ``eccv_caption`` is not installed.
     """
     truth = load_truth()
-    positions("image_ids", as_ids("image_ids", image_ids), truth.images(), truth.captions)
-    positions("caption_ids", as_ids("caption_ids", caption_ids), truth.captions, truth.images())
+    images = positions("image_ids", image_ids, truth.images(), truth.captions)
+    return images, positions("caption_ids", caption_ids, truth.captions, truth.images())
 
 
 def cxc_text_text(

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
+from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
-from bcls.experiments.results import Difference, Spread, Summary, SummaryRow, compare_rows, difference, spread
+from bcls.experiments.results import Difference, Summary, SummaryRow, compare_rows, difference, spread
 
 #: Level of the adjusted p-values.
 LEVEL = 0.05
@@ -184,8 +185,9 @@ def _pick(rows: Group, loss: str) -> SummaryRow | None:
     return max(found, key=lambda row: row.validation["rsum"].mean, default=None)
 
 
-def _metric(rows: Group, row: SummaryRow, key: str) -> Spread | None:
-    return row.on("test" if all(one.test for one in rows) else "validation").get(key)
+def _split(rows: Group) -> str:
+    """The split on which configurations are compared."""
+    return "test" if all(row.test for row in rows) else "validation"
 
 
 def _compared(
@@ -198,12 +200,13 @@ def _compared(
     """
     if a is None or b is None:
         return []
-    first, second = _metric(rows, a, key), _metric(rows, b, key)
-    if first is None or second is None:
+    split = _split(rows)
+    if key not in a.on(split) or key not in b.on(split):
         return []
+    first, second = a.on(split)[key], b.on(split)[key]
     found = difference(first, second)
     if found.p_value is not None:
-        by_image = compare_rows(a, b, "test" if all(one.test for one in rows) else "validation", key)
+        by_image = compare_rows(a, b, split, key)
         if by_image is not None and by_image["seeds"] == min(first.count, second.count):  # saved for every seed
             ends = by_image["difference_low"], by_image["difference_high"]
             found = Difference(found.difference, *ends, by_image["p_value"], "seeds and images")
@@ -250,10 +253,10 @@ def _early(row: SummaryRow, epochs: int) -> list[float]:
 def _tau_most(groups: Groups) -> list[Finding]:
     findings = []
     for rows in groups.values():
-        taus = [(row, _metric(rows, row, "tau")) for row in rows if is_rival(row.loss["name"])]
-        known = [(row, tau.mean) for row, tau in taus if tau is not None and tau.mean > -1.0]
-        best = max(known, key=lambda one: one[1])[0] if known else None
-        findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best, len(known))
+        taus = [(row.on(_split(rows))["tau"].mean, row) for row in rows if "tau" in row.on(_split(rows))]
+        rivals = [(tau, row) for tau, row in taus if is_rival(row.loss["name"]) and not isnan(tau)]
+        _, best = max(rivals, key=lambda one: one[0], default=(nan, None))
+        findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best, len(rivals))
     return findings
 
 

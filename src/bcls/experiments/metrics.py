@@ -21,6 +21,8 @@ from bcls.evaluation.graded import ndcg
 from bcls.evaluation.kendall import kendall
 from bcls.evaluation.recall import QueryRanks, query_ranks, recalls
 from bcls.evaluation.statistics import human_correlation, jackknife_values
+from bcls.labels.cache import cached_embeddings
+from bcls.labels.encoders import unit_or_zero
 from bcls.training.metrics_log import read_metrics
 
 #: Metrics of each epoch's validation that a search may choose by.
@@ -112,6 +114,11 @@ def _means(metrics: Mapping[str, float], keys: Mapping[str, str]) -> dict[str, f
     """Means of both directions by their new names, of the metrics that were computed."""
     present = {name: key for name, key in keys.items() if f"i2t_{key}" in metrics}
     return {name: (metrics[f"i2t_{key}"] + metrics[f"t2i_{key}"]) / 2 for name, key in present.items()}
+
+
+def caption_vectors(split: Dataset, encoder: str) -> NDArray[np.float32]:
+    """``(C, d)`` unit rows from the cache in the dataset's folder, which has float16, not exactly of unit length."""
+    return unit_or_zero(cached_embeddings(split, encoder).astype(np.float32))
 
 
 def true_labels(split: Dataset) -> NDArray[np.float32]:

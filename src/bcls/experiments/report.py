@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail
 from bcls.evaluation.statistics import holm
 from bcls.experiments.claims import Claim, check_claims, paper_metrics
 from bcls.experiments.results import RUNS, MetricColumn, Summary, SummaryRow, compare_rows, metric_cells
+from bcls.models.loading import run_settings
 from bcls.reports import blocks
 from bcls.reports.blocks import Block, Cell, Chart, Section, Table, Terms, Text
 from bcls.reports.charts import ChartLine
 from bcls.training.config import TrainConfig
-from bcls.training.run_folder import CONFIG
 
 TITLE = "Experiments"
 LEDE = (
@@ -281,9 +280,8 @@ def gallery_runs(summary: Summary, names: Sequence[str]) -> tuple[list[Path], Tr
         got = " and ".join(map(repr, names))
         fail("--gallery", "two configurations of the sweep", got, "for example --gallery Triplet-HN BCLS")
     folders = [summary.folder / RUNS / rows[name].keys[min(rows[name].keys)] for name in names]
-    settings = [read_yaml(folder / CONFIG) if (folder / CONFIG).is_file() else None for folder in folders]
-    if not all(isinstance(one, dict) for one in settings):
+    settings = [run_settings(folder) for folder in folders]
+    if not all(settings):
         hint = "use the folder that the sweep wrote"
         fail("--gallery", f"the runs of {summary.folder}", f"no settings in {folders[0]} or {folders[1]}", hint)
-    first: Any = settings[0]
-    return folders, TrainConfig(**first)
+    return folders, TrainConfig(**settings[0])

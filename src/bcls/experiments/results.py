@@ -18,7 +18,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from bcls._core.config import Shape, check_shape
-from bcls._core.errors import fail
+from bcls._core.errors import fail, refuse_damage
 from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset
 from bcls.evaluation.arrays import read_npz
@@ -93,10 +93,8 @@ def read_object(where: str, content: bytes, shape: Shape, hint: str) -> dict[str
     Raises:
         ValueError: If it is not such an object; the message begins with ``where``.
     """
-    try:
+    with refuse_damage(where, "a JSON object", hint, ValueError, RecursionError):
         found: Any = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        fail(where, "a JSON object", f"a damaged one ({error})", hint)
     check_shape(where, found, shape, hint)
     return dict(found)
 

@@ -194,12 +194,7 @@ class SharedData:
 
     def captions(self, split: Dataset, encoder: str | None) -> CaptionVectors | None:
         """Caption vectors of a label encoder, from the cache in the dataset's folder; ``None`` without one."""
-        if encoder is None:
-            return None
-        # Stored as float16, whose rows are not exactly of unit length.
-        vectors = np.asarray(cached_embeddings(split, encoder)).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        return CaptionVectors(split, encoder, vectors)
+        return None if encoder is None else CaptionVectors(split, encoder, metrics.caption_vectors(split, encoder))
 
     def other_labels(self, split: Dataset, encoder: str) -> dict[str, NDArray[np.float32]]:
         """Labels of WordLlama and of CIDEr-D for a split, unless ``encoder`` contains them; none for large splits."""

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from bcls._core.errors import check_choice, check_number, check_whole, fail
 from bcls._core.extras import MissingExtraError, cpu_count
+from bcls.data.dataset import Dataset, open_dataset
 from bcls.experiments import results
 from bcls.experiments.plan import RUN, Choices, PlannedRun, Runs, choose, plan_runs, plan_trials, take_share
 from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
@@ -77,7 +78,6 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
         ValueError: If the file, the data or a flag is wrong.
         KeyboardInterrupt: If it was interrupted; the same call resumes.
     """
-    from bcls.data.dataset import open_dataset
     from bcls.experiments.metrics import draw_scenes
 
     whole, sweep = _read(file, settings)
@@ -102,7 +102,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     if not spent:
         spent = _do(sweep, settings, runs, plan, until)
     results.write_results(out, plan)
-    add_spread(out, settings, runs)
+    add_spread(out, dataset, runs)
     return _outcome(sweep, settings, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
 
 
@@ -297,21 +297,18 @@ def _remove_unchosen(out: Path, tried: Runs, plan: Runs) -> None:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def add_spread(out: Path, settings: SweepSettings, runs: Runs) -> None:
+def add_spread(out: Path, dataset: Dataset, runs: Runs) -> None:
     """Add the spread of similarities between captions of an image to ``sweep.json``; the paper sets alpha to it."""
+    from bcls.experiments.metrics import caption_vectors
+    from bcls.labels.alpha import caption_spread
     from bcls.training.config import TrainConfig
 
     encoder = TrainConfig(labels=runs[0].settings["labels"]).label_encoder
     if encoder is None or not any(results.read_result(out, run) for run in runs):
         return
-    from bcls.experiments.run import SharedData
-    from bcls.labels.alpha import caption_spread
-
-    shared = SharedData(settings.data, out / "shared")
-    train = shared.split(runs[0].settings["train_split"], TrainConfig())
-    captions = shared.captions(train, encoder)
-    if captions is not None and np.bincount(train.image_of_caption).max() > 1:
-        results.add_metadata(out, spread=caption_spread(captions.vectors, train.image_of_caption).alpha)
+    train = dataset.without_quarantined().split(runs[0].settings["train_split"])
+    if np.bincount(train.image_of_caption).max() > 1:
+        results.add_metadata(out, spread=caption_spread(caption_vectors(train, encoder), train.image_of_caption).alpha)
 
 
 def _outcome(

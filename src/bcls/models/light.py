@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from bcls._core.config import from_plain
-from bcls._core.errors import fail, reason_of
+from bcls._core.errors import fail, reason_of, refuse_damage
 from bcls._core.extras import cpu_count, require
 from bcls.data.text_files import read_json
 from bcls.data.vocabulary import Vocabulary
@@ -246,10 +246,8 @@ class LightModel:
             fail(str(path), "the tokenizer of the model", "no such file", _COPY_AGAIN)
         if path.name == VOCABULARY:
             return Vocabulary.read(path)
-        try:
+        with refuse_damage(str(path), "a tokenizer", _COPY_AGAIN, Exception):  # tokenizers raises plain exceptions
             return require("tokenizers", "search", "a photo search").Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001, RUF100 - tokenizers raises plain exceptions
-            fail(str(path), "a tokenizer", f"an error ({reason_of(error)})", _COPY_AGAIN)
 
 
 def _providers(device: str) -> list[Any]:

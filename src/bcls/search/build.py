@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -129,8 +130,7 @@ def build_index(
     folder = Path(settings.out)
     check_whole("workers", settings.workers, least=0)
     check_choice("precision", settings.precision, embedding.PRECISIONS)
-    stored = ("captions", "exclude", "follow_links")
-    check_field_types({name: getattr(settings, name) for name in stored}, IndexSettings)
+    check_field_types({key: getattr(settings, key) for key in ("captions", "exclude", "follow_links")}, IndexSettings)
     paths = [Path(photos)] if isinstance(photos, str | Path) else [Path(path) for path in photos]
     if not paths:
         fail("photos", "a folder, zip, tar or dataset", "none", "name at least one, before --exclude and its patterns")
@@ -147,6 +147,9 @@ def build_index(
         hint = "check the path; to remove an index, delete its folder"
         fail(" ".join(map(str, paths)), "at least one image", got or "none", hint)
     name = settings.model or (old.model if old else "photo")
+    roots = [str(absolute(path)) for path in paths]
+    stored: dict[str, Any] = {"photos": roots, "model": _absolute(name), "index_pixels": limit}
+    stored |= {"captions": captions, "exclude": exclude, "follow_links": follow}
     if old is None:
         _check_engine(settings)
     # Before the folder is created: a wrong engine, model or device leaves nothing behind.
@@ -161,15 +164,24 @@ def build_index(
         for temporary in folder.glob(f".{FILE}.*.tmp"):
             temporary.unlink()
         old = read_index_manifest(folder) if (folder / FILE).exists() else None
-        roots = [str(absolute(path)) for path in paths]
         if old is None:
-            manifest = _new_manifest(settings, source, scan.items, name, model, limit)
+            dimension, cross = embedding.probe(model, source.features([scan.items[0].name]))
+            manifest = IndexManifest(
+                identity=uuid.uuid4().hex,
+                weights=embedding.model_hash(model),
+                dimension=dimension,
+                cross=cross,
+                engine=settings.engine or "faiss",
+                uri=_absolute_uri(settings.uri or ""),
+                features=settings.features,
+                calibration={},
+                max_pixels=limit,
+                **stored,
+            )
+            write_index_manifest(folder, manifest)
         else:
             _check_unchanged(old, settings, roots, name, model)
-            manifest = replace(old, model=_absolute(name), max_pixels=max(old.max_pixels, limit), index_pixels=limit)
-        manifest = replace(manifest, photos=roots, captions=captions, exclude=exclude, follow_links=follow)
-        if old is None:
-            write_index_manifest(folder, manifest)
+            manifest = replace(old, max_pixels=max(old.max_pixels, limit), **stored)
         with closing(open_parts(folder, manifest, read_only=False)) as index:
             run = IndexRun(index, model, source, settings)
             run.skipped = {name if is_unicode(name) else ascii(name): text for name, text in scan.skipped.items()}
@@ -246,26 +258,6 @@ def _check_engine(settings: IndexSettings) -> None:
         expected = "a file or address with --engine milvus, and none with faiss"
         hint = "for example --engine milvus --uri photos.db"
         fail("uri", expected, f"{settings.uri or ''!r} with {engine}", hint)
-
-
-def _new_manifest(
-    settings: IndexSettings, source: PhotoSource, items: list[SourceItem], name: str, model: SearchModel, limit: int
-) -> IndexManifest:
-    dimension, cross = embedding.probe(model, source.features([items[0].name]))
-    return IndexManifest(
-        identity=uuid.uuid4().hex,
-        photos=[],
-        model=_absolute(name),
-        weights=embedding.model_hash(model),
-        dimension=dimension,
-        cross=cross,
-        engine=settings.engine or "faiss",
-        uri=_absolute_uri(settings.uri or ""),
-        features=settings.features,
-        calibration={},
-        max_pixels=limit,
-        index_pixels=limit,
-    )
 
 
 def _check_unchanged(

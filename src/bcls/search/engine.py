@@ -200,6 +200,9 @@ class Engine(Protocol):
 
 def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
     """Numbers of photos, in groups that similarities of at least ``threshold`` connect, the largest group first."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     numbers = photos.numbers()
     pairs = []
     for start in range(0, len(numbers), _BLOCK):
@@ -208,12 +211,8 @@ def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
         row, column = np.nonzero((found.scores >= threshold) & (found.numbers >= 0))
         pairs.append((rows[row], np.searchsorted(numbers, found.numbers[row, column])))
     first, second = (np.concatenate(one) for one in zip(*pairs, strict=True)) if pairs else (numbers, numbers)
-    labels, before = np.arange(len(numbers)), np.arange(0)
-    while not np.array_equal(labels, before):  # the smallest label spreads within each group
-        before = labels.copy()
-        np.minimum.at(labels, first, labels[second])
-        np.minimum.at(labels, second, labels[first])
-        labels = labels[labels]
+    graph = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(len(numbers), len(numbers)))
+    _, labels = connected_components(graph, directed=False)
     groups: dict[int, list[int]] = {}
     for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
         groups.setdefault(label, []).append(number)

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from bcls._core.errors import fail
+from bcls._core.errors import check_choice, fail
 from bcls.data.image_files import check_size
 from bcls.search.build import IndexReport, IndexSettings, build_index
 from bcls.search.engine import SearchFilter
@@ -158,6 +158,5 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 def _settings(out: str | Path, model: str | None, options: dict[str, Any]) -> IndexSettings:
     known = [field.name for field in dataclasses.fields(IndexSettings) if field.name not in {"out", "model", "json"}]
     for name in options:
-        if name not in known:
-            fail(name, "an option of IndexSettings", "another name", f"the options are {', '.join(known)}")
+        check_choice(name, name, known, "an option of IndexSettings")
     return IndexSettings(out=str(out), model=model, **options)

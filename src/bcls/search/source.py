@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import count, permutations
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from PIL import ExifTags
@@ -124,7 +124,18 @@ def _open_one(
     return FileSource(open_store(path), captions=captions, exclude=exclude, follow_links=follow_links)
 
 
-class FileSource:
+class _OneSource:
+    """A source that is not combined of others: a folder, an archive or a dataset."""
+
+    #: What stands before its names in a :class:`CombinedSource`.
+    label = ""
+
+    def locate(self, name: str) -> tuple[Self, str]:
+        """The source of a photo, and its name there; see :class:`CombinedSource`."""
+        return self, name
+
+
+class FileSource(_OneSource):
     """Photos in a folder, a zip or a tar, with captions in files beside them; threads may read at the same time.
 
     Only regular files are read. Links to files inside the folder count as files.
@@ -140,14 +151,9 @@ class FileSource:
         self, store: ImageStore, *, captions: bool = True, exclude: Sequence[str] = (), follow_links: bool = False
     ) -> None:
         self.path = store.path
-        self.label = ""
         self._store, self._exclude, self._follow = store, exclude, follow_links
         self._extensions: tuple[str, ...] = EXTENSIONS if captions else ()
         self._archive = None if store.path.is_dir() else store.path.stat()
-
-    def locate(self, name: str) -> "tuple[FileSource, str]":
-        """The source of a photo, and its name there; see :class:`CombinedSource`."""
-        return self, name
 
     def scan(self) -> SourceScan:
         """All photos, and what is skipped; a folder that cannot be listed is skipped.
@@ -262,7 +268,7 @@ class FileSource:
         return " ".join("-" if one in refused else _stamp(self.path / one) for one in (name, *beside))
 
 
-class DatasetSource:
+class DatasetSource(_OneSource):
     """Images of a dataset, or their features, with the dataset's captions; same methods as :class:`FileSource`.
 
     Args:
@@ -276,15 +282,10 @@ class DatasetSource:
         self, dataset: Dataset, features: str | None = None, *, captions: bool = True, exclude: Sequence[str] = ()
     ) -> None:
         self.path = dataset.folder
-        self.label = ""
         self._exclude = exclude
         self._dataset = dataset
         self._features = None if features is None else dataset.features(features)
         self._with_captions = captions
-
-    def locate(self, name: str) -> "tuple[DatasetSource, str]":
-        """The source of a photo, and its name there; see :class:`CombinedSource`."""
-        return self, name
 
     def scan(self) -> SourceScan:
         """All images."""

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -238,18 +238,12 @@ def write_report(folder: Path) -> None:
     settings = run_settings(folder)
     named = {key: settings.get(key, {}).get("name") for key in ("model", "loss")} | {"data": settings.get("data")}
     about = ", ".join(f"{key} {name}" for key, name in named.items() if name)
-    charts, hint = [], ""
-    try:
-        charts = run_charts(steps, validations)
-    except MissingExtraError as error:
-        hint = str(error)
     page = render_page(
         "run.html",
         f"{folder.name}: training run",
         name=folder.name,
         summary=f"{about}: {summary}" if about else summary,
-        charts=charts,
-        hint=hint,
+        **charts_or_hint(lambda: run_charts(steps, validations)),
         validation=_validation_table(validations) if validations else None,
         settings=(folder / CONFIG).read_text(encoding="utf-8"),
         environment=json.dumps(json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8")), indent=1),
@@ -257,7 +251,15 @@ def write_report(folder: Path) -> None:
     write_whole(folder / REPORT, page)
 
 
-def run_charts(steps: Sequence[Mapping[str, Any]], validations: Sequence[Mapping[str, Any]]) -> list[ChartImage]:
+def charts_or_hint(draw: Callable[[], Sequence[ChartImage | None]]) -> dict[str, Any]:
+    """Draw charts for a template: those that have values, or without matplotlib a hint how to install it."""
+    try:
+        return {"charts": [chart for chart in draw() if chart is not None], "hint": ""}
+    except MissingExtraError as error:
+        return {"charts": [], "hint": str(error)}
+
+
+def run_charts(steps: Sequence[Mapping[str, Any]], validations: Sequence[Mapping[str, Any]]) -> list[ChartImage | None]:
     """Draw the metrics of a run.
 
     Args:
@@ -265,24 +267,25 @@ def run_charts(steps: Sequence[Mapping[str, Any]], validations: Sequence[Mapping
         validations: Those of the kind ``validation``.
 
     Returns:
-        A chart for each group of metrics that has values.
+        A chart for each group of metrics; ``None`` for one without values.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     others = {"kind", "epoch", "step", "loss", "lr", "seconds", *_NO_TERMS}
     terms = list(dict.fromkeys(key for line in steps for key in line if key not in others))
-    charts = []
-    for title, axis, lines, keys in (
+    groups = (
         ("Loss", "step", steps, ["loss", *(terms if len(terms) > 1 else [])]),
         ("Learning rate", "step", steps, ["lr"]),
         ("Norm of the gradient", "step", steps, ["gradient"]),
         ("Validation loss", "epoch", validations, ["loss"]),
         ("Validation RSUM", "epoch", validations, ["rsum"]),
         ("Validation tau", "epoch", validations, ["i2t_tau_a", "t2i_tau_a"]),
-    ):
-        charts.append(line_chart(title, axis, [ChartLine(key, points_of(lines, axis, key)) for key in keys]))
-    return [chart for chart in charts if chart is not None]
+    )
+    return [
+        line_chart(title, axis, [ChartLine(key, points_of(lines, axis, key)) for key in keys])
+        for title, axis, lines, keys in groups
+    ]
 
 
 def points_of(lines: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[float, float]]:

@@ -4,7 +4,7 @@ import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import PurePosixPath
@@ -97,9 +97,9 @@ def results_for_image(request: Request, site: SiteOf, image: Upload, query: Para
 def duplicates_page(request: Request, site: SiteOf, page: PageNumber = 1) -> Response:
     """Groups of photos that are nearly the same."""
     groups = site.service.duplicates()
-    page = min(page, _last_page(len(groups), _GROUPS))
-    shown = groups[(page - 1) * _GROUPS : page * _GROUPS]
-    values = {"groups": shown, "total": len(groups), **_pages(page, len(groups), _GROUPS, "/duplicates?page={}".format)}
+    pages = _pages(page, len(groups), _GROUPS, "/duplicates?page={}".format)
+    start = (pages["page"] - 1) * _GROUPS
+    values = {"groups": groups[start : start + _GROUPS], "total": len(groups), **pages}
     return render(request, "duplicates.html", values)
 
 
@@ -187,11 +187,10 @@ def _view(request: Request, site: Site, query: PageQuery) -> dict[str, Any]:
     if query.q.strip():
         return _found(request, service.search(query.q, k, query.filters), query)
     photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
-    if total and not photos:  # an address of a time when there were more
-        query = replace(query, page=_last_page(total, BROWSED))
-        photos, total = service.by_date(BROWSED, (query.page - 1) * BROWSED, query.filters)
-    months = [(month, list(group)) for month, group in groupby(photos, lambda one: _month(one.date))]
     pages = _pages(query.page, total, BROWSED, lambda page: _address(request, query, page=page))
+    if pages["page"] < query.page:  # an address of a time when there were more
+        photos, _ = service.by_date(BROWSED, (pages["page"] - 1) * BROWSED, query.filters)
+    months = [(month, list(group)) for month, group in groupby(photos, lambda one: _month(one.date))]
     return {"searched": False, "groups": months, "total": total, "threshold": service.threshold, **pages}
 
 
@@ -225,14 +224,11 @@ def _found(request: Request, found: SearchResult[Hit], query: PageQuery, *, imag
 
 
 def _pages(page: int, total: int, size: int, address: Callable[[int], str]) -> dict[str, Any]:
-    """Variables of the template for the links to other pages."""
-    last = _last_page(total, size)
+    """Variables of the template for the links to other pages; a page after the last one counts as the last."""
+    last = max(1, math.ceil(total / size))
+    page = min(page, last)
     older, newer = (address(page + 1) if page < last else None), (address(page - 1) if page > 1 else None)
     return {"page": page, "last": last, "older": older, "newer": newer}
-
-
-def _last_page(total: int, size: int) -> int:
-    return max(1, math.ceil(total / size))
 
 
 def _address(request: Request, query: PageQuery, **changes: Any) -> str:

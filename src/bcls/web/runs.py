@@ -1,6 +1,5 @@
 """The pages of training runs: a table of all runs, and one page per run."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
 from bcls._core.config import read_yaml
-from bcls._core.extras import MissingExtraError
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
-from bcls.training.metrics_log import points_of, read_metrics, run_charts
+from bcls.training.metrics_log import charts_or_hint, points_of, read_metrics, run_charts
 from bcls.training.run_folder import CONFIG, METRICS
 from bcls.web.api import SiteOf
 from bcls.web.responses import render
@@ -92,7 +90,7 @@ def runs_page(request: Request, site: SiteOf) -> Response:
         lines = [ChartLine(run.name, points_of(run.validations, "epoch", key)) for run in runs[:MAX_CURVES]]
         return line_chart(title, "epoch", lines)
 
-    charts = _draw_charts(lambda: [draw(*one) for one in _CHARTS])
+    charts = charts_or_hint(lambda: [draw(*one) for one in _CHARTS])
     return render(request, "runs.html", {"runs": runs, "columns": _COLUMNS, "most": MAX_CURVES, **charts})
 
 
@@ -105,16 +103,8 @@ def run_page(request: Request, site: SiteOf, name: str) -> Response:
         raise HTTPException(404, "there is no such run: see /runs for all runs")
     run = read_run(name, folder)
     keys = [key for key, value in (run.validations[0] if run.validations else {}).items() if isinstance(value, float)]
-    charts = _draw_charts(lambda: run_charts(run.steps, run.validations))
+    charts = charts_or_hint(lambda: run_charts(run.steps, run.validations))
     return render(request, "run.html", {"run": run, "keys": keys, **charts})
-
-
-def _draw_charts(draw: Callable[[], list[Any]]) -> dict[str, Any]:
-    """Draw charts for a template; without matplotlib the page shows a hint instead."""
-    try:
-        return {"charts": [chart for chart in draw() if chart is not None], "hint": ""}
-    except MissingExtraError as error:
-        return {"charts": [], "hint": str(error)}
 
 
 def _known_runs(site: Site) -> dict[str, Path]:
