@@ -6,7 +6,7 @@ First extract features: ``bcls data features DIR --backbone efficientnet-lite0+e
 1. trains heads on frozen features (``photo_heads.py``), merges them, and adds the classes of the image networks with
    different settings (:mod:`bcls.models.open_vocabulary`). Of those that do not lower the RSUM on the validation split,
    the one that finds the most stamps (``photo_stamps.py``) is chosen;
-2. adds a part that predicts the embedding of MiniLM (:func:`bcls.models.combine.label_space_part`) with different
+2. adds a part that predicts the embedding of MiniLM (:func:`photo_parts.label_space_part`) with different
    weights. Of those with an RSUM of at least ``least`` on the validation split, the one that agrees best with people on
    the 200 selection photos is chosen;
 3. fits the calibration (``photo_calibration.py``) on the validation split, the 200 selection photos and absent queries
@@ -30,6 +30,7 @@ import onnx
 import torch
 from photo_calibration import fit_calibration, read_queries
 from photo_heads import LAYERS, Flickr, HeadSettings, trained_heads
+from photo_parts import add_open_vocabulary, centroids, label_space_part
 from photo_shipped import CHOICE, card, evaluate
 from photo_stamps import read_stamps
 from safetensors.numpy import load_file
@@ -41,14 +42,13 @@ from bcls.data import open_dataset
 from bcls.experiments.metrics import human_agreement, read_judgements
 from bcls.labels import load_text_encoder
 from bcls.models import load
-from bcls.models.combine import add_open_vocabulary, label_space_part, merge
+from bcls.models.combine import merge
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
 from bcls.models.export import export_onnx
 from bcls.models.folder import CARD, CONFIG, ONNX, SHA256, WEIGHTS, write_files
 from bcls.models.light import IMAGE_WEIGHTS, IMAGES, TEXT_WEIGHTS, TEXTS, TOKENIZER
 from bcls.models.onnx_weights import tensor_offsets
-from bcls.models.open_vocabulary import centroids
 from bcls.training.run_folder import describe
 
 ROOT = Path(__file__).parents[1]

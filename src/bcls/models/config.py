@@ -145,7 +145,7 @@ class DualConfig:
         text_layers: With a frozen transformers text model: layers whose states are concatenated, 0 for its word
             embeddings. Default: the last layer alone.
         open_vocabulary: Add the classes of an EfficientNet-Lite image encoder, see
-            :mod:`bcls.models.open_vocabulary`; set by :func:`bcls.models.combine.add_open_vocabulary`.
+            :mod:`bcls.models.open_vocabulary`; set by ``scripts/photo_parts.py``.
         dropout_images: Dropout on the image features before the head; not used without a head.
         dropout_texts: Dropout on the caption features before the head; not used without a head.
         features: With ``image: features``: their width.

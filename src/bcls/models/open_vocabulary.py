@@ -72,18 +72,3 @@ class OpenTexts(nn.Module):
         share = torch.sigmoid((middle - nearest) / width)
         added = unit(own - self.get_buffer("mean")) * share.sqrt()
         return torch.cat([vectors * (1 - share).sqrt(), added, torch.zeros_like(share)], dim=-1)
-
-
-def centroids(vectors: Tensor, seed: int = 0, rounds: int = 12) -> Tensor:
-    """Spherical k-means: ``(256, d)`` unit centroids of unit vectors ``(C, d)``, C at least 256.
-
-    Example:
-        >>> centroids(unit(torch.randn(300, 8))).shape
-        torch.Size([256, 8])
-    """
-    generator = torch.Generator().manual_seed(seed)
-    found = vectors[torch.randperm(len(vectors), generator=generator)[:CENTROIDS]]
-    for _ in range(rounds):
-        nearest = (vectors @ found.T).argmax(1)
-        found = unit(torch.zeros_like(found).index_add_(0, nearest, vectors))
-    return found
