@@ -206,13 +206,9 @@ def previous_choices(out: Path, sweep: Sweep) -> Choices:
     before = read_metadata(out).get("search", {})
     if before.get("measure") != sweep.search.measure:
         return {}
-    keys, known = _trial_keys(sweep), before.get("keys", {})
+    known, chosen = before.get("keys", {}), before["chosen"]
     return {
-        one.name: before["chosen"][one.name]
-        for one in sweep.configurations
-        if one.name in before["chosen"]
-        and before["spaces"].get(one.name) == search_space(sweep, one)
-        and known.get(one.name) == keys[one.name]
+        name: chosen[name] for name, keys in _trial_keys(sweep).items() if name in chosen and known.get(name) == keys
     }
 
 
