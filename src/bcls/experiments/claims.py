@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
-from math import isnan, nan
+from math import isnan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -253,9 +253,10 @@ def _early(row: SummaryRow, epochs: int) -> list[float]:
 def _tau_most(groups: Groups) -> list[Finding]:
     findings = []
     for rows in groups.values():
-        taus = [(row.on(_split(rows))["tau"].mean, row) for row in rows if "tau" in row.on(_split(rows))]
-        rivals = [(tau, row) for tau, row in taus if is_rival(row.loss["name"]) and not isnan(tau)]
-        _, best = max(rivals, key=lambda one: one[0], default=(nan, None))
+        split = _split(rows)
+        known = [row for row in rows if "tau" in row.on(split) and not isnan(row.on(split)["tau"].mean)]
+        rivals = [row for row in known if is_rival(row.loss["name"])]
+        best = max(rivals, key=lambda row: row.on(split)["tau"].mean, default=None)
         findings += _compared(_where(rows[0]), rows, "tau", _pick(rows, "bcls"), best, len(rivals))
     return findings
 

@@ -94,7 +94,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     spent = _do(sweep, settings, tried, _listed(whole, earlier), until)
     chosen = _chosen(out, sweep, tried)
     if chosen is None:
-        return _outcome(sweep, settings, tried, spent=spent, searching=True, chosen={})
+        return _outcome(sweep, settings, tried, spent, None)
     runs, every = plan_runs(sweep, chosen), earlier | chosen
     plan = _listed(whole, every)
     _remove_unchosen(out, tried, plan)
@@ -103,7 +103,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
         spent = _do(sweep, settings, runs, plan, until)
     results.write_results(out, plan)
     add_spread(out, dataset, runs)
-    return _outcome(sweep, settings, [*tried, *runs], spent=spent, searching=False, chosen=chosen)
+    return _outcome(sweep, settings, [*tried, *runs], spent, chosen)
 
 
 def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]:
@@ -311,11 +311,9 @@ def add_spread(out: Path, dataset: Dataset, runs: Runs) -> None:
         results.add_metadata(out, spread=caption_spread(caption_vectors(train, encoder), train.image_of_caption).alpha)
 
 
-def _outcome(
-    sweep: Sweep, settings: SweepSettings, runs: Runs, *, spent: bool, searching: bool, chosen: Choices
-) -> Outcome:
+def _outcome(sweep: Sweep, settings: SweepSettings, runs: Runs, spent: bool, chosen: Choices | None) -> Outcome:
     out = Path(settings.out)
     finished = [run for run in runs if not results.needs_work(out, run, sweep, settings)]
     failed = [run for run in finished if "failed" in (results.read_result(out, run) or {})]
     names = [f"{run.name}, seed {run.seed}" for run in failed]
-    return Outcome(len(runs), len(finished), names, spent, searching, chosen)
+    return Outcome(len(runs), len(finished), names, spent, chosen is None, chosen or {})

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import ClassVar
 
 from bcls.reports.charts import ChartImage, ChartLine, line_chart
 from bcls.reports.html import render_page
@@ -36,7 +35,6 @@ class Table:
         | BCLS | **310.5** |
     """
 
-    kind: ClassVar[str] = "table"
     headings: list[str]
     rows: list[list[Cell]]
     groups: list[int] = field(default_factory=list)
@@ -91,7 +89,6 @@ class Table:
 class Text:
     """A paragraph."""
 
-    kind: ClassVar[str] = "text"
     text: str
 
     def as_markdown(self) -> str:
@@ -103,7 +100,6 @@ class Text:
 class Terms:
     """A list of terms with explanations."""
 
-    kind: ClassVar[str] = "terms"
     terms: list[tuple[str, str]]
 
     def as_markdown(self) -> str:
@@ -115,7 +111,6 @@ class Terms:
 class Chart:
     """Lines over an axis. Markdown shows the points as a table."""
 
-    kind: ClassVar[str] = "chart"
     title: str
     x_label: str
     lines: list[ChartLine]

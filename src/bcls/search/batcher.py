@@ -57,6 +57,7 @@ class Batcher:
     Attributes:
         texts: Number of texts encoded so far.
         batches: Number of calls so far.
+        closed: Whether :meth:`close` was called.
     """
 
     def __init__(self, encode: Callable[[list[str]], Vector], *, batch: int, waiting: int, timeout: float) -> None:
@@ -68,7 +69,7 @@ class Batcher:
         )
         self._seconds_per_batch = 0.05
         self.texts = self.batches = 0
-        self._closed = False
+        self.closed = False
         self._thread = threading.Thread(target=self._work, name="bcls-encode", daemon=True)
         self._thread.start()
 
@@ -80,7 +81,7 @@ class Batcher:
         """
         future: Future[Vector] = Future()
         try:
-            if self._closed:
+            if self.closed:
                 raise queue.Full
             self._queue.put_nowait((text, future))
             return future.result(self._timeout)
@@ -91,8 +92,8 @@ class Batcher:
 
     def close(self) -> None:
         """Stop after the waiting texts are answered."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._queue.put(None)
             # At most 10 s, also with a long timeout, so that the process can end.
             self._thread.join(min(self._timeout, 10.0))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bcls._core.config import from_plain
-from bcls._core.errors import check_choice, check_whole, fail, reason_of
+from bcls._core.errors import check_choice, check_whole, fail, refuse_damage
 from bcls._core.files import write_whole
 from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import read_json
@@ -111,16 +111,15 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         names = shlex.join([str(one) for one in known])
         hint = f"build it again: delete the folder, then run `bcls index {names} --out {shlex.quote(str(folder))}`"
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", hint)
-    try:
+    errors, hint = (TypeError, ValueError, OverflowError), "build the index again"
+    with refuse_damage(str(path), "fields as bcls writes them", hint, *errors):
         fields = {key: content[key] for key in IndexManifest.__dataclass_fields__ if key in content}
         manifest: IndexManifest = from_plain(IndexManifest, fields, FILE)
         if not manifest.photos:
-            fail("photos", "at least one path", "none", "build the index again")
+            fail("photos", "at least one path", "none", hint)
         for key in ("dimension", "max_pixels", "index_pixels"):
             check_whole(key, getattr(manifest, key), least=1)
         return manifest
-    except (TypeError, ValueError, OverflowError) as error:
-        fail(str(path), "fields as bcls writes them", f"an invalid one ({reason_of(error)})", "build the index again")
 
 
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bcls._core.errors import check_numbers, fail
+from bcls._core.errors import check_numbers, fail, refuse_damage
 from bcls.data.text_files import read_json
 from bcls.models.folder import CALIBRATION, CONFIG, SHA256, check_hashes
 from bcls.search.calibration import share_below
@@ -147,10 +147,8 @@ def _read_background(path: Path) -> npt.NDArray[np.float32]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    try:
+    with refuse_damage(str(path), "vectors of background photos", _HINT, OSError, SafetensorError):
         found = load_file(path).get("background")
-    except (OSError, SafetensorError) as error:
-        fail(str(path), "vectors of background photos", str(error).splitlines()[0], _HINT)
     if found is None or found.ndim != 2 or len(found) < 2 or not math.isfinite(float(found.astype(np.float32).sum())):
         fail(str(path), "an array `background` (B, D) of finite numbers with two or more rows", "none", _HINT)
     return np.asarray(found, dtype=np.float32)

@@ -195,7 +195,7 @@ class Service(AbstractContextManager["Service"]):
         check_whole("rerank", self.settings.rerank, least=0)
         check_whole("cache", self.settings.cache, least=0)
         self._folder = Path(folder)
-        self._lock, self._closed = threading.Lock(), False
+        self._lock = threading.Lock()
         self._index = open_index(self._folder)
         self.model = self._index.load_model(model)
         source = model or self._index.manifest.model
@@ -218,7 +218,6 @@ class Service(AbstractContextManager["Service"]):
 
     def close(self) -> None:
         """Stop the thread and close the files."""
-        self._closed = True
         self._batcher.close()
         self._index.close()
 
@@ -236,7 +235,7 @@ class Service(AbstractContextManager["Service"]):
                 service is closed.
         """
         with self._lock:
-            if self._closed:
+            if self._batcher.closed:
                 fail("index", "an open index", "a closed one", "open it again", IndexUnavailableError)
             try:
                 if manifest_stamp(self._folder) == self._index.stamp:
@@ -278,8 +277,6 @@ class Service(AbstractContextManager["Service"]):
             OverloadedError: There are too many queries.
         """
         parsed = [] if text is None and image is not None else parse_query(_check_text(text))
-        _check_k(k)
-        check_choice("sort", sort, SORTS)
         index = self.index
         prompt = self.calibration.prompt if self.calibration is not None else str
         terms = [(weight, self._text_vector(prompt(term))) for weight, term in parsed]
