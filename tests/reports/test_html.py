@@ -37,7 +37,7 @@ def test_missing_packages_are_reported_before_the_work(tmp_path, monkeypatch, pa
 
 def test_rendering_without_jinja2_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    html._environment.cache_clear()
+    html.template_environment.cache_clear()
     with pytest.raises(MissingExtraError, match=r"bcls\[reports\]"):
         render_page("report.html", "title", lede="", sections=[])
 

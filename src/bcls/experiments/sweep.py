@@ -4,10 +4,8 @@ import math
 import multiprocessing
 import shutil
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -23,7 +21,7 @@ from bcls.experiments import results
 from bcls.experiments.plan import RUN, Choices, PlannedRun, Runs, choose, plan_runs, plan_trials, take_share
 from bcls.experiments.sweep_file import Sweep, SweepSettings, read_sweep
 from bcls.features.jobs import torch_threads
-from bcls.training.run_folder import CHECKPOINTS
+from bcls.training.run_folder import CHECKPOINTS, handle_signals
 
 
 @dataclass(frozen=True)
@@ -47,23 +45,8 @@ class Outcome:
     chosen: Choices = field(default_factory=dict)
 
 
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM raises ``KeyboardInterrupt`` in the block, as Ctrl-C does, so that locks are released.
-
-    Outside of the main thread signals cannot be handled, and nothing is changed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@_sigterm_interrupts()
+# SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that locks are released.
+@handle_signals(signal.default_int_handler, signal.SIGTERM)
 def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
     """Do all unfinished runs of a sweep file.
 
@@ -270,7 +253,7 @@ def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Ru
     return any(found)
 
 
-@_sigterm_interrupts()
+@handle_signals(signal.default_int_handler, signal.SIGTERM)
 def _worker(ends: Any, threads: int, *arguments: Any) -> None:
     """The work of each process; sends to the parent process whether the time ran out, or the error."""
     try:

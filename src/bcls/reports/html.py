@@ -51,7 +51,7 @@ def render_page(template: str, title: str, *, script: str | None = None, **value
     if code is not None:
         policy += f"; script-src '{_hash(code)}'"
     shared = {"title": title, "policy": policy, "style": style, "script": code, "version": bcls.__version__}
-    page: str = _environment().get_template(template).render({**shared, **values})
+    page: str = template_environment("bcls.reports").get_template(template).render({**shared, **values})
     return page
 
 
@@ -145,10 +145,11 @@ def write_page(html: str, page: str) -> None:
 
 
 @cache
-def _environment() -> Any:
+def template_environment(package: str) -> Any:
+    """The Jinja2 environment for the templates of a package: every value is escaped, and a missing one is an error."""
     jinja2 = require("jinja2", "reports", "writing HTML pages")
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("bcls.reports"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -70,17 +70,25 @@ def add_environment(folder: Path, processes: int) -> None:
 
 
 @contextmanager
-def catch_signals(stop: threading.Event) -> Iterator[None]:
-    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second Ctrl-C raises KeyboardInterrupt at once.
+def handle_signals(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+    """Handle signals in a block; they can be caught in the main thread only, in another one nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
-    Signals can be caught in the main thread only; in another one nothing changes.
+
+def catch_signals(stop: threading.Event) -> AbstractContextManager[None]:
+    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second Ctrl-C raises KeyboardInterrupt at once.
 
     Args:
         stop: Set by the first signal.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
@@ -88,12 +96,7 @@ def catch_signals(stop: threading.Event) -> Iterator[None]:
         stop.set()
         print("stopping after this step, with a checkpoint ...", file=sys.stderr, flush=True)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handle_signals(handle, signal.SIGINT, signal.SIGTERM)
 
 
 def _revision() -> str | None:

@@ -11,13 +11,13 @@ from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
 
-import jinja2
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 import bcls
+from bcls.reports.html import template_environment
 from bcls.search.batcher import OverloadedError
 from bcls.search.engine import IndexUnavailableError
 from bcls.search.service import UnknownPhotoError, unreadable
@@ -156,14 +156,8 @@ def render(
 
 
 @cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _templates() -> Any:
+    environment = template_environment(_PACKAGE)
     environment.filters["day"] = lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
     environment.filters["percent"] = _percent
     environment.filters["metric"] = _metric
