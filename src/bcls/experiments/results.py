@@ -17,8 +17,8 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from bcls._core.config import Shape, check_shape
-from bcls._core.errors import fail, refuse_damage
+from bcls._core.config import check_shape
+from bcls._core.errors import fail
 from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset
 from bcls.evaluation.arrays import read_npz
@@ -28,6 +28,7 @@ from bcls.evaluation.statistics import hierarchical_test
 from bcls.experiments.plan import RUN, TRIAL, Choices, PlannedRun, Runs, plan_trials, search_space, trials
 from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.reports.blocks import Cell
+from bcls.training.metrics_log import read_object
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
 
@@ -79,24 +80,6 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """
     path = folder / SWEEP
     return read_object(str(path), path.read_bytes(), _METADATA, _RUN_SWEEP)
-
-
-def read_object(where: str, content: bytes, shape: Shape, hint: str) -> dict[str, Any]:
-    """Read a JSON object and check the parts that are used.
-
-    Args:
-        where: The file, and the line if it has several objects.
-        content: The JSON.
-        shape: Required content, see :func:`bcls._core.config.check_shape`.
-        hint: What to do if it is damaged.
-
-    Raises:
-        ValueError: If it is not such an object; the message begins with ``where``.
-    """
-    with refuse_damage(where, "a JSON object", hint, ValueError, RecursionError):
-        found: Any = json.loads(content)
-    check_shape(where, found, shape, hint)
-    return dict(found)
 
 
 def run_folder(out: Path, run: PlannedRun) -> Path:

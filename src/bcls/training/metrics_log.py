@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bcls._core.config import check_shape
+from bcls._core.config import Shape, check_shape
 from bcls._core.errors import fail, shortened
 from bcls._core.extras import MissingExtraError
 from bcls._core.files import write_whole
@@ -212,17 +212,31 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         OSError: The file cannot be read.
     """
     path, hint = folder / METRICS, "take the line out, or put the whole file back"
-    lines = []
+    shape, what = {"kind": str, "epoch": int, "step": int}, "a line of JSON"
     # A line without a newline was being written when the run was killed; the resumed run writes it again.
-    for number, content in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        where = f"{path}, line {number}"
-        try:
-            line: dict[str, Any] = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            fail(where, "a line of JSON", f"{shortened(repr(content), 80)} ({error})", hint)
-        check_shape(where, line, {"kind": str, "epoch": int, "step": int}, hint)
-        lines.append(line)
-    return lines
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [read_object(f"{path}, line {number}", line, shape, hint, what) for number, line in enumerate(lines, 1)]
+
+
+def read_object(where: str, content: bytes, shape: Shape, hint: str, expected: str = "a JSON object") -> dict[str, Any]:
+    """Read a JSON object and check the parts that are used.
+
+    Args:
+        where: The file, and the line if it has several objects.
+        content: The JSON.
+        shape: Required content, see :func:`bcls._core.config.check_shape`.
+        hint: What to do if it is damaged.
+        expected: What it should be, for the message.
+
+    Raises:
+        ValueError: If it is not such an object; the message begins with ``where``.
+    """
+    try:
+        found: dict[str, Any] = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        fail(where, expected, f"{shortened(repr(content), 80)} ({error})", hint)
+    check_shape(where, found, shape, hint)
+    return found
 
 
 def write_report(folder: Path) -> None:
