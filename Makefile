@@ -63,7 +63,7 @@ bench: $(VENV)/.dev
 # DATA is the imported dataset, JUDGEMENTS the folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
-SWEEPS     := dual vsepp tuned both-search sgr saf convergence alpha beta lines gamma batch
+SWEEPS     := dual vsepp tuned both-search sgr saf convergence alpha alpha-models beta lines gamma batch
 TESTED     := dual vsepp tuned together sgr saf sgraf words record paper-exact finalists beyond both both-search
 FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev

@@ -137,7 +137,7 @@ def short_page(found: list[Summary], claims: list[Claim]) -> str:
         "GPU, the RSUM of single seeds changed by up to 9 and means by up to 6, more than the differences between the "
         "best losses there.",
         "On SGR Triplet-HN collapsed with both seeds when hard negatives began; its metrics are those of the second "
-        "epoch, before them. In `vsepp-first` K-SW-HS collapsed. Verdicts that include them are about the training.",
+        "epoch, before them.",
         "`words` and `record` have one seed, and the best of many such rows is in part a lucky one. Two of the five "
         "mean scores of `record` were not computed; one of them is the mean of all nine models. `pixels BCLS` was "
         "added after the test RSUM of `pixels Triplet-SN` was known.",
@@ -151,7 +151,8 @@ def short_page(found: list[Summary], claims: list[Claim]) -> str:
         tables, come = ("tables", "come") if len(old) > 1 else ("table", "comes")
         limits.append(
             f"The {tables} {', '.join(old)} {come} from earlier searches, in which losses did not all have the same "
-            "trials. The searches in `configs/flickr8k/sweeps` that replace them have not been run yet."
+            "trials, and K-SW-HS collapsed. The searches in `configs/flickr8k/sweeps` that replace them have not been "
+            "run yet."
         )
     parts += ["## Limits", "\n".join(f"- {text}" for text in limits)]
     return "\n\n".join(parts) + "\n"
@@ -297,17 +298,21 @@ def draw_plots(found: list[Summary], folder: Path) -> None:
                 axes.plot(epochs, [one["rsum"] for one in histories[loss]], "o-", label=loss)
         figure.axes[0].set_ylabel("RSUM")
         figure.axes[0].legend()
-    with figure_file(folder / "evidence-alpha.svg", (6.0, 4.0)) as figure:
-        axes = figure.add_subplot(xlabel="alpha", ylabel="tau-a", title="Frozen encoders, validation split")
-        rows = by_name["alpha"].rows
-        axes.plot(
-            [row.point["loss.alpha"] for row in rows], [row.validation["tau"].mean for row in rows], "o-", label="BCLS"
-        )
-        for color, row in zip(COLORS[1:], by_name["lines"].rows, strict=False):
-            axes.axhline(row.validation["tau"].mean, linestyle="--", color=color, label=row.name)
-        axes.axvline(by_name["alpha"].metadata["spread"], linestyle=":", color="gray", label="spread of the captions")
-        axes.margins(y=0.3)
-        axes.legend(loc="lower center", ncols=2)
+    curves: dict[str, list[SummaryRow]] = {"Frozen encoders": by_name["alpha"].rows}
+    for row in by_name["alpha-models"].rows if "alpha-models" in by_name else ():
+        curves.setdefault(row.row, []).append(row)
+    with figure_file(folder / "evidence-alpha.svg", (2.0 + 4.0 * len(curves), 4.0)) as figure:
+        for axes, (title, rows) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
+            axes.set(xlabel="alpha", title=f"{title}, validation split")
+            taus = [row.validation["tau"].mean for row in rows]
+            axes.plot([row.point["loss.alpha"] for row in rows], taus, "o-", label="BCLS")
+            for color, row in zip(COLORS[1:], by_name["lines"].rows if axes is figure.axes[0] else (), strict=False):
+                axes.axhline(row.validation["tau"].mean, linestyle="--", color=color, label=row.name)
+            spread = by_name["alpha"].metadata["spread"]
+            axes.axvline(spread, linestyle=":", color="gray", label="spread of the captions")
+            axes.margins(y=0.3)
+        figure.axes[0].set_ylabel("tau-a")
+        figure.axes[0].legend(loc="lower center", ncols=2)
 
 
 def _draw_losses(axes: Any, rows: list[SummaryRow]) -> None:

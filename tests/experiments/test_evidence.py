@@ -171,6 +171,30 @@ def test_every_number_in_the_remarks_is_checked():
     assert {found[0] for found in BY_HAND.finditer(remarks) if found.start() not in checked} <= OTHER
 
 
+def test_searches_seeds_and_epochs_are_as_described_on_the_page():
+    """The sentences of scripts/evidence_page.py about them are written by hand."""
+    for name, trials, seeds, epochs in (("dual", 8, 5, 15), ("both-search", 4, 3, 12)):
+        metadata, lines = read_results(KEPT / name)
+        assert set(metadata["search"]["tried"].values()) == {trials}
+        assert metadata["search"]["epochs"] == 6
+        assert {len(row.keys) for row in stored(name).values()} == {seeds}
+        assert {line["settings"]["epochs"] for line in lines if line["phase"] == "run"} == {epochs}
+    assert {line["settings"]["model"]["width"] for line in read_results(KEPT / "both-search")[1]} == {512}
+    for name, seeds in (("saf", {2, 3}), ("sgr", {2, 3}), ("sgraf", {2}), ("words", {1}), ("record", {1})):
+        assert {len(row.keys) for row in stored(name).values()} == seeds
+    metadata, lines = read_results(KEPT / "record")
+    assert set(metadata["rows"]) - set(stored("record")) == {"vectors", "all nine"}
+    found = {line["row"]: line["settings"]["epochs"] for line in lines if not line["ensemble"]}
+    epochs = {loss: [found[f"{model} {loss}"] for model in ("SAF", "SGR", "pixels")] for loss in ("BCLS", "Triplet-SN")}
+    assert epochs == {"BCLS": [8, 8, 8], "Triplet-SN": [4, 4, 6]}
+    tuned = read_results(KEPT / "tuned")[0]["search"]["tried"]
+    assert tuned["BCLS"] + tuned["BCLS (mean)"] == 8
+    assert {tuned[row] for row in ("Triplet-SN (mean)", "Triplet-HN", "InfoNCE")} == {4}
+    (wide,) = {json.dumps(line["settings"]) for line in read_results(KEPT / "both")[1] if "wide" in line["row"]}
+    assert {"width": 1024, "dropout_images": 0.6}.items() <= json.loads(wide)["model"].items()
+    assert json.loads(wide)["lr"] == 3e-3
+
+
 def test_the_gallery_is_made_from_the_stored_results():
     stored = json.loads(gallery_page.STORED.read_text(encoding="utf-8"))
     assert gallery_page.render(stored) == gallery_page.PAGE.read_text(encoding="utf-8")
