@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls._core.files import write_whole
-from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, UNKNOWN, Claim, check_claims, read_paper
+from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, Claim, check_claims, read_paper
 from bcls.experiments.report import as_markdown, build
 from bcls.experiments.results import RANKS, RESULTS, SWEEP, Summary, SummaryRow, read_results, summarize
 from bcls.reports.blocks import Terms, Text, markdown_table
@@ -219,10 +219,16 @@ def _claims_table(claims: list[Claim]) -> str:
     rows = []
     for claim in claims:
         counts = Counter(finding.verdict for finding in claim.findings)
-        rows.append([claim.claim, f"**{claim.verdict}**", *(str(counts[one]) for one in (HELD, INCONCLUSIVE, NOT))])
-    return markdown_table(
-        ["claim", "verdict", "held", "inconclusive", "contradicted"], rows, [True, True, False, False, False]
-    )
+        held: dict[str, list[str]] = {}  # places by comparison, without the metric
+        for finding in claim.findings if claim.verdict == PARTLY else ():
+            if finding.verdict == HELD:
+                what = finding.what.rpartition(": ")[2].replace(" minus ", " above ")
+                held.setdefault(what, []).append(finding.where.split(", ")[1])
+        texts = [f"{what} ({', '.join(places)})" for what, places in held.items()]
+        numbers = [str(counts[one]) for one in (HELD, INCONCLUSIVE, NOT)]
+        rows.append([claim.claim, f"**{claim.verdict}**", *numbers, "; ".join(texts)])
+    headings = ["claim", "verdict", "held", "inconclusive", "contradicted", "what is held, if not all"]
+    return markdown_table(headings, rows, [True, True, False, False, False, True])
 
 
 def _losses_table(tables: Sequence[Summary], titles: Sequence[str]) -> str:
