@@ -182,6 +182,8 @@ def _recipes_text(by_name: dict[str, Summary]) -> str:
         f"{rsum[name, 'SGRAF BCLS']} with BCLS and {rsum[name, 'SGRAF Triplet-SN']} with Triplet-SN"
         for name in ("words", "record")
     )
+    ensembles = [[row for row in by_name[name].rows if row.name.startswith("SGRAF")] for name in ("words", "record")]
+    better = " and ".join(dict.fromkeys(model_table.strongest(rows).name.removeprefix("SGRAF ") for rows in ensembles))
     return (
         f"The recipe for both goals is compared with each loss at its own best setting in the last columns of the "
         f"table above. It was selected before, in [`both`]({DETAILS}#both), where losses had equal settings instead of "
@@ -192,7 +194,8 @@ def _recipes_text(by_name: dict[str, Summary]) -> str:
         f"such models has an RSUM of {rsum['both', 'three models']}, and {people['three models']} with experts. The "
         f"models with the highest RSUM are in [`words`]({DETAILS}#words) and [`record`]({DETAILS}#record), one seed "
         "each: SGRAF, the mean score of SAF and SGR on 36 mirrored crops, has an RSUM of "
-        f"{words} if its words come from a fine-tuned MiniLM, and of {record} with a fine-tuned all-mpnet-base-v2; "
+        f"{words} if its words come from a fine-tuned MiniLM, and of {record} with a fine-tuned all-mpnet-base-v2 "
+        f"(the validation RSUM selects {better}); "
         "`cross-attention` is the mean score of these four models with the latter. `pixels` is a dual model that also "
         f"trains its image networks ({rsum['record', 'pixels Triplet-SN']} with Triplet-SN). In `words` both losses "
         "have equal settings and searches. In `record` SAF, SGR and pixels were trained for 8 epochs with BCLS, and "
@@ -210,7 +213,7 @@ def _hours() -> str:
         for on_gpu in (True, False)
     )
     return (
-        f"The stored runs trained for {gpu:.0f} hours on a GPU, which up to 14 of them shared at a time, and {cpu:.0f} "
+        f"The stored runs trained for {gpu:.0f} hours on a GPU, which most of them shared with others, and {cpu:.0f} "
         "hours on CPU cores, added up; runs that were replaced or not stored are not included."
     )
 

@@ -59,6 +59,11 @@ def is_equal(summary: Summary) -> bool:
     return len(set(counts.values())) == 1
 
 
+def has_collapsed(row: SummaryRow) -> bool:
+    """Whether the RSUM at the end of training is a fraction of that of the best epoch."""
+    return row.history[-1]["rsum"] < row.validation["rsum"].mean / 2
+
+
 def strongest(rows: list[SummaryRow]) -> SummaryRow:
     """Return the configuration with the best validation RSUM."""
     return max(rows, key=lambda row: row.validation["rsum"].mean)
@@ -84,7 +89,8 @@ def table() -> str:
         cells = [_cell(row, compared) for row in compared]
         count = " to ".join(map(str, seeds))
         model = MODELS[name] + "*" * (not is_equal(summary))
-        made.append([model, count, cells[0] if hard else "not run", f"{loss}: {cells[-2]}", cells[-1], gap])
+        first = cells[0] + " (collapsed)" * has_collapsed(compared[0]) if hard else "not run"
+        made.append([model, count, first, f"{loss}: {cells[-2]}", cells[-1], gap])
     for line, p_value in zip(made, holm(p_values), strict=True):
         line[-1] = line[-1].format(p_value)
     note = (

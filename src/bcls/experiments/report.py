@@ -21,7 +21,8 @@ from bcls.training.run_folder import CONFIG
 TITLE = "Experiments"
 LEDE = (
     "The results of the sweeps, followed by the claims of the paper with the verdict, the rule and the comparisons of "
-    "each."
+    "each. Expert and crowd are Kendall's tau with human ratings, of all rated photos and of two parts of them; "
+    "fitting is retrieval of the captions that people rated as fitting, among all rated captions."
 )
 _RULE = (
     "Computed from the results. The interval and the p-value of a difference come from a hierarchical bootstrap over "
