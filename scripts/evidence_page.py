@@ -185,21 +185,22 @@ def _recipes_text(by_name: dict[str, Summary]) -> str:
     ensembles = [[row for row in by_name[name].rows if row.name.startswith("SGRAF")] for name in ("words", "record")]
     better = " and ".join(dict.fromkeys(model_table.strongest(rows).name.removeprefix("SGRAF ") for rows in ensembles))
     return (
-        f"The recipe for both goals is compared with each loss at its own best setting in the last columns of the "
-        f"table above. It was selected before, in [`both`]({DETAILS}#both), where losses had equal settings instead of "
-        f"equal searches: RSUM {rsum['both', 'dense Kendall']} and {people['dense Kendall']} with experts for dense "
-        f"Kendall, {rsum['both', 'BCLS']} and {people['BCLS']} for BCLS, {rsum['both', 'Triplet-SN']} and "
-        f"{people['Triplet-SN']} for Triplet-SN. `wide` has in addition a width of 1024, a learning rate of 3e-3, and "
-        "dropout 0.6, which no other loss was tried with. The mean score of three "
-        f"such models has an RSUM of {rsum['both', 'three models']}, and {people['three models']} with experts. The "
-        f"models with the highest RSUM are in [`words`]({DETAILS}#words) and [`record`]({DETAILS}#record), one seed "
-        "each: SGRAF, the mean score of SAF and SGR on 36 mirrored crops, has an RSUM of "
-        f"{words} if its words come from a fine-tuned MiniLM, and of {record} with a fine-tuned all-mpnet-base-v2 "
-        f"(the validation RSUM selects {better}); "
-        "`cross-attention` is the mean score of these four models with the latter. `pixels` is a dual model that also "
-        f"trains its image networks ({rsum['record', 'pixels Triplet-SN']} with Triplet-SN). In `words` both losses "
-        "have equal settings and searches. In `record` SAF, SGR and pixels were trained for 8 epochs with BCLS, and "
-        "for 4, 4 and 6 epochs with Triplet-SN."
+        f"The recipe for both goals is `configs/flickr8k/recommended.yaml`. It was selected in [`both`]({DETAILS}#both), "
+        f"where losses had equal settings instead of equal searches: RSUM {rsum['both', 'dense Kendall']} and "
+        f"{people['dense Kendall']} with experts for dense Kendall, {rsum['both', 'BCLS']} and {people['BCLS']} for "
+        f"BCLS, {rsum['both', 'Triplet-SN']} and {people['Triplet-SN']} for Triplet-SN. `wide` has in addition a width "
+        "of 1024, a learning rate of 3e-3, and dropout 0.6, which no other loss was tried with. The last columns of "
+        "the table above compare each loss at its own best setting on the same features and labels. The mean score of "
+        f"three such models has an RSUM of {rsum['both', 'three models']}, and {people['three models']} with experts. "
+        "The other recipes are rows of sweeps in `configs/flickr8k/sweeps`; the details list the settings that the "
+        "searches chose.\n\n"
+        f"The models with the highest RSUM are in [`words`]({DETAILS}#words) and [`record`]({DETAILS}#record), one seed "
+        f"each: SGRAF, the mean score of SAF and SGR on 36 mirrored crops, has an RSUM of {words} if its words come "
+        f"from a fine-tuned MiniLM, and of {record} with a fine-tuned all-mpnet-base-v2 (the validation RSUM selects "
+        f"{better}); `cross-attention` is the mean score of these four models with the latter. `pixels` is a dual model "
+        f"that also trains its image networks ({rsum['record', 'pixels Triplet-SN']} with Triplet-SN). In `words` both "
+        "losses have equal settings and searches. In `record` SAF, SGR and pixels were trained for 8 epochs with BCLS, "
+        "and for 4, 4 and 6 epochs with Triplet-SN."
     )
 
 
@@ -269,9 +270,18 @@ def _recipes_table(found: list[Summary]) -> str:
     for goal, row in recipes.items():
         cells = (f"{row.test[key].mean:.{digits}f}" for key, _, digits in COLUMNS)
         seeds = str(row.test["rsum"].count)
-        lines.append([goal, f"`{row.sweep}`: {row.name}", seeds, f"{_rsum(row):.1f}", *cells])
-    headings = ["goal", "table and configuration", "seeds", "validation RSUM", *(heading for _, heading, _ in COLUMNS)]
-    return markdown_table(headings, lines, [True, True, *[False] * 5])
+        lines.append([goal, f"`{row.sweep}`: {row.name}", _loss(row), seeds, f"{_rsum(row):.1f}", *cells])
+    headings = ["goal", "table and configuration", "loss", "seeds", "validation RSUM"]
+    headings += [heading for _, heading, _ in COLUMNS]
+    return markdown_table(headings, lines, [True, True, True, *[False] * 5])
+
+
+def _loss(row: SummaryRow) -> str:
+    """The loss of a configuration with its settings; nothing for a mean score of several, whose losses may differ."""
+    if row.ensemble:
+        return ""
+    parts = [value if isinstance(value, dict) else {key: value} for key, value in row.loss.items() if key != "name"]
+    return ", ".join([f"`{row.loss['name']}`", *(f"{key} {one}" for part in parts for key, one in part.items())])
 
 
 def _rsum(row: SummaryRow) -> float:
