@@ -185,8 +185,8 @@ def _recipes_text(by_name: dict[str, Summary]) -> str:
     ensembles = [[row for row in by_name[name].rows if row.name.startswith("SGRAF")] for name in ("words", "record")]
     better = " and ".join(dict.fromkeys(model_table.strongest(rows).name.removeprefix("SGRAF ") for rows in ensembles))
     return (
-        f"The recipe for both goals is `configs/flickr8k/recommended.yaml`. It was selected in [`both`]({DETAILS}#both), "
-        f"where losses had equal settings instead of equal searches: RSUM {rsum['both', 'dense Kendall']} and "
+        f"The recipe for both goals is `configs/flickr8k/recommended.yaml`. It was selected in [`both`]({DETAILS}#both)"
+        f", where losses had equal settings instead of equal searches: RSUM {rsum['both', 'dense Kendall']} and "
         f"{people['dense Kendall']} with experts for dense Kendall, {rsum['both', 'BCLS']} and {people['BCLS']} for "
         f"BCLS, {rsum['both', 'Triplet-SN']} and {people['Triplet-SN']} for Triplet-SN. `wide` has in addition a width "
         "of 1024, a learning rate of 3e-3, and dropout 0.6, which no other loss was tried with. The last columns of "
@@ -194,13 +194,13 @@ def _recipes_text(by_name: dict[str, Summary]) -> str:
         f"three such models has an RSUM of {rsum['both', 'three models']}, and {people['three models']} with experts. "
         "The other recipes are rows of sweeps in `configs/flickr8k/sweeps`; the details list the settings that the "
         "searches chose.\n\n"
-        f"The models with the highest RSUM are in [`words`]({DETAILS}#words) and [`record`]({DETAILS}#record), one seed "
-        f"each: SGRAF, the mean score of SAF and SGR on 36 mirrored crops, has an RSUM of {words} if its words come "
-        f"from a fine-tuned MiniLM, and of {record} with a fine-tuned all-mpnet-base-v2 (the validation RSUM selects "
-        f"{better}); `cross-attention` is the mean score of these four models with the latter. `pixels` is a dual model "
-        f"that also trains its image networks ({rsum['record', 'pixels Triplet-SN']} with Triplet-SN). In `words` both "
-        "losses have equal settings and searches. In `record` SAF, SGR and pixels were trained for 8 epochs with BCLS, "
-        "and for 4, 4 and 6 epochs with Triplet-SN."
+        f"The models with the highest RSUM are in [`words`]({DETAILS}#words) and [`record`]({DETAILS}#record), one "
+        f"seed each: SGRAF, the mean score of SAF and SGR on 36 mirrored crops, has an RSUM of {words} if its words "
+        f"come from a fine-tuned MiniLM, and of {record} with a fine-tuned all-mpnet-base-v2 (the validation RSUM "
+        f"selects {better}); `cross-attention` is the mean score of these four models with the latter. `pixels` is a "
+        f"dual model that also trains its image networks ({rsum['record', 'pixels Triplet-SN']} with Triplet-SN). In "
+        "`words` both losses have equal settings and searches. In `record` SAF, SGR and pixels were trained for 8 "
+        "epochs with BCLS, and for 4, 4 and 6 epochs with Triplet-SN."
     )
 
 
