@@ -70,9 +70,18 @@ def test_evidence_page_is_made_from_the_results(tmp_path, monkeypatch):
     evidence_page.main([])
     for name in ("evidence.md", "evidence-details.md"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
-    for plot in re.findall(r"images/(evidence-\w+\.svg)", (tmp_path / "evidence.md").read_text()):
-        assert (tmp_path / plot).is_file()
-        assert (ROOT / "docs" / "images" / plot).is_file()
+    plots = re.findall(r"images/(evidence-\w+\.svg)", (tmp_path / "evidence.md").read_text())
+    assert len(plots) == 3
+    for plot in plots:
+        made, stored = (points(folder / plot) for folder in (tmp_path, ROOT / "docs" / "images"))
+        assert len(made) > 20
+        assert made == pytest.approx(stored, abs=1)  # of some hundred
+
+
+def points(plot):
+    """Coordinates of the points and ticks of a plot."""
+    found = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', plot.read_text(encoding="utf-8"))
+    return [float(value) for pair in found for value in pair]
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))))
