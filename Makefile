@@ -63,8 +63,8 @@ bench: $(VENV)/.dev
 # DATA is the imported dataset, JUDGEMENTS the folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
 DATA       ?= flickr8k
 JUDGEMENTS ?= flickr8k-release
-SWEEPS     := dual vsepp tuned both-search sgr saf convergence alpha beta lines gamma batch
-TESTED     := dual vsepp tuned together sgr saf sgraf paper-exact finalists beyond both both-search
+SWEEPS     := dual vsepp tuned both-search sgr saf convergence alpha alpha-models beta lines gamma batch
+TESTED     := dual vsepp tuned together sgr saf sgraf words record paper-exact finalists beyond both both-search
 FOUR       := --backbone efficientnet-lite0+efficientnet-lite1+efficientnet-lite2 --regions global --view four-crop --name lite012-four
 evidence: $(VENV)/.dev
 	$(BIN)/bcls data features "$(DATA)" --backbone efficientnet-lite0+efficientnet-lite2 --regions global --name lite02
@@ -74,11 +74,12 @@ evidence: $(VENV)/.dev
 	$(BIN)/bcls labels embed "$(DATA)" --encoder minilm
 	set -e; for s in $(SWEEPS); do $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s; done
 	$(BIN)/bcls sweep configs/flickr8k/sweeps/variants.yaml --data "$(DATA)" --out sweeps/variants --judgements "$(JUDGEMENTS)"
+	test -d sweeps/sgraf/runs || { mkdir -p sweeps/sgraf && cp -r sweeps/saf/runs sweeps/sgr/runs sweeps/sgraf; }
 	set -e; for s in $(TESTED); do \
 	    $(BIN)/bcls sweep configs/flickr8k/sweeps/$$s.yaml --data "$(DATA)" --out sweeps/$$s --final --judgements "$(JUDGEMENTS)"; done
 	$(BIN)/bcls sweep configs/paper/noise.yaml --data sweeps/scenes --out sweeps/noise
 	$(BIN)/python -m scripts.gallery_page sweeps/both-search --data "$(DATA)"
-	$(BIN)/python -m scripts.evidence_page $(addprefix sweeps/,$(SWEEPS) together sgraf paper-exact finalists variants beyond both noise)
+	$(BIN)/python -m scripts.evidence_page $(addprefix sweeps/,$(sort $(SWEEPS) $(TESTED)) variants noise)
 	$(BIN)/python -m scripts.model_table
 
 # Photos to select the settings of the open vocabulary: the stamps of Tux Paint.

@@ -4,6 +4,7 @@ One row for each model with its features, from ``results/flickr8k``: Triplet-HN,
 term, and BCLS. Losses are compared within one row only, where the features are the same.
 """
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -50,6 +51,19 @@ def tested(summary: Summary) -> list[SummaryRow]:
     return [row for row in summary.rows if row.test and bool(row.ensemble) == ("sgraf" in summary.metadata["name"])]
 
 
+def is_equal(summary: Summary) -> bool:
+    """Whether the search tried the same number of settings for each loss."""
+    tried, counts = summary.metadata["search"]["tried"], Counter[str]()
+    for row in (one for one in summary.rows if not one.ensemble):
+        counts[row.loss["name"]] += tried[row.row]
+    return len(set(counts.values())) == 1
+
+
+def has_collapsed(row: SummaryRow) -> bool:
+    """Whether the RSUM at the end of training is a fraction of that of the best epoch."""
+    return row.history[-1]["rsum"] < row.validation["rsum"].mean / 2
+
+
 def strongest(rows: list[SummaryRow]) -> SummaryRow:
     """Return the configuration with the best validation RSUM."""
     return max(rows, key=lambda row: row.validation["rsum"].mean)
@@ -74,14 +88,16 @@ def table() -> str:
         loss = f"{rival.name.removeprefix('SGRAF ')} (of {len({row.loss['name'] for row in rivals})})"
         cells = [_cell(row, compared) for row in compared]
         count = " to ".join(map(str, seeds))
-        made.append([MODELS[name], count, cells[0] if hard else "not run", f"{loss}: {cells[-2]}", cells[-1], gap])
+        model = MODELS[name] + "*" * (not is_equal(summary))
+        first = cells[0] + " (collapsed)" * has_collapsed(compared[0]) if hard else "not run"
+        made.append([model, count, first, f"{loss}: {cells[-2]}", cells[-1], gap])
     for line, p_value in zip(made, holm(p_values), strict=True):
         line[-1] = line[-1].format(p_value)
     note = (
         "Means over seeds; every loss has the setting with the best validation RSUM of its search. The strongest other "
         "loss has the best validation RSUM of those without a Kendall term, whose number is given. In parentheses: "
         "95 % interval over seeds and images, and the p-value, adjusted for the rows of this table (Holm). Intervals "
-        "from two seeds are uncertain."
+        "from two seeds are uncertain. * The search did not try the same number of settings for every loss."
     )
     return "\n".join([markdown_table(HEADINGS, made), "", note])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bcls.experiments.claims import INCONCLUSIVE, check_claims
 from bcls.experiments.results import summarize
 
 ROOT = Path(__file__).parents[1]
@@ -22,22 +23,43 @@ def test_tables_are_those_of_the_results(name):
     assert written == made.table()
 
 
-@pytest.mark.parametrize(
-    ("sentence", "sweep", "row", "metric", "digits"),
-    [
-        (r"experts ([\d.]+) on the 300", "both", "dense Kendall, wide", "report_expert_tau_c", 3),
-        (r"dense Kendall loss: RSUM ([\d.]+\d)", "both", "dense Kendall, wide", "rsum", 1),
-        (r"best RSUM of the first row, ([\d.]+\d);", "dual", "T-SN + dense Kendall", "rsum", 1),
-        (r"in the second row it has ([\d.]+\d),", "both-search", "T-SN + dense Kendall", "rsum", 1),
-        (r"image networks reaches an RSUM of ([\d.]+\d) with BCLS", "record", "pixels BCLS", "rsum", 1),
-        (r"with BCLS, SGRAF ([\d.]+\d),", "record", "SGRAF BCLS", "rsum", 1),
-        (r"mean score of four models ([\d.]+\d)\.", "record", "cross-attention", "rsum", 1),
-    ],
-)
+#: Numbers in the sentences below the table of models, and where they come from.
+SENTENCES = [
+    (r"experts ([\d.]+) on the 300", "both", "dense Kendall, wide", "report_expert_tau_c", 3),
+    (r"dense Kendall loss: RSUM ([\d.]+\d)", "both", "dense Kendall, wide", "rsum", 1),
+    (r"best RSUM of the first row, ([\d.]+\d);", "dual", "T-SN + dense Kendall", "rsum", 1),
+    (r"in the second row it has ([\d.]+\d),", "both-search", "T-SN + dense Kendall", "rsum", 1),
+    (r"image networks reaches an RSUM of ([\d.]+\d) with BCLS", "record", "pixels BCLS", "rsum", 1),
+    (r"with BCLS, SGRAF ([\d.]+\d),", "record", "SGRAF BCLS", "rsum", 1),
+    (r"mean score of four models ([\d.]+\d)\.", "record", "cross-attention", "rsum", 1),
+]
+
+
+@pytest.mark.parametrize(("sentence", "sweep", "row", "metric", "digits"), SENTENCES)
 def test_numbers_in_sentences_are_those_of_the_results(sentence, sweep, row, metric, digits):
     rows = {one.name: one for one in summarize(ROOT / "results" / "flickr8k" / sweep).rows}
     (written,) = re.findall(sentence, " ".join(README.split()))
     assert written == f"{rows[row].test[metric].mean:.{digits}f}"
+
+
+def test_p_values_are_those_of_the_table_and_of_the_claims():
+    from scripts import evidence_page, model_table
+
+    ((here, among),) = re.findall(r"after an unequal search: p ([\d.]+) here, ([\d.]+) among", " ".join(README.split()))
+    (row,) = (one for one in model_table.table().splitlines() if one.startswith("| VSE++"))
+    assert f"; p {here})" in row
+    findings = [one for claim in check_claims(evidence_page.summaries(evidence_page.KEPT)) for one in claim.findings]
+    (tested,) = (one for one in findings if "vsepp" in one.where and one.what == "rsum: BCLS minus Triplet-SN")
+    assert f"{tested.adjusted:.2f}" == among
+    assert tested.verdict == INCONCLUSIVE
+    assert row.split("|")[1].strip().endswith("*")
+
+
+def test_every_number_in_sentences_is_checked():
+    text = " ".join(README.split("<!-- end of models -->")[1].split("## More")[0].split())
+    patterns = [sentence for sentence, *_ in SENTENCES] + [r"p ([\d.]+) here", r"([\d.]+) among", r"\(([\d.]+) s each"]
+    checked = {found.start(1) for pattern in patterns for found in re.finditer(pattern, text)}
+    assert {found.start() for found in re.finditer(r"\d+\.\d+", text)} == checked
 
 
 def test_evidence_page_is_made_from_the_results(tmp_path, monkeypatch):
@@ -48,9 +70,18 @@ def test_evidence_page_is_made_from_the_results(tmp_path, monkeypatch):
     evidence_page.main([])
     for name in ("evidence.md", "evidence-details.md"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
-    for plot in re.findall(r"images/(evidence-\w+\.svg)", (tmp_path / "evidence.md").read_text()):
-        assert (tmp_path / plot).is_file()
-        assert (ROOT / "docs" / "images" / plot).is_file()
+    plots = re.findall(r"images/(evidence-\w+\.svg)", (tmp_path / "evidence.md").read_text())
+    assert len(plots) == 3
+    for plot in plots:
+        made, stored = (points(folder / plot) for folder in (tmp_path, ROOT / "docs" / "images"))
+        assert len(made) > 20
+        assert made == pytest.approx(stored, abs=1)  # of some hundred
+
+
+def points(plot):
+    """Coordinates of the points and ticks of a plot."""
+    found = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', plot.read_text(encoding="utf-8"))
+    return [float(value) for pair in found for value in pair]
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))))

@@ -1,4 +1,6 @@
 import json
+import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -64,6 +66,133 @@ def test_every_claim_that_is_not_held_has_a_remark():
     remarks = json.loads(REMARKS.read_text(encoding="utf-8"))
     assert set(remarks) <= {one.claim for one in claims}
     assert {one.claim for one in claims if one.verdict in {PARTLY, NOT, INCONCLUSIVE}} <= set(remarks)
+
+
+#: Numbers in the remarks: the words around each, `#` for the number itself, and where it comes from: sweep,
+#: configuration or the size of the difference of two, and metric. The number of digits is that of the text.
+NUMBERS = [
+    ("After one epoch RSUM is # for", "convergence", "Triplet-HN", "first"),
+    ("for Triplet-HN and # for Triplet-SN;", "convergence", "Triplet-SN", "first"),
+    ("at the end Triplet-HN is # points ahead", "convergence", "Triplet-HN - Triplet-SN", "rsum"),
+    ("both differences are positive, # and", "vsepp-first", "BCLS - Triplet-SN", "rsum"),
+    ("are positive, 7 and # points;", "vsepp-first", "Triplet-SN - Triplet-HN", "rsum"),
+    ("`lse: mean` BCLS is # points above Triplet-SN and", "tuned", "BCLS (mean) - Triplet-SN (mean)", "rsum"),
+    ("Triplet-SN and Triplet-SN # above", "tuned", "Triplet-SN (mean) - Triplet-HN", "rsum"),
+    ("(table `dual`), BCLS is # points below", "dual", "BCLS - Triplet-SN", "rsum"),
+    ("with other settings, BCLS was # points above", "dual-first", "BCLS (mean) - Triplet-SN", "rsum"),
+    ("(tables `saf`, `sgr`) BCLS is # and", "saf", "BCLS - Triplet-SN", "rsum"),
+    ("`sgr`) BCLS is 1 and # points below", "sgr", "BCLS - Triplet-SN", "rsum"),
+    ("Triplet-HN is # points below Triplet-SN on SAF", "saf", "Triplet-SN - Triplet-HN", "rsum"),
+    ("so its # is the result", "sgr", "Triplet-HN", "rsum"),
+    ("The difference of # points is inconclusive", "sgr", "Triplet-SN - Triplet-HN", "rsum"),
+    ("reaches an RSUM of #,", "vsepp-first", "K-SW-HS", "rsum"),
+    ("by # points of RSUM and", "dual", "BCLS - T-SN + dense Kendall", "rsum"),
+    ("points of RSUM and # of tau", "dual", "BCLS - T-SN + dense Kendall", "tau"),
+    ("BCLS is within # of the tau of the dense", "vsepp-first", "BCLS (mean) - T-SN + dense Kendall", "tau"),
+    ("rises by # without noise", "noise", "noise 0, alpha 0.4 - noise 0, alpha 0", "rsum"),
+    ("by # with noise of 0.1", "noise", "noise 0.1, alpha 0.4 - noise 0.1, alpha 0", "rsum"),
+    ("by # with noise of 0.2", "noise", "noise 0.2, alpha 0.4 - noise 0.2, alpha 0", "rsum"),
+    ("BCLS is # points above Ladder and", "dual", "BCLS - Ladder", "rsum"),
+    ("above Ladder and # points below SAM", "dual", "BCLS - SAM (soft)", "rsum"),
+    ("BCLS is # points above and", "saf", "BCLS - SAM (soft)", "rsum"),
+    ("points above and # below it", "sgr", "BCLS - SAM (soft)", "rsum"),
+    ("BCLS is # points of RSUM below Triplet-HN there", "paper-exact", "dual BCLS - dual Triplet-HN", "rsum"),
+    ("agrees better with experts, # against", "paper-exact", "dual BCLS", "experts"),
+    ("with experts, 0.508 against #.", "paper-exact", "dual Triplet-HN", "experts"),
+    ("ListMLE has #, LambdaLoss", "dual", "T-SN + ListMLE", "tau"),
+    ("LambdaLoss # and BCLS", "dual", "T-SN + LambdaLoss", "tau"),
+    ("and BCLS #, against at most", "dual", "BCLS", "tau"),
+    ("against at most # for the losses of the paper", "dual", "Ladder", "tau"),
+    ("above the # of this configuration", "vsepp-first", "BCLS", "tau"),
+    ("`lse: mean` leads by #,", "vsepp-first", "BCLS (mean) - Triplet-SN (mean)", "tau"),
+    ("tau than BCLS (# and", "saf", "CSA", "tau"),
+    ("tau than BCLS (0.370 and # against", "sgr", "CSA", "tau"),
+    ("and 0.436 against # and", "saf", "BCLS", "tau"),
+    ("against 0.275 and #, two", "sgr", "BCLS", "tau"),
+    ("the tau-b of BCLS is # (WordLlama)", "dual", "BCLS", "wordllama_tau_b"),
+    ("(WordLlama) and # (CIDEr)", "dual", "BCLS", "cider_tau_b"),
+    ("that of ListMLE # and", "dual", "T-SN + ListMLE", "wordllama_tau_b"),
+    ("ListMLE 0.356 and #,", "dual", "T-SN + ListMLE", "cider_tau_b"),
+    ("that of LambdaLoss # and", "dual", "T-SN + LambdaLoss", "wordllama_tau_b"),
+    ("LambdaLoss 0.351 and #,", "dual", "T-SN + LambdaLoss", "cider_tau_b"),
+    ("that of Triplet-SN # and", "dual", "Triplet-SN", "wordllama_tau_b"),
+    ("that of Triplet-SN 0.253 and #.", "dual", "Triplet-SN", "cider_tau_b"),
+    ("slightly better than BCLS, #:", "dual", "BCLS", "experts"),
+    ("LambdaLoss with # and", "dual", "T-SN + LambdaLoss", "experts"),
+    ("ListMLE with #.", "dual", "T-SN + ListMLE", "experts"),
+    ("of the paper BCLS is # and 0.04", "saf", "BCLS - Triplet-SN", "experts"),
+    ("BCLS is 0.03 and # above Triplet-SN", "sgr", "BCLS - Triplet-SN", "experts"),
+    ("is higher there: # and", "saf", "CSA", "experts"),
+    ("is higher there: 0.513 and # against", "sgr", "CSA", "experts"),
+    ("0.527 against # and", "saf", "BCLS", "experts"),
+    ("against 0.486 and # of BCLS", "sgr", "BCLS", "experts"),
+    ("with an RSUM of # and 346 against", "saf", "CSA", "rsum"),
+    ("RSUM of 348 and # against", "sgr", "CSA", "rsum"),
+    ("348 and 346 against # and", "saf", "BCLS", "rsum"),
+    ("against 346 and #.", "sgr", "BCLS", "rsum"),
+]
+#: Other numbers of the remarks: settings, widths of intervals, single seeds, the paper, and results that were replaced.
+OTHER = {"0.026", "0.011", "0.247", "0.331", "0.329", "12 points", "10 points", "0.161", "0.13", "0.11"}
+BY_HAND = re.compile(r"\d+\.\d\d+|\d+ points")
+
+
+@cache
+def stored(sweep):
+    return {one.name: one for one in summarize(KEPT / sweep).rows}
+
+
+def number_of(sweep, row, metric):
+    def mean(one):
+        if metric == "first":
+            return one.history[0]["rsum"]
+        return one.metrics["report_expert_tau_c" if metric == "experts" else metric].mean
+
+    first, *second = (mean(stored(sweep)[name]) for name in row.split(" - "))
+    return abs(first - second[0]) if second else first
+
+
+def written(text):
+    """The one place in the remarks with these words around a number."""
+    remarks = "\n".join(json.loads(REMARKS.read_text(encoding="utf-8")).values())
+    (found,) = re.finditer(re.escape(text).replace(r"\#", r"(\d+(?:\.\d+)?)"), remarks)
+    return found
+
+
+@pytest.mark.parametrize(("text", "sweep", "row", "metric"), NUMBERS)
+def test_numbers_in_the_remarks_are_those_of_the_results(text, sweep, row, metric):
+    number = written(text)[1]
+    digits = len(number.partition(".")[2])
+    assert number == f"{number_of(sweep, row, metric):.{digits}f}"
+
+
+def test_every_number_in_the_remarks_is_checked():
+    checked = {written(text).start(1) for text, *_ in NUMBERS}
+    remarks = written(NUMBERS[0][0]).string
+    assert {found[0] for found in BY_HAND.finditer(remarks) if found.start() not in checked} <= OTHER
+
+
+def test_searches_seeds_and_epochs_are_as_described_on_the_page():
+    """The sentences of scripts/evidence_page.py about them are written by hand."""
+    for name, trials, seeds, epochs in (("dual", 8, 5, 15), ("both-search", 4, 3, 12)):
+        metadata, lines = read_results(KEPT / name)
+        assert set(metadata["search"]["tried"].values()) == {trials}
+        assert metadata["search"]["epochs"] == 6
+        assert {len(row.keys) for row in stored(name).values()} == {seeds}
+        assert {line["settings"]["epochs"] for line in lines if line["phase"] == "run"} == {epochs}
+    assert {line["settings"]["model"]["width"] for line in read_results(KEPT / "both-search")[1]} == {512}
+    for name, seeds in (("saf", {2, 3}), ("sgr", {2, 3}), ("sgraf", {2}), ("words", {1}), ("record", {1})):
+        assert {len(row.keys) for row in stored(name).values()} == seeds
+    metadata, lines = read_results(KEPT / "record")
+    assert set(metadata["rows"]) - set(stored("record")) == {"vectors", "all nine"}
+    found = {line["row"]: line["settings"]["epochs"] for line in lines if not line["ensemble"]}
+    epochs = {loss: [found[f"{model} {loss}"] for model in ("SAF", "SGR", "pixels")] for loss in ("BCLS", "Triplet-SN")}
+    assert epochs == {"BCLS": [8, 8, 8], "Triplet-SN": [4, 4, 6]}
+    tuned = read_results(KEPT / "tuned")[0]["search"]["tried"]
+    assert tuned["BCLS"] + tuned["BCLS (mean)"] == 8
+    assert {tuned[row] for row in ("Triplet-SN (mean)", "Triplet-HN", "InfoNCE")} == {4}
+    (wide,) = {json.dumps(line["settings"]) for line in read_results(KEPT / "both")[1] if "wide" in line["row"]}
+    assert {"width": 1024, "dropout_images": 0.6}.items() <= json.loads(wide)["model"].items()
+    assert json.loads(wide)["lr"] == 3e-3
 
 
 def test_the_gallery_is_made_from_the_stored_results():

@@ -204,6 +204,18 @@ def test_tested_trials_are_counted(tmp_path):
     assert "Of the 2 runs of the search, those not chosen are not tested, except for 1.\n" in page
 
 
+def test_a_search_with_different_numbers_of_trials_is_described_as_such(tmp_path):
+    lines = [line("bcls", 1, 2.0), line("bcls", 1, 1.0, phase="trial", key="other"), line("sam", 1, 1.0)]
+    search = {"measure": "rsum", "method": "grid", "spaces": {"bcls": {}, "sam": {}}, "sizes": {"bcls": 4, "sam": 4}}
+    for counts, text in (
+        ({"bcls": 4, "sam": 4}, "the same number of settings for each"),
+        ({"bcls": 4, "sam": 1}, "1 to 4"),
+    ):
+        about = {**search, "tried": counts, "chosen": {"bcls": {}, "sam": {}}}
+        page = as_markdown(build([summarize(sweep(tmp_path / text, lines, search=about))]))
+        assert f"its own best setting by validation rsum, from {text}" in page
+
+
 def test_undefined_metrics_are_shown_as_nan(tmp_path):
     lines = [line("bcls", 1, 300.0, tau=float("nan")), line("bcls", 2, 302.0), line("sam", 1, 299.0)]
     summary = summarize(sweep(tmp_path / "a", lines))

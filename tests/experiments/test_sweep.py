@@ -3,6 +3,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from bcls.training.config import TrainConfig
 from bcls.training.train import train
 from tests.experiments.factories import BASE, data, write
 
+ROOT = Path(__file__).parents[2]
 ROWS = {"HN": {"loss": {"name": "triplet-hn"}}, "BCLS": {}, "both": {"ensemble": ["HN", "BCLS"]}}
 
 
@@ -120,6 +122,37 @@ def test_shards_are_combined_by_copying_folders(place):
     assert run_sweep(file, settings(place)).finished == 6
     assert stamps(place) == before
     assert [line["row"] for line in read_results(place / "out")[1]] == ["HN", "BCLS", "both"] * 2
+
+
+def test_a_copy_of_the_results_is_continued_and_members_of_a_new_ensemble_are_trained_again(place):
+    search = {"budget": 2, "space": {"lr": [1e-3, 1e-2]}}
+    file = write(place / "a.yaml", runs=ROWS, search=search, settings={"epochs": 1})
+    run_sweep(file, settings(place, only=["HN", "BCLS"]))
+    lines = read_results(place / "out")[1]
+    shutil.copytree(place / "out", place / "copy", ignore=shutil.ignore_patterns("runs"))
+    copied = settings(place, out=str(place / "copy"))
+    assert [run["finished"] for run in list_runs(file, copied)] == [True] * 6 + [False]
+    assert run_sweep(file, settings(place, out=str(place / "copy"), only=["HN"])).finished == 3
+    assert not list((place / "copy").glob("runs/*/checkpoints"))  # nothing was trained
+    assert read_results(place / "copy")[1] == lines
+    assert run_sweep(file, copied).finished == 7
+    runs = [line for line in read_results(place / "copy")[1] if line["phase"] == "run"]
+    assert [line["row"] for line in runs] == ["HN", "BCLS", "both"]
+    assert {path.parent.name for path in (place / "copy").glob("runs/*/checkpoints")} == {
+        line["key"] for line in runs if not line["ensemble"]
+    }
+
+
+@pytest.mark.parametrize("name", ["saf", "sgr", "sgraf", "tuned", "words", "record", "paper-exact"])
+def test_stored_results_of_incomplete_sweeps_can_be_continued(name, tmp_path):
+    stored = ROOT / "results" / "flickr8k" / name
+    shutil.copytree(stored, tmp_path / name)
+    file, lines = ROOT / "configs" / "flickr8k" / "sweeps" / f"{name}.yaml", read_results(stored)[1]
+    listed = list_runs(file, SweepSettings("unused", str(tmp_path / name), final=True, judgements="unused"))
+    finished = {(run["key"], run["phase"]) for run in listed if run["finished"]}
+    complete = {run["phase"] for run in listed} == {"trial", "run"} or "search" not in read_results(stored)[0]
+    wanted = {(line["key"], line["phase"]) for line in lines if complete or line["phase"] == "trial"}
+    assert finished == wanted
 
 
 def test_a_search_chooses_on_the_validation_split_and_tests_the_chosen_runs_only(place):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -226,6 +227,16 @@ OLD = {"dual-first", "vsepp-first", "saf-grid", "sgr-grid"}
 SEARCHING = [path for path in FILES if re.search(r"^search:", path.read_text(encoding="utf-8"), re.MULTILINE)]
 #: `record` compares no losses: its rows are different models, each of which may have settings of its own.
 SEARCHES = [path for path in SEARCHING if path.stem not in OLD | {"record"}]
+
+
+def test_make_evidence_runs_every_sweep_that_is_not_replaced():
+    command = ["make", "-n", "evidence", "DATA=data", "JUDGEMENTS=ratings"]
+    steps = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (kept,) = re.findall(r"scripts\.evidence_page (.*)", steps)
+    files = {path.stem for path in FILES if path.parent.name == "sweeps"} - OLD - {"sgraf-grid"}
+    assert {folder.removeprefix("sweeps/") for folder in kept.split()} == files | {"noise"}
+    loops = {word for words in re.findall(r"for s in ([^;]+);", steps) for word in words.split()}
+    assert loops | {"variants"} == files
 
 
 @pytest.mark.parametrize("path", SEARCHES, ids=name)

@@ -20,7 +20,8 @@ from bcls.training.config import TrainConfig
 TITLE = "Experiments"
 LEDE = (
     "The results of the sweeps, followed by the claims of the paper with the verdict, the rule and the comparisons of "
-    "each."
+    "each. Expert and crowd are Kendall's tau with human ratings, of all rated photos and of two parts of them; "
+    "fitting is retrieval of the captions that people rated as fitting, among all rated captions."
 )
 _RULE = (
     "Computed from the results. The interval and the p-value of a difference come from a hierarchical bootstrap over "
@@ -126,9 +127,12 @@ def _sweep_section(summary: Summary, summaries: Sequence[Summary], paper: Mappin
         search = about["search"]
         tested = f", except for {summary.tested_trials}" if summary.tested_trials else ""
         shorter = f", {search['epochs']} epochs a trial" if search.get("epochs") else ""
+        tried = sorted(set(search["tried"].values()))
+        same = "the same number of settings for each"
+        number = f"{tried[0]} to {tried[-1]} settings" if len(tried) > 1 else same
         text = (
-            f"Each configuration has its own best setting by validation {search['measure']}, from the same number of "
-            f"settings for each ({search['method']} search{shorter}). Of the {summary.trials} runs of the search, "
+            f"Each configuration has its own best setting by validation {search['measure']}, from {number} "
+            f"({search['method']} search{shorter}). Of the {summary.trials} runs of the search, "
             f"those not chosen are not tested{tested}."
         )
         found += [Text(text), _search_table(summary)]

@@ -29,6 +29,7 @@ from bcls.experiments.plan import RUN, TRIAL, Choices, PlannedRun, Runs, plan_tr
 from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.reports.blocks import Cell
 from bcls.training.metrics_log import read_object
+from bcls.training.run_folder import BEST, CHECKPOINTS
 
 RUNS, RESULT, RESULTS, SWEEP, RANKS = "runs", "result.json", "results.jsonl", "sweep.json", "ranks"
 
@@ -42,6 +43,8 @@ _RESULT |= {"history?": [{"epoch": int, str: float}], "seconds?": float}
 _LINE: dict[Any, Any] = {"row": str, "name": str, "phase": str, "seed": int, "point": {str: object}, "noise": float}
 _LINE |= {"ensemble": [str], "key": str, "dataset": str, "paper?": {str: str}, "revision?": str | None}
 _LINE |= {"settings": {"model": {"name": str}, "loss": {"name": str, "alpha?": float}}}
+# What a line has in addition to the result of its run.
+_COLUMNS = ("name", "phase", "seed", "point", "noise", "paper")
 _RUN_SWEEP = "remove it and run the sweep again: finished runs are kept"
 _REMOVE = "remove it: the run is then done again"
 
@@ -62,14 +65,17 @@ def read_results(folder: str | Path) -> tuple[dict[str, Any], list[dict[str, Any
     for name in (SWEEP, RESULTS):
         if not (folder / name).is_file():
             fail(str(folder), f"the folder of a sweep, with {name}", "none", "run `bcls sweep FILE --out DIR` first")
-    path = folder / RESULTS
+    return read_metadata(folder), _read_lines(folder / RESULTS)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     # Not splitlines(), which also splits at characters that are allowed inside of JSON strings.
     content = path.read_bytes().removesuffix(b"\n")
     lines = []
     for number, line in enumerate(content.split(b"\n") if content else [], 1):
         where = f"{path}, line {number}"
         lines.append(_check_result(where, read_object(where, line, _LINE, _RUN_SWEEP)))
-    return read_metadata(folder), lines
+    return lines
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -97,6 +103,12 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE))
+
+
+def lacks_weights(out: Path, run: PlannedRun) -> bool:
+    """Whether a finished run has no weights, which an ensemble needs; its result may come from another machine."""
+    result = read_result(out, run)
+    return result is not None and "failed" not in result and not (run_folder(out, run) / CHECKPOINTS / BEST).is_dir()
 
 
 def needs_work(out: Path, run: PlannedRun, sweep: Sweep, settings: SweepSettings) -> bool:
@@ -132,11 +144,22 @@ def write_results(out: Path, runs: Runs) -> None:
         for run in runs:
             result = read_result(out, run)
             if result is not None:
-                columns = {key: getattr(run, key) for key in ("name", "phase", "seed", "point", "noise", "paper")}
+                columns = {key: getattr(run, key) for key in _COLUMNS}
                 about = {"ensemble": [member.configuration for member in run.members], "key": run.key}
                 line = {"row": run.configuration, **columns, **about, **result, "settings": run.settings}
                 lines.append(json.dumps(line) + "\n")
         write_whole(out / RESULTS, "".join(lines))
+
+
+def restore_results(out: Path) -> None:
+    """Write the results of runs from ``results.jsonl`` if there is no folder ``runs``, as in a copy without weights."""
+    with FileLock(out / ".results.lock"):
+        if (out / RUNS).exists() or not (out / RESULTS).is_file():
+            return
+        for line in _read_lines(out / RESULTS):
+            result = {key: line[key] for key in line if key not in {*_COLUMNS, "row", "ensemble", "key", "settings"}}
+            (out / RUNS / line["key"]).mkdir(parents=True, exist_ok=True)
+            write_whole(out / RUNS / line["key"] / RESULT, json.dumps(result, indent=1) + "\n")
 
 
 def write_metadata(out: Path, sweep: Sweep, file: str | Path, dataset: Dataset, chosen: Choices) -> None:

@@ -71,6 +71,7 @@ def run_sweep(file: str | Path, settings: SweepSettings) -> Outcome:
         check_choice("test_split", sweep.test_split, dataset.splits)
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
+    results.restore_results(out)
     until = math.inf if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     tried, earlier = plan_trials(sweep), results.previous_choices(out, whole)
     results.write_metadata(out, whole, file, dataset, earlier)
@@ -98,6 +99,8 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
     """
     _, sweep = _read(file, settings)
     out = Path(settings.out)
+    if out.is_dir():
+        results.restore_results(out)
     tried = plan_trials(sweep)
     chosen = _chosen(out, sweep, tried)
     runs = [] if chosen is None else plan_runs(sweep, chosen)
@@ -183,7 +186,13 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
     from bcls.training.metrics_log import log_line
 
     out = Path(settings.out)
-    left = [run for run in runs if results.needs_work(out, run, sweep, settings)]
+    members = {one.key for run in runs if results.needs_work(out, run, sweep, settings) for one in run.members}
+
+    def unfinished(run: PlannedRun) -> bool:
+        wanted = run.key in members and results.lacks_weights(out, run)
+        return wanted or results.needs_work(out, run, sweep, settings)
+
+    left = [run for run in runs if unfinished(run)]
     if not left:
         return False
     shared = SharedData(settings.data, out / "shared")
@@ -195,7 +204,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
     for number, run in enumerate(sorted(left, key=lambda one: bool(one.members)), 1):
         results.run_folder(out, run).mkdir(parents=True, exist_ok=True)
         with suppress(Timeout), FileLock(results.run_folder(out, run) / ".claim", blocking=False):
-            if _members_are_finished(out, run) and results.needs_work(out, run, sweep, settings):
+            if _members_are_finished(out, run) and unfinished(run):
                 log_line(f"{sweep.name}: {run.name}, seed {run.seed}, {number} of {len(left)} ({run.key})")
                 try:
                     finish_run(context, run)
@@ -209,8 +218,8 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
 
 
 def _members_are_finished(out: Path, run: PlannedRun) -> bool:
-    members = [results.read_result(out, member) for member in run.members]
-    return all(result is not None and "again" not in result for result in members)
+    found = [results.read_result(out, one) for one in run.members if not results.lacks_weights(out, one)]
+    return len(found) == len(run.members) and all(one is not None and "again" not in one for one in found)
 
 
 def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float) -> bool:
