@@ -212,7 +212,7 @@ def _sorted_keys(values: Tensor, by_label: Tensor | None, places: Tensor | None,
             num_warps=min(32, max(1, width // 256)),
         )  # fmt: skip
         return keys
-    # A radix sort of 32 bits with positions takes half the passes of one of 64 bits, to which torch adds positions, too.
+    # A radix sort of 32 bits with positions takes half the passes of one of 64 bits, which torch gives positions, too.
     if by_label is not None:  # equal scores stay in the order of their labels
         values = values.gather(1, by_label & LATEST)
     if margin > 0:
