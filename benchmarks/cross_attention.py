@@ -22,6 +22,7 @@ import torch
 
 import bcls.models.cross_attention
 from bcls import losses
+from bcls.losses.base import total
 from bcls.models import build, sgraf
 from bcls.models.layers import Padded
 from bcls.training.cuda_graph import GraphedStep
@@ -86,7 +87,7 @@ class Step:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
             scores = self.model.scores(*self.model(Padded(self.regions[rows].float()), texts))
         terms = self.loss.terms(scores.float(), self.relevance, image_ids=self.ids)
-        torch.stack(list(terms.values())).sum().backward()
+        total(terms).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 2.0)
         self.optimizer.step()
         self.optimizer.zero_grad()

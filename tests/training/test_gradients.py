@@ -3,6 +3,7 @@
 import signal
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -85,6 +86,33 @@ def test_micro_batches_give_the_loss_and_gradients_of_the_batch(data, tuned, nam
     whole = gradients(data, model, loss)
     assert max(float(value.abs().max()) for value in whole[1].values()) > 1e-3
     assert_equal(whole, gradients(data, model, loss, micro_batch=size))
+
+
+class Halves(torch.autograd.Function):
+    """Two halves of a number; notes whether both get the same tensor as their gradient."""
+
+    passed: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx, number):
+        return number / 2, number / 2
+
+    @staticmethod
+    def backward(ctx, first, second):
+        Halves.passed.append(first is second)
+        return (first + second) / 2
+
+
+def test_the_terms_of_a_loss_get_the_same_gradient(data, monkeypatch):
+    """The fused BCLS loss then multiplies its stored gradient; with two tensors its kernels would run again."""
+
+    def terms(self, similarity, relevance, *, image_ids):
+        return dict(zip(("binary", "continuous"), Halves.apply(similarity.square().mean()), strict=True))
+
+    monkeypatch.setattr("bcls.losses.BCLSLoss.terms", terms)
+    values, _ = gradients(data, make("vsepp"))
+    assert Halves.passed == [True]
+    assert set(values) == {"binary", "continuous", "spread"}
 
 
 def test_accumulated_batches_are_averaged(data):
