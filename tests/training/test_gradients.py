@@ -187,6 +187,20 @@ def test_dropout_with_micro_batches_is_reproducible(data, tuned):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_with_dropout_equal_those_of_kept_activations(data, tuned, precision, checkpointing, monkeypatch):
+    def run(**changes):
+        model = model_of("tuned", {**tuned, **changes})
+        return gradients(data, model, training=True, micro_batch=3, precision=precision)
+
+    found = run(checkpointing=checkpointing)
+    monkeypatch.setattr("bcls.training.gradients.checkpoint", lambda encode, *inputs, use_reentrant: encode(*inputs))
+    kept = run()
+    assert max(float(value.abs().max()) for value in kept[1].values()) > 1e-3
+    assert_equal(kept, found, 1e-5 if precision == "no" else 2e-2)
+
+
 def test_a_resumed_run_with_micro_batches_equals_an_uninterrupted_one(data, tmp_path):
     changes = {"micro_batch": 3, "epochs": 2, "accumulate": 2}
     train(settings(data, tmp_path / "whole", **changes), model=Stopping())
