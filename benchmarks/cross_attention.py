@@ -22,6 +22,7 @@ import torch
 
 import bcls.models.cross_attention
 from bcls import losses
+from bcls.losses.base import total
 from bcls.models import build, sgraf
 from bcls.models.layers import Padded
 from bcls.training.cuda_graph import GraphedStep
@@ -86,7 +87,7 @@ class Step:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
             scores = self.model.scores(*self.model(Padded(self.regions[rows].float()), texts))
         terms = self.loss.terms(scores.float(), self.relevance, image_ids=self.ids)
-        torch.stack(list(terms.values())).sum().backward()
+        total(terms).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 2.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -109,7 +110,7 @@ class Step:
     def peak(self, others):
         """Gigabytes of model, optimizer and step, without the bytes of others; not measured on a CPU."""
         if self.device.type == "cpu":
-            return float("nan")
+            return None
         torch.cuda.reset_peak_memory_stats()
         self()
         self.wait()
@@ -118,7 +119,7 @@ class Step:
     def profile(self, path):
         """Time of the kernels of a step in milliseconds, and their number."""
         if self.device.type == "cpu":
-            return float("nan"), float("nan")
+            return None, None
         activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities) as profiler:
             for _ in range(3):
@@ -159,10 +160,16 @@ def measure(name, batch, versions, chosen):
         for label, step in steps.items():
             times[label].append(step.timed(1 if chosen.device == "cpu" else 5))
     for label in steps:
-        row = {"step": f"{name}, B = {batch}, {label}", "ms": statistics.median(times[label])}
-        row |= {"busy, ms": kernels[label][0], "kernels": kernels[label][1], "peak, GB": peaks[label]}
-        rows.append({**row, "bar, ms": BARS.get((name, batch), float("nan"))})
+        busy, number = kernels[label]
+        bar = BARS.get((name, batch))
+        rows.append(row_of(f"{name}, B = {batch}, {label}", times[label], busy, number, peaks[label], bar))
     return rows
+
+
+def row_of(step, times, busy, kernels, peak, bar):
+    """A row of the table, as `docs/performance.md` reads it."""
+    row = {"step": step, "value": statistics.median(times), "busy": busy, "kernels": kernels, "peak GB": peak}
+    return {**row, "bar": bar, "side": "most"}
 
 
 def recorded(name, batch, version, chosen):
@@ -182,9 +189,7 @@ def recorded(name, batch, version, chosen):
             graphed(batches[1])
         step.wait()
         took.append(1000 * (time.perf_counter() - started) / 5)
-    row = {"step": f"{name}, B = {batch}, recorded", "ms": statistics.median(took)}
-    gigabytes = torch.cuda.memory_reserved() / 2**30
-    return {**row, "busy, ms": float("nan"), "kernels": 1, "peak, GB": gigabytes, "bar, ms": float("nan")}
+    return row_of(f"{name}, B = {batch}, recorded", took, None, None, torch.cuda.memory_reserved() / 2**30, None)
 
 
 def main():
@@ -205,7 +210,7 @@ def main():
     chosen.features = chosen.features or (64 if small else 2560)
     chosen.width = chosen.width or (128 if small else 1024)
     chosen.similarity_width = chosen.similarity_width or (32 if small else 256)
-    versions = {"new": bcls.models.cross_attention}
+    versions = {"eager": bcls.models.cross_attention}
     if chosen.baseline is not None:
         versions["baseline"] = load(chosen.baseline)
     rows = []
@@ -213,8 +218,8 @@ def main():
         for name in chosen.models:
             rows += measure(name, batch, versions, chosen)
             if chosen.graph and not small:
-                rows.append(recorded(name, batch, versions["new"], chosen))
-    show(f"training step on {chosen.device}, width {chosen.width}", rows, chosen.json, chosen.device)
+                rows.append(recorded(name, batch, versions["eager"], chosen))
+    show(f"milliseconds of a training step of SAF and SGR, width {chosen.width}", rows, chosen.json, chosen.device)
 
 
 if __name__ == "__main__":

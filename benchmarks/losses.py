@@ -70,11 +70,15 @@ def compare_strides(rows):
 def compare_objectives(rows):
     for size in (128, 512, 1024):
         similarity, relevance = matrices(size, CPU)
-        losses = {"bcls": BCLSLoss(), "hard": TripletHardLoss(), "soft": TripletSoftLoss()}
+        losses = {"bcls": BCLSLoss(), "window": KendallWindowLoss()}
+        losses |= {"hard": TripletHardLoss(), "soft": TripletSoftLoss()}
         took = medians({name: one_step(loss, similarity, relevance) for name, loss in losses.items()}, CPU, 11)
         for rival in ("hard", "soft"):
             ratio = took["bcls"] / took[rival]
             rows.append((f"BCLS, B={size}: whole / Triplet {rival} negatives", took["bcls"], took[rival], ratio, ""))
+        window, ratio = took["window"], took["window"] / took["hard"]
+        bar = "<= 3" if size == 1024 else ""
+        rows.append((f"window loss, B={size}: whole / Triplet hard negatives", window, took["hard"], ratio, bar))
 
 
 def compare_dense(rows):

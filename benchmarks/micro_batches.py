@@ -161,9 +161,9 @@ def rows_of_steps(bench, pairs, micro):
                 state.close()
                 del state
             times.append(seconds)
-            bars = (f"at most {MEMORY:g}", f"at most {TIME:g}") if "micro" in options else ("", "")
+            bars = (MEMORY, TIME) if "micro" in options else (None, None)
             what = f"tuned MiniLM, B={pairs}, {'float32' if precision == 'no' else precision}, {name}"
-            yield f"{what}: ms", 1e3 * seconds, ""
+            yield f"{what}: ms", 1e3 * seconds, None
             yield f"{what}: time / whole batch", seconds / times[0], bars[1]
             yield f"{what}: peak GB", peak, bars[0]
 
@@ -182,7 +182,7 @@ def rows_of_gradients(bench, pairs, micro):
             del state
         largest = max(float(one.abs().max()) for one in found[0])
         gap = max(float((one - other).abs().max()) for one, other in zip(*found, strict=True)) / largest
-        yield f"gradients, B={pairs}, float32, {type(loss).__name__}: relative difference", gap, f"at most {GRADIENT:g}"
+        yield f"gradients, B={pairs}, float32, {type(loss).__name__}: relative difference", gap, GRADIENT
 
 
 def rows_of_streaming(bench, pairs, micro):
@@ -193,8 +193,8 @@ def rows_of_streaming(bench, pairs, micro):
         seconds, peak = bench.measure(state, StreamingBCLSLoss(), batch, steps=1)
         state.close()
         del state
-        yield f"streaming, {name}, B={pairs}, bf16, micro {micro}: ms", 1e3 * seconds, ""
-        yield f"streaming, {name}, B={pairs}: peak GB", peak, ""
+        yield f"streaming, {name}, B={pairs}, bf16, micro {micro}: ms", 1e3 * seconds, None
+        yield f"streaming, {name}, B={pairs}: peak GB", peak, None
 
 
 def main():
@@ -215,8 +215,8 @@ def main():
         ):
             for what, value, bar in part(bench, pairs, arguments.micro):
                 if value == value:  # memory is measured on a GPU only
-                    rows.append({"what": what, "value": value, "bar": bar})
-                    print(what, f"{value:.4g}", bar, flush=True)
+                    rows.append({"what": what, "value": value, "bar": bar, "side": "most"})
+                    print(what, f"{value:.4g}", "" if bar is None else f"at most {bar:g}", flush=True)
     show("Micro batches, checkpointing and streaming", rows, arguments.json, arguments.device)
 
 

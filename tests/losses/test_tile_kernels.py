@@ -157,13 +157,14 @@ def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
     )
 
 
-@pytest.mark.parametrize("margin", [pytest.param(0.0, marks=slow_if_interpreted), 0.05])
-def test_dense_kendall_by_ranks_of_long_rows_and_few_anchors(monkeypatch, margin):
+@pytest.mark.parametrize("margin", [0.0, 0.05])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=slow_if_interpreted), True])
+def test_dense_kendall_by_ranks_of_long_rows_and_few_anchors(monkeypatch, margin, tied):
     """Rows that torch sorts, anchors in several parts, and more candidates than one step or one word has."""
     monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", 1)
     monkeypatch.setattr("bcls.losses._triton.ranks.SORTED_UP_TO", 1)
     monkeypatch.setattr("bcls.losses._triton.ranks._CELLS", 40 * 17)
-    similarity, relevance = batch(40, device=DEVICE)
+    similarity, relevance = batch(40, device=DEVICE, tied=tied)
     loss = KendallLoss(margin=margin, normalize="active")
     assert_same(
         step(lambda scores: loss(scores, relevance), similarity),

@@ -42,6 +42,25 @@ def test_blocks_are_few_and_padding_is_little(lengths, alignment):
     assert cost <= sum(padded) + len(set(padded)) * sum(padded) / 16 + 1e-6
 
 
+def test_few_captions_of_another_width_join_a_block_if_launches_cost_more():
+    lengths = [12] * 90 + [20] * 20 + [24] * 18
+    assert [block.nodes for block in caption_blocks(lengths, 10**6, 8)] == [16, 24, 32]
+    assert [block.nodes for block in caption_blocks(lengths, 10**6, 8, 100_000 / 128)] == [16, 32]
+    assert [block.nodes for block in caption_blocks(lengths, 10**6, 8, 100_000 / 32)] == [32]
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_no_whole_tensor_is_copied_in_the_backward_pass(name):
+    """In-place changes of views would do that; in the hand-written gradient they are not recorded."""
+    model = factories.model(name, regions=7).double()
+    scores = model.scores(factories.codes(2, 7, [7, 3]), factories.codes(3, 9, [4, 9, 1], seed=3))
+    nodes, names = [scores.grad_fn], set()
+    for node in nodes:
+        names.add(node.name())
+        nodes += [one for one, _ in node.next_functions if one is not None and one not in nodes]
+    assert not [name for name in names if "CopySlices" in name]
+
+
 def scored(name, training, budget, monkeypatch):
     if budget is not None:
         monkeypatch.setattr("bcls.models.cross_attention.memory_budget", lambda *_: MemoryBudget(*budget))

@@ -3,6 +3,7 @@
 import signal
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -87,6 +88,33 @@ def test_micro_batches_give_the_loss_and_gradients_of_the_batch(data, tuned, nam
     assert_equal(whole, gradients(data, model, loss, micro_batch=size))
 
 
+class Halves(torch.autograd.Function):
+    """Two halves of a number; notes whether both get the same tensor as their gradient."""
+
+    passed: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx, number):
+        return number / 2, number / 2
+
+    @staticmethod
+    def backward(ctx, first, second):
+        Halves.passed.append(first is second)
+        return (first + second) / 2
+
+
+def test_the_terms_of_a_loss_get_the_same_gradient(data, monkeypatch):
+    """The fused BCLS loss then multiplies its stored gradient; with two tensors its kernels would run again."""
+
+    def terms(self, similarity, relevance, *, image_ids):
+        return dict(zip(("binary", "continuous"), Halves.apply(similarity.square().mean()), strict=True))
+
+    monkeypatch.setattr("bcls.losses.BCLSLoss.terms", terms)
+    values, _ = gradients(data, make("vsepp"))
+    assert Halves.passed == [True]
+    assert set(values) == {"binary", "continuous", "spread"}
+
+
 def test_accumulated_batches_are_averaged(data):
     model = make("vsepp")
     assert_equal(gradients(data, model, accumulate=2), gradients(data, model, accumulate=2, micro_batch=3))
@@ -157,6 +185,20 @@ def test_dropout_with_micro_batches_is_reproducible(data, tuned):
     model = model_of("tuned", tuned)
     one, other = (gradients(data, model, training=True, micro_batch=3)[1] for _ in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_with_dropout_equal_those_of_kept_activations(data, tuned, precision, checkpointing, monkeypatch):
+    def run(**changes):
+        model = model_of("tuned", {**tuned, **changes})
+        return gradients(data, model, training=True, micro_batch=3, precision=precision)
+
+    found = run(checkpointing=checkpointing)
+    monkeypatch.setattr("bcls.training.gradients.checkpoint", lambda encode, *inputs, use_reentrant: encode(*inputs))
+    kept = run()
+    assert max(float(value.abs().max()) for value in kept[1].values()) > 1e-3
+    assert_equal(kept, found, 1e-5 if precision == "no" else 2e-2)
 
 
 def test_a_resumed_run_with_micro_batches_equals_an_uninterrupted_one(data, tmp_path):

@@ -77,7 +77,8 @@ class BCLSLoss(RetrievalLoss):
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         soft, ranked = self.binary, self.continuous
-        if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and self.fuses(batch):
+        fuses = batch.raw or self.fuses(batch)  # values that are not checked yet are those of a kernel that checks them
+        if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and fuses:
             terms = matrix_loss(  # both terms in one call, up to B = 4,096 in one launch
                 batch.similarity,
                 batch.labels,

@@ -18,8 +18,9 @@ from bcls.models.config import DETECTOR_REGIONS, SafConfig, SgrConfig
 from bcls.models.layers import EPS, Padded, at_least_float32, masked_batch_norm, unit, xavier_linear
 from bcls.models.similarity_vectors import CaptionSide, ImageSide, kernels_for, similarity_vectors
 
-#: A block costs as much time as this fraction of all nodes: captions of a rare length join a block of longer ones.
-_BLOCK_COST = 1 / 16
+#: A block costs as much time as this fraction of all nodes: captions of a rare length join a block of longer ones. On a
+#: GPU it costs at least as much as this number of nodes, since the host launches 200 kernels for it, one by one.
+_BLOCK_COST, _BLOCK_LAUNCHES = 1 / 16, 100_000
 #: On a GPU the nodes of a pair are padded to a multiple of this: matrix products need rows of 16 bytes to be fast.
 _ALIGNMENT = 8
 
@@ -196,7 +197,8 @@ def _reason(queries: Tensor, nodes: Tensor, mask: Tensor, step: Step) -> Tensor:
         mixed = logits.softmax(-1) @ nodes
     else:
         mixed = kernels.MixNodes.apply(queries, nodes, mask)
-    return linear(mixed, out_weight, out_bias).relu_()
+    # Flat, since autograd copies a whole tensor four times if a view of it (a batch of matrices) changes in place.
+    return linear(mixed.flatten(0, -2), out_weight, out_bias).relu_().view_as(mixed)
 
 
 class FiltrationHead(SimilarityHead):
@@ -342,11 +344,11 @@ def all_pairs(
     budget = memory_budget(device, width)
     capturing = _is_capturing(captions)
     lengths = [captions.values.shape[1]] * len(captions) if capturing else _host_lengths(captions)
-    alignment = 1 if device.type == "cpu" else _ALIGNMENT
+    alignment, launches = (1, 0) if device.type == "cpu" else (_ALIGNMENT, _BLOCK_LAUNCHES)
     rows = max(1, count if whole_images else min(count, math.isqrt(budget.block)))
     # Parts of equal size, since the last of unequal ones would be small.
     rows = math.ceil(count / max(1, math.ceil(count / rows))) if count else 1
-    blocks = caption_blocks(lengths, max(1, budget.block // rows), alignment)
+    blocks = caption_blocks(lengths, max(1, budget.block // rows), alignment, launches / max(1, count))
     nodes = count * sum(len(block.captions) * block.nodes for block in blocks)
     recompute = torch.is_grad_enabled() and nodes > budget.kept
     if not blocks:
@@ -381,13 +383,14 @@ class Block(NamedTuple):
     nodes: int
 
 
-def caption_blocks(lengths: Sequence[int], most: int, alignment: int = 1) -> list[Block]:
+def caption_blocks(lengths: Sequence[int], most: int, alignment: int = 1, least_cost: float = 0) -> list[Block]:
     """Split captions into blocks, the shortest first, so that padding and number of blocks are small.
 
     Args:
         lengths: Number of words of each caption.
         most: Maximum number of nodes of a block, padding included; a longer caption gets a block of its own.
         alignment: The nodes of a caption are padded to a multiple of this.
+        least_cost: Nodes that take as much time as a block costs at least.
 
     Example:
         >>> caption_blocks([3, 9, 3, 10], most=100)
@@ -397,7 +400,7 @@ def caption_blocks(lengths: Sequence[int], most: int, alignment: int = 1) -> lis
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     padded = [-(-(lengths[caption] + 1) // alignment) * alignment for caption in order]
-    cost = sum(padded) * _BLOCK_COST
+    cost = max(least_cost, sum(padded) * _BLOCK_COST)
     # The cheapest way to split the captions up to each change of width, from those of the shorter ones.
     best: dict[int, tuple[float, int]] = {0: (0.0, 0)}
     ends = [end for end in range(1, len(order) + 1) if end == len(order) or padded[end] > padded[end - 1]]

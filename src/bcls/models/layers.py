@@ -138,7 +138,8 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def safe_inverse(norm: Tensor) -> Tensor:
     """``1 / (norm + 1e-8)``, and 0 without gradient where the norm is zero."""
-    return torch.where(norm > _TINY, 1 / (norm + EPS), 0)
+    # As 1 / infinity: half as many kernels as a `torch.where`, forward and backward.
+    return (nn.functional.threshold(norm, _TINY, math.inf) + EPS).reciprocal()
 
 
 def cosine(images: Tensor, texts: Tensor) -> Tensor:

@@ -213,9 +213,10 @@ class _SimilarityVectors(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mask: Tensor | None, smooth: float, *inputs: Tensor) -> Tensor:
-        nodes, norm, raw = _forward(mask, smooth, *inputs)
-        ctx.save_for_backward(nodes, norm, raw, mask, *inputs)
-        ctx.smooth = smooth
+        layers = [one.to(inputs[0].dtype) for one in inputs[5:]]
+        nodes, norm, raw = _forward(mask, smooth, *inputs[:5], *layers)
+        ctx.save_for_backward(nodes, norm, raw, mask, *inputs[:5], *layers)
+        ctx.smooth, ctx.dtypes = smooth, [one.dtype for one in inputs]
         return nodes
 
     @staticmethod
@@ -223,7 +224,7 @@ class _SimilarityVectors(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         nodes, norm, raw, mask, regions, gram, image_vectors, words, caption_vectors, *layers = ctx.saved_tensors
         dtype, exact, (count, number, width) = regions.dtype, gram.dtype, regions.shape
-        weight, _, whole_weight, _ = (one.to(dtype) for one in layers)
+        weight, _, whole_weight, _ = layers
         flat = words.to(dtype).reshape(-1, width)
 
         # Through the norm: nodes = local / (norm + EPS).
@@ -279,8 +280,7 @@ class _SimilarityVectors(torch.autograd.Function):
             whole_weights,
             whole.sum(0, dtype=exact),
         )
-        inputs = (regions, gram, image_vectors, words, caption_vectors, *layers)
-        return None, None, *(one.to(old.dtype) for one, old in zip(found_grads, inputs, strict=True))
+        return None, None, *(one.to(kind) for one, kind in zip(found_grads, ctx.dtypes, strict=True))
 
 
 def _image_parts(images: int, numbers: int, device: torch.device) -> list[slice]:

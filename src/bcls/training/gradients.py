@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bcls.losses import RetrievalLoss, StreamingBCLSLoss
+from bcls.losses.base import total
 from bcls.models.layers import Padded, unit
 from bcls.training.distributed import average_gradients, gather_codes
 from bcls.training.loader import Batch
@@ -46,9 +47,11 @@ def accumulate_gradients(state: TrainState, loss: nn.Module, batches: Sequence[B
             with accelerator.no_sync(state.parallel) if waits else nullcontext():
                 codes = encode(state, batch.images, batch.texts, micro if in_parts else 0)
                 terms, spread = terms_and_spread(state, loss, codes, batch)
-                accelerator.backward(torch.stack(list(terms.values())).sum() * scale / len(batches))
+                # As a sum that passes the same gradient on to all terms: the kernels of BCLS need not run again.
+                accelerator.backward(total(terms) * (scale / len(batches)))
             for name, value in (*terms.items(), ("spread", spread)):
-                values[name] = values.get(name, 0) + value.detach() / len(batches)
+                share = value.detach() / len(batches)
+                values[name] = values[name] + share if name in values else share
         if in_parts:  # DistributedDataParallel cannot: it would see the encoders run again in the backward pass
             average_gradients(state.model, accelerator.num_processes)
     except torch.OutOfMemoryError as error:

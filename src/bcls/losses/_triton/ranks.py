@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bcls.losses._torch.ranks import codes
 from bcls.losses._triton.kernels import BEFORE, score_of
+from bcls.losses.passes import LATEST
 
 LAST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 IS_SCORE = tl.constexpr(1 << 30)  # set in the key of a score, not in that of a score plus margin
@@ -185,13 +186,13 @@ def rank_anchors(scores: Tensor, labels: Tensor, alpha: float, margin: float) ->
         some = slice(first, first + step)
         grades, values = labels[some], scores[some]
         rows = len(values)
-        by_label = _sorted_keys(grades, None, 0.0)
+        by_label = _sorted_keys(grades, None, None, 0.0)
         places = torch.empty((rows, size), dtype=torch.int32, device=device)
         bounds = torch.empty((rows, size), dtype=torch.int64, device=device)
         find_bounds[rows, triton.cdiv(size, 256)](
             by_label, places, bounds, size, size.bit_length(), alpha, 256, num_warps=4
         )
-        keys = _sorted_keys(values, places, margin)
+        keys = _sorted_keys(values, by_label, places, margin)
         seen = torch.zeros((rows, tables, words), dtype=torch.int32, device=device)
         count_pairs[rows,](
             values, keys, by_label, bounds, seen, torch.zeros_like(seen), slopes[some], hinges[some], triples[some],
@@ -200,8 +201,8 @@ def rank_anchors(scores: Tensor, labels: Tensor, alpha: float, margin: float) ->
     return slopes, hinges.sum(), triples.sum()
 
 
-def _sorted_keys(values: Tensor, places: Tensor | None, margin: float) -> Tensor:
-    """See :func:`sort_rows`; with a margin each value has two keys."""
+def _sorted_keys(values: Tensor, by_label: Tensor | None, places: Tensor | None, margin: float) -> Tensor:
+    """See :func:`sort_rows`; with a margin each value has two keys. Long rows of scores: the lower bits alone."""
     rows, size = values.shape
     width = triton.next_power_of_2(2 * size if margin > 0 else size)
     if width <= SORTED_UP_TO:
@@ -211,8 +212,12 @@ def _sorted_keys(values: Tensor, places: Tensor | None, margin: float) -> Tensor
             num_warps=min(32, max(1, width // 256)),
         )  # fmt: skip
         return keys
-    low = torch.arange(size, device=values.device) if places is None else places.long()
-    keys = (codes(values).long() << 32) | low
+    # A radix sort of 32 bits with positions takes half the passes of one of 64 bits, which torch gives positions, too.
+    if by_label is not None:  # equal scores stay in the order of their labels
+        values = values.gather(1, by_label & LATEST)
     if margin > 0:
-        keys = torch.cat(((codes(values + margin).long() << 32) | low, keys | IS_SCORE.value), 1)
-    return keys.sort(1).values
+        values = torch.cat((values + margin, values), 1)
+    ascending, low = (values + 0.0).sort(dim=1, stable=True)  # -0.0 equals 0.0
+    if by_label is None:
+        return codes(ascending).long() << 32 | low
+    return low + (low >= size) * (IS_SCORE.value - size) if margin > 0 else low
