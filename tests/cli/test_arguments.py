@@ -233,6 +233,7 @@ def test_positional_arguments_between_flags(words, expected):
 def test_positional_arguments_with_a_hyphen():
     assert search("i", "-k", "2", "- person") == Search("i", "- person", k=2)
     assert search("i", "-k", "2", "--", "--dog") == Search("i", "--dog", k=2)
+    assert search("i", "--", "--config") == Search("i", "--config")
     with pytest.raises(ValueError, match="unrecognized arguments: --dog"):
         search("i", "-k", "2", "--dog")
     with pytest.raises(ValueError, match="unrecognized arguments: a"):
