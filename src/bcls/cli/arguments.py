@@ -301,7 +301,7 @@ def _change_mapping(mapping: dict[str, Any], flags: Sequence[tuple[str, str]]) -
             if not isinstance(value, dict):
                 fail(flag, "a mapping", text, f"set its name with `{flag}.name NAME`")
             mapping = value
-        elif keys == ["name"] and value != mapping.get("name"):
+        elif keys == ["name"] and value != mapping.get("name", value):
             mapping = {"name": value, **{key: mapping[key] for key in ("reduction",) if key in mapping}}
         else:
             part = mapping
