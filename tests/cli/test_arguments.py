@@ -233,6 +233,7 @@ def test_positional_arguments_between_flags(words, expected):
 def test_positional_arguments_with_a_hyphen():
     assert search("i", "-k", "2", "- person") == Search("i", "- person", k=2)
     assert search("i", "-k", "2", "--", "--dog") == Search("i", "--dog", k=2)
+    assert search("i", "--", "--config") == Search("i", "--config")
     with pytest.raises(ValueError, match="unrecognized arguments: --dog"):
         search("i", "-k", "2", "--dog")
     with pytest.raises(ValueError, match="unrecognized arguments: a"):
@@ -344,6 +345,8 @@ def test_a_whole_mapping_as_a_flag_replaces_that_of_the_file(tmp_path):
     config.write_text("loss: {name: bcls, alpha: 0.1}\n")
     words = ["--config", str(config), "--loss.margin", "0.1", "--loss", '{"name": "triplet", "reduction": "sum"}']
     assert parse("train", TrainConfig, words).loss == {"name": "triplet", "reduction": "sum", "margin": 0.1}
+    words = ["--loss.name", "triplet", "--loss", "{margin: 0.1}"]
+    assert parse("train", TrainConfig, words).loss == {"name": "triplet", "margin": 0.1}
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,13 @@ def test_long_choices_are_refused_shortly():
     assert len(str(raised.value)) < 400
 
 
+def test_the_closest_choice_comes_before_the_hint():
+    with pytest.raises(ValueError, match=r"got 'maen'; did you mean 'mean'\? Otherwise register it$"):
+        check_choice("key", "maen", ["mean"], hint="register it")
+    with pytest.raises(ValueError, match=r"got 'x'; register it$"):
+        check_choice("key", "x", ["mean"], hint="register it")
+
+
 @pytest.mark.parametrize("place", range(4))
 def test_control_characters_are_shown(place):
     words = ["name", "this", "that", "do it"]

@@ -90,7 +90,7 @@ def check_yaml(path: Path) -> str:
     try:
         text = content.decode("utf-8")
         _check_events(path, yaml.parse(text, Loader=yaml.SafeLoader))
-        _check_keys(path, [yaml.compose(text, Loader=yaml.SafeLoader)])
+        _check_keys(path, yaml.compose(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         fail(str(path), "a YAML file", _reason(error), "correct the file")
     return text
@@ -129,31 +129,18 @@ def _check_events(path: Path, events: "Iterator[Event]") -> None:
             fail(str(path), f"a YAML file of at most {_MOST} values", "more with aliases expanded", "use fewer aliases")
 
 
-def _check_keys(path: Path, nodes: list[Any]) -> None:
+def _check_keys(path: Path, node: Any) -> None:
     """Refuse a mapping with the same key twice, of which the loader would silently keep the second."""
     import yaml
 
-    seen: set[int] = set()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-            continue
-        keys: set[str] = set()
-        for key, value in node.value:
-            nodes.append(value)
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in keys:
-                    fail(
-                        str(path),
-                        "every key once",
-                        f"{key.value!r} again in line {key.start_mark.line + 1}",
-                        "keep one",
-                    )
-                keys.add(key.value)
+    names: set[str] = set()
+    for one in node.value if isinstance(node, yaml.CollectionNode) else ():
+        key, value = one if isinstance(node, yaml.MappingNode) else (None, one)
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if key.value in names:
+                fail(str(path), "every key once", f"{key.value!r} again in line {key.start_mark.line + 1}", "keep one")
+            names.add(key.value)
+        _check_keys(path, value)
 
 
 def _check_event(path: Path, event: "Event") -> None:

@@ -138,10 +138,8 @@ def check_whole(argument: str, value: object, *, least: int) -> int:
     fail(argument, f"a whole number not below {least}", repr(value), f"use at least {least}")
 
 
-def check_choice(
-    argument: str, value: object, choices: Iterable[str], kind: str = "one of", hint: str = "choose one of these"
-) -> str:
-    """Check that ``value`` is one of ``choices``; the message suggests the closest one, or else has the hint.
+def check_choice(argument: str, value: object, choices: Iterable[str], kind: str = "one of", hint: str = "") -> str:
+    """Check that ``value`` is one of ``choices``; the message suggests the closest one, and has the hint.
 
     Example:
         >>> check_choice("reduction", "maen", ("mean", "sum"))
@@ -152,10 +150,12 @@ def check_choice(
     known = list(choices)
     if isinstance(value, str) and value in known:
         return value
-    near = difflib.get_close_matches(str(value), known, n=1)
-    names = ", ".join(repr(name) for name in known)
+    names = ", ".join(repr(name) for name in known) or "none"
     expected = f"{kind} {names}" if kind == "one of" else f"{kind} ({names})"
-    fail(argument, expected, repr(value), f"did you mean {near[0]!r}?" if near else hint)
+    hints = [f"did you mean {one!r}?" for one in difflib.get_close_matches(str(value), known, n=1)] + [hint] * bool(
+        hint
+    )
+    fail(argument, expected, repr(value), " Otherwise ".join(hints) or "choose one of these")
 
 
 def visible(text: str) -> str:

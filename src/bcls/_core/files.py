@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 #: A model name on the Hugging Face hub. Both parts begin with a letter or digit, so "./model" is a folder.
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -23,8 +24,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
     try:
         with temporary.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+            sync(file)
         rename(temporary, path)
     except OSError as error:
         error.filename = str(path)  # not the temporary name, which users have not chosen
@@ -121,7 +121,13 @@ def sync_tree(folder: Path) -> None:
 
 def _sync_file(path: Path) -> None:
     with path.open("r+b") as file:  # Windows flushes only files that are open for writing
-        os.fsync(file.fileno())
+        sync(file)
+
+
+def sync(file: IO[bytes]) -> None:
+    """Flush an open file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -144,7 +150,4 @@ def beside(folder: Path) -> tuple[Path, Path]:
 
 def user_path(path: str | Path) -> Path:
     """A path with ``~`` expanded; unchanged if the user does not exist."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+    return Path(os.path.expanduser(path))

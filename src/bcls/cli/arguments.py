@@ -1,8 +1,8 @@
 """Command-line parsing: arguments and flags from a dataclass, ``--config``, ``--print-config`` and ``--import``.
 
 jsonargparse does the parsing. This module adds five rules of our own: flags are spelled with hyphens and accepted with
-underscores; positional arguments may stand between flags; flags win over a file of settings wherever they stand; a new
-``--loss.name`` or ``--model.name`` drops the arguments of the one it replaces, `reduction` aside; errors are one line.
+underscores; positional arguments may stand between flags; flags win over a file of settings wherever they stand; flags
+of a key such as ``--loss.margin`` change only that key of a mapping; errors are one line.
 """
 
 import argparse
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
+#: A flag, and the values after it.
+Flag: TypeAlias = tuple[str, list[str]]
 #: In place of the arguments of a command: raise :class:`ParserRequest` with its parser, for shell completion.
 PARSER_ONLY = "--parser-only"
 #: Types of switches; without a flag, the second is ``None``.
@@ -81,27 +83,33 @@ def parse(
     # Takes 0.1 s to import, which `bcls --help` does not need.
     import jsonargparse
 
-    words = list(arguments)
-    if imports:
-        words, modules = _extract(words, "--import")
-        for module in modules:
-            import_module(module)
-    words, files = _extract(words, "--config")
-    for file in files:
-        if Path(file).is_file():  # the parser reports a missing file
-            check_yaml(Path(file))
-    given = _positional_of_files(files, settings, positional or {})
-    parser = _parser(command, settings, positional or {}, given, imports=imports)
-    if words == [PARSER_ONLY]:
+    positional = positional or {}
+    parser = _parser(command, settings, positional, imports=imports)
+    if list(arguments) == [PARSER_ONLY]:
         raise ParserRequest(parser)
-    flags = [field.name.replace("_", "-") for field in fields(settings)]
-    words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
-    words = _join_mappings(words, files, settings)
+    hints = get_type_hints(settings)
+    flags, words = _split(arguments, {name: hint for name, hint in hints.items() if name not in positional})
+    for _, module in _take(flags, "--import") if imports else ():
+        import_module(module)
+    files = [file for _, file in _take(flags, "--config")]
+    given = _read_files(files, {name: hints[name] for name in positional})
+    for name in list(positional)[len(words) :]:  # the parser would replace those of files by their defaults
+        value = given.get(name) or []
+        words += map(str, value if isinstance(value, list) else [value])
+    for name in (name for name, hint in hints.items() if hint == dict[str, Any]):
+        if changes := _take(flags, f"--{name}"):
+            before = given[name] if isinstance(given.get(name), dict) else parser.get_default(name)
+            flags.append((f"--{name}", [json.dumps(_change_mapping(before, changes), ensure_ascii=False)]))
+    ordered = [f"--config={file}" for file in files]
+    for flag, values in flags:
+        # argparse needs `=` before a value with a hyphen, and takes a word with a space for no flag.
+        joined = len(values) == 1 and " " not in values[0]
+        ordered += [f"{flag}={values[0]}"] if joined else [flag, *values]
     try:
-        ordered = _flags_first(words, settings, positional or {})
-        parsed = parser.parse_args([*(f"--config={file}" for file in files), *ordered])
+        parsed = parser.parse_args([*ordered, "--", *words] if positional and words else [*words, *ordered])
     except (jsonargparse.ArgumentError, OverflowError) as error:  # an integer too large for a float overflows
-        raise ValueError(_one_line(str(error), command, flags, positional or {})) from error
+        names = [field.name.replace("_", "-") for field in fields(settings)]
+        raise ValueError(_one_line(str(error), command, names, positional)) from error
     return settings(**{field.name: parsed[field.name] for field in fields(settings)})
 
 
@@ -151,26 +159,25 @@ def import_module(name: str) -> None:
         fail("--import", "a Python module that can be imported", got, hint)
 
 
-def _positional_of_files(files: Sequence[str], settings: type, positional: Mapping[str, str]) -> dict[str, Any]:
-    """Positional arguments in files of settings, which argparse would replace by their defaults."""
+def _read_files(files: Sequence[str], positional: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in files of settings, of which the last wins. The parser reports files that it cannot read."""
+    import jsonargparse
     import yaml
 
-    hints = get_type_hints(settings)
     found: dict[str, Any] = {}
-    for file in files:
-        loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8")) if Path(file).is_file() else None
-        for name in positional:
-            value = loaded.get(name) if isinstance(loaded, dict) else None
-            if value and isinstance(value, list) != (hints[name] == list[str]):
-                expected = "a list" if hints[name] == list[str] else "a string"
-                fail(f"{name} in {file}", expected, repr(value), "write it as `--print-config` does")
-            found |= {name: value} if value else {}
+    for file in (Path(file) for file in files if Path(file).is_file()):
+        text = check_yaml(file)
+        with suppress(ValueError, yaml.YAMLError):
+            loaded = jsonargparse.get_loader("yaml")(text)
+            found |= loaded if isinstance(loaded, dict) else {}
+        for name, hint in positional.items():
+            if found.get(name) and isinstance(found[name], list) != (hint == list[str]):
+                expected = "a list" if hint == list[str] else "a string"
+                fail(f"{name} in {file}", expected, repr(found[name]), "write it as `--print-config` does")
     return found
 
 
-def _parser(
-    command: str, settings: type, positional: Mapping[str, str], given: Mapping[str, Any], *, imports: bool
-) -> "ArgumentParser":
+def _parser(command: str, settings: type, positional: Mapping[str, str], *, imports: bool) -> "ArgumentParser":
     import docstring_parser
     import jsonargparse
 
@@ -194,10 +201,8 @@ def _parser(
         if name in positional:
             options["metavar"] = usage[name] = positional[name]
             if hint == list[str]:
-                options |= {"nargs": "*", "default": given.get(name, [])}
+                options |= {"nargs": "*", "default": []}
                 usage[name] += " ..."
-            elif name in given:
-                options |= {"nargs": "?", "default": given[name]}
             elif type(None) in get_args(hint):
                 options |= {"nargs": "?", "default": None}
                 usage[name] = f"[{usage[name]}]"
@@ -217,175 +222,94 @@ def _parser(
     return parser
 
 
-def _extract(words: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
-    """Separate a flag that may be repeated from the other arguments.
+def _split(words: Sequence[str], hints: Mapping[str, Any]) -> tuple[list[Flag], list[str]]:
+    """Separate flags from the other arguments. argparse requires these to be together, users write them between flags.
+
+    Args:
+        words: The arguments.
+        hints: Types of the known flags.
 
     Returns:
-        The other arguments, and the flag's values.
+        The flags with hyphens, and the other arguments. The values of a list whose flag is repeated are joined.
 
     Example:
-        >>> _extract(["--lr", "1", "--config", "a.yaml", "--config=b.yaml"], "--config")
-        (['--lr', '1'], ['a.yaml', 'b.yaml'])
+        >>> _split(["--names", "a", "--dry_run", "b", "--names=c", "--", "-d"], {"names": list[str], "dry_run": bool})
+        ([('--names', ['a', 'c']), ('--dry-run', [])], ['b', '-d'])
+        >>> _split(["--loss.triplet-sn.learn-it=a-b"], {})  # names of losses have hyphens
+        ([('--loss.triplet-sn.learn_it', ['a-b'])], [])
     """
-    rest, values = [], []
-    remaining = iter(words)
-    for word in remaining:
-        name, equals, value = word.partition("=")
-        if name != flag:
-            rest.append(word)
-        elif value := value if equals else next(remaining, ""):
-            values.append(value)
-        else:
-            fail(flag, "a value", "none", f"write it as `{flag} VALUE`")
-    return rest, values
-
-
-def _hyphenated(word: str, flags: Sequence[str]) -> str:
-    """A known flag with hyphens in place of underscores, a dotted key as the settings spell it, or the word unchanged.
-
-    Example:
-        >>> _hyphenated("--dry_run", ["dry-run"]), _hyphenated("--no_cache=a_b", ["cache"]), _hyphenated("--a_b", [])
-        ('--dry-run', '--no-cache=a_b', '--a_b')
-        >>> _hyphenated("--loss.triplet-sn.learn-it=a-b", ["loss"])  # names of losses have hyphens
-        '--loss.triplet-sn.learn_it=a-b'
-    """
-    if dotted := re.match(r"(--[\w.-]+\.)([\w-]+)(.*)", word, re.DOTALL):
-        return f"{dotted[1]}{dotted[2].replace('-', '_')}{dotted[3]}"
-    match = re.match(r"--([\w-]+)(.*)", word, re.DOTALL)
-    name = match[1].replace("_", "-") if match else ""
-    return f"--{name}{match[2]}" if match and (name in flags or name.removeprefix("no-") in flags) else word
-
-
-def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, str]) -> list[str]:
-    """Arguments with the flags before the positional ones, which argparse requires to be together.
-
-    The values of a list whose flag is repeated are joined.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass
-        ... class Example:
-        ...     folder: str
-        ...     names: list[str]
-        >>> _flags_first(["--names", "a", "--names", "b", "--", "folder"], Example, {"folder": "DIR"})
-        ['--names', 'a', 'b', '--', 'folder']
-    """
-    hints = {name.replace("_", "-"): hint for name, hint in get_type_hints(settings).items() if name not in positional}
-    hints |= {"h": bool, "help": bool, "print-config": bool}
-    flags: list[str] = []
-    lists: dict[str, list[str]] = {}
+    types: dict[str, Any] = {"h": bool, "help": bool, "print-config": bool}
+    types |= {name.replace("_", "-"): hint for name, hint in hints.items()}
+    flags: list[Flag] = []
     others: list[str] = []
-    target = others  # of a word that is not a flag
+    lists: dict[str, list[str]] = {}
+    target, many = others, False  # where a word that is not a flag belongs, and whether more such words do
     for place, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        hint = hints.get(name.lstrip("-").removeprefix("no-"))
+        flag, equals, value = word.partition("=")
         if word == "--":
-            others += words[place + 1 :]
-            break
-        if not re.fullmatch(r"--?[^\W\d_][\w.-]*", name):
+            return flags, [*others, *words[place + 1 :]]
+        if not re.fullmatch(r"--?[^\W\d_][\w.-]*", flag):
             target.append(word)
-            target = others if target is flags else target
-        elif hint == list[str]:
-            target = lists.setdefault(f"--{name.lstrip('-')}", [])
-            if equals:
-                target.append(value)
+            if not many:
                 target = others
-        else:
-            flags.append(word)
-            alone = equals or hint in _SWITCHES or re.match("-[^-].", name)  # `-k=5`, `--json` or `-k5`
-            target = others if alone else flags
-    for name, values in lists.items():
-        hyphen = len(values) == 1 and values[0].startswith("-")  # which argparse accepts after `=` only
-        flags += [f"{name}={values[0]}"] if hyphen else [name, *values]
-    return [*flags, "--", *others] if positional and others else [*others, *flags]
+            continue
+        *path, name = flag.split(".")
+        flag = ".".join([*path, name.replace("-", "_")]) if path else flag.replace("_", "-")
+        hint = types.get(flag.lstrip("-").removeprefix("no-"))
+        many = hint == list[str]
+        if flag not in lists:
+            flags.append((flag, lists.setdefault(flag, []) if many else []))
+        values = lists.get(flag, flags[-1][1])
+        values += [value] if equals else []
+        alone = equals or hint in _SWITCHES or re.match("-[^-].", flag)  # `-k=5`, `--json` or `-k5`
+        target = others if alone else values
+    return flags, others
 
 
-def _join_mappings(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
-    """Arguments with the flags of ``loss`` or ``model`` joined into one flag, ``--loss={...}``.
+def _take(flags: list[Flag], name: str) -> list[tuple[str, str]]:
+    """Remove a flag, and the flags of its keys such as ``--loss.margin``, and return each with its value."""
+    taken = [one for one in flags if one[0].partition(".")[0] == name]
+    flags[:] = [one for one in flags if one not in taken]
+    for flag, values in taken:
+        if not values:
+            fail(flag, "a value", "none", f"write it as `{flag} VALUE`")
+    return [(flag, values[0]) for flag, values in taken]
 
-    The parser alone would drop the other values of ``bcls`` at ``--loss.bcls.margin 0.3``, and leave 0.3 a string. The
-    flags change the mapping of the files, or the default. If ``--loss.name`` is not the name in the files, their other
-    values are dropped, `reduction` aside: the arguments of one loss mean nothing to another.
+
+def _change_mapping(mapping: dict[str, Any], flags: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The mapping ``loss`` or ``model`` of the files or the defaults, with the changes by flags, whose values are YAML.
+
+    The parser alone would drop the other values of ``bcls`` at ``--loss.bcls.margin 0.3``, and leave 0.3 a string. With
+    another ``--loss.name``, the other values are dropped, `reduction` aside: the arguments of one loss mean nothing to
+    another.
+
+    Example:
+        >>> _change_mapping({"name": "a", "x": 1}, [("--loss.x", "2"), ("--loss.b.y", "[3]")])
+        {'name': 'a', 'x': 2, 'b': {'y': [3]}}
+        >>> _change_mapping({"name": "a", "x": 1}, [("--loss.y", "no text"), ("--loss.name", "b")])
+        {'name': 'b', 'y': 'no text'}
     """
     import jsonargparse
-
-    load, hints, joined = jsonargparse.get_loader("yaml"), get_type_hints(settings), list(words)
-    for field in fields(settings):
-        if hints[field.name] != dict[str, Any] or field.default_factory is MISSING:
-            continue
-        joined, flags = _extract_mapping(joined, field.name, load)
-        if not flags:
-            continue
-        merged: dict[str, Any] = field.default_factory()
-        for loaded in (load(Path(file).read_text(encoding="utf-8")) for file in files if Path(file).is_file()):
-            if isinstance(loaded, dict) and isinstance(loaded.get(field.name), dict):
-                merged = loaded[field.name]
-        joined.insert(0, f"--{field.name}={json.dumps(_merged(merged, flags), ensure_ascii=False)}")
-    return joined
-
-
-def _merged(mapping: dict[str, Any], flags: Sequence[tuple[list[str], Any]]) -> dict[str, Any]:
-    """A mapping, changed in place or replaced by the values of flags.
-
-    Example:
-        >>> _merged({"name": "a", "x": 1}, [(["x"], 2), (["b", "y"], 3)])
-        {'name': 'a', 'x': 2, 'b': {'y': 3}}
-        >>> _merged({"name": "a", "x": 1}, [(["name"], "b")])
-        {'name': 'b'}
-    """
-    names = [value for path, value in flags if path == ["name"]]
-    whole = [value for path, value in flags if not path]
-    if whole:
-        mapping = whole[-1]
-    elif names and names[-1] != mapping.get("name"):
-        mapping = {"reduction": mapping["reduction"]} if "reduction" in mapping else {}  # every loss has it
-        mapping = {"name": names[-1], **mapping}
-    for path, value in flags:
-        part = mapping
-        for key in path[:-1]:
-            if not isinstance(part.get(key), dict):
-                part[key] = {}
-            part = part[key]
-        if path:
-            part[path[-1]] = value
-    return mapping
-
-
-def _extract_mapping(
-    words: Sequence[str], name: str, load: Callable[[str], Any]
-) -> tuple[list[str], list[tuple[list[str], Any]]]:
-    """Separate the flags of a mapping from the other arguments.
-
-    Returns:
-        The other arguments, and for each flag its keys and its value; the whole mapping has no keys.
-
-    Example:
-        >>> _extract_mapping(["--lr", "1", "--loss.bcls.margin", "0.3", "--loss={}"], "loss", json.loads)
-        (['--lr', '1'], [(['bcls', 'margin'], 0.3), ([], {})])
-    """
     import yaml
 
-    rest: list[str] = []
-    flags: list[tuple[list[str], Any]] = []
-    remaining = iter(words)
-    for word in remaining:
-        flag, equals, text = word.partition("=")
-        if word == "--":
-            return [*rest, word, *remaining], flags
-        if flag != f"--{name}" and not flag.startswith(f"--{name}."):
-            rest.append(word)
-            continue
-        text = text if equals else next(remaining, "--")
-        if not equals and text.startswith("--"):
-            fail(flag, "a value", "none", f"write it as `{flag} VALUE`")
+    for flag, text in sorted(flags, key=lambda one: (one[0].count("."), not one[0].endswith(".name"))):
         value: Any = text
         with suppress(ValueError, yaml.YAMLError):
-            value = load(text) if text else text
+            value = jsonargparse.get_loader("yaml")(text) if text else text
         keys = flag.split(".")[1:]
-        if not keys and not isinstance(value, dict):
-            fail(flag, "a mapping", text, f"set its name with `{flag}.name NAME`")
-        flags.append((keys, value))
-    return rest, flags
+        if not keys:
+            if not isinstance(value, dict):
+                fail(flag, "a mapping", text, f"set its name with `{flag}.name NAME`")
+            mapping = value
+        elif keys == ["name"] and value != mapping.get("name", value):
+            mapping = {"name": value, **{key: mapping[key] for key in ("reduction",) if key in mapping}}
+        else:
+            part = mapping
+            for key in keys[:-1]:
+                part[key] = part[key] if isinstance(part.get(key), dict) else {}
+                part = part[key]
+            part[keys[-1]] = value
+    return mapping
 
 
 def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Mapping[str, str] | None = None) -> str:
@@ -407,7 +331,7 @@ def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Ma
     if required:
         shown = [(positional or {}).get(one, f"--{one.replace('_', '-')}") for one in names.split(", ")]
         text = start + required + ", ".join(shown)
-    unknown = re.search(r"unrecognized arguments: --([\w-]+)|Option '([\w-]+)[\w.-]*' is not accepted", text)
+    unknown = re.search(r"unrecognized arguments:.*? --([\w-]+)|Option '([\w-]+)[\w.-]*' is not accepted", text)
     close = difflib.get_close_matches((unknown[1] or unknown[2]).replace("_", "-"), flags, n=1) if unknown else []
     hint = f" (did you mean --{close[0]}?)" if close else ""
     if text.startswith("--config: File does not exist"):

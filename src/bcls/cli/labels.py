@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bcls._core.errors import check_choice, fail, prefix_errors
+from bcls._core.errors import fail, prefix_errors
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.dataset import open_dataset
 
@@ -136,20 +136,17 @@ def _quality(arguments: list[str]) -> int:
     settings = parse("labels quality", QualitySettings, arguments)
     encoders, aggregates = _split("--encoder", settings.encoder), _split("--aggregate", settings.aggregate)
     from bcls.evaluation.statistics import human_correlation
-    from bcls.labels.quality import check_labeller, label_quality, pair_labels
-    from bcls.labels.relevance import AGGREGATES
+    from bcls.labels.quality import label_quality, pair_labels
 
     _check_ratings(settings)
     if settings.images is not None:
         _check_photos(settings, encoders)
-    for encoder in encoders:
-        check_labeller("--encoder", encoder)
-    for aggregate in aggregates:
-        check_choice("--aggregate", aggregate, AGGREGATES)
     rated = _load_ratings(settings)
     rows: list[dict[str, Any]] = []
-    for encoder in encoders:
-        for aggregate, one, labels in pair_labels(rated, encoder, aggregates):
+    with prefix_errors("--", ("encoder", "aggregate")):  # checks all of them before the first labels are computed
+        computed = [pair_labels(rated, encoder, aggregates) for encoder in encoders]
+    for encoder, labelled in zip(encoders, computed, strict=True):
+        for aggregate, one, labels in labelled:
             rows += label_quality(encoder, aggregate, one, labels)
             # The metrics that CLIPScore reports.
             tau = {"flickr8k-expert": "tau_c", "flickr8k-crowdflower": "tau_b"}.get(one.data)

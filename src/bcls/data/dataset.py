@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -167,12 +166,9 @@ class Dataset:
         Raises:
             ValueError: These images have no features of that name, or the number of rows does not match.
         """
-        if name not in self.feature_names:
-            known = ", ".join(repr(one) for one in self.feature_names) or "none"
-            near = get_close_matches(name, self.feature_names, 1)
-            hint = f"did you mean {near[0]!r}? Otherwise extract" if near else "extract"
-            hint += f" them with `bcls data features {self.folder} --name {name} --backbone BACKBONE --regions REGIONS`"
-            fail("features", f"the name of features of {self.folder} ({known})", repr(name), hint)
+        command = f"bcls data features {self.folder} --name {name} --backbone BACKBONE --regions REGIONS"
+        expected = f"the name of features of {self.folder}"
+        check_choice("features", name, self.feature_names, expected, f"extract them with `{command}`")
         numbers: defaultdict[str, count[int]] = defaultdict(count)
         place = {image.image_id: (image.split, next(numbers[image.split])) for image in self._reader.images}
         positions = [place[image] for image in self.image_ids]

@@ -40,6 +40,7 @@ class ImageStore(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = ForkLock()  # of an archive that is being opened or read
 
     def names(self, *, images: bool = True) -> tuple[str, ...]:
         """Return the names of the image files, or of all files, in the order of the archive, sorted for a folder.
@@ -116,10 +117,7 @@ class FolderStore(ImageStore):
 class ZipStore(ImageStore):
     """Image files in a zip file, which is opened on the first read and again in every forked process."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._lock = ForkLock()
-        self._open: tuple[int, zipfile.ZipFile] | None = None
+    _open: tuple[int, zipfile.ZipFile] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ZipStore, (self.path,)
@@ -167,10 +165,7 @@ class ZipStore(ImageStore):
 class TarStore(ImageStore):
     """Image files in an uncompressed tar file, of which an index is built on the first read."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._lock = ForkLock()
-        self._members: dict[str, tuple[int, int]] | None = None
+    _members: dict[str, tuple[int, int]] | None = None
 
     def _all_names(self) -> Iterable[str]:
         return self.members()

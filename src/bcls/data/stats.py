@@ -1,6 +1,7 @@
 """Statistics of a dataset: captions per image, words per caption, image sizes; as JSON, table and plot."""
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,10 @@ def compute_stats(dataset: Dataset, *, sizes: bool = True) -> list[SplitStats]:
     for split in dataset.splits:
         part = dataset.split(split)
         captions = Counter(caption.image_id for caption in part.captions)
-        with_sizes = sizes and dataset.image_sources
-        shapes = [size for image in part.image_ids if (size := _size(part, image))] if with_sizes else []
+        shapes = []
+        for image in part.image_ids if sizes and dataset.image_sources else ():
+            with suppress(OSError, ValueError):
+                shapes.append(image_size(part.read_bytes(image), image))
         shape = np.array(shapes, dtype=np.int64).reshape(-1, 2)
         per_image = np.array([captions[image] for image in part.image_ids], dtype=np.int64)
         words = np.array([len(text.split()) for text in part.texts], dtype=np.int64)
@@ -109,13 +112,6 @@ def print_stats(name: str, stats: list[SplitStats]) -> None:
         rows.append((row["split"], f"{row['images']:,}", f"{row['captions']:,}", *percentiles))
     columns = ("split", "images", "captions", *(key.replace("_", " ") for key in summaries))
     Table.of_texts(columns, rows).print(name, "5th / 50th / 95th percentile")
-
-
-def _size(dataset: Dataset, image_id: str) -> tuple[int, int] | None:
-    try:
-        return image_size(dataset.read_bytes(image_id), image_id)
-    except (OSError, ValueError):
-        return None
 
 
 def _summary(values: Counts) -> dict[str, float] | None:

@@ -11,7 +11,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bcls import __version__
 from bcls._core.errors import fail, reason_of, shortened
 from bcls._core.extras import version_of
-from bcls._core.files import rename, sync_folder, write_whole
+from bcls._core.files import rename, sync, sync_folder, write_whole
 from bcls.data.features import load_array, new_array
 
 
@@ -89,10 +89,10 @@ class ArrayCache:
         with self._part.open("r+b") as file:
             file.seek(self._offset + number * self._block * values[0].nbytes)
             file.write(values.data)
-            _sync(file)
+            sync(file)
         with self._journal.open("ab") as file:
             file.write(json.dumps({"block": number, "zero": list(zero)}).encode() + b"\n")
-            _sync(file)
+            sync(file)
         self.done[number] = list(zero)
 
     def finish(self, write_manifest: Callable[[], None]) -> None:
@@ -168,8 +168,3 @@ def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> Diffe
 def installed_versions(*packages: str) -> dict[str, str]:
     """Return the versions of this library and of those packages that are installed, for manifests."""
     return {"bcls": __version__} | {package: found for package in packages if (found := version_of(package))}
-
-
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())

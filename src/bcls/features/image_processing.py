@@ -71,9 +71,7 @@ class Resize:
         image = image if image.mode == "RGB" else image.convert("RGB")
         height, width = self.height, self.width
         if not width:
-            short, long = sorted(image.size)
-            other = int(height * long / short)
-            height, width = (height, other) if image.height <= image.width else (other, height)
+            width, height = (int(height * side / min(image.size)) for side in image.size)
         if image.size != (width, height):
             image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
         if self.crop:

@@ -143,10 +143,7 @@ def crops(
         return whole if view == "whole" else zoomed(whole, view)[0]
     shorter = round(side * 256 / 224)
     width, height = image.size
-    if width <= height:
-        size = shorter, max(shorter, shorter * height // width)
-    else:
-        size = max(shorter, shorter * width // height), shorter
+    size = max(shorter, shorter * width // height), max(shorter, shorter * height // width)
     pixels = _pixels(image, size, resample)[0]
     down, right = pixels.shape[1] - side, pixels.shape[2] - side
     centre = round(down / 2), round(right / 2)

@@ -140,33 +140,18 @@ def load_flickr8k(folder: Path, photos: Path | None = None) -> list[RatedPairs]:
     return loaded
 
 
-def check_labeller(argument: str, name: str) -> None:
-    """Check the name of an encoder or metric, and the programs that a metric needs, before a long computation.
-
-    Args:
-        argument: Name of the argument, for the message.
-        name: As for :func:`pair_labels`.
-
-    Raises:
-        ValueError: There is no such encoder or metric, or a program that the metric needs is missing.
-        MissingExtraError: The package of the metric is not installed.
-    """
-    if name in SCORERS:
-        PairScorer(name)
-    else:
-        check_encoder(argument, name)
-
-
 #: Names of aggregates, with rated pairs and their labels.
 LabelledPairs = Iterator[tuple[str, RatedPairs, Labels]]
 
 
-def pair_labels(rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str]) -> LabelledPairs:
+def pair_labels(rated: Sequence[RatedPairs], encoder: str, aggregates: Sequence[str]) -> LabelledPairs:
     """Compute the labels of rated pairs with one encoder or metric.
+
+    The arguments are checked at once, and nothing is computed before the first labels are requested.
 
     Args:
         rated: The pairs. The captions of all of them are encoded together, each distinct one once.
-        name: A name for :func:`bcls.labels.load_text_encoder` or :class:`bcls.labels.caption_metrics.PairScorer`.
+        encoder: A name for :func:`bcls.labels.load_text_encoder` or :class:`bcls.labels.caption_metrics.PairScorer`.
         aggregates: ``"max"``, ``"mean"``, ``"paired"``; ignored for a metric, and for images with one caption.
 
     Yields:
@@ -174,16 +159,19 @@ def pair_labels(rated: Sequence[RatedPairs], name: str, aggregates: Sequence[str
 
     Raises:
         ValueError: There is no such encoder, metric or aggregate, or a program that a metric needs is missing.
+        MissingExtraError: The package of the metric is not installed.
     """
     for aggregate in aggregates:
         check_choice("aggregate", aggregate, AGGREGATES)
-    return _scored(rated, name) if name in SCORERS else _encoded(rated, name, aggregates)
+    if encoder in SCORERS:
+        return _scored(rated, PairScorer(encoder))
+    check_encoder("encoder", encoder)
+    return _encoded(rated, encoder, aggregates)
 
 
-def _scored(rated: Sequence[RatedPairs], name: str) -> LabelledPairs:
-    scorer = PairScorer(name)
+def _scored(rated: Sequence[RatedPairs], scorer: PairScorer) -> LabelledPairs:
     for one in rated:
-        with progress(f"{one.data} by {name}", len(one.images)) as step:
+        with progress(f"{one.data} by {scorer.name}", len(one.images)) as step:
             scores = scorer.pair_scores(
                 one.texts, one.image_of_caption, one.images, one.captions, lambda done, _: step(done)
             )

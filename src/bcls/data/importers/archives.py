@@ -8,7 +8,7 @@ from bcls._core.config import check_shape
 from bcls._core.errors import fail, refuse_damage
 from bcls._core.extras import require
 from bcls.data.image_files import TarStore, check_member, is_image_file, open_store
-from bcls.data.importers.captions import ImportSettings, find_column, source_name, split_from_name
+from bcls.data.importers.captions import ImportSettings, find_column, source_files, source_name, split_from_name
 from bcls.data.records import Caption, Content, ImageRecord
 from bcls.data.text_files import parse_json, read_json
 
@@ -31,9 +31,7 @@ def read_webdataset(source: Path, settings: ImportSettings) -> Content:
     Raises:
         ValueError: A file is not an uncompressed tar, or a caption is invalid; the message names the member.
     """
-    tars = sorted(source.glob("*.tar")) if source.is_dir() else [source]
-    if not tars:
-        fail(str(source), "a .tar file or a folder of them", "none", "pass the folder with the tar files")
+    tars = source_files(source, r".*\.tar", "a .tar file or a folder of them", "pass the folder with the tar files")
     found: list[tuple[ImageRecord, list[str]]] = []
     skipped = 0
     for number, path in enumerate(tars):

@@ -86,6 +86,26 @@ def source_name(source: Path) -> str:
     return source.name if source.is_dir() else source.stem
 
 
+def source_files(source: Path, pattern: str, expected: str, hint: str) -> list[Path]:
+    """Return the files of a folder whose names match a pattern, in order; or the file itself.
+
+    Args:
+        source: The folder or file.
+        pattern: A regular expression.
+        expected: What the folder should contain, for the error message.
+        hint: What to do otherwise.
+
+    Raises:
+        ValueError: The folder has none.
+    """
+    if not source.is_dir():
+        return [source]
+    files = sorted(path for path in source.iterdir() if re.fullmatch(pattern, path.name))
+    if not files:
+        fail(str(source), expected, "none", hint)
+    return files
+
+
 def find_column(where: str, columns: Iterable[str], settings: ImportSettings, kind: str) -> str:
     """Return the column with the image or the caption. The usual names are found in upper and lower case.
 
@@ -202,11 +222,8 @@ def read_coco(source: Path, settings: ImportSettings) -> Content:
     Raises:
         ValueError: A file has another format; the message names the position.
     """
-    files = [find_file(source)]
-    if source.is_dir():
-        files = sorted(path for path in source.iterdir() if re.fullmatch(r".*captions.*\.json(\.gz)?", path.name))
-        if not files:
-            fail(str(source), "captions_*.json files", "none", "pass the file itself")
+    hint = "pass the file itself"
+    files = source_files(find_file(source), r".*captions.*\.json(\.gz)?", "captions_*.json files", hint)
     captions: list[Caption] = []
     names: dict[str, str] = {}
     for path in files:

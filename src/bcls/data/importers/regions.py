@@ -18,7 +18,7 @@ from bcls._core.locks import lock_folder
 from bcls._core.progress import track
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.features import Array, load_array, new_array
-from bcls.data.importers.captions import ImportSettings
+from bcls.data.importers.captions import ImportSettings, source_files
 from bcls.data.records import Caption, Content, FeatureFile, ImageRecord, add_features
 from bcls.data.text_files import find_file, read_lines, refuse_broken_gzip
 
@@ -247,12 +247,7 @@ def _decode_regions(where: str, regions: int, text: str) -> npt.NDArray[np.float
 
 def _tsv_lines(source: Path) -> Iterator[tuple[str, str]]:
     """Yield file and number of each line, for error messages, and the line."""
-    files = [source]
-    if source.is_dir():
-        files = sorted(path for path in source.iterdir() if re.search(r"\.tsv(\.gz)?$", path.name))
-        if not files:
-            fail(str(source), ".tsv files", "none", "pass the folder with the features")
-    for path in files:
+    for path in source_files(source, r".*\.tsv(\.gz)?", ".tsv files", "pass the folder with the features"):
         open_file = gzip.open if path.suffix == ".gz" else open
         with refuse_broken_gzip(path), open_file(path, "rt", encoding="ascii", errors="replace") as file:
             for number, text in enumerate(iter(partial(file.readline, _MAX_LINE + 1), ""), start=1):

@@ -26,7 +26,7 @@ lies in [0, 1]. It is exactly 1 if and only if every stated fact holds for one a
 not state cost nothing. The credits were chosen by hand. All are symmetric, and 1 only between a name and itself.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -83,15 +83,15 @@ class _Scorer:
     """
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
-        def table(names: Iterable[str], credit: Callable[[str, str], float], attribute: str) -> dict[str, Floats]:
+        def table(kind: str, names: Iterable[str], attribute: str) -> dict[str, Floats]:
             seen = [[getattr(one, attribute) for one in scene.objects] for scene in scenes]
-            return {stated: _padded([[credit(stated, name) for name in row] for row in seen]) for stated in names}
+            return {stated: _padded([[credit(kind, stated, name) for name in row] for row in seen]) for stated in names}
 
-        self.category = table(world.CATEGORIES, category_credit, "category")
-        self.colour = table(world.COLOURS, colour_credit, "colour")
-        self.size = table(world.SIZES, size_credit, "size")
+        self.category = table("categories", world.CATEGORIES, "category")
+        self.colour = table("colours", world.COLOURS, "colour")
+        self.size = table("sizes", world.SIZES, "size")
         self.background = {
-            stated: np.array([background_credit(stated, scene.background) for scene in scenes])
+            stated: np.array([credit("backgrounds", stated, scene.background) for scene in scenes])
             for stated in world.BACKGROUNDS
         }
         x, y = (_padded([[getattr(one, axis) for one in scene.objects] for scene in scenes]) for axis in "xy")
@@ -131,45 +131,27 @@ def _padded(rows: list[list[float]]) -> Floats:
     return np.array([row + [0.0] * (MAX_OBJECTS - len(row)) for row in rows])
 
 
-def category_credit(stated: str, seen: str) -> float:
-    """Return the credit for stating one category if another is drawn.
+def credit(kind: str, stated: str, seen: str) -> float:
+    """Return the credit for stating one name if another is drawn.
+
+    Args:
+        kind: ``"categories"``, ``"colours"``, ``"sizes"`` or ``"backgrounds"``.
+        stated: The name in the caption.
+        seen: The name in the scene.
 
     Example:
-        >>> [category_credit("dog", seen) for seen in ("dog", "cat", "fish", "car")]
+        >>> [credit("categories", "dog", seen) for seen in ("dog", "cat", "fish", "car")]
         [1.0, 0.6, 0.3, 0.0]
+        >>> [credit("colours", "red", seen) for seen in ("red", "orange", "blue")]
+        [1.0, 0.5, 0.0]
+        >>> [credit("sizes", "large", seen) for seen in ("large", "middle", "small")]
+        [1.0, 0.5, 0.0]
+        >>> [credit("backgrounds", "beach", seen) for seen in ("beach", "sea", "room")]
+        [1.0, 0.5, 0.0]
     """
     if stated == seen:
         return 1.0
-    if {stated, seen} in world.NEAR["categories"]:
-        return 0.6
-    return 0.3 if CATEGORIES[stated].group == CATEGORIES[seen].group else 0.0
-
-
-def colour_credit(stated: str, seen: str) -> float:
-    """Return the credit for stating one colour if another is drawn.
-
-    Example:
-        >>> [colour_credit("red", seen) for seen in ("red", "orange", "blue")]
-        [1.0, 0.5, 0.0]
-    """
-    return 1.0 if stated == seen else 0.5 if {stated, seen} in world.NEAR["colours"] else 0.0
-
-
-def size_credit(stated: str, seen: str) -> float:
-    """Return the credit for stating one size of an object that has another.
-
-    Example:
-        >>> [size_credit("large", seen) for seen in ("large", "middle", "small")]
-        [1.0, 0.5, 0.0]
-    """
-    return 1.0 if stated == seen else 0.5 if "middle" in (stated, seen) else 0.0
-
-
-def background_credit(stated: str, seen: str) -> float:
-    """Return the credit for stating one background if another is drawn.
-
-    Example:
-        >>> [background_credit("beach", seen) for seen in ("beach", "sea", "room")]
-        [1.0, 0.5, 0.0]
-    """
-    return 1.0 if stated == seen else 0.5 if {stated, seen} in world.NEAR["backgrounds"] else 0.0
+    near = {stated, seen} in world.NEAR[kind]
+    if kind != "categories":
+        return 0.5 * near
+    return 0.6 if near else 0.3 * (CATEGORIES[stated].group == CATEGORIES[seen].group)

@@ -250,16 +250,15 @@ def relation_credits(kind: str, dx: Floats, dy: Floats) -> Floats:
         Values 0, 0.5 or 1 of that shape.
     """
     check_choice("kind", kind, RELATIONS)
-    if kind == "next to":
-        squared = dx * dx + dy * dy
-        holds, partly = squared <= 0.4**2, squared <= 0.55**2
-    else:
-        margin = {"left of": dx, "right of": -dx, "above": dy, "below": -dy}[kind]
-        horizontal = kind in ("left of", "right of")
-        holds = margin >= (0.15 if horizontal else 0.2)
-        partly = margin >= (0.05 if horizontal else 0.1)
+    margin, holds, partly = {
+        "left of": (dx, 0.15, 0.05),
+        "right of": (-dx, 0.15, 0.05),
+        "above": (dy, 0.2, 0.1),
+        "below": (-dy, 0.2, 0.1),
+        "next to": (-(dx * dx + dy * dy), -(0.4**2), -(0.55**2)),
+    }[kind]
     # A relation that holds also holds partly, so the two halves add up to the credit.
-    return 0.5 * holds + 0.5 * partly
+    return 0.5 * (margin >= holds) + 0.5 * (margin >= partly)
 
 
 def relations_that_hold(first: SceneObject, second: SceneObject) -> tuple[str, ...]:
