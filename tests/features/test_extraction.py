@@ -158,6 +158,21 @@ def test_kill_between_renaming_and_recording_is_resumed(folder, backbone, monkey
     assert open_dataset(folder).split("test").features("mine").shape == (4, 4, 16)
 
 
+def test_journal_that_a_killed_process_left_behind_is_removed(folder, backbone, monkeypatch):
+    def killed(path, missing_ok=False):
+        if path.name == ".test.blocks" and path.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine", split="test"))
+    journal = folder / "features" / "mine" / ".test.blocks"
+    assert journal.exists()
+    assert extract(open_dataset(folder), FeatureSettings(backbone, "4", name="mine")).already == ("test",)
+    assert not journal.exists()
+
+
 def test_split_with_unreadable_images_is_unfinished_until_they_are_quarantined(folder, backbone, tmp_path):
     dataset = open_dataset(folder)
     bad = dataset.image_ids[6]

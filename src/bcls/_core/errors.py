@@ -152,9 +152,8 @@ def check_choice(argument: str, value: object, choices: Iterable[str], kind: str
         return value
     names = ", ".join(repr(name) for name in known) or "none"
     expected = f"{kind} {names}" if kind == "one of" else f"{kind} ({names})"
-    hints = [f"did you mean {one!r}?" for one in difflib.get_close_matches(str(value), known, n=1)] + [hint] * bool(
-        hint
-    )
+    hints = [f"did you mean {one!r}?" for one in difflib.get_close_matches(str(value), known, n=1)]
+    hints += [hint] if hint else []
     fail(argument, expected, repr(value), " Otherwise ".join(hints) or "choose one of these")
 
 

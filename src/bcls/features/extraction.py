@@ -96,6 +96,7 @@ def extract(dataset: Dataset, settings: FeatureSettings | None = None) -> Extrac
                 fail(str(folder), expected, "features of other images", "delete that folder, or use another --name")
             else:
                 _add_to_dataset(dataset.folder, plan, split)
+                (folder / f".{split}.blocks").unlink(missing_ok=True)  # of a process killed before it removed this
         _run(work, plan, settings)
         finished = finished_splits(folder, plan.settings)
     complete = [split for split in plan.splits if split in finished and (folder / f"{split}.npy").exists()]
