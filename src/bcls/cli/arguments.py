@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -87,16 +87,14 @@ def parse(
         for module in modules:
             import_module(module)
     words, files = _extract(words, "--config")
-    for file in files:
-        if Path(file).is_file():  # the parser reports a missing file
-            check_yaml(Path(file))
-    given = _positional_of_files(files, settings, positional or {})
+    read = _read_files(files)
+    given = _positional_of_files(read, settings, positional or {})
     parser = _parser(command, settings, positional or {}, given, imports=imports)
     if words == [PARSER_ONLY]:
         raise ParserRequest(parser)
     flags = [field.name.replace("_", "-") for field in fields(settings)]
     words = [_hyphenated(word, [*flags, "print-config"]) for word in words]
-    words = _join_mappings(words, files, settings)
+    words = _join_mappings(words, read.values(), settings)
     try:
         ordered = _flags_first(words, settings, positional or {})
         parsed = parser.parse_args([*(f"--config={file}" for file in files), *ordered])
@@ -128,7 +126,7 @@ def run_subcommand(command: str, description: str, subcommands: Subcommands, arg
         lines = "\n".join(f"  {usage:<36} {help_text}" for _, usage, help_text in subcommands.values())
         print(f"usage: bcls {command} SUBCOMMAND ...\n\n{description}\n\nsubcommands:\n{lines}")
         return 0 if arguments else 2
-    run, _, _ = subcommands[check_choice(command, arguments[0], subcommands)]
+    run, _, _ = subcommands[check_choice("SUBCOMMAND", arguments[0], subcommands)]
     return run(arguments[1:])
 
 
@@ -151,16 +149,28 @@ def import_module(name: str) -> None:
         fail("--import", "a Python module that can be imported", got, hint)
 
 
-def _positional_of_files(files: Sequence[str], settings: type, positional: Mapping[str, str]) -> dict[str, Any]:
-    """Positional arguments in files of settings, which argparse would replace by their defaults."""
-    import yaml
+def _read_files(files: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The settings in files, checked; the parser reports a missing file."""
+    import jsonargparse
 
+    load, read = jsonargparse.get_loader("yaml"), {}
+    for file in files:
+        if Path(file).is_file():
+            read[file] = load(check_yaml(Path(file)))
+            if not isinstance(read[file], dict):
+                fail(file, "settings as `name: value`", repr(read[file]), "write it as `--print-config` does")
+    return read
+
+
+def _positional_of_files(
+    files: Mapping[str, dict[str, Any]], settings: type, positional: Mapping[str, str]
+) -> dict[str, Any]:
+    """Positional arguments in files of settings, which argparse would replace by their defaults."""
     hints = get_type_hints(settings)
     found: dict[str, Any] = {}
-    for file in files:
-        loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8")) if Path(file).is_file() else None
+    for file, loaded in files.items():
         for name in positional:
-            value = loaded.get(name) if isinstance(loaded, dict) else None
+            value = loaded.get(name)
             if value and isinstance(value, list) != (hints[name] == list[str]):
                 expected = "a list" if hints[name] == list[str] else "a string"
                 fail(f"{name} in {file}", expected, repr(value), "write it as `--print-config` does")
@@ -300,7 +310,7 @@ def _flags_first(words: Sequence[str], settings: type, positional: Mapping[str, 
     return [*flags, "--", *others] if positional and others else [*others, *flags]
 
 
-def _join_mappings(words: Sequence[str], files: Sequence[str], settings: type) -> list[str]:
+def _join_mappings(words: Sequence[str], files: Iterable[dict[str, Any]], settings: type) -> list[str]:
     """Arguments with the flags of ``loss`` or ``model`` joined into one flag, ``--loss={...}``.
 
     The parser alone would drop the other values of ``bcls`` at ``--loss.bcls.margin 0.3``, and leave 0.3 a string. The
@@ -317,8 +327,8 @@ def _join_mappings(words: Sequence[str], files: Sequence[str], settings: type) -
         if not flags:
             continue
         merged: dict[str, Any] = field.default_factory()
-        for loaded in (load(Path(file).read_text(encoding="utf-8")) for file in files if Path(file).is_file()):
-            if isinstance(loaded, dict) and isinstance(loaded.get(field.name), dict):
+        for loaded in files:
+            if isinstance(loaded.get(field.name), dict):
                 merged = loaded[field.name]
         joined.insert(0, f"--{field.name}={json.dumps(_merged(merged, flags), ensure_ascii=False)}")
     return joined
@@ -401,7 +411,7 @@ def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Ma
     """
     text = " ".join(text.split())
     text = re.sub(r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", text)
-    text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
+    text = re.sub(r"<class '([\w.]+)'>", r"\1", text).replace("Expected a list.", "Expected a list such as [1,2].")
     text = re.sub(r"a typing\.Literal\[(.*?)\]", r"one of \1", text).replace("a int", "an int")
     start, required, names = text.partition("arguments are required: ")
     if required:

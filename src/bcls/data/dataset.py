@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 import bcls.data.records as records
-from bcls._core.errors import check_choice, fail, shortened
+from bcls._core.errors import check_choice, fail, quoted, shortened
 from bcls._core.files import user_path
 from bcls._core.locks import ForkLock
 from bcls.data.features import Features, open_features
@@ -171,7 +171,8 @@ class Dataset:
             known = ", ".join(repr(one) for one in self.feature_names) or "none"
             near = get_close_matches(name, self.feature_names, 1)
             hint = f"did you mean {near[0]!r}? Otherwise extract" if near else "extract"
-            hint += f" them with `bcls data features {self.folder} --name {name} --backbone BACKBONE --regions REGIONS`"
+            command = f"bcls data features {quoted(self.folder)} --name {quoted(name)}"
+            hint += f" them with `{command} --backbone BACKBONE --regions REGIONS`"
             fail("features", f"the name of features of {self.folder} ({known})", repr(name), hint)
         numbers: defaultdict[str, count[int]] = defaultdict(count)
         place = {image.image_id: (image.split, next(numbers[image.split])) for image in self._reader.images}

@@ -14,12 +14,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from bcls._core.config import Shape, check_shape
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
+from bcls._core.locks import lock_folder
 from bcls.data.dataset import Dataset
 from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.evaluator import rsum_by_image
@@ -147,7 +147,7 @@ def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
 def write_results(out: Path, runs: Runs) -> None:
     """Write ``results.jsonl`` from the finished runs of a plan, trials included."""
     lines = []
-    with FileLock(out / ".results.lock"):
+    with lock_folder(out, name=".results.lock", wait=True):
         for run in runs:
             result = read_result(out, run)
             if result is not None:
