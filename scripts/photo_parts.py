@@ -60,7 +60,7 @@ def label_space_part(
     solved = torch.linalg.solve(gram, x.T @ y).T
     part = DualModel(replace(config))
     _set_linear(part.image.head, solved, -(solved @ centre_x))
-    # The features of captions have nearly equal norms; the head does not normalise them.
+    # The features of captions have nearly equal norms; the head does not normalize them.
     _set_linear(part.text.head, torch.eye(size) / float(texts.norm(dim=1).mean()), -centre_y, first)
     return part.eval()
 

@@ -352,9 +352,9 @@ them.
 
 {metrics}
 
-**Licence.** The heads are under the licence of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0;
+**License.** The heads are under the license of bcls. EfficientNet-Lite and MiniLM are under Apache-2.0;
 `image.safetensors` and `text.safetensors` of `photo` hold their weights, converted to float16 and int8. The names and
-definitions of the classes are from WordNet 3.0, under the WordNet licence. The photos and captions of Flickr8k are for
+definitions of the classes are from WordNet 3.0, under the WordNet license. The photos and captions of Flickr8k are for
 research and education; they are not part of this model, but it was trained on them.
 
 **Limits.** The heads were trained on 6,000 photos of everyday scenes: people, dogs, sport, beaches, streets. Of other

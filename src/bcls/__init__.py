@@ -48,9 +48,11 @@ __all__ = ["__version__", *_LOCATIONS]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LOCATIONS:
+    # A loss that was added to bcls.losses is public without an entry above.
+    module = _LOCATIONS.get(name, "bcls.losses" if name.endswith("Loss") else None)
+    if module is None:
         raise AttributeError(f"module 'bcls' has no attribute {name!r}")
-    return getattr(import_module(_LOCATIONS[name]), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

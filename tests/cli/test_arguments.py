@@ -323,6 +323,8 @@ def test_positional_arguments_of_a_file(tmp_path, capsys):
         ("folder: [a]", r"folder in .*c.yaml`: expected a string, got \['a'\]"),
         ("folder: 3", "--folder: Expected a str"),
         ("files: [3]", "files.*Expected a str"),
+        ("[1]", r"c.yaml`: expected settings as `name: value`, got \[1\]"),
+        ("", "c.yaml`: expected settings as `name: value`, got None"),
     ):
         config.write_text(line + "\n")
         with pytest.raises(ValueError, match=message):

@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -55,6 +56,14 @@ def test_import_check_stats(run, source, tmp_path):
     code, printed, _ = run("stats", out)
     assert code == 0
     assert "1" in printed
+
+
+def test_the_next_command_can_be_pasted_if_a_path_has_spaces(run, source, tmp_path):
+    out = tmp_path / "my photos"
+    _, printed, _ = run("import", "folder", source, "--out", out)
+    command = printed.strip().rpartition("next: bcls data ")[2]
+    assert shlex.split(command) == ["check", str(out)]
+    assert run(*shlex.split(command))[0] == 0
 
 
 def test_home_folder(run, source, tmp_path, monkeypatch):
@@ -121,7 +130,7 @@ def test_problems_and_notes(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("chek",), "did you mean 'check'?"),
+        (("chek",), "`SUBCOMMAND`: expected one of 'import', 'check', 'stats', 'features', got 'chek'; did you mean"),
         (("import",), "required: --out, KIND, SOURCE; see `bcls data import --help`"),
         (("import", "folder"), "required: --out, SOURCE"),
         (("import", "fodler", "x", "--out", "y"), "did you mean 'folder'?"),
@@ -132,6 +141,7 @@ def test_problems_and_notes(run, tmp_path):
         (("check", "nothing"), "nothing: no such dataset folder"),
         (("check",), "arguments are required: DIR"),
         (("stats", ".", "--plot"), "plot"),
+        (("stats", ".", "--plot", "none/a.png"), "`--plot`: expected a file in an existing folder, got none/a.png"),
     ],
 )
 def test_bad_input_is_one_line(run, monkeypatch, tmp_path, words, message):

@@ -87,6 +87,7 @@ def test_config_file_and_flags(tmp_path, capsys):
             2,
             "/etc/x: Permission denied; check the path",
         ),
+        (FileNotFoundError(2, "no such index; build it", "x"), 2, "bcls demo: x: no such index; build it\n"),
         (OSError("no name"), 2, "bcls demo: no name; check the path, permissions and disk"),
         (
             PermissionError(13, "Denied", "a\x1b[2J\nb"),

@@ -181,10 +181,14 @@ def test_bad_input_is_one_line(run, made, tmp_path):
         ((made, "red", "--model", "none"), "`model`: expected 'photo', 'photo-fast', the folder of a model"),
         ((made, "--image", tmp_path / "no.jpg"), "expected an image, got 10 bytes of something else"),
         ((made, "--image", tmp_path / "none.jpg"), "No such file"),
+        ((made, "red", "--html", "none/x.html"), "`--html`: expected a file in an existing folder, got none/x.html"),
         ((made, "red", "--after", "soon"), "`after`: expected a date"),
         ((tmp_path / "none", "red"), "no such index"),
         ((tmp_path, "red"), "expected an index with an index.json, got none"),
-        ((made, "red", "--contact", tmp_path / "no" / "sheet.png"), f"{tmp_path}/no/sheet.png: No such file"),
+        (
+            (made, "red", "--contact", tmp_path / "no" / "s.png"),
+            f"a file in an existing folder, got {tmp_path}/no/",
+        ),
     ):
         code, output, error = run(*words)
         assert code == 2, words

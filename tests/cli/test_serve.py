@@ -17,6 +17,7 @@ from tests.search.factories import index, photos, tiny_model
 
 pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 pytest.importorskip("fastapi", reason='needs pip install "bcls[web]"')
+TestClient = pytest.importorskip("starlette.testclient").TestClient
 ROOT = Path(__file__).parents[2]
 #: The command, with the model of the tests known to it.
 START = """
@@ -54,6 +55,23 @@ def get(address, token=""):
     request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
         return json.load(answer)
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"), [((), 421), (("--behind-proxy",), 200), (("--token", "a secret of the house"), 200)]
+)
+def test_other_host_names_need_a_token_or_a_proxy(run, made, monkeypatch, flags, status):
+    """Without these, a site could reach the app through a domain name that points to this machine."""
+    found = []
+
+    def request(config, listening, ready):
+        with TestClient(config.app, base_url="http://photos.example") as client:
+            headers = {"Authorization": "Bearer a secret of the house"}
+            found.append(client.get("/api/search?q=red", headers=headers).status_code)
+
+    monkeypatch.setattr("bcls.web.serve", request)
+    assert run(made, "--port", "0", "--labels", "none", *flags)[0] == 0
+    assert found == [status]
 
 
 def test_serve_answer_and_stop(made, tmp_path):

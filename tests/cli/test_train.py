@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_flags_win_over_the_file_and_the_written_file_can_be_read_again(data, tm
     (tmp_path / "one.yaml").write_text("epochs: 7\nloss: {name: triplet-sn, margin: 0.3}\n")
     more = ["--epochs", "1", "--loss.margin", "0.1"]
     assert main(["--config", str(tmp_path / "one.yaml"), *words(data, tmp_path / "run", *more)]) == 0
-    assert "1 epochs" in capsys.readouterr().out
+    assert "1 epoch; " in capsys.readouterr().out
     again = ["--config", str(tmp_path / "run" / "config.yaml"), "--out", str(tmp_path / "again")]
     assert main(again) == 0
     first, second = (yaml.safe_load((tmp_path / run / "config.yaml").read_text()) for run in ("run", "again"))
@@ -74,6 +75,8 @@ def test_flags_win_over_the_file_and_the_written_file_can_be_read_again(data, tm
         (["--loss.name", "bcsl"], "did you mean 'bcls'"),
         (["--batch", "few"], "--batch"),
         (["--precision", "int8"], "--precision"),
+        (["--drops", "3,2"], r"--drops: Expected a list such as \[1,2\]\. Got value: 3,2"),
+        (["--graph", "--device", "cpu"], "`graph`: expected .*, got one that cannot: it needs a CUDA device"),
     ],
 )
 def test_errors_name_the_full_key_and_the_closest_name(data, tmp_path, flags, message):
@@ -147,11 +150,20 @@ def test_missing_features_are_reported_with_the_command_that_makes_them(data, tm
     assert f"`bcls data features {data} --name none --backbone " in str(raised.value)
 
 
+def test_commands_in_hints_can_be_pasted_if_a_path_has_spaces(tmp_path):
+    data = make_data(tmp_path / "my photos")
+    with pytest.raises(ValueError, match="expected the name of features") as raised:
+        main([*words(data, tmp_path / "run"), "--features", "no ne"])
+    command = str(raised.value).split("`")[-2]
+    assert shlex.split(command)[:6] == ["bcls", "data", "features", str(data), "--name", "no ne"]
+
+
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_region_model_on_global_features_is_rejected(data, tmp_path, more):
     flags = ["--data", str(data), "--out", str(tmp_path / "run"), *FLAGS, "--model.name", "sgr"]
-    with pytest.raises(ValueError, match=r"`features`: expected regions .*, global vectors; extract .*--regions`"):
+    with pytest.raises(ValueError, match=r"`features`: expected regions .*, global vectors; extract") as raised:
         main([*flags, "--loss.name", "triplet-sn", *more])
+    assert f"`bcls data features {data} --regions crops-36 --name regions`" in str(raised.value)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

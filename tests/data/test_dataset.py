@@ -138,7 +138,7 @@ class TestErrorsNameTheLine:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ("no json", "captions.jsonl, line 9`: expected JSON, got Expecting value"),
+            ("no json", "captions.jsonl, line 9`: expected JSON, got an error (Expecting value)"),
             ("[" * 100_000, "captions.jsonl, line 9`: expected JSON, got maximum recursion depth exceeded"),
             ("[1]", "line 9`: expected a JSON object, got list"),
             (json.dumps(row(text=None)), "line 9`: expected 'text' to be a Unicode string, got None"),

@@ -114,6 +114,7 @@ def two_models(folder, seeds=(0, 1), **options):
 def test_page_of_one_model(folder):
     read = check_page_is_closed(one_page(folder, count=4))
     assert len(read.with_class("query")) == 8
+    assert ["open" in one for one in read.all("details") if "query" in one["class"]] == 2 * [True, True, False, False]
     assert len(read.with_class("captions")) >= 4
     assert len(read.with_class("images")) >= 4
     assert [chart.split(".")[0] for chart in charts_of(read)] == ["image to text", "text to image"]

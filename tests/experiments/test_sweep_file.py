@@ -69,7 +69,7 @@ def test_one_paper_row_applies_to_every_table(tmp_path):
         ({"runs": {"A": {}, "B": {"ensemble": ["A", "C"]}}}, "`runs.B.ensemble`"),
         ({"runs": {"A": {"ensemble": ["A"]}}}, "two configurations or more"),
         ({"runs": {"A": {}, "B": {}, "C": {"ensemble": ["A", "B", "A"]}}}, "`runs.C.ensemble`.*all different"),
-        ({"runs": {"A": {"space": {"lr": [1]}}}}, "it with `search`"),
+        ({"runs": {"A": {"space": {"lr": [1]}}}}, "expected a `search` that uses it, got none"),
         ({"runs": {"A": {}, "B": {"lr": "fast"}}}, "runs.B: `lr`: expected a number"),
         ({"grid": {"lr": [0.1, 0.2, 0.1]}}, "`grid.lr`: expected a list of different values"),
         (

@@ -162,6 +162,7 @@ def test_image_ids_may_be_a_list():
             lambda: AdaptiveLadderLoss(levels=3),
             "`levels`: expected the smallest and the largest number of levels, got 3",
         ),
+        (lambda: AdaptiveLadderLoss(levels=(2, 3, 4)), "`levels`: expected the smallest and the largest .* got"),
         (lambda: SAMLoss(temperature=0), "`temperature`"),
         (lambda: SAMLoss(sampling="mixed"), "`sampling`"),
         (lambda: InfoNCELoss(temperature=-1.0), "`temperature`"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import bcls
 from bcls import losses
 from bcls.losses import (
     LOSSES,
@@ -176,6 +177,13 @@ class Squared(RetrievalLoss):
     def compute(self, batch):
         value = ((batch.similarity - batch.labels).abs() ** self.power).sum()
         return {"squared": losses.reduce(value, batch.size, self.reduction)}
+
+
+def test_a_loss_that_is_added_to_the_package_is_public(monkeypatch):
+    monkeypatch.setattr(losses, "RegressionLoss", TripletLoss, raising=False)
+    assert bcls.RegressionLoss is TripletLoss
+    with pytest.raises(AttributeError, match="MissingLoss"):
+        bcls.MissingLoss  # noqa: B018
 
 
 def test_a_registered_loss_is_built_by_name(monkeypatch):

@@ -240,6 +240,13 @@ def test_empty_inputs(checkpoints):
     assert model.text_vectors_of([]).values.shape == (0, 16)
 
 
+def test_empty_inputs_of_several_heads():
+    model = gru(heads=2)
+    images = torch.zeros(0, model.config.features)
+    assert model.encode_images(images).shape == model.encode_texts([]).shape
+    assert model.encode_texts([]).shape[0] == 0
+
+
 def test_float16_features_and_arrays():
     model = gru()
     exact = model.encode_images(regions())

@@ -146,7 +146,7 @@ def test_equal_to_the_processor(content, size):
     expected = processor(content)(images=image, return_tensors="pt")["pixel_values"]
     pixels = found.prepare(image)
     assert pixels.dtype == torch.uint8
-    torch.testing.assert_close(found.normalise(pixels[None]), expected.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.normalize(pixels[None]), expected.float(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("content", [CLIP, SIGLIP])
@@ -154,7 +154,7 @@ def test_defaults_are_those_of_the_class(content):
     image = factories.image(300, 240)
     expected = processor(content)(images=image, return_tensors="pt")["pixel_values"]
     found = read_preprocessing("here", content, 224)
-    torch.testing.assert_close(found.normalise(found.prepare(image)[None]), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.normalize(found.prepare(image)[None]), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
@@ -185,7 +185,7 @@ def test_another_side_is_refused():
 def test_steps_that_are_left_out(content):
     found, image = read_preprocessing("here", content, 32), factories.image()
     expected = processor(content)(images=image, return_tensors="pt")["pixel_values"]
-    torch.testing.assert_close(found.normalise(found.prepare(image)[None]), expected.float(), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(found.normalize(found.prepare(image)[None]), expected.float(), atol=1e-4, rtol=1e-5)
 
 
 def test_a_crop_with_one_number():

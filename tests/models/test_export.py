@@ -192,7 +192,7 @@ def test_two_towers_of_one_checkpoint(tmp_path, kind):
     assert "Captions are truncated to 12 tokens" in words
     if kind == "clip":
         assert "shorter side has 32 pixels" in words
-        assert "Cut out the centre of 32 x 32 pixels" in words
+        assert "Cut out the center of 32 x 32 pixels" in words
     else:
         assert "Resize to 32 x 32 pixels" in words
         assert "Cut out" not in words

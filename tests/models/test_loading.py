@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bcls.models import load
+from bcls.models.loading import run_settings
 from tests.models import factories
 
 hub = pytest.importorskip("huggingface_hub", reason='needs pip install "bcls[hub]"')
@@ -42,6 +43,12 @@ def test_folder_takes_precedence_over_the_hub(tmp_path, monkeypatch):
     model.save_pretrained(tmp_path / "somebody" / "dogs")
     monkeypatch.chdir(tmp_path)
     assert torch.equal(load("somebody/dogs").fc.weight, model.fc.weight)
+
+
+def test_settings_of_a_run_are_found_from_the_run_and_from_its_checkpoints(tmp_path):
+    (tmp_path / "config.yaml").write_text("features: lite0\n")
+    assert run_settings(tmp_path) == run_settings(tmp_path / "checkpoints" / "best") == {"features": "lite0"}
+    assert run_settings(tmp_path / "model") == {}
 
 
 def test_unknown_home_folder_raises():

@@ -28,7 +28,7 @@ def model():
 def test_photo_model_is_small_and_has_a_card():
     assert (FOLDER / "model.safetensors").stat().st_size <= 20_000_000
     card = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for wanted in ("**Data.**", "**Licence.**", "**Limits.**", "make photo", f"{RESULTS['test']['rsum']:.1f}"):
+    for wanted in ("**Data.**", "**License.**", "**Limits.**", "make photo", f"{RESULTS['test']['rsum']:.1f}"):
         assert wanted in card
 
 

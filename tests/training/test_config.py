@@ -43,6 +43,11 @@ def test_a_setting_of_the_wrong_type_is_reported(changes, message):
     assert message in str(raised.value)
 
 
+def test_settings_as_a_mapping_are_rejected():
+    with pytest.raises(ValueError, match="`config`: expected a TrainConfig, got dict; create"):
+        check_config({"data": "flickr8k"})
+
+
 def test_optional_settings_and_integers_for_floats_are_accepted():
     check_config(TrainConfig())
     check_config(

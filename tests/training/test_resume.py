@@ -71,7 +71,11 @@ def test_a_signal_writes_a_checkpoint_and_the_run_resumes(whole, tmp_path, at, n
     state = json.loads((tmp_path / "run" / "checkpoints" / "last" / "training.json").read_text())
     assert state["progress"]["done"] == done
     assert signal.getsignal(signal.SIGINT) is handler
-    train(settings(data, tmp_path / "run", **FULL, resume=True), model=Stopping())
+    path = tmp_path / "run" / "checkpoints" / "last" / "training.json"
+    state["progress"]["seconds"] += 1000
+    path.write_text(json.dumps(state))
+    result = train(settings(data, tmp_path / "run", **FULL, resume=True), model=Stopping())
+    assert 1000 < result.seconds < 2000
     assert contents(tmp_path / "run") == expected
 
 

@@ -163,7 +163,10 @@ def test_a_frozen_backbone_encodes_each_image_once_and_shows_progress(images, mo
         ({"loss": {"name": "bcls"}}, "`labels`"),
         ({"model": {"name": "vsepp"}}, r"`features`: expected image features, .* --regions global --name lite0`, then"),
         ({"model": {"name": "saf"}}, r"`features`: expected image features, .* --regions crops-36 --name lite0`, then"),
-        ({"model": {"name": "dual", "image": "features"}}, "`features`: expected image features, which a dual model"),
+        (
+            {"model": {"name": "dual", "image": "features"}},
+            "expected image features, which the model dual reads",
+        ),
     ],
 )
 def test_settings_are_checked_before_an_encoder_runs(images, monkeypatch, changes, message):

@@ -3,6 +3,7 @@
 import difflib
 import math
 import operator
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -165,6 +166,16 @@ def visible(text: str) -> str:
         a\nb\x1b[2Jc
     """
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def quoted(path: object) -> str:
+    """A path or name as an argument of a shell command, in quotes if it needs them.
+
+    Example:
+        >>> print(quoted("my photos"))
+        'my photos'
+    """
+    return shlex.quote(str(path))
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:

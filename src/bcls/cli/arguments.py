@@ -136,7 +136,7 @@ def run_subcommand(command: str, description: str, subcommands: Subcommands, arg
         lines = "\n".join(f"  {usage:<36} {help_text}" for _, usage, help_text in subcommands.values())
         print(f"usage: bcls {command} SUBCOMMAND ...\n\n{description}\n\nsubcommands:\n{lines}")
         return 0 if arguments else 2
-    run, _, _ = subcommands[check_choice(command, arguments[0], subcommands)]
+    run, _, _ = subcommands[check_choice("SUBCOMMAND", arguments[0], subcommands)]
     return run(arguments[1:])
 
 
@@ -160,16 +160,15 @@ def import_module(name: str) -> None:
 
 
 def _read_files(files: Sequence[str], positional: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in files of settings, of which the last wins. The parser reports files that it cannot read."""
+    """The values in files of settings, of which the last wins. The parser reports missing files."""
     import jsonargparse
-    import yaml
 
     found: dict[str, Any] = {}
     for file in (Path(file) for file in files if Path(file).is_file()):
-        text = check_yaml(file)
-        with suppress(ValueError, yaml.YAMLError):
-            loaded = jsonargparse.get_loader("yaml")(text)
-            found |= loaded if isinstance(loaded, dict) else {}
+        loaded = jsonargparse.get_loader("yaml")(check_yaml(file))
+        if not isinstance(loaded, dict):
+            fail(str(file), "settings as `name: value`", repr(loaded), "write it as `--print-config` does")
+        found |= loaded
         for name, hint in positional.items():
             if found.get(name) and isinstance(found[name], list) != (hint == list[str]):
                 expected = "a list" if hint == list[str] else "a string"
@@ -325,7 +324,7 @@ def _one_line(text: str, command: str, flags: Sequence[str] = (), positional: Ma
     """
     text = " ".join(text.split())
     text = re.sub(r'Parser key "([\w.]+)":', lambda found: f"--{found[1].replace('_', '-')}:", text)
-    text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
+    text = re.sub(r"<class '([\w.]+)'>", r"\1", text).replace("Expected a list.", "Expected a list such as [1,2].")
     text = re.sub(r"a typing\.Literal\[(.*?)\]", r"one of \1", text).replace("a int", "an int")
     start, required, names = text.partition("arguments are required: ")
     if required:

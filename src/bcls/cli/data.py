@@ -5,6 +5,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 
+from bcls._core.errors import quoted
 from bcls._core.files import user_path
 from bcls.cli.arguments import Subcommands, parse, run_subcommand
 from bcls.data.check import CheckSettings, check_dataset, print_report
@@ -13,6 +14,7 @@ from bcls.data.importers import ImportSettings, run_import
 from bcls.data.stats import compute_stats, plot_stats, print_splits, print_stats
 from bcls.features.extraction import extract
 from bcls.features.settings import FeatureSettings
+from bcls.reports.charts import check_figure
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _import(arguments: list[str]) -> int:
         print(json.dumps({"out": settings.out, "name": imported.manifest.name, "splits": splits}))
     else:
         print_splits(imported.manifest)
-        print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {settings.out}")
+        print(f"{imported.manifest.name} is in {settings.out}; next: bcls data check {quoted(settings.out)}")
     return 0
 
 
@@ -116,11 +118,13 @@ def _check(arguments: list[str]) -> int:
 
 def _stats(arguments: list[str]) -> int:
     settings = parse("data stats", StatsSettings, arguments, positional={"folder": "DIR"})
+    if settings.plot is not None:
+        check_figure("--plot", settings.plot)
     dataset = open_dataset(settings.folder, images=settings.images)
     stats = compute_stats(dataset, sizes=settings.sizes)
     unknown = sum(len(one.captions) - len(one.widths) for one in stats)
     if unknown and settings.sizes and dataset.image_sources:
-        hint = f"see `bcls data check {settings.folder}`, or set --images PATH if they have moved"
+        hint = f"see `bcls data check {quoted(settings.folder)}`, or set --images PATH if they have moved"
         print(f"note: {unknown} image{'s' * (unknown != 1)} cannot be read; {hint}", file=sys.stderr)
     if settings.plot is not None:
         plot_stats(stats, user_path(settings.plot), dataset.name)
@@ -153,7 +157,8 @@ def _features(arguments: list[str]) -> int:
             print(f"note: rows of zeros for images in quarantine ({len(done.zero_rows)}); {hint}", file=sys.stderr)
     if done.unreadable:
         count = f"{len(done.unreadable)} unreadable image{'s' * (len(done.unreadable) != 1)}"
-        hint = f"repair them, or run `bcls data check {settings.folder}` to skip them, then run this command again"
+        check = f"bcls data check {quoted(settings.folder)}"
+        hint = f"repair them, or run `{check}` to skip them, then run this command again"
         print(f"{count}; {hint}", file=sys.stderr)
     return 1 if done.unreadable else 0
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bcls._core.errors import check_choice, fail
+from bcls._core.errors import check_choice, fail, quoted
 from bcls.cli.arguments import parse
 
 
@@ -63,7 +63,8 @@ def main(arguments: list[str]) -> int:
     limit = "tolerance" if exported.precision == "float32" else "cosine distance at most"
     print(f"maximum difference of a vector's entry to torch {largest:.1e}, {limit} {exported.tolerance:g}")
     images = "PHOTOS" if exported.images == "pixels" else "DATASET --features NAME"
-    print(f"written to {settings.out}: index photos with `bcls index {images} --out INDEX --model {settings.out}`")
+    command = f"bcls index {images} --out INDEX --model {quoted(settings.out)}"
+    print(f"written to {settings.out}: index photos with `{command}`")
     return 0
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass, field
 
+from bcls._core.errors import quoted
 from bcls.cli.arguments import parse
 from bcls.search.build import IndexSettings
 
@@ -39,5 +40,5 @@ def main(arguments: list[str]) -> int:
         print("the model ran on torch; a dual or vsepp model that `bcls export` wrote runs faster")
     if done.reasons:
         print("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.reasons.items()))
-    print(f'next: bcls search {settings.out} "a dog on the beach"')
+    print(f'next: bcls search {quoted(settings.out)} "a dog on the beach"')
     return 0

@@ -92,7 +92,9 @@ def _run(command: str, arguments: list[str]) -> int:
     except OSError as error:
         # Escaped here, because the line below replaces newlines in the name by spaces.
         where = visible(f"{error.filename}: ") if error.filename else ""
-        return _print_error(f"bcls {command}: {where}{error.strerror or error}; check the path, permissions and disk")
+        reason = str(error.strerror or error)
+        hint = "" if ";" in reason else "; check the path, permissions and disk"
+        return _print_error(f"bcls {command}: {where}{reason}{hint}")
     except RuntimeError as error:
         # bcls.search is loaded if it raised the error.
         if not isinstance(error, getattr(sys.modules.get("bcls.search"), "OverloadedError", ())):

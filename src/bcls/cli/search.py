@@ -12,6 +12,7 @@ from bcls._core.errors import fail, visible
 from bcls._core.files import write_whole
 from bcls.cli.arguments import parse
 from bcls.data.image_files import check_size
+from bcls.reports.html import check_output
 from bcls.search.engine import parse_filter
 from bcls.search.service import Hit, PhotoInfo, SearchResult, Service, ServiceSettings
 from bcls.search.sheets import contact_sheet, page
@@ -105,6 +106,9 @@ def _check(text: str | None, settings: SearchSettings) -> None:
     elif text is None and settings.image is None:
         hint = 'for example `bcls search index "a dog on the beach"`'
         fail("TEXT", "a text or --image FILE", "none", hint)
+    for flag, file in (("--contact", settings.contact), ("--html", settings.html)):
+        if file is not None:
+            check_output(flag, file, "sheet.png" if flag == "--contact" else "page.html")
     if settings.captions and (settings.image is None or text is not None):
         fail("--captions", "--image FILE with it", "a text", "captions are found for an image")
     if settings.captions and (settings.contact or settings.html or settings.open or settings.sort != "score"):

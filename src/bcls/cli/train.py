@@ -10,7 +10,7 @@ from bcls.training.config import Result, TrainConfig
 
 @dataclass(frozen=True)
 class TrainSettings(TrainConfig):
-    """Trains a model on a dataset folder.
+    """Train a model on a dataset folder.
 
     Settings come from --config FILE (presets are in configs/) and from flags, which win over the file;
     `--model.KEY` and `--loss.KEY` set the arguments of model and loss; `--import MODULE` loads losses and models of
@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _text(result: Result) -> str:
-    lines = [f"{result.epochs} epochs; the run is in {result.folder}, its curves in {result.folder / 'report.html'}"]
+    epochs = f"{result.epochs} epoch{'s' * (result.epochs != 1)}"
+    lines = [f"{epochs}; the run is in {result.folder}, its curves in {result.folder / 'report.html'}"]
     if result.best:
         metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.best.items())
         lines.append(f"best on the validation split, after epoch {result.best_epoch}: {metrics}")

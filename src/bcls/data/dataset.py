@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 import bcls.data.records as records
-from bcls._core.errors import check_choice, fail, shortened
+from bcls._core.errors import check_choice, fail, quoted, shortened
 from bcls._core.files import user_path
 from bcls._core.locks import ForkLock
 from bcls.data.features import Features, open_features
@@ -166,9 +166,9 @@ class Dataset:
         Raises:
             ValueError: These images have no features of that name, or the number of rows does not match.
         """
-        command = f"bcls data features {self.folder} --name {name} --backbone BACKBONE --regions REGIONS"
-        expected = f"the name of features of {self.folder}"
-        check_choice("features", name, self.feature_names, expected, f"extract them with `{command}`")
+        command = f"bcls data features {quoted(self.folder)} --name {quoted(name)}"
+        hint = f"extract them with `{command} --backbone BACKBONE --regions REGIONS`"
+        check_choice("features", name, self.feature_names, f"the name of features of {self.folder}", hint)
         numbers: defaultdict[str, count[int]] = defaultdict(count)
         place = {image.image_id: (image.split, next(numbers[image.split])) for image in self._reader.images}
         positions = [place[image] for image in self.image_ids]

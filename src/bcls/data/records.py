@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bcls._core.config import check_shape
-from bcls._core.errors import check_whole, fail, refuse_damage
+from bcls._core.errors import check_whole, fail, quoted, refuse_damage
 from bcls._core.extras import require, sha256_of
 from bcls._core.files import sync_tree, write_whole
 from bcls._core.locks import lock_folder
@@ -298,7 +298,7 @@ def read_quarantine(folder: Path) -> Quarantine:
     if not path.exists():
         return Quarantine()
     content = read_json(path)
-    check_shape(str(path), content, {"images": dict, "captions": dict}, f"run `bcls data check {folder}` again")
+    check_shape(str(path), content, {"images": dict, "captions": dict}, f"run `bcls data check {quoted(folder)}` again")
     return Quarantine(content["images"], content["captions"])
 
 

@@ -120,7 +120,8 @@ def parse_json(text: str, file: str, line: int | None = None) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        fail(f"{file}, line {line or error.lineno}", "JSON", error.msg, "fix that line or create the file again")
+        got = f"an error ({error.msg})"
+        fail(f"{file}, line {line or error.lineno}", "JSON", got, "fix that line or create the file again")
     except (ValueError, RecursionError) as error:  # a number with thousands of digits, deeply nested brackets
         fail(f"{file}, line {line}" if line else file, "JSON", reason_of(error), "create the file again")
 

@@ -1,7 +1,7 @@
 """Shared code of the metrics: input validation, block-wise reading of matrices, orders and top items of rows.
 
 A matrix is a numpy array or a torch tensor on any device. Every block is converted to float32 where this is exact and
-to float64 otherwise. Ties are always broken in favour of the lower index.
+to float64 otherwise. Ties are always broken in favor of the lower index.
 """
 
 import math

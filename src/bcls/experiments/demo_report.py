@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import bcls
-from bcls._core.errors import check_whole
+from bcls._core.errors import check_whole, quoted
 from bcls._core.files import write_whole
 from bcls.data.dataset import Dataset
 from bcls.evaluation.pages import Direction, Gallery, ranking
@@ -149,7 +149,7 @@ def print_table(runs: Sequence[DemoRun], out: Path) -> None:
         "Recommended: Triplet-SN and half of the Kendall loss over all pairs, triplet-sn+kendall.\n\n"
         f"Report with charts and a gallery: {out / 'report.html'}\n"
         f"All results: {out / 'results.json'}\n"
-        f"Next: bcls evaluate {out / RUNS / 'bcls-seed0'} --data {out / SCENES} · bcls demo --help"
+        f"Next: bcls evaluate {quoted(out / RUNS / 'bcls-seed0')} --data {quoted(out / SCENES)} · bcls demo --help"
     )
 
 

@@ -14,12 +14,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from bcls._core.config import check_shape
 from bcls._core.errors import fail
-from bcls._core.files import write_whole
+from bcls._core.files import replace_folder, write_whole
+from bcls._core.locks import lock_folder
 from bcls.data.dataset import Dataset
 from bcls.evaluation.arrays import read_npz
 from bcls.evaluation.evaluator import rsum_by_image
@@ -140,7 +140,7 @@ def write_result(out: Path, run: PlannedRun, result: dict[str, Any]) -> None:
 def write_results(out: Path, runs: Runs) -> None:
     """Write ``results.jsonl`` from the finished runs of a plan, trials included."""
     lines = []
-    with FileLock(out / ".results.lock"):
+    with lock_folder(out, name=".results.lock", wait=True):
         for run in runs:
             result = read_result(out, run)
             if result is not None:
@@ -153,13 +153,16 @@ def write_results(out: Path, runs: Runs) -> None:
 
 def restore_results(out: Path) -> None:
     """Write the results of runs from ``results.jsonl`` if there is no folder ``runs``, as in a copy without weights."""
-    with FileLock(out / ".results.lock"):
-        if (out / RUNS).exists() or not (out / RESULTS).is_file():
-            return
+
+    def write(folder: Path) -> None:
         for line in _read_lines(out / RESULTS):
             result = {key: line[key] for key in line if key not in {*_COLUMNS, "row", "ensemble", "key", "settings"}}
-            (out / RUNS / line["key"]).mkdir(parents=True, exist_ok=True)
-            write_whole(out / RUNS / line["key"] / RESULT, json.dumps(result, indent=1) + "\n")
+            (folder / line["key"]).mkdir()
+            write_whole(folder / line["key"] / RESULT, json.dumps(result, indent=1) + "\n")
+
+    with lock_folder(out, name=".results.lock", wait=True):
+        if not (out / RUNS).exists() and (out / RESULTS).is_file():
+            replace_folder(out / RUNS, write)  # a part of them would pass for all of them
 
 
 def write_metadata(out: Path, sweep: Sweep, file: str | Path, dataset: Dataset, chosen: Choices) -> None:

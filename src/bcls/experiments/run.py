@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from bcls._core.errors import fail
 from bcls._core.files import write_whole
+from bcls._core.locks import lock_folder
 from bcls.data.dataset import Dataset, open_dataset
 from bcls.data.vocabulary import tokenize
 from bcls.evaluation.evaluator import CaptionVectors
@@ -229,8 +229,7 @@ def cached_file(path: Path, compute: Callable[[], Padded]) -> Padded:
     """Read features from a file, or compute and write them; other processes wait for the one that computes."""
     from safetensors.torch import load_file, save
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
+    with lock_folder(path.parent, name=f"{path.stem}.lock", wait=True):
         if not path.is_file():
             made = compute()
             lengths = {} if made.lengths is None else {"lengths": made.lengths.contiguous()}

@@ -258,7 +258,7 @@ def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Ru
                 raise end
     crashed = [worker.exitcode for worker in workers if worker.exitcode]
     if crashed:
-        fail("--processes", "processes that end by themselves", f"one with exit code {crashed[0]}", "use fewer")
+        fail("--processes", "processes that finish", f"one with exit code {crashed[0]}", "use fewer")
     return any(found)
 
 

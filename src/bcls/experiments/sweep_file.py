@@ -309,7 +309,7 @@ def _check_configurations(every: Sequence[Configuration], grid: dict[str, list[A
         for member in one.ensemble:
             check_choice(f"runs.{one.name}.ensemble", member, trained)
         if one.space and search is None:
-            fail(f"runs.{one.name}.space", "it with `search`", "no `search`", "add `search: {budget: 8}`")
+            fail(f"runs.{one.name}.space", "a `search` that uses it", "none", "add `search: {budget: 8}`")
         try:
             _check_points(one, grid, None if one.ensemble else search)
         except ValueError as error:

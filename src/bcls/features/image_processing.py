@@ -21,7 +21,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 class Processing(NamedTuple):
-    """Size of the input image and normalization of its colours, on the scale 0..255."""
+    """Size of the input image and normalization of its colors, on the scale 0..255."""
 
     side: int
     mean: list[float]
@@ -53,7 +53,7 @@ class Resize:
     Attributes:
         height: Height in pixels; with ``width`` 0, length of the shorter side.
         width: Width in pixels; 0 to keep the aspect ratio.
-        crop: Height and width of the centre crop; empty for none.
+        crop: Height and width of the center crop; empty for none.
         resample: Name of Pillow's filter, such as ``"bicubic"``.
 
     Example:

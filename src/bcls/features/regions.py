@@ -27,14 +27,14 @@ ZOOMS: dict[str, tuple[float, ...]] = {"mirrored": (1.0,), "four-crop": (1.0, 7 
 
 
 def _crop_boxes() -> tuple[Box, ...]:
-    """Boxes of ``crops-36``: whole image, centres, halves, then grids of overlapping squares, row by row."""
+    """Boxes of ``crops-36``: whole image, centers, halves, then grids of overlapping squares, row by row."""
     centres = [((1 - size) / 2, (1 - size) / 2, (1 + size) / 2, (1 + size) / 2) for size in (1.0, 0.84, 0.6, 0.42)]
     halves = [(0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.5), (0.0, 0.5, 1.0, 1.0)]
     squares = []
     for cells, size in ((2, 0.66), (3, 0.5), (4, 0.36)):
         starts = [(1 - size) * cell / (cells - 1) for cell in range(cells)]
         squares += [(left, upper, left + size, upper + size) for upper in starts for left in starts]
-    del squares[4 + 4]  # the middle one of 3 x 3, between the centres of 0.6 and 0.42: 36 remain
+    del squares[4 + 4]  # the middle one of 3 x 3, between the centers of 0.6 and 0.42: 36 remain
     return *centres, *halves, *squares
 
 
@@ -115,8 +115,8 @@ def crops(
     """Cut square crops from an image.
 
     ``"whole"`` stretches the image to a square. ``"centre"`` resizes it so that its shorter side is
-    ``side * 256 / 224`` and takes the centre. ``"ten-crop"`` resizes it the same way and takes the four corners, the
-    centre, and the mirror image of each: upper left, upper right, lower left, lower right, centre, then these five
+    ``side * 256 / 224`` and takes the center. ``"ten-crop"`` resizes it the same way and takes the four corners, the
+    center, and the mirror image of each: upper left, upper right, lower left, lower right, center, then these five
     mirrored. ``"mirrored"``, ``"four-crop"`` and ``"six-crop"`` apply :func:`zoomed` to the stretched image.
 
     Args:

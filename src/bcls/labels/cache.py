@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bcls._core.errors import check_choice, fail
+from bcls._core.errors import check_choice, fail, quoted
 from bcls._core.extras import MissingExtraError, minilm_folder, require, sha256_of
 from bcls._core.files import write_whole
 from bcls._core.locks import lock_folder
@@ -85,7 +85,7 @@ def cached_embeddings(
         # Versions are only recorded.
         changed = found and first_difference({**found, "versions": None}, {**wanted, "versions": None})
         if changed and not overwrite:
-            command = f"bcls labels embed {dataset.folder} --encoder {encoder}"
+            command = f"bcls labels embed {quoted(dataset.folder)} --encoder {quoted(encoder)}"
             command += "" if precision == "float32" else f" --precision {precision}"
             expected = f"embeddings with {changed.name} {changed.now}"
             fail(str(folder), expected, changed.before, f"replace them with `{command} --overwrite`")

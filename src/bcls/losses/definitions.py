@@ -187,7 +187,7 @@ def raise_reported(device: torch.device) -> None:
 def fail_not_finite(argument: str, value: str, row: int, column: int, when: str = "") -> NoReturn:
     """Raise the error for a value that is not finite."""
     hint = {
-        "similarity": "check for a diverged model, or a zero vector normalised without epsilon",
+        "similarity": "check for a diverged model, or a zero vector normalized without epsilon",
         "relevance": "check for an empty caption in the input of the label encoder",
     }[argument]
     fail(argument, "finite numbers", f"{value} at row {row}, column {column}{when}", hint)

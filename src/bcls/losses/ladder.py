@@ -91,7 +91,7 @@ class AdaptiveLadderLoss(RetrievalLoss):
     r"""Ladder loss with levels of relevance found by k-means on the labels of each anchor.
 
     The labels of the negatives of an anchor are clustered, with the number of clusters in ``levels`` that has the best
-    silhouette; the midpoints between neighbouring centres are the thresholds of :class:`LadderLoss`. The highest
+    silhouette; the midpoints between neighboring centers are the thresholds of :class:`LadderLoss`. The highest
     threshold has the weight ``weight``, each lower one half of the one above.
 
     Args:
@@ -122,7 +122,7 @@ class AdaptiveLadderLoss(RetrievalLoss):
         >>> round(float(terms["continuous"]), 4)  # 0.25 * (0.3 - 0.2 + 0.01)
         0.0275
 
-    Reference: Wang et al. (2021); the k-means here handles ties exactly and needs no random initialisation.
+    Reference: Wang et al. (2021); the k-means here handles ties exactly and needs no random initialization.
     """
 
     def __init__(
@@ -216,22 +216,22 @@ def level_thresholds(labels: Tensor, counted: Tensor, fewest: int, most: int) ->
     best = points.new_full((points.shape[0], most - 1), -torch.inf)
     best_score = points.new_full((points.shape[0], 1), -torch.inf)
     for levels in range(fewest, most + 1):
-        cuts, centres = kmeans(line, levels)
+        cuts, centers = kmeans(line, levels)
         score = silhouette(line, cuts)
-        thresholds = functional.pad((centres[:, 1:] + centres[:, :-1]) / 2, (most - levels, 0), value=-torch.inf)
+        thresholds = functional.pad((centers[:, 1:] + centers[:, :-1]) / 2, (most - levels, 0), value=-torch.inf)
         better = score > best_score  # for equal scores the smaller number of levels is kept
         best, best_score = torch.where(better, thresholds, best), torch.where(better, score, best_score)
     return best.to(labels.dtype)
 
 
 def kmeans(line: SortedLabels, levels: int) -> tuple[Tensor, Tensor]:
-    """Lloyd's algorithm from equal quantiles: cuts ``(A, k + 1)`` of the sorted labels, centres ``(A, k)``."""
+    """Lloyd's algorithm from equal quantiles: cuts ``(A, k + 1)`` of the sorted labels, centers ``(A, k)``."""
     steps = torch.arange(levels + 1, device=line.points.device)
     cuts = (line.number * steps) // levels
-    centres = _means(line, cuts, line.points[:, :1].expand(-1, levels))
+    centers = _means(line, cuts, line.points[:, :1].expand(-1, levels))
     padded = line.points.masked_fill(torch.arange(line.points.shape[1], device=steps.device) >= line.number, torch.inf)
     for _ in range(_STEPS):
-        middles = ((centres[:, 1:] + centres[:, :-1]) / 2).contiguous()
+        middles = ((centers[:, 1:] + centers[:, :-1]) / 2).contiguous()
         # A point at the midpoint belongs to the upper cluster, like a label on a threshold.
         inner = torch.searchsorted(padded, middles, right=False)
         moved = torch.cat((cuts[:, :1], inner, cuts[:, -1:]), 1)
@@ -239,12 +239,12 @@ def kmeans(line: SortedLabels, levels: int) -> tuple[Tensor, Tensor]:
         if not is_captured(cuts) and torch.equal(moved, cuts):
             break
         cuts = moved
-        centres = _means(line, cuts, centres)
-    return cuts, centres
+        centers = _means(line, cuts, centers)
+    return cuts, centers
 
 
 def _means(line: SortedLabels, cuts: Tensor, empty: Tensor) -> Tensor:
-    """Mean of each cluster; an empty one keeps its centre."""
+    """Mean of each cluster; an empty one keeps its center."""
     sizes = cuts.diff(dim=1)
     return torch.where(sizes > 0, line.sums.gather(1, cuts).diff(dim=1) / sizes.clamp(min=1), empty)
 

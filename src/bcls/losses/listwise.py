@@ -79,7 +79,7 @@ class SmoothNDCGLoss(AnchorLoss):
     Inputs:
         As :class:`BCLSLoss`; ``relevance`` is required.
 
-    Relations: optimises the metric :func:`bcls.evaluation.ndcg` with exponential gain.
+    Relations: optimizes the metric :func:`bcls.evaluation.ndcg` with exponential gain.
 
     Raises:
         ValueError: If an argument or an input is wrong.

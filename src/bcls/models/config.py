@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bcls._core.config import from_plain
-from bcls._core.errors import IMPORT_HINT, check_choice, check_number, check_numbers, check_whole, fail
+from bcls._core.errors import IMPORT_HINT, check_choice, check_number, check_numbers, check_whole, fail, quoted
 
 #: Number of regions of the SGRAF authors' detector, and the only one with a batch norm for each region.
 DETECTOR_REGIONS = 36
@@ -305,7 +305,7 @@ def _check_lora(config: DualConfig) -> None:
         fail("base_sha256", "none without LoRA", config.base_sha256, "leave it out")
 
 
-def check_features(config: object, shape: Sequence[int], argument: str = "features") -> None:
+def check_features(config: object, shape: Sequence[int], argument: str = "features", *, folder: object = "DIR") -> None:
     """Check that precomputed image features fit a model, from their shape alone.
 
     Models that read images, and models of your own, are not checked.
@@ -314,6 +314,7 @@ def check_features(config: object, shape: Sequence[int], argument: str = "featur
         config: Configuration of the model.
         shape: Shape of the features: ``(N, d)`` for global vectors, ``(N, R, d)`` for regions.
         argument: Name of the features in the error message.
+        folder: Folder of their dataset, for the error message.
 
     Raises:
         ValueError: The model needs regions and these are global vectors, or the width or the number of regions is
@@ -327,7 +328,7 @@ def check_features(config: object, shape: Sequence[int], argument: str = "featur
         ValueError: `features`: expected regions (N, 36, 512), got (1000, 512), global vectors; extract ...
     """
     if isinstance(config, SafConfig):
-        check_feature_shape(argument, shape, config.features, axes=(3,), regions=config.regions)
+        check_feature_shape(argument, shape, config.features, axes=(3,), regions=config.regions, folder=folder)
     elif isinstance(config, VseppConfig) and config.backbone is None:
         check_feature_shape(argument, shape, config.features)
     elif isinstance(config, DualConfig) and config.image == "features":
@@ -335,7 +336,13 @@ def check_features(config: object, shape: Sequence[int], argument: str = "featur
 
 
 def check_feature_shape(
-    argument: str, shape: Sequence[int], width: int, *, axes: tuple[int, ...] = (2, 3), regions: int | None = None
+    argument: str,
+    shape: Sequence[int],
+    width: int,
+    *,
+    axes: tuple[int, ...] = (2, 3),
+    regions: int | None = None,
+    folder: object = "DIR",
 ) -> None:
     """Check the shape of features against a width, a number of axes and a number of regions.
 
@@ -345,6 +352,7 @@ def check_feature_shape(
         width: Required last size, d.
         axes: Allowed numbers of axes: 2 for ``(N, d)``, 3 for ``(N, R, d)``.
         regions: Number of regions of a cross-attention model; with 36, no more are allowed.
+        folder: Folder of their dataset, for the error message.
 
     Raises:
         ValueError: The shape does not fit.
@@ -355,7 +363,8 @@ def check_feature_shape(
     if len(axes) == 1:
         expected = f"vectors {vectors}" if axes == (2,) else f"regions {sets}"
     if axes == (3,) and len(shape) == 2:
-        hint = "extract regions with `bcls data features --regions`, or train a model for global vectors such as vsepp"
+        command = f"bcls data features {quoted(folder)} --regions crops-36 --name regions"
+        hint = f"extract regions with `{command}`, or train a model for global vectors such as vsepp"
         fail(argument, expected, f"{tuple(shape)}, global vectors", hint)
     if len(shape) not in axes or shape[-1] != width:
         fail(argument, expected, tuple(shape), f"the model was built for features of width {width}")

@@ -184,7 +184,7 @@ class Branch(nn.Module):
     """One side of a dual encoder: an encoder, frozen or not, then pooling and a head; returns unit vectors ``(N, D)``.
 
     Inputs are those of the encoder (token ids, pixels), or precomputed features of a frozen encoder: ``(N, d)`` or
-    ``(N, L, d)``, recognised by their dtype and shape. Mean, max and the like pool before the head, so that the
+    ``(N, L, d)``, recognized by their dtype and shape. Mean, max and the like pool before the head, so that the
     features of a frozen encoder are one vector an item; GPO pools after it, as in VSE-infinity.
 
     With P heads a vector is P unit vectors of width D / P, concatenated, each times the square root of its share of
@@ -258,7 +258,7 @@ class Branch(nn.Module):
         if len(self.shares) == 1:
             vectors = unit(vectors)
         else:
-            parts = unit(vectors.view(*vectors.shape[:-1], len(self.shares), -1))
+            parts = unit(vectors.view(*vectors.shape[:-1], len(self.shares), vectors.shape[-1] // len(self.shares)))
             vectors = (parts * self.shares).flatten(-2)
         if self.open_vocabulary is not None:
             vectors = self.open_vocabulary(features.values.float(), vectors)

@@ -307,7 +307,7 @@ class ClipImages(nn.Module):
 
     def forward(self, images: Padded) -> Padded:
         """See the class."""
-        pooled: Tensor = self.model(pixel_values=self.preprocessing.normalise(images.values)).pooler_output
+        pooled: Tensor = self.model(pixel_values=self.preprocessing.normalize(images.values)).pooler_output
         return Padded(pooled if self.projection is None else self.projection(pooled))
 
 
@@ -380,7 +380,7 @@ def load_clip(source: str | Path, *, weights: bool = True) -> Encoders:
 
 
 class Preprocessing(NamedTuple):
-    """Resize, crop and normalisation from a checkpoint's ``preprocessor_config.json``, with Pillow only.
+    """Resize, crop and normalization from a checkpoint's ``preprocessor_config.json``, with Pillow only.
 
     Attributes:
         resize: Size, crop and filter.
@@ -396,8 +396,8 @@ class Preprocessing(NamedTuple):
         """Resize and crop an image of any mode and size, ``(3, H, W)`` uint8."""
         return torch.from_numpy(self.resize.pixels(image))
 
-    def normalise(self, pixels: Tensor) -> Tensor:
-        """Normalise pixels from 0 to 255 for the first layer, ``(N, 3, H, W)`` float32."""
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """Normalize pixels from 0 to 255 for the first layer, ``(N, 3, H, W)`` float32."""
         mean, std = (torch.tensor(value, device=pixels.device)[:, None, None] for value in (self.mean, self.std))
         return (pixels.float() - mean) / std
 

@@ -1,4 +1,4 @@
-"""Padded batches, and layers that several models use: normalisation, the GRU over words, pooling, heads, batch norm."""
+"""Padded batches, and layers that several models use: normalization, the GRU over words, pooling, heads, batch norm."""
 
 import math
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ from bcls._core.errors import fail
 EPS = 1e-8
 #: Norms up to this value count as zero.
 _TINY = 1e-10
-#: Word embeddings are initialised uniformly in [-0.1, 0.1], as in VSE++ and SCAN.
+#: Word embeddings are initialized uniformly in [-0.1, 0.1], as in VSE++ and SCAN.
 _WORD_RANGE = 0.1
 #: Fill value of padding before a maximum or a sort; far below any feature, and representable in float16.
 _LOWEST = -1e4
@@ -389,7 +389,7 @@ def masked_batch_norm(values: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d,
 
     Without a mask and with several values it is torch's own batch norm. Padding does not influence means and variances,
     running ones included; its output is undefined. A position or channel with a single value in training has no
-    variance: it is normalised with the running statistics, which stay unchanged.
+    variance: it is normalized with the running statistics, which stay unchanged.
 
     Args:
         values: ``(N, L, D)``.
@@ -400,8 +400,8 @@ def masked_batch_norm(values: Tensor, mask: Tensor | None, norm: nn.BatchNorm1d,
     features = values.shape[axis]
     count = values.numel() // max(1, features)
     if mask is None and features == norm.num_features and (not norm.training or count > 1):
-        normalised: Tensor = norm(values if axis == 1 else values.mT)
-        return normalised if axis == 1 else normalised.mT
+        normalized: Tensor = norm(values if axis == 1 else values.mT)
+        return normalized if axis == 1 else normalized.mT
     exact = values.to(at_least_float32(values.dtype))
     shape = (1, features, 1) if axis == 1 else (1, 1, features)
     # Selected sizes: fewer regions than the norm has. Copies, since later steps change the running values in place.

@@ -116,7 +116,7 @@ def attend(raw: Tensor, gram: Tensor, mask: Tensor | None, smooth: float) -> Att
         a_{rl} = s_{rl} / \lVert \textstyle\sum_r s_{rl} v_r \rVert
 
     The norm follows from the dot products of the regions, :math:`\lVert \sum_r s_r v_r \rVert^2 = s^\top G s`, so that
-    the D-wide contexts are computed once, already normalised.
+    the D-wide contexts are computed once, already normalized.
 
     Args:
         raw: ``(N, R, C, P)`` dot products of regions and words.

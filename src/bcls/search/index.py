@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bcls._core.config import from_plain
-from bcls._core.errors import check_choice, check_whole, fail, refuse_damage
+from bcls._core.errors import check_choice, check_whole, fail, quoted, refuse_damage
 from bcls._core.files import write_whole
 from bcls.data.images import MAX_PIXELS
 from bcls.data.text_files import read_json
@@ -109,7 +109,7 @@ def read_index_manifest(folder: Path) -> IndexManifest:
         photos = content.get("photos")
         known = [photos] if isinstance(photos, str) else photos if isinstance(photos, list) else ["PHOTOS"]
         names = shlex.join([str(one) for one in known])
-        hint = f"build it again: delete the folder, then run `bcls index {names} --out {shlex.quote(str(folder))}`"
+        hint = f"build it again: delete the folder, then run `bcls index {names} --out {quoted(folder)}`"
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", hint)
     errors, hint = (TypeError, ValueError, OverflowError), "build the index again"
     with refuse_damage(str(path), "fields as bcls writes them", hint, *errors):

@@ -28,7 +28,7 @@ class ModelCalibration:
     .. math::
         p = \sigma(a_0 + a_1 s) \cdot \sigma(b_0 + b_1 s + b_2 \mu_T + b_3 \sigma_T + b_4 c_T)
 
-    The first factor was fitted to people's judgements of photos and captions. The second one recognises texts about
+    The first factor was fitted to people's judgements of photos and captions. The second one recognizes texts about
     things that the photos do not show: :math:`\mu_T` and :math:`\sigma_T` are mean and standard deviation of the
     similarities of the text with fixed background photos, and :math:`c_T` is its largest cosine with centroids of the
     training captions, see :mod:`bcls.models.open_vocabulary`. Nothing depends on the index. The order of the photos

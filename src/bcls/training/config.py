@@ -177,6 +177,8 @@ def check_config(config: TrainConfig) -> TrainConfig:
     Raises:
         ValueError: A setting is out of its range; the message names it.
     """
+    if not isinstance(config, TrainConfig):
+        fail("config", "a TrainConfig", type(config).__name__, "create it with bcls.TrainConfig(data=..., out=...)")
     check_field_types(vars(config), TrainConfig)
     for least, names in _LEAST.items():
         for name in names:

@@ -19,7 +19,7 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bcls._core.errors import check_choice, fail, prefix_errors
+from bcls._core.errors import check_choice, fail, prefix_errors, quoted
 from bcls._core.extras import MissingExtraError
 from bcls.data import Dataset, Vocabulary, open_dataset
 from bcls.evaluation.kendall import kendall
@@ -146,7 +146,8 @@ def set_up(
     device = accelerator.device
     obstacle = graph_obstacle(config, device, accelerator.num_processes) if config.graph else None
     if obstacle is not None:
-        fail("graph", "a run whose steps can be captured as CUDA graphs", obstacle, "leave --graph out")
+        expected = "a run whose steps can be captured as CUDA graphs"
+        fail("graph", expected, f"one that cannot: {obstacle}", "leave --graph out")
     streaming = None
     if config.streaming:
         streaming = make_streaming_loss(config.loss, dist.group.WORLD if accelerator.num_processes > 1 else None)
@@ -237,13 +238,13 @@ def build_model(config: TrainConfig, train: Dataset) -> RetrievalModel:
             settings.setdefault("features", shape[-1])
     elif takes_features and name in _FEATURE_MODELS:
         regions = "global" if name in ("vsepp", "dual") else "crops-36"
-        command = f"bcls data features {train.folder} --backbone efficientnet-lite0 --regions {regions} --name lite0"
-        hint = f"run `{command}`, then set --features lite0"
-        fail("features", f"image features, which a {name} model reads", "none", hint)
+        command = f"bcls data features {quoted(train.folder)} --backbone efficientnet-lite0 --regions {regions}"
+        hint = f"run `{command} --name lite0`, then set --features lite0"
+        fail("features", f"image features, which the model {name} reads", "none", hint)
     with prefix_errors("model."):
         parsed = model_config(settings, "model")
     if shape is not None:
-        check_features(parsed, shape)
+        check_features(parsed, shape, folder=train.folder)
         if getattr(parsed, "regions", None) == DETECTOR_REGIONS != shape[1]:
             got = f"{shape[1]} in {config.features!r}"
             fail("features", f"{DETECTOR_REGIONS} regions per image", got, f"set --model.regions {shape[1]}")

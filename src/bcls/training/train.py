@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from bcls._core.config import read_yaml
-from bcls._core.errors import fail
+from bcls._core.errors import fail, quoted
 from bcls._core.files import recover, replace_folder
 from bcls._core.locks import lock_folder
 from bcls._core.progress import progress
@@ -273,7 +273,7 @@ def check_resumed_settings(folder: Path, config: TrainConfig) -> int | None:
     added = {one.name: one.default for one in fields(config) if one.default is not MISSING}
     changed = differences({**added, **before, "epochs": config.epochs}, config.as_dict())
     if changed:
-        hint = f"set them back, such as with --config {path}, or start a new run"
+        hint = f"set them back, such as with --config {quoted(path)}, or start a new run"
         fail("resume", "the settings of the run", "; ".join(changed), hint)
     return before.get("epochs")
 

@@ -171,7 +171,7 @@ def limit_pairs(keys: Tensor, relevance: Tensor, alpha: float) -> tuple[HardPair
     """Hard pairs at all window positions in [-1, 1 - alpha]: the limit of the sliding windows as the stride tends to 0.
 
     The hinge of a window is piecewise constant in its position x (the lower edge): the negatives ``r < x`` change at
-    the labels, the positives ``r >= x + alpha`` at the labels minus alpha. Between neighbouring breakpoints the hard
+    the labels, the positives ``r >= x + alpha`` at the labels minus alpha. Between neighboring breakpoints the hard
     pair stays the same, so the mean over all positions is a finite sum weighted by the lengths of these intervals.
 
     Args:
@@ -218,7 +218,7 @@ def hinge_terms(pairs: HardPairs, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def runs(pairs: HardPairs, weight: Tensor) -> tuple[HardPairs, Tensor]:
-    """The same sum with one pair for each run of neighbouring windows that share it, and the total weight of the run.
+    """The same sum with one pair for each run of neighboring windows that share it, and the total weight of the run.
 
     Running extrema over W windows change only O(log W) times, so few pairs remain if there are many windows.
     """
