@@ -8,6 +8,7 @@ import pytest
 
 from scripts import mutants
 from scripts.mutants_changes import changes
+from tests.losses.factories import KERNEL_TESTS
 
 
 def made(code):
@@ -64,6 +65,12 @@ def test_a_sample_does_not_move():
 def test_every_module_has_tests():
     found = mutants.all_changes()
     assert all(mutants.mirrored(path) for path in {path for path, _, _ in found.values()})
+
+
+def test_tests_of_kernels_are_left_out():
+    files = {file.name for file in mutants.mirrored(mutants.ROOT / "src/bcls/losses/kendall.py")}
+    assert "test_against_reference.py" in files
+    assert files.isdisjoint({*KERNEL_TESTS, "test_interpreter.py"})
 
 
 def test_what_is_listed_as_equivalent_is_still_there():

@@ -157,7 +157,7 @@ def restore_results(out: Path) -> None:
     def write(folder: Path) -> None:
         for line in _read_lines(out / RESULTS):
             result = {key: line[key] for key in line if key not in {*_COLUMNS, "row", "ensemble", "key", "settings"}}
-            (folder / line["key"]).mkdir()
+            (folder / line["key"]).mkdir(exist_ok=True)  # a chosen trial can be a run as well
             write_whole(folder / line["key"] / RESULT, json.dumps(result, indent=1) + "\n")
 
     with lock_folder(out, name=".results.lock", wait=True):
