@@ -72,7 +72,9 @@ def mirrored(path: Path) -> list[Path]:
     stem = path.stem.lstrip("_")
     own = [file for file in files if file.stem in {f"test_{name}" for name in TESTS.get(stem, (stem,))}]
     if package in THEMED:  # without those of the kernels, which need a GPU or the interpreter
-        listed = re.search(r"KERNEL_TESTS = (\(.*?\))", (folder / "factories.py").read_text(encoding="utf-8"), re.DOTALL)
+        listed = re.search(
+            r"KERNEL_TESTS = (\(.*?\))", (folder / "factories.py").read_text(encoding="utf-8"), re.DOTALL
+        )
         kernels = {"test_interpreter.py", *ast.literal_eval(listed[1] if listed else "()")}
         return [file for file in files if file.name not in kernels]
     if own:
