@@ -127,6 +127,11 @@ def test_results_come_before_claims(tmp_path):
     assert [alt.partition(" by ")[0] for alt in charts_of(check_page_is_closed(page, script=False))] == titles
 
 
+def test_sweeps_that_test_no_claim_have_no_section_of_claims(tmp_path):
+    folder = sweep(tmp_path / "a", [line(loss, 1, 300.0) for loss in ("xclr", "cwcl")])
+    assert [one.title for one in build([summarize(folder)])] == ["a"]
+
+
 def test_grid_chart_has_a_line_for_each_configuration(tmp_path):
     lines = [
         line(row, 1, rsum + alpha, name=f"{row} ({alpha})", point={"loss.alpha": alpha})

@@ -19,7 +19,7 @@ from bcls.training.config import TrainConfig
 
 TITLE = "Experiments"
 LEDE = (
-    "The results of the sweeps, followed by the claims of the paper with the verdict, the rule and the comparisons of "
+    "The results of the sweeps, and the claims of the paper that they test, with the verdict, rule and comparisons of "
     "each. Expert and crowd are Kendall's tau with human ratings, of all rated photos and of two parts of them; "
     "fitting is retrieval of the captions that people rated as fitting, among all rated captions."
 )
@@ -76,10 +76,10 @@ def build(summaries: Sequence[Summary], paper: Mapping[str, Any] | None = None) 
         paper: Tables of the paper, for comparison.
 
     Returns:
-        A section for each sweep, then a section with the claims of the paper.
+        A section for each sweep, then a section with the claims of the paper if the sweeps test one of them.
     """
-    sections = [_sweep_section(summary, summaries, paper) for summary in summaries]
-    return [*sections, _claims_section(check_claims(summaries))]
+    sections, claims = [_sweep_section(summary, summaries, paper) for summary in summaries], check_claims(summaries)
+    return [*sections, _claims_section(claims)] if any(one.findings for one in claims) else sections
 
 
 def as_html(sections: Sequence[Section]) -> str:
@@ -166,9 +166,7 @@ def _claims_section(claims: Sequence[Claim]) -> Section:
                 numbers[1] = f"{test.low:+.{digits}f} to {test.high:+.{digits}f}"
                 numbers[3] = f"{finding.adjusted:.4f}"
             rows.append([one.claim, finding.where, finding.what, *numbers])
-    if rows:
-        found.append(Table.of_texts(_COMPARISON, rows))
-    return Section("Claims of the paper", found)
+    return Section("Claims of the paper", [*found, Table.of_texts(_COMPARISON, rows)])
 
 
 def _search_table(summary: Summary) -> Table:
