@@ -157,7 +157,7 @@ def count_in_blocks(scores: Tensor, reach: Tensor, floor: Tensor, margin: float,
 
 def count_by_windows(scores: Tensor, reach: Tensor, floor: Tensor, windows: int) -> Active:
     """See :func:`count_weighted`; O(B^2 W) time and O(B^2) memory, by one sort and two running counts per window."""
-    parts = blocks(*scores.shape, scores)
+    parts = blocks(len(scores), len(scores), scores)
     net = torch.cat([_net(scores[rows], reach[rows], floor[rows], windows) for rows in parts])
     return Active(net, _hinges(scores, net, net.new_zeros(()), 0.0))
 
