@@ -100,7 +100,7 @@ def run_tests(tests: list[Path], tree: Path, limit: int) -> str:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
-            if code in {4, 5}:
+            if code == 5:
                 raise SystemExit(f"mutants: pytest ran no test of {[test.name for test in tests]}")
             return "timeout" if code in {-signal.SIGXCPU, -signal.SIGKILL} else "killed" if code else "survived"
         time.sleep(0.02)
