@@ -133,6 +133,8 @@ def test_one_item_and_constant_scores():
         ({"bank": np.zeros((3, 5)), "query": "image"}, r"`bank`: expected shape \(B, 4\)"),
         ({"bank": np.full((2, 5), np.nan)}, "`bank`: expected finite numbers, got nan in row 0"),
         ({"similarity": np.full((2, 4), np.inf)}, "`similarity`: expected finite numbers"),
+        ({"similarity": np.zeros(4)}, r"`similarity`: expected a matrix \(images, captions\), got shape \(4,\)"),
+        ({"bank": np.zeros((2, 0))}, "`bank`: expected"),
         ({"query": "text"}, "`query`: expected one of 'caption', 'image'"),
         ({"beta": 0}, "`beta`"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata
 
-from bcls.evaluation.inputs import first_few, order_keys, top_items
+from bcls.evaluation.inputs import first_few, id_differences, order_keys, top_items
 
 FEW = st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 0.5])
 
@@ -39,6 +39,11 @@ def test_keys_are_ordered_and_equal_as_the_values_are(kind, values):
 
 def test_messages_list_three_items():
     assert (first_few([7, 8, 9]), first_few("abcd")) == ("7, 8, 9", "a, b, c, ...")
+
+
+def test_differences_of_ids_are_counted_and_listed():
+    assert id_differences([1, 1, 7, 8], [1, 2]) == ["2 unknown (7, 8)", "1 missing (2)", "1 repeated (1)"]
+    assert id_differences("ab", "ba") == []
 
 
 @pytest.mark.parametrize("name", ["kendall", "hubness"])

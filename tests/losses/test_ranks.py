@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bcls.losses import KendallLoss
 from bcls.losses._torch import mining, pairs, ranks
 from bcls.losses._torch.pairs import count_in_blocks, count_pairs
-from bcls.losses._torch.ranks import count_by_ranks, order_rows
+from bcls.losses._torch.ranks import count_below, count_by_ranks, order_rows
 from tests.losses.factories import batch, value_and_gradient
 from tests.reference.kendall_loss import kendall
 
@@ -70,6 +70,19 @@ def test_counts_with_three_levels(size, margin):
     generator = torch.Generator().manual_seed(size)
     scores, labels = torch.randn(3, size, generator=generator), torch.rand(3, size, generator=generator)
     assert_equal_counts(scores, labels, 0.2, margin)
+
+
+@pytest.mark.parametrize("size", [1025, 33_000])
+def test_counts_with_three_and_four_levels_of_the_tree(size):
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(size, generator=generator)[None]
+    ends = torch.randint(0, size + 1, (1, size), generator=generator, dtype=torch.int32)
+    limits = torch.randint(0, size, (1, size), generator=generator, dtype=torch.int32)
+    up_to, below = count_below(order, [(ends, limits), (ends, limits)])
+    for query in range(0, size, 97):
+        first = order[0, : ends[0, query]]
+        assert up_to[0, query] == (first <= limits[0, query]).sum()
+        assert below[0, query] == (first < limits[0, query]).sum()
 
 
 def test_equal_labels_or_scores_count_nothing():
