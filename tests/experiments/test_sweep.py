@@ -143,6 +143,19 @@ def test_a_copy_of_the_results_is_continued_and_members_of_a_new_ensemble_are_tr
     }
 
 
+def test_a_copy_of_the_results_writes_nothing_outside_of_its_folder(place):
+    file = write(place / "a.yaml", settings={"epochs": 1})
+    run_sweep(file, settings(place))
+    shutil.rmtree(place / "out" / "runs")
+    results = place / "out" / "results.jsonl"
+    (line,) = results.read_text().splitlines()
+    results.write_text(json.dumps(json.loads(line) | {"key": "../../outside"}) + "\n")
+    with pytest.raises(ValueError, match=r"results.jsonl, key`: expected letters and digits, got '../../outside'"):
+        run_sweep(file, settings(place))
+    assert not (place / "outside").exists()
+    assert not (place / "out" / "runs").exists()
+
+
 @pytest.mark.parametrize("name", ["saf", "sgr", "sgraf", "tuned", "words", "record", "paper-exact"])
 def test_stored_results_of_incomplete_sweeps_can_be_continued(name, tmp_path):
     stored = ROOT / "results" / "flickr8k" / name
