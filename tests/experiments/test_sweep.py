@@ -252,7 +252,9 @@ def test_runs_without_test_metrics_are_open_in_the_list_of_a_final_sweep(place):
     file = write(place / "a.yaml", settings={"epochs": 1})
     run_sweep(file, settings(place))
     assert [run["finished"] for run in list_runs(file, settings(place))] == [True]
+    (place / "out" / ".results.lock").unlink()
     assert [run["finished"] for run in list_runs(file, settings(place, final=True))] == [False]
+    assert not (place / "out" / ".results.lock").exists()  # the list of a folder that cannot be written
 
 
 def test_a_missing_test_split_is_reported_before_training(place):

@@ -165,8 +165,10 @@ def restore_results(out: Path) -> None:
             (folder / line["key"]).mkdir(exist_ok=True)  # a chosen trial can be a run as well
             write_whole(folder / line["key"] / RESULT, json.dumps(result, indent=1) + "\n")
 
+    if (out / RUNS).exists() or not (out / RESULTS).is_file():
+        return  # without the lock: `bcls sweep --dry-run` reads folders that it may not write to
     with lock_folder(out, name=".results.lock", wait=True):
-        if not (out / RUNS).exists() and (out / RESULTS).is_file():
+        if not (out / RUNS).exists():
             replace_folder(out / RUNS, write)  # a part of them would pass for all of them
 
 
