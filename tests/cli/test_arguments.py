@@ -357,9 +357,13 @@ def test_a_whole_mapping_as_a_flag_replaces_that_of_the_file(tmp_path):
         (["--loss", "bcls"], r"`--loss`: expected a mapping, got bcls; set its name with `--loss\.name NAME`"),
         (["--loss.margin", "--lr", "1"], r"`--loss\.margin`: expected a value, got none; .*`--loss\.margin VALUE`"),
         (["--loss.margin"], r"`--loss\.margin`: expected a value, got none"),
+        (["--loss="], r"`--loss`: expected a value, got none"),
+        (["--config", ""], r"`--config`: expected a value, got none"),  # as from an empty variable of the shell
+        (["--config="], r"`--config`: expected a value, got none"),
+        (["--config.file", "a.yaml"], r"unrecognized arguments: --config\.file=a\.yaml"),
     ],
 )
-def test_wrong_flags_of_a_mapping(words, message):
+def test_wrong_flags_of_a_mapping_or_a_file(words, message):
     with pytest.raises(ValueError, match=message):
         parse("train", TrainConfig, words)
 

@@ -109,6 +109,13 @@ def test_json_alone_on_standard_output(run, source, tmp_path):
     assert (tmp_path / "s.png").exists()
 
 
+def test_a_plot_in_the_home_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # on Windows
+    assert run("stats", make_dataset(tmp_path / "made"), "--plot=~/s.png")[0] == 0  # which no shell expands
+    assert (tmp_path / "s.png").exists()
+
+
 def test_problems_and_notes(run, tmp_path):
     rows = [
         {"image_id": name, "caption_id": name, "text": "the same [red] words", "split": split}

@@ -85,12 +85,33 @@ def test_a_stopped_second_training_resumes_and_is_not_tested_before_its_end(tmp_
     assert "again" not in after
 
 
+def test_a_stopped_second_training_of_a_member_resumes_before_the_ensemble(tmp_path, settings, monkeypatch):
+    rows = {"a": {}, "b": {"loss": {"name": "triplet-hn"}}, "both": {"ensemble": ["a", "b"]}}
+    file = write(tmp_path / "a.yaml", runs=rows, settings={"epochs": 3, "lr": 1e-2})
+    run_sweep(file, replace(settings, only=["a", "b"]))
+    before, other = read_results(tmp_path / "out")[1]
+    checkpoints = tmp_path / "out" / "runs" / before["key"] / "checkpoints"
+    shutil.rmtree(checkpoints)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "validate", stops_at(2, loop.validate))
+        patch.setattr(one_run, "SAVE_SECONDS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            run_sweep(file, settings)
+    assert (checkpoints / "best").is_dir()
+    assert run_sweep(file, settings).finished == 3
+    after, unchanged, both = read_results(tmp_path / "out")[1]
+    assert "again" not in after
+    assert after["validation"] == before["validation"]
+    assert unchanged == other
+    assert "rsum" in both["validation"]
+
+
 def test_an_ensemble_waits_for_a_member_that_is_trained_again(tmp_path):
     rows = {"a": {}, "b": {"loss": {"name": "triplet-hn"}}, "both": {"ensemble": ["a", "b"]}}
     planned = plan_runs(read_sweep(write(tmp_path / "a.yaml", runs=rows)))
     first, second, both = planned
     for run, result in ((first, {}), (second, {"again": True})):
-        run_folder(tmp_path, run).mkdir(parents=True)
+        (run_folder(tmp_path, run) / "checkpoints" / "best").mkdir(parents=True)
         write_result(tmp_path, run, {"validation": {"rsum": 1.0}, **result})
     assert not _members_are_finished(tmp_path, both)
     write_result(tmp_path, second, {"validation": {"rsum": 1.0}})

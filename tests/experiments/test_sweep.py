@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from bcls.data.dataset import open_dataset
 from bcls.experiments import SweepSettings, read_results, run_sweep
 from bcls.experiments.plan import plan_runs
+from bcls.experiments.results import summarize
 from bcls.experiments.sweep import list_runs
 from bcls.experiments.sweep_file import read_sweep
 from bcls.training.config import TrainConfig
@@ -143,6 +144,19 @@ def test_a_copy_of_the_results_is_continued_and_members_of_a_new_ensemble_are_tr
     }
 
 
+def test_a_copy_of_the_results_writes_nothing_outside_of_its_folder(place):
+    file = write(place / "a.yaml", settings={"epochs": 1})
+    run_sweep(file, settings(place))
+    shutil.rmtree(place / "out" / "runs")
+    results = place / "out" / "results.jsonl"
+    (line,) = results.read_text().splitlines()
+    results.write_text(json.dumps(json.loads(line) | {"key": "../../outside"}) + "\n")
+    with pytest.raises(ValueError, match=r"results.jsonl, key`: expected letters and digits, got '../../outside'"):
+        run_sweep(file, settings(place))
+    assert not (place / "outside").exists()
+    assert not (place / "out" / "runs").exists()
+
+
 @pytest.mark.parametrize("name", ["saf", "sgr", "sgraf", "tuned", "words", "record", "paper-exact"])
 def test_stored_results_of_incomplete_sweeps_can_be_continued(name, tmp_path):
     stored = ROOT / "results" / "flickr8k" / name
@@ -239,7 +253,9 @@ def test_runs_without_test_metrics_are_open_in_the_list_of_a_final_sweep(place):
     file = write(place / "a.yaml", settings={"epochs": 1})
     run_sweep(file, settings(place))
     assert [run["finished"] for run in list_runs(file, settings(place))] == [True]
+    (place / "out" / ".results.lock").unlink()
     assert [run["finished"] for run in list_runs(file, settings(place, final=True))] == [False]
+    assert not (place / "out" / ".results.lock").exists()  # the list of a folder that cannot be written
 
 
 def test_a_missing_test_split_is_reported_before_training(place):
@@ -337,6 +353,20 @@ def test_a_diverged_seed_is_listed_if_the_next_one_finished(place):
     first, _ = plan_runs(read_sweep(file))
     (place / "out" / "runs" / first.key / "result.json").write_text('{"failed": "NaN", "dataset": "made"}')
     assert run_sweep(file, settings(place)).failed == ["a, seed 1"]
+
+
+def test_an_ensemble_with_a_diverged_member_is_recorded_as_failed_and_the_others_are_done(place):
+    rows = {**ROWS, "last": {"ensemble": ["BCLS", "tame"]}, "tame": {"loss": {"name": "triplet-sn"}}}
+    file = write(place / "a.yaml", runs=rows, settings={"epochs": 1})
+    first = next(run for run in plan_runs(read_sweep(file)) if run.name == "HN")
+    (place / "out" / "runs" / first.key).mkdir(parents=True)
+    (place / "out" / "runs" / first.key / "result.json").write_text('{"failed": "NaN", "dataset": "made"}')
+    outcome = run_sweep(file, settings(place))
+    assert (outcome.finished, outcome.failed) == (5, ["HN, seed 1", "both, seed 1"])
+    lines = {line["row"]: line for line in read_results(place / "out")[1]}
+    assert lines["both"]["failed"] == "a member failed: HN, seed 1"
+    assert lines["last"]["validation"]["rsum"] > 0
+    assert {row.name for row in summarize(place / "out").rows} == set(rows)
 
 
 def test_damaged_metadata_can_be_removed(place):

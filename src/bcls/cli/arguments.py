@@ -97,7 +97,7 @@ def parse(
         value = given.get(name) or []
         words += map(str, value if isinstance(value, list) else [value])
     for name in (name for name, hint in hints.items() if hint == dict[str, Any]):
-        if changes := _take(flags, f"--{name}"):
+        if changes := _take(flags, rf"--{name}(\..*)?"):  # and those of its keys, such as --loss.margin
             before = given[name] if isinstance(given.get(name), dict) else parser.get_default(name)
             flags.append((f"--{name}", [json.dumps(_change_mapping(before, changes), ensure_ascii=False)]))
     ordered = [f"--config={file}" for file in files]
@@ -265,12 +265,12 @@ def _split(words: Sequence[str], hints: Mapping[str, Any]) -> tuple[list[Flag], 
     return flags, others
 
 
-def _take(flags: list[Flag], name: str) -> list[tuple[str, str]]:
-    """Remove a flag, and the flags of its keys such as ``--loss.margin``, and return each with its value."""
-    taken = [one for one in flags if one[0].partition(".")[0] == name]
+def _take(flags: list[Flag], pattern: str) -> list[tuple[str, str]]:
+    """Remove the flags that match a regular expression, and return each with its value."""
+    taken = [one for one in flags if re.fullmatch(pattern, one[0])]
     flags[:] = [one for one in flags if one not in taken]
     for flag, values in taken:
-        if not values:
+        if not values or ("." not in flag and not values[0]):  # `--loss.title=` is an empty text
             fail(flag, "a value", "none", f"write it as `{flag} VALUE`")
     return [(flag, values[0]) for flag, values in taken]
 

@@ -119,7 +119,7 @@ def _check(arguments: list[str]) -> int:
 def _stats(arguments: list[str]) -> int:
     settings = parse("data stats", StatsSettings, arguments, positional={"folder": "DIR"})
     if settings.plot is not None:
-        check_figure("--plot", settings.plot)
+        check_figure("--plot", str(user_path(settings.plot)))
     dataset = open_dataset(settings.folder, images=settings.images)
     stats = compute_stats(dataset, sizes=settings.sizes)
     unknown = sum(len(one.captions) - len(one.widths) for one in stats)

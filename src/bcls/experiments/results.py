@@ -5,6 +5,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -106,9 +107,11 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
 
 
 def lacks_weights(out: Path, run: PlannedRun) -> bool:
-    """Whether a finished run has no weights, which an ensemble needs; its result may come from another machine."""
+    """Whether a finished run lacks the weights that an ensemble needs: its result may come from another machine."""
     result = read_result(out, run)
-    return result is not None and "failed" not in result and not (run_folder(out, run) / CHECKPOINTS / BEST).is_dir()
+    if result is None or "failed" in result:
+        return False
+    return "again" in result or not (run_folder(out, run) / CHECKPOINTS / BEST).is_dir()  # or has unfinished ones
 
 
 def needs_work(out: Path, run: PlannedRun, sweep: Sweep, settings: SweepSettings) -> bool:
@@ -157,11 +160,15 @@ def restore_results(out: Path) -> None:
     def write(folder: Path) -> None:
         for line in _read_lines(out / RESULTS):
             result = {key: line[key] for key in line if key not in {*_COLUMNS, "row", "ensemble", "key", "settings"}}
+            if not re.fullmatch(r"\w+", line["key"]):  # a path would be written outside of the folder
+                fail(f"{out / RESULTS}, key", "letters and digits", repr(line["key"]), "copy the file again")
             (folder / line["key"]).mkdir(exist_ok=True)  # a chosen trial can be a run as well
             write_whole(folder / line["key"] / RESULT, json.dumps(result, indent=1) + "\n")
 
+    if (out / RUNS).exists() or not (out / RESULTS).is_file():
+        return  # without the lock: `bcls sweep --dry-run` reads folders that it may not write to
     with lock_folder(out, name=".results.lock", wait=True):
-        if not (out / RUNS).exists() and (out / RESULTS).is_file():
+        if not (out / RUNS).exists():
             replace_folder(out / RUNS, write)  # a part of them would pass for all of them
 
 

@@ -88,6 +88,11 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         ValueError: If the data does not match the settings.
     """
     folder, search = run_folder(context.out, run), context.sweep.search
+    lost = next((one for one in run.members if "failed" in (read_result(context.out, one) or {})), None)
+    if lost is not None:
+        reason = f"a member failed: {lost.name}, seed {lost.seed}"
+        write_result(context.out, run, {"failed": reason, **_provenance(context)})
+        return
     found = read_result(context.out, run)
     searched = None if found is None else found.get("trial", found.get("validation"))
     result = found or {"seconds": 0.0, **_provenance(context)}

@@ -218,8 +218,7 @@ def work(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: f
 
 
 def _members_are_finished(out: Path, run: PlannedRun) -> bool:
-    found = [results.read_result(out, one) for one in run.members if not results.lacks_weights(out, one)]
-    return len(found) == len(run.members) and all(one is not None and "again" not in one for one in found)
+    return not any(results.read_result(out, one) is None or results.lacks_weights(out, one) for one in run.members)
 
 
 def _do_in_processes(sweep: Sweep, settings: SweepSettings, runs: Runs, plan: Runs, until: float) -> bool:
