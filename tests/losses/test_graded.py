@@ -275,6 +275,10 @@ def test_learned_temperatures_have_a_range():
     ):
         SoftLabelKLLoss(temperature=0.05, learn_temperature=True)
     assert SoftLabelKLLoss(temperature=0.05).temperature == 0.05
+    ranges = {name: from_name(name).learnable["temperature"] for name in LEARNABLE}
+    assert ranges.pop("csa") == (0.1, 0.99)
+    assert ranges.pop("sndcg") == ranges.pop("smooth-ap") == ranges.pop("recall") == (0.001, 1.0)
+    assert set(ranges.values()) == {(0.01, 1.0)}
     assert set(GRADED) < set(LOSSES)
 
 
