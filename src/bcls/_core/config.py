@@ -1,7 +1,7 @@
 """Settings: safe reading of YAML, and validation of plain values (from YAML, JSON or callers) against types."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isnan
 from pathlib import Path
@@ -26,28 +26,29 @@ _PLAIN = "a string, a number, true, false, null, a mapping or a list"
 Shape = type | UnionType | Sequence[Any] | Mapping[Any, Any]
 
 
-def read_yaml(path: Path) -> object:
+def read_yaml(path: Path, load: Callable[[str], object] | None = None) -> object:
     """Read a YAML file from an untrusted source.
 
     Args:
         path: The file, UTF-8.
+        load: Parses its text in place of ``yaml.safe_load``.
 
     Returns:
         Plain values; YAML reads some numbers as strings, see :func:`convert_numbers`.
 
     Raises:
-        ValueError: It is not valid YAML, or much larger than settings are; see :func:`check_yaml`.
+        ValueError: It is not valid YAML, exceeds the limits for settings, or has a tag, a value that contains itself or
+            a key twice.
         OSError: It cannot be read.
     """
     import yaml
 
-    text = check_yaml(path)
+    text = _checked_text(path)
     try:
-        loaded: object = yaml.safe_load(text)
+        return (load or yaml.safe_load)(text)
     # The other errors are raised for impossible dates and numbers.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         fail(str(path), "a YAML file", _reason(error), "correct the file")
-    return loaded
 
 
 def convert_numbers(value: Any) -> Any:
@@ -67,20 +68,8 @@ def convert_numbers(value: Any) -> Any:
     return value
 
 
-def check_yaml(path: Path) -> str:
-    """Check the size of a YAML file before it is loaded: a few nested aliases can expand to a billion values.
-
-    Args:
-        path: The file, UTF-8.
-
-    Returns:
-        Its text.
-
-    Raises:
-        ValueError: It is not valid YAML, exceeds the limits for settings, or has a tag, a value that contains itself or
-            a key twice.
-        OSError: It cannot be read.
-    """
+def _checked_text(path: Path) -> str:
+    """The text of a YAML file within the limits: a few nested aliases can expand to a billion values."""
     import yaml
 
     with path.open("rb") as file:

@@ -18,7 +18,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args, get_type_hints
 
-from bcls._core.config import check_yaml
+from bcls._core.config import read_yaml
 from bcls._core.errors import check_choice, fail, reason_of
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _read_files(files: Sequence[str], positional: Mapping[str, Any]) -> dict[str
 
     found: dict[str, Any] = {}
     for file in (Path(file) for file in files if Path(file).is_file()):
-        loaded = jsonargparse.get_loader("yaml")(check_yaml(file))
+        loaded = read_yaml(file, jsonargparse.get_loader("yaml"))
         if not isinstance(loaded, dict):
             fail(str(file), "settings as `name: value`", repr(loaded), "write it as `--print-config` does")
         found |= loaded
