@@ -78,14 +78,19 @@ def tune(size):
 
     similarity, relevance = matrices(size, DEVICE)
     run = partial(step, partial(dense, "ranks, Triton", KendallLoss()), (similarity,), relevance)
-    usual = ranks.SORTED_UP_TO, ranks._STEP, ranks._WARPS
-    for longest, (length, warps) in itertools.product((1, 16384), ((32, 1), (64, 2))):
-        ranks.SORTED_UP_TO, ranks._STEP, ranks._WARPS = longest, length, warps
+    names = "SORTED_UP_TO", "_KEYS", "_STEP", "_WARPS"
+    usual = [getattr(ranks, name) for name in names]
+    steps = (32, 1), (64, 1), (64, 2)
+    for longest, keys, step_and_warps in [(1, 32, steps[0]), *itertools.product((16384,), (8, 16, 32, 64), steps)]:
+        for name, value in zip(names, (longest, keys, *step_and_warps), strict=True):
+            setattr(ranks, name, value)
         started = time.perf_counter()
         milliseconds = medians({"": run}, DEVICE, 1)[""]
-        rows = f"rows sorted by {'torch' if longest == 1 else 'Triton'}, steps of {length} with {warps} warps"
+        rows = "rows sorted by torch" if longest == 1 else f"{keys} keys in a thread"
+        rows += ", steps of {} with {} warps".format(*step_and_warps)
         print(f"B {size}: {rows}: {milliseconds:.4g} ms, {time.perf_counter() - started:.0f} s with compilation")
-    ranks.SORTED_UP_TO, ranks._STEP, ranks._WARPS = usual
+    for name, value in zip(names, usual, strict=True):
+        setattr(ranks, name, value)
 
 
 def show_kernels(size):

@@ -39,7 +39,7 @@ TITLE = (
 
 def loss_formulas(size, *, soft, merged=False):
     """Bytes of the kernels of a loss, with the binary term if ``soft``; the streaming loss reads ``merged`` sums."""
-    from bcls.losses._triton import engine
+    from bcls.losses._triton import engine, ranks
 
     windows = sliding_windows().count
     matrix, keys, picks = 4 * size**2, 32 * size * windows, 16 * size * windows
@@ -56,8 +56,11 @@ def loss_formulas(size, *, soft, merged=False):
         "soft_slopes": 3 * matrix + 8 * size,  # scores, labels, levels; gradient
         "scatter_pairs": picks + 8 * size + 4 * windows,  # hard pairs, shares, weights
         "sort_rows": 14 * matrix,  # by direction: labels; int64 keys; scores, int32 places; int64 keys
-        "find_bounds": 10 * matrix,  # by direction: keys; places, int64 bounds
-        "count_pairs": 16 * matrix + 32 * size,  # by direction: scores, two keys, bounds; gradient, hinge, pairs
+        "find_bounds": 8 * matrix,  # by direction: keys; places, two bounds in 32 bits
+        "take_bounds": 8 * matrix,  # by direction: keys, bounds; bounds
+        "count_pairs": 8 * matrix + 32 * size,  # by direction: keys, bounds; net counts, two sums of an anchor
+        # By direction: two keys, net counts, scores; gradient, a sum of hinges of each part of an anchor.
+        "add_slopes": 14 * matrix + 16 * size * engine._ceil(size, ranks._WIDTH),
     }
     return {kernel: (count, None) for kernel, count in moved.items()}
 

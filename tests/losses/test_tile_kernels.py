@@ -160,9 +160,11 @@ def test_dense_kendall(monkeypatch, size, arguments, reduction, ranks_from):
 @pytest.mark.parametrize("margin", [0.0, 0.05])
 @pytest.mark.parametrize("tied", [pytest.param(False, marks=slow_if_interpreted), True])
 def test_dense_kendall_by_ranks_of_long_rows_and_few_anchors(monkeypatch, margin, tied):
-    """Rows that torch sorts, anchors in several parts, and more candidates than one step or one word has."""
+    """Rows that torch sorts, bounds of 32 bits each, anchors in parts, and candidates of several steps and words."""
     monkeypatch.setattr("bcls.losses._triton.engine.RANKS_FROM", 1)
     monkeypatch.setattr("bcls.losses._triton.ranks.SORTED_UP_TO", 1)
+    monkeypatch.setattr("bcls.losses._triton.ranks._PACKED_BELOW", 1)
+    monkeypatch.setattr("bcls.losses._triton.ranks._WIDTH", 32)
     monkeypatch.setattr("bcls.losses._triton.ranks._CELLS", 40 * 17)
     similarity, relevance = batch(40, device=DEVICE, tied=tied)
     loss = KendallLoss(margin=margin, normalize="active")
