@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 DEMO_OUT   ?= bcls-demo
 DEMO_FLAGS ?=
 
-.PHONY: help demo test test-all lint accessibility bench coverage docs notebooks evidence photo fuzz faults mutants audit release clean
+.PHONY: help demo test test-all lint accessibility bench gpu coverage docs notebooks evidence photo fuzz faults mutants audit release clean
 
 help:
 	@echo "make demo      train four losses on synthetic scenes, about 4 minutes on 2 cores, and write $(DEMO_OUT)/report.html"
@@ -16,6 +16,7 @@ help:
 	@echo "make accessibility  every page in every size and color scheme with axe-core"
 	@echo "make coverage  the tests with the coverage of the whole package"
 	@echo "make bench     speed and memory of losses and evaluation, as ratios measured in one run"
+	@echo "make gpu       the tests and benchmarks that need an NVIDIA GPU, and docs/performance.md, about 25 minutes"
 	@echo "make evidence  the paper's experiments on Flickr8k: DATA=folder JUDGEMENTS=folder, hours on a GPU"
 	@echo "make photo     the model that ships in the package, from the same folders"
 	@echo "make fuzz      100,000 damaged files for every reader, about two hours"
@@ -59,6 +60,14 @@ coverage: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.evaluation
+
+# With a torch for CUDA in place of the pinned one for CPUs: make gpu BIN=/path/to/its/bin
+gpu:
+	$(BIN)/python -m pytest -m cuda tests
+	set -e; for b in kendall kernels; do $(BIN)/python -m benchmarks.$$b --json results/bench/$$b.json; done
+	set -e; for b in "cross_attention --graph" decoding micro_batches roofline training; do \
+	    $(BIN)/python -m benchmarks.$$b --device cuda --json results/bench/$${b%% *}.json; done
+	$(BIN)/python -m scripts.performance_page
 
 # DATA is the imported dataset, JUDGEMENTS the folder with ExpertAnnotations.txt and CrowdFlowerAnnotations.txt.
 DATA       ?= flickr8k

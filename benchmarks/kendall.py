@@ -112,7 +112,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tune", action="store_true", help="only vary the settings of the kernels")
     parser.add_argument("--profile", action="store_true", help="only the device time by kernel")
-    parser.add_argument("--out", type=Path, help="JSON file of the rows")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
     arguments = parser.parse_args()
     rows = []
     for size in arguments.sizes:
@@ -122,7 +122,7 @@ def main():
             show_kernels(size)
         else:
             rows += compare(size, arguments)
-            keep(arguments.out, rows, "Dense Kendall loss", DEVICE)
+            keep(arguments.json, rows, "Dense Kendall loss", DEVICE)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Speed and memory of the fused losses on an NVIDIA GPU: ``python -m benchmarks.kernels --out kernels.json``.
+"""Speed and memory of the fused losses on an NVIDIA GPU: ``python -m benchmarks.kernels --json kernels.json``.
 
 Forward and backward pass, both directions, eager. The implementations take turns in one run, each after a step that is
 not measured; the result is the median of CUDA events. Memory is the peak above the inputs and the gradient. Labels are
@@ -211,7 +211,7 @@ def parts_of(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="also write the rows here")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--quick", action="store_true", help="only values with a target, in less than a minute")
     kind.add_argument("--profile", action="store_true", help="only the profile")
@@ -223,7 +223,7 @@ def main():
         print(f"sizes {', '.join(map(str, sizes))} ...", file=sys.stderr, flush=True)
         part(rows, sizes)
         named = [dict(zip(("what", "value", "bar", "side"), row, strict=True)) for row in rows]
-        keep(arguments.out, named, "Fused losses and their targets", DEVICE)  # kept even if a later part fails
+        keep(arguments.json, named, "Fused losses and their targets", DEVICE)  # kept even if a later part fails
     table = Table("what", "value", "bar", "holds", title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for what, value, bar, side in rows:
         limit = "" if bar is None else f"at {side} {bar:g}"
