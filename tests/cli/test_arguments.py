@@ -230,6 +230,14 @@ def test_positional_arguments_between_flags(words, expected):
     assert parse("search", Mixed, words, positional=names) == Mixed("i", "a dog", others, **expected)
 
 
+def test_a_file_without_the_first_positional_argument_does_not_fill_it_with_the_second(tmp_path):
+    (tmp_path / "a.yaml").write_text("text: a dog\n")
+    config = ["--config", str(tmp_path / "a.yaml")]
+    assert search("i", *config) == Search("i", "a dog")
+    with pytest.raises(ValueError, match="required: INDEX"):
+        search(*config)
+
+
 def test_positional_arguments_with_a_hyphen():
     assert search("i", "-k", "2", "- person") == Search("i", "- person", k=2)
     assert search("i", "-k", "2", "--", "--dog") == Search("i", "--dog", k=2)

@@ -94,7 +94,8 @@ def parse(
     files = [file for _, file in _take(flags, "--config")]
     given = _read_files(files, {name: hints[name] for name in positional})
     for name in list(positional)[len(words) :]:  # the parser would replace those of files by their defaults
-        value = given.get(name) or []
+        if not (value := given.get(name)):
+            break  # a later one would take its place
         words += map(str, value if isinstance(value, list) else [value])
     for name in (name for name, hint in hints.items() if hint == dict[str, Any]):
         if changes := _take(flags, rf"--{name}(\..*)?"):  # and those of its keys, such as --loss.margin
