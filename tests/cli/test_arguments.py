@@ -281,6 +281,7 @@ def test_a_new_name_drops_the_arguments_of_the_preset(tmp_path):
     assert loss(*config) == {"name": "triplet-sn", "gamma": 20}
     assert loss(*config, "--loss.name", "infonce") == {"name": "infonce"}
     assert loss("--loss.temperature", "0.1", "--loss.name=infonce", *config) == {"name": "infonce", "temperature": 0.1}
+    assert loss(*config, "--loss.name=infonce", "--loss.name=triplet-sn") == {"name": "triplet-sn", "gamma": 20}
     assert loss(*config, "--loss.name", "triplet-sn", "--loss.margin", "0.1") == {
         "name": "triplet-sn",
         "gamma": 20,

@@ -292,7 +292,8 @@ def _change_mapping(mapping: dict[str, Any], flags: Sequence[tuple[str, str]]) -
     import jsonargparse
     import yaml
 
-    for flag, text in sorted(flags, key=lambda one: (one[0].count("."), not one[0].endswith(".name"))):
+    last = dict(flags).items()  # of a repeated flag
+    for flag, text in sorted(last, key=lambda one: (one[0].count("."), not one[0].endswith(".name"))):
         value: Any = text
         with suppress(ValueError, yaml.YAMLError):
             value = jsonargparse.get_loader("yaml")(text) if text else text
