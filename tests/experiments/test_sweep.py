@@ -163,6 +163,7 @@ def test_stored_results_of_incomplete_sweeps_can_be_continued(name, tmp_path):
     shutil.copytree(stored, tmp_path / name)
     file, lines = ROOT / "configs" / "flickr8k" / "sweeps" / f"{name}.yaml", read_results(stored)[1]
     listed = list_runs(file, SweepSettings("unused", str(tmp_path / name), final=True, judgements="unused"))
+    assert {path.name for path in (tmp_path / name).iterdir()} == {path.name for path in stored.iterdir()}
     finished = {(run["key"], run["phase"]) for run in listed if run["finished"]}
     complete = {run["phase"] for run in listed} == {"trial", "run"} or "search" not in read_results(stored)[0]
     wanted = {(line["key"], line["phase"]) for line in lines if complete or line["phase"] == "trial"}
