@@ -112,7 +112,8 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         models = [_load_trained(context, one) for one in run.members or (run,)]
         if "validation" not in result or result.pop("brief", False):
             result["validation"] = _metrics(context, run, models, "validation")
-        if run.phase != TRIAL and lacks_test(result, context.sweep, context.settings):
+        untested = "test" in (found or {}) and "test" not in result  # trained again after a final sweep
+        if run.phase != TRIAL and (untested or lacks_test(result, context.sweep, context.settings)):
             result["test"] = _metrics(context, run, models, "test")
     result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
     if search is not None and searched not in (None, result["validation"]):
