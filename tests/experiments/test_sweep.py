@@ -368,6 +368,10 @@ def test_an_ensemble_with_a_diverged_member_is_recorded_as_failed_and_the_others
     assert lines["both"]["failed"] == "a member failed: HN, seed 1"
     assert lines["last"]["validation"]["rsum"] > 0
     assert {row.name for row in summarize(place / "out").rows} == set(rows)
+    (place / "out" / "runs" / first.key / "result.json").unlink()  # to train it again
+    assert [run["name"] for run in list_runs(file, settings(place)) if not run["finished"]] == ["HN", "both"]
+    outcome = run_sweep(file, settings(place))
+    assert (outcome.finished, outcome.failed) == (5, [])
 
 
 def test_damaged_metadata_can_be_removed(place):

@@ -107,6 +107,11 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
     return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE))
 
 
+def failed_member(out: Path, run: PlannedRun) -> PlannedRun | None:
+    """The first member of an ensemble that failed."""
+    return next((one for one in run.members if "failed" in (read_result(out, one) or {})), None)
+
+
 def lacks_weights(out: Path, run: PlannedRun) -> bool:
     """Whether a finished run lacks the weights that an ensemble needs: its result may come from another machine."""
     result = read_result(out, run)
@@ -121,7 +126,7 @@ def needs_work(out: Path, run: PlannedRun, sweep: Sweep, settings: SweepSettings
     if result is None:
         return True
     if run.phase == TRIAL or "failed" in result:
-        return False
+        return bool(run.members) and failed_member(out, run) is None  # the member was trained again
     return "brief" in result or lacks_test(result, sweep, settings)
 
 
