@@ -230,6 +230,14 @@ def test_positional_arguments_between_flags(words, expected):
     assert parse("search", Mixed, words, positional=names) == Mixed("i", "a dog", others, **expected)
 
 
+def test_a_file_without_the_first_positional_argument_does_not_fill_it_with_the_second(tmp_path):
+    (tmp_path / "a.yaml").write_text("text: a dog\n")
+    config = ["--config", str(tmp_path / "a.yaml")]
+    assert search("i", *config) == Search("i", "a dog")
+    with pytest.raises(ValueError, match="required: INDEX"):
+        search(*config)
+
+
 def test_positional_arguments_with_a_hyphen():
     assert search("i", "-k", "2", "- person") == Search("i", "- person", k=2)
     assert search("i", "-k", "2", "--", "--dog") == Search("i", "--dog", k=2)
@@ -273,6 +281,7 @@ def test_a_new_name_drops_the_arguments_of_the_preset(tmp_path):
     assert loss(*config) == {"name": "triplet-sn", "gamma": 20}
     assert loss(*config, "--loss.name", "infonce") == {"name": "infonce"}
     assert loss("--loss.temperature", "0.1", "--loss.name=infonce", *config) == {"name": "infonce", "temperature": 0.1}
+    assert loss(*config, "--loss.name=infonce", "--loss.name=triplet-sn") == {"name": "triplet-sn", "gamma": 20}
     assert loss(*config, "--loss.name", "triplet-sn", "--loss.margin", "0.1") == {
         "name": "triplet-sn",
         "gamma": 20,

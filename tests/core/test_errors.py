@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcls._core.errors import check_choice, check_number, fail, shortened, visible
+from bcls._core.errors import check_choice, check_number, fail, quoted, shortened, visible
 
 
 def message_of(*words):
@@ -81,6 +81,19 @@ def test_shortened_text_keeps_its_ends_and_counts_the_rest(text, longest):
         end = longest // 2
         count = int(re.search(r" \.\.\. (\d+) characters \.\.\. ", short[end:])[1])
         assert (short[:end], short[-end:], count) == (text[:end], text[-end:], len(text) - 2 * end)
+
+
+@pytest.mark.parametrize(
+    ("system", "path", "expected"),
+    [
+        ("linux", "/home/my photos", "'/home/my photos'"),
+        ("win32", r"C:\my photos", r'"C:\my photos"'),  # the command prompt knows no single quotes
+        ("win32", r"C:\photos", r"C:\photos"),
+    ],
+)
+def test_paths_in_commands_have_the_quotes_of_the_system(monkeypatch, system, path, expected):
+    monkeypatch.setattr("sys.platform", system)
+    assert quoted(path) == expected
 
 
 @pytest.mark.parametrize("value", ["1", "5e-4", b"1", None, [1], "nan"])

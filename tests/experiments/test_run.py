@@ -88,7 +88,7 @@ def test_a_stopped_second_training_resumes_and_is_not_tested_before_its_end(tmp_
 def test_a_stopped_second_training_of_a_member_resumes_before_the_ensemble(tmp_path, settings, monkeypatch):
     rows = {"a": {}, "b": {"loss": {"name": "triplet-hn"}}, "both": {"ensemble": ["a", "b"]}}
     file = write(tmp_path / "a.yaml", runs=rows, settings={"epochs": 3, "lr": 1e-2})
-    run_sweep(file, replace(settings, only=["a", "b"]))
+    run_sweep(file, replace(settings, only=["a", "b"], final=True))
     before, other = read_results(tmp_path / "out")[1]
     checkpoints = tmp_path / "out" / "runs" / before["key"] / "checkpoints"
     shutil.rmtree(checkpoints)
@@ -102,8 +102,10 @@ def test_a_stopped_second_training_of_a_member_resumes_before_the_ensemble(tmp_p
     after, unchanged, both = read_results(tmp_path / "out")[1]
     assert "again" not in after
     assert after["validation"] == before["validation"]
+    assert after["test"] == before["test"]  # although this sweep is not a final one
     assert unchanged == other
     assert "rsum" in both["validation"]
+    assert "test" not in both
 
 
 def test_an_ensemble_waits_for_a_member_that_is_trained_again(tmp_path):

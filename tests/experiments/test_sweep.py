@@ -163,6 +163,7 @@ def test_stored_results_of_incomplete_sweeps_can_be_continued(name, tmp_path):
     shutil.copytree(stored, tmp_path / name)
     file, lines = ROOT / "configs" / "flickr8k" / "sweeps" / f"{name}.yaml", read_results(stored)[1]
     listed = list_runs(file, SweepSettings("unused", str(tmp_path / name), final=True, judgements="unused"))
+    assert {path.name for path in (tmp_path / name).iterdir()} == {path.name for path in stored.iterdir()}
     finished = {(run["key"], run["phase"]) for run in listed if run["finished"]}
     complete = {run["phase"] for run in listed} == {"trial", "run"} or "search" not in read_results(stored)[0]
     wanted = {(line["key"], line["phase"]) for line in lines if complete or line["phase"] == "trial"}
@@ -367,6 +368,10 @@ def test_an_ensemble_with_a_diverged_member_is_recorded_as_failed_and_the_others
     assert lines["both"]["failed"] == "a member failed: HN, seed 1"
     assert lines["last"]["validation"]["rsum"] > 0
     assert {row.name for row in summarize(place / "out").rows} == set(rows)
+    (place / "out" / "runs" / first.key / "result.json").unlink()  # to train it again
+    assert [run["name"] for run in list_runs(file, settings(place)) if not run["finished"]] == ["HN", "both"]
+    outcome = run_sweep(file, settings(place))
+    assert (outcome.finished, outcome.failed) == (5, [])
 
 
 def test_damaged_metadata_can_be_removed(place):

@@ -4,6 +4,8 @@ import difflib
 import math
 import operator
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -169,13 +171,14 @@ def visible(text: str) -> str:
 
 
 def quoted(path: object) -> str:
-    """A path or name as an argument of a shell command, in quotes if it needs them.
+    """A path or name as an argument of a shell command, in quotes if it needs them, double ones on Windows.
 
     Example:
-        >>> print(quoted("my photos"))
-        'my photos'
+        >>> print(quoted("photos"))
+        photos
     """
-    return shlex.quote(str(path))
+    text = str(path)
+    return subprocess.list2cmdline([text]) if sys.platform == "win32" else shlex.quote(text)
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:

@@ -94,7 +94,8 @@ def parse(
     files = [file for _, file in _take(flags, "--config")]
     given = _read_files(files, {name: hints[name] for name in positional})
     for name in list(positional)[len(words) :]:  # the parser would replace those of files by their defaults
-        value = given.get(name) or []
+        if not (value := given.get(name)):
+            break  # a later one would take its place
         words += map(str, value if isinstance(value, list) else [value])
     for name in (name for name, hint in hints.items() if hint == dict[str, Any]):
         if changes := _take(flags, rf"--{name}(\..*)?"):  # and those of its keys, such as --loss.margin
@@ -291,7 +292,8 @@ def _change_mapping(mapping: dict[str, Any], flags: Sequence[tuple[str, str]]) -
     import jsonargparse
     import yaml
 
-    for flag, text in sorted(flags, key=lambda one: (one[0].count("."), not one[0].endswith(".name"))):
+    last = dict(flags).items()  # of a repeated flag
+    for flag, text in sorted(last, key=lambda one: (one[0].count("."), not one[0].endswith(".name"))):
         value: Any = text
         with suppress(ValueError, yaml.YAMLError):
             value = jsonargparse.get_loader("yaml")(text) if text else text

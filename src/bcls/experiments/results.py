@@ -6,6 +6,7 @@
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -106,6 +107,11 @@ def read_result(out: Path, run: PlannedRun) -> dict[str, Any] | None:
     return _check_result(str(path), read_object(str(path), path.read_bytes(), {}, _REMOVE))
 
 
+def failed_member(out: Path, run: PlannedRun) -> PlannedRun | None:
+    """The first member of an ensemble that failed."""
+    return next((one for one in run.members if "failed" in (read_result(out, one) or {})), None)
+
+
 def lacks_weights(out: Path, run: PlannedRun) -> bool:
     """Whether a finished run lacks the weights that an ensemble needs: its result may come from another machine."""
     result = read_result(out, run)
@@ -120,7 +126,7 @@ def needs_work(out: Path, run: PlannedRun, sweep: Sweep, settings: SweepSettings
     if result is None:
         return True
     if run.phase == TRIAL or "failed" in result:
-        return False
+        return bool(run.members) and failed_member(out, run) is None  # the member was trained again
     return "brief" in result or lacks_test(result, sweep, settings)
 
 
@@ -154,8 +160,16 @@ def write_results(out: Path, runs: Runs) -> None:
         write_whole(out / RESULTS, "".join(lines))
 
 
-def restore_results(out: Path) -> None:
-    """Write the results of runs from ``results.jsonl`` if there is no folder ``runs``, as in a copy without weights."""
+def restore_results(out: Path, copy: Path | None = None) -> Path:
+    """Write the results of runs from ``results.jsonl`` if there is no folder ``runs``, as in a copy without weights.
+
+    Args:
+        out: Folder of the sweep.
+        copy: Write them and ``sweep.json`` here, to leave ``out`` unchanged.
+
+    Returns:
+        The folder with the results of the runs.
+    """
 
     def write(folder: Path) -> None:
         for line in _read_lines(out / RESULTS):
@@ -166,10 +180,14 @@ def restore_results(out: Path) -> None:
             write_whole(folder / line["key"] / RESULT, json.dumps(result, indent=1) + "\n")
 
     if (out / RUNS).exists() or not (out / RESULTS).is_file():
-        return  # without the lock: `bcls sweep --dry-run` reads folders that it may not write to
-    with lock_folder(out, name=".results.lock", wait=True):
-        if not (out / RUNS).exists():
-            replace_folder(out / RUNS, write)  # a part of them would pass for all of them
+        return out
+    target = copy or out
+    with lock_folder(target, name=".results.lock", wait=True):
+        if not (target / RUNS).exists():
+            replace_folder(target / RUNS, write)  # a part of them would pass for all of them
+        if copy is not None and (out / SWEEP).is_file():
+            shutil.copyfile(out / SWEEP, copy / SWEEP)
+    return target
 
 
 def write_metadata(out: Path, sweep: Sweep, file: str | Path, dataset: Dataset, chosen: Choices) -> None:

@@ -27,7 +27,7 @@ from bcls.evaluation.recall import QueryRanks
 from bcls.evaluation.scores import score_model
 from bcls.experiments import metrics
 from bcls.experiments.plan import TRIAL, PlannedRun
-from bcls.experiments.results import RANKS, lacks_test, read_result, run_folder, write_result
+from bcls.experiments.results import RANKS, failed_member, lacks_test, read_result, run_folder, write_result
 from bcls.experiments.sweep_file import Sweep, SweepSettings
 from bcls.labels.cache import cached_embeddings
 from bcls.labels.caption_metrics import CiderD
@@ -88,12 +88,13 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         ValueError: If the data does not match the settings.
     """
     folder, search = run_folder(context.out, run), context.sweep.search
-    lost = next((one for one in run.members if "failed" in (read_result(context.out, one) or {})), None)
+    lost = failed_member(context.out, run)
     if lost is not None:
         reason = f"a member failed: {lost.name}, seed {lost.seed}"
         write_result(context.out, run, {"failed": reason, **_provenance(context)})
         return
     found = read_result(context.out, run)
+    found = None if "failed" in (found or {}) else found
     searched = None if found is None else found.get("trial", found.get("validation"))
     result = found or {"seconds": 0.0, **_provenance(context)}
     if not run.members and (found is None or "again" in found or not (folder / CHECKPOINTS / BEST).is_dir()):
@@ -112,7 +113,8 @@ def finish_run(context: SweepContext, run: PlannedRun) -> None:
         models = [_load_trained(context, one) for one in run.members or (run,)]
         if "validation" not in result or result.pop("brief", False):
             result["validation"] = _metrics(context, run, models, "validation")
-        if run.phase != TRIAL and lacks_test(result, context.sweep, context.settings):
+        untested = "test" in (found or {}) and "test" not in result  # trained again after a final sweep
+        if run.phase != TRIAL and (untested or lacks_test(result, context.sweep, context.settings)):
             result["test"] = _metrics(context, run, models, "test")
     result["evaluate_seconds"] = result.get("evaluate_seconds", 0.0) + time.monotonic() - started
     if search is not None and searched not in (None, result["validation"]):

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -98,16 +99,14 @@ def list_runs(file: str | Path, settings: SweepSettings) -> list[dict[str, Any]]
         finished, only of its trials.
     """
     _, sweep = _read(file, settings)
-    out = Path(settings.out)
-    if out.is_dir():
-        results.restore_results(out)
-    tried = plan_trials(sweep)
-    chosen = _chosen(out, sweep, tried)
-    runs = [] if chosen is None else plan_runs(sweep, chosen)
-    found = []
-    for run in [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]:
-        columns = {key: getattr(run, key) for key in ("key", "name", "phase", "seed")}
-        found.append({**columns, "finished": not results.needs_work(out, run, sweep, settings)})
+    tried, found = plan_trials(sweep), []
+    with TemporaryDirectory() as copy:
+        out = results.restore_results(Path(settings.out), Path(copy))
+        chosen = _chosen(out, sweep, tried)
+        runs = [] if chosen is None else plan_runs(sweep, chosen)
+        for run in [*take_share(tried, settings.shard), *take_share(runs, settings.shard)]:
+            columns = {key: getattr(run, key) for key in ("key", "name", "phase", "seed")}
+            found.append({**columns, "finished": not results.needs_work(out, run, sweep, settings)})
     return found
 
 

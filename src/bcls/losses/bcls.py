@@ -79,7 +79,7 @@ class BCLSLoss(RetrievalLoss):
         soft, ranked = self.binary, self.continuous
         fuses = batch.raw or self.fuses(batch)  # values that are not checked yet are those of a kernel that checks them
         if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and fuses:
-            terms = matrix_loss(  # both terms in one call, up to B = 4,096 in one launch
+            terms = matrix_loss(  # both terms in one call, up to B = 3,072 in one launch
                 batch.similarity,
                 batch.labels,
                 image_ids=batch.image_ids,

@@ -1,7 +1,6 @@
 """The index folder: its manifest (``index.json``), and opening the index or one of its vector engines."""
 
 import json
-import shlex
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,7 +75,7 @@ class IndexManifest:
         words += ["--exclude", *self.exclude] * bool(self.exclude) + ["--follow-links"] * self.follow_links
         words += ["--no-captions"] * (not self.captions)
         words += ["--max-pixels", str(self.index_pixels)] * (self.index_pixels != MAX_PIXELS)
-        return shlex.join(["bcls", "index", *self.photos, "--out", str(folder), *words])
+        return " ".join(map(quoted, ["bcls", "index", *self.photos, "--out", folder, *words]))
 
     def check_model(self, folder: Path, model: SearchModel, name: str) -> None:
         """Raise an error if the index in ``folder`` was built with another model."""
@@ -108,7 +107,7 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     if content.get("version") != VERSION:
         photos = content.get("photos")
         known = [photos] if isinstance(photos, str) else photos if isinstance(photos, list) else ["PHOTOS"]
-        names = shlex.join([str(one) for one in known])
+        names = " ".join(map(quoted, known))
         hint = f"build it again: delete the folder, then run `bcls index {names} --out {quoted(folder)}`"
         fail(str(path), f"an index of version {VERSION}", f"version {content.get('version')!r}", hint)
     errors, hint = (TypeError, ValueError, OverflowError), "build the index again"
