@@ -118,7 +118,6 @@ def test_choices_without_known_trials_are_made_again(tmp_path):
 
 
 def test_a_difference_without_scipy_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    monkeypatch.delitem(sys.modules, "scipy.stats", raising=False)
-    with pytest.raises(MissingExtraError, match=r'^comparing means over seeds needs scipy.stats: pip install "bcls\[reports\]"$'):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(MissingExtraError, match=r'means over seeds needs scipy\.stats: pip install "bcls\[reports\]"$'):
         difference(Spread(3.0, 1.0, 4), Spread(1.0, 1.0, 4))
