@@ -52,7 +52,13 @@ def __getattr__(name: str) -> Any:
     module = _LOCATIONS.get(name, "bcls.losses" if name.endswith("Loss") else None)
     if module is None:
         raise AttributeError(f"module 'bcls' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        message = f'bcls.{name} needs torch: pip install "bcls[train]"'
+        raise import_module("bcls._core.extras").MissingExtraError(message, name="torch") from error
 
 
 def __dir__() -> list[str]:

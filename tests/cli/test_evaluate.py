@@ -269,6 +269,15 @@ def test_a_run_is_named_in_front_of_the_flags(run, trained):
     assert json.loads(run("evaluate", "--similarity", trained / "run", *flags)[1]) == found
 
 
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_a_misspelled_model_is_reported_before_scores_are_computed(run, trained, command):
+    code, out, err = run(command, trained / "run", "modle", "--data", trained / "features", "--split", "val")
+    assert (code, out) == (2, "")
+    assert "expected 'photo', 'photo-fast', the folder of a model or of a run" in err
+    assert "got 'modle'" in err
+    assert err.count("\n") == 1  # no progress
+
+
 def test_a_saved_model_and_a_run_average(run, trained):
     flags = ("--data", trained / "features", "--split", "val", "--features", "made", "--json")
     both = (trained / "run", trained / "other")

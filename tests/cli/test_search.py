@@ -33,6 +33,14 @@ def made(monkeypatch, tmp_path, capsys):
     return tmp_path / "index"
 
 
+def test_a_moved_model_is_set_with_a_flag(run, made, tmp_path):
+    (tmp_path / "tiny").rename(tmp_path / "elsewhere")
+    code, printed, notes = run(made, "red")
+    assert (code, printed) == (2, "")
+    assert f"nothing at {tmp_path / 'tiny'}; if it was moved, set its location with --model" in notes
+    assert run(made, "red", "--model", tmp_path / "elsewhere", "--json")[0] == 0
+
+
 def test_json_alone_on_standard_output(run, made, tmp_path):
     code, printed, notes = run(made, "red", "-k", 5, "--json")
     assert code == 0

@@ -17,7 +17,7 @@ def test_an_installed_module_is_imported():
 def test_the_message_names_purpose_and_extra(module):
     with pytest.raises(MissingExtraError) as caught:
         require(module, "reports", "drawing the report")
-    assert str(caught.value) == f'drawing the report needs {module}: pip install "bcls[reports]"'
+    assert str(caught.value) == 'drawing the report needs no_such_package: pip install "bcls[reports]"'
     assert isinstance(caught.value, ImportError)
     assert caught.value.name == "no_such_package"
 

@@ -1,12 +1,16 @@
 """Files of a sweep folder: results, metadata, and errors that name a damaged file."""
 
 import json
+import sys
 
 import pytest
 
+from bcls._core.extras import MissingExtraError
 from bcls.data.dataset import open_dataset
 from bcls.experiments.plan import plan_runs
 from bcls.experiments.results import (
+    Spread,
+    difference,
     previous_choices,
     read_result,
     read_results,
@@ -111,3 +115,9 @@ def test_choices_without_known_trials_are_made_again(tmp_path):
     del about["search"]["keys"]
     (out / "sweep.json").write_text(json.dumps(about), encoding="utf-8")
     assert previous_choices(out, sweep_of(tmp_path, {"A": {}, "B": {"batch": 16}})) == {}
+
+
+def test_a_difference_without_scipy_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(MissingExtraError, match=r'means over seeds needs scipy\.stats: pip install "bcls\[reports\]"$'):
+        difference(Spread(3.0, 1.0, 4), Spread(1.0, 1.0, 4))

@@ -60,6 +60,18 @@ def test_rows_are_computed_once_and_stored_as_float16(dataset, monkeypatch):
     np.testing.assert_allclose(labels, relevance(plain, plain, dataset.image_of_caption), atol=2e-3)
 
 
+def test_complete_embeddings_are_read_without_a_lock(dataset, monkeypatch):
+    rows = np.array(cached_embeddings(dataset, "wordllama"))
+
+    def read_only(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cache, "lock_folder", read_only)
+    np.testing.assert_array_equal(cached_embeddings(dataset, "wordllama"), rows)
+    with pytest.raises(PermissionError):
+        cached_embeddings(dataset, "wordllama", precision="bfloat16", overwrite=True)
+
+
 def test_splits_get_their_rows(dataset, tmp_path):
     whole = np.array(cached_embeddings(dataset, "wordllama"))
     for name in ("train", "test"):

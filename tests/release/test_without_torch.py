@@ -47,6 +47,12 @@ def test_import_bcls():
     assert run("import bcls; print(bcls.__version__)").returncode == 0
 
 
+@pytest.mark.parametrize("name", ["BCLSLoss", "train"])
+def test_names_that_need_torch_name_the_extra(name):
+    last = run(f"from bcls import {name}").stderr.splitlines()[-1]
+    assert last == f'bcls._core.extras.MissingExtraError: bcls.{name} needs torch: pip install "bcls[train]"'
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_every_command(command):
     done = bcls(command, "--help")

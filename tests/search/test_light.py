@@ -1,4 +1,4 @@
-"""Index, search and serve with an exported model: ONNX Runtime and numpy, without torch."""
+"""Index, search and serve with an exported model: ONNX Runtime and numpy, without torch and scipy."""
 
 import io
 import json
@@ -30,13 +30,14 @@ pytest.importorskip("faiss", reason='needs pip install "bcls[search]"')
 #: Runs in a process in which torch and the like cannot be imported.
 WITHOUT_TORCH = """
 import sys
-for name in ("torch", "transformers", "sentence_transformers", "onnx"):
+for name in ("torch", "scipy", "transformers", "sentence_transformers", "onnx"):
     sys.modules[name] = None
 from bcls.cli.main import main
 from bcls.search import PhotoIndex
 from pathlib import Path
 photos, model = sys.argv[1:]
 assert main(["index", photos, "--out", "index", "--model", model]) == 0
+assert main(["search", "index", "--duplicates"]) == 0
 assert main(["search", "index", "a red wall", "-k", "2", "--json"]) == 0
 with PhotoIndex("index") as index:
     assert len(index) == 6

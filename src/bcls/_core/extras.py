@@ -42,7 +42,7 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         # If an installed module lacks a dependency of its own, installing it again does not help.
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise
-        message = f'{purpose} needs {module}: pip install "bcls[{extra}]"'
+        message = f'{purpose} needs {error.name}: pip install "bcls[{extra}]"'
         raise MissingExtraError(message, name=error.name) from error
 
 

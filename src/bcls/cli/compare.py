@@ -90,10 +90,12 @@ def compare_models(
     from bcls.evaluation.evaluator import CaptionVectors, compare
     from bcls.evaluation.pages import comparison_page
     from bcls.evaluation.recall import query_ranks
-    from bcls.evaluation.scores import is_model, load_similarity
+    from bcls.evaluation.scores import find_models, is_model, load_similarity
 
     with prefix_errors("--", ["labels"]):  # before scores are computed
         labels = None if settings.labels is None else CaptionVectors(split, settings.labels)
+    for flag, models in sides.items():
+        find_models(models, flag)
     # One matrix at a time is in memory. The page reads the matrices again; those of models are kept in a file for it.
     with tempfile.TemporaryDirectory(prefix="bcls-scores-", ignore_cleanup_errors=True) as folder:
         scores: list[Callable[[], Any]] = []

@@ -64,11 +64,12 @@ def load_similarity(
     twice = [model for model, path in zip(models, paths, strict=True) if paths.count(path) > 1]
     if twice:
         fail(flag, "different files", f"{twice[0]} more than once", "give each model of an ensemble once")
+    find_models(models, flag)
     if len(models) == 1:
-        return _load_one(models[0], split, features, flag)
+        return _load_one(models[0], split, features)
     total: NDArray[Any] = np.zeros((len(split.images), len(split.captions)), dtype=np.float32)
     for model in models:
-        matrix = _load_one(model, split, features, flag)
+        matrix = _load_one(model, split, features)
         if not np.can_cast(matrix.dtype, total.dtype):
             total = total.astype(np.float64)
         for rows in row_blocks(*matrix.shape):
@@ -77,9 +78,9 @@ def load_similarity(
     return total
 
 
-def _load_one(name: str, split: Dataset, features: str | None, flag: str) -> NDArray[Any]:
+def _load_one(name: str, split: Dataset, features: str | None) -> NDArray[Any]:
     if is_model(name):
-        return model_scores(name, split, features, flag)
+        return model_scores(name, split, features)
     folder = user_path(name)
     if folder.is_dir():
         return load_embeddings(*find_embeddings(folder), split)
@@ -103,9 +104,18 @@ def is_model(name: str) -> bool:
     return not path.exists() and not any(ending in path.name for ending in ENDINGS)
 
 
-def model_scores(
-    name: str, split: Dataset, features: str | None = None, flag: str = "--similarity"
-) -> NDArray[np.float32]:
+def find_models(models: Sequence[str], flag: str) -> None:
+    """Check that all models exist, since computing the scores of the first takes long; errors name the flag."""
+    from bcls.models.loading import find_folder
+
+    for name in filter(is_model, models):
+        try:
+            find_folder(name)
+        except ValueError as error:
+            raise ValueError(str(error).replace("`model`", f"`{flag}`", 1)) from error
+
+
+def model_scores(name: str, split: Dataset, features: str | None = None) -> NDArray[np.float32]:
     """Load a model and score all images of a split against all of its captions.
 
     Args:
@@ -113,7 +123,6 @@ def model_scores(
         split: The images (rows) and captions (columns).
         features: Name of the dataset's features that the model reads. By default those of the run's config, or images
             if there are none.
-        flag: Name of ``name`` in error messages.
 
     Returns:
         ``(N, C)`` float32.
@@ -127,10 +136,7 @@ def model_scores(
 
     from bcls.models.loading import load, run_settings
 
-    try:
-        model = load(name)
-    except ValueError as error:
-        raise ValueError(str(error).replace("`model`", f"`{flag}`", 1)) from error
+    model = load(name)
     chosen = features if features is not None else run_settings(user_path(name)).get("features")
     _check_inputs(name, model, split, chosen)
     if torch.cuda.is_available():

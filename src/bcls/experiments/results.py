@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from bcls._core.config import check_shape
 from bcls._core.errors import fail
+from bcls._core.extras import require
 from bcls._core.files import replace_folder, write_whole
 from bcls._core.locks import lock_folder
 from bcls.data.dataset import Dataset
@@ -318,8 +319,7 @@ def difference(a: Spread, b: Spread) -> Difference:
         >>> difference(Spread(3.0, 0.0, 1), Spread(1.0, 0.0, 4)).p_value is None
         True
     """
-    from scipy.stats import t
-
+    t = require("scipy.stats", "reports", "comparing means over seeds").t
     gap = a.mean - b.mean
     if a.error is None or b.error is None:
         return Difference(gap)

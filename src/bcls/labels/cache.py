@@ -5,6 +5,7 @@ import json
 import platform
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -80,10 +81,15 @@ def cached_embeddings(
         fail("dataset", "captions", f"none in {dataset.folder}", "import the dataset again")
     folder = cache_folder(dataset.folder, encoder)
     wanted = _manifest(folder, captions, encoder, precision)
-    with lock_folder(folder, wait=True):
+    # Versions are only recorded.
+    wanted_versions = {"versions": wanted["versions"]}
+    with ExitStack() as stack:
         found = read_manifest(folder)
-        # Versions are only recorded.
-        changed = found and first_difference({**found, "versions": None}, {**wanted, "versions": None})
+        if found is None or first_difference(found | wanted_versions, wanted):
+            # Complete embeddings are read without the lock: their folder may be read-only.
+            stack.enter_context(lock_folder(folder, wait=True))
+            found = read_manifest(folder)  # another process may have completed them
+        changed = found and first_difference(found | wanted_versions, wanted)
         if changed and not overwrite:
             command = f"bcls labels embed {quoted(dataset.folder)} --encoder {quoted(encoder)}"
             command += "" if precision == "float32" else f" --precision {precision}"

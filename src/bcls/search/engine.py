@@ -200,22 +200,24 @@ class Engine(Protocol):
 
 def near_duplicates(photos: Engine, threshold: float) -> list[list[int]]:
     """Numbers of photos, in groups that similarities of at least ``threshold`` connect, the largest group first."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     numbers = photos.numbers()
-    pairs = []
+    parents = list(range(len(numbers)))  # union-find over positions in `numbers`
+
+    def root(position: int) -> int:
+        while parents[position] != position:
+            parents[position] = position = parents[parents[position]]
+        return position
+
     for start in range(0, len(numbers), _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(numbers)))
         found = photos.search(photos.vectors(numbers[rows].tolist()), _NEIGHBORS)
         row, column = np.nonzero((found.scores >= threshold) & (found.numbers >= 0))
-        pairs.append((rows[row], np.searchsorted(numbers, found.numbers[row, column])))
-    first, second = (np.concatenate(one) for one in zip(*pairs, strict=True)) if pairs else (numbers, numbers)
-    graph = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(len(numbers), len(numbers)))
-    _, labels = connected_components(graph, directed=False)
+        others = np.searchsorted(numbers, found.numbers[row, column])
+        for first, second in zip(rows[row].tolist(), others.tolist(), strict=True):
+            parents[root(first)] = root(second)
     groups: dict[int, list[int]] = {}
-    for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
-        groups.setdefault(label, []).append(number)
+    for position, number in enumerate(numbers.tolist()):
+        groups.setdefault(root(position), []).append(number)
     return sorted((group for group in groups.values() if len(group) > 1), key=len, reverse=True)
 
 
