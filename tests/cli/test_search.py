@@ -174,7 +174,7 @@ def test_bad_input_is_one_line(run, made, tmp_path):
     for words, message in (
         ((), "arguments are required: INDEX"),
         ((made,), "expected a text or --image FILE, got none"),
-        ((made, "red", "--image", tmp_path / "no.jpg"), "expected an image, got 10 bytes of something else"),
+        ((made, "red", "--image", tmp_path / "no.jpg"), "no.jpg`: expected an image, got 10 bytes of something else"),
         ((made, "red", "--image", tmp_path / "no.jpg", "--captions"), "expected --image FILE with it"),
         ((made, "red", "--sort", "name"), "`sort`: expected one of 'score', 'date'"),
         ((made, "+ -"), "`text`: expected words between the operators + and -"),
@@ -187,7 +187,7 @@ def test_bad_input_is_one_line(run, made, tmp_path):
         ((made, "--image", tmp_path / "no.jpg", "--captions", "--sort", "date"), "no --contact, --html, --open or"),
         ((made, "red", "--json", "--paths"), "`--paths`: expected no --json with it, got both"),
         ((made, "red", "--model", "none"), "`model`: expected 'photo', 'photo-fast', the folder of a model"),
-        ((made, "--image", tmp_path / "no.jpg"), "expected an image, got 10 bytes of something else"),
+        ((made, "--image", tmp_path / "no.jpg"), "no.jpg`: expected an image, got 10 bytes of something else"),
         ((made, "--image", tmp_path / "none.jpg"), "No such file"),
         ((made, "red", "--html", "none/x.html"), "`--html`: expected a file in an existing folder, got none/x.html"),
         ((made, "red", "--after", "soon"), "`after`: expected a date"),

@@ -6,16 +6,20 @@ import webbrowser
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bcls._core.errors import fail, visible
 from bcls._core.files import write_whole
 from bcls.cli.arguments import parse
 from bcls.data.image_files import check_size
+from bcls.data.images import decode
 from bcls.reports.html import check_output
 from bcls.search.engine import parse_filter
 from bcls.search.service import Hit, PhotoInfo, SearchResult, Service, ServiceSettings
 from bcls.search.sheets import contact_sheet, page
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 #: Seconds for a query. A single query may take as long as a slow machine needs.
 _TIMEOUT = 24 * 3600.0
@@ -133,10 +137,10 @@ def _line(path: str, settings: SearchSettings) -> str:
     return path if settings.paths and not sys.stdout.isatty() and "\n" not in path else visible(path)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str) -> "Image.Image":
     file = Path(path)
     check_size("--image", file.name, file.stat().st_size)
-    return file.read_bytes()
+    return decode(file.read_bytes(), path)
 
 
 def _show(service: Service, title: str, settings: SearchSettings, result: SearchResult[Any]) -> None:
