@@ -241,7 +241,7 @@ def rank_anchors(scores: Tensor, labels: Tensor, alpha: float, margin: float) ->
         add_slopes[rows, blocks](
             keys, by_label, net, values, slopes[some], hinges[some], size, length, twice, _WIDTH, num_warps=4
         )
-    return slopes, hinges.sum() + margin * excess.sum(), triples.sum()
+    return slopes, hinges.sum() + margin * excess.sum().double(), triples.sum()
 
 
 def _sorted_keys(values: Tensor, by_label: Tensor | None, places: Tensor | None, margin: float) -> Tensor:
