@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bcls._core.files import write_whole
-from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, UNKNOWN, Claim, check_claims, read_paper
+from bcls.experiments.claims import HELD, INCONCLUSIVE, NOT, PARTLY, Claim, check_claims, read_paper
 from bcls.experiments.report import as_markdown, build
 from bcls.experiments.results import RANKS, RESULTS, SWEEP, Summary, SummaryRow, read_results, summarize
 from bcls.reports.blocks import Terms, Text, markdown_table
@@ -102,7 +102,7 @@ def short_page(found: list[Summary], claims: list[Claim]) -> str:
         f"Verdicts are computed from {comparisons} comparisons, {over_images} of them with a hierarchical bootstrap "
         "over seeds and images, and the others, for which no values per image were stored, with a t-test over seeds. "
         "P-values of the bootstrap are at least those of the t-test. They are adjusted for the number of comparisons "
-        f"(Holm); the significance level is 0.05. {_untested(claims, by_name)}".strip(),
+        "(Holm); the significance level is 0.05.",
         "## Models",
         "RSUM and tau-c with the judgements of experts, on the test split. The losses of a row have the same features.",
         model_table.table(),
@@ -156,18 +156,6 @@ def short_page(found: list[Summary], claims: list[Claim]) -> str:
         )
     parts += ["## Limits", "\n".join(f"- {text}" for text in limits)]
     return "\n\n".join(parts) + "\n"
-
-
-def _untested(claims: list[Claim], by_name: dict[str, Summary]) -> str:
-    """Say what is missing for the claim about several models, as long as one model alone has been trained."""
-    if all(claim.verdict != UNKNOWN for claim in claims):
-        return ""
-    rows = {row.loss["name"]: row for row in by_name["paper-exact"].rows}
-    bcls, hard = (f"{rows[name].test['rsum'].mean:.1f}" for name in ("bcls", "triplet-hn"))
-    return (
-        f"The last claim needs several models with the settings of the paper. So far `paper-exact` has `dual` alone, "
-        f"with an RSUM of {bcls} for BCLS and {hard} for Triplet-HN."
-    )
 
 
 def _recipes_text(by_name: dict[str, Summary]) -> str:

@@ -37,7 +37,7 @@ def test_a_moved_model_is_set_with_a_flag(run, made, tmp_path):
     (tmp_path / "tiny").rename(tmp_path / "elsewhere")
     code, printed, notes = run(made, "red")
     assert (code, printed) == (2, "")
-    assert f"nothing at {tmp_path / 'tiny'}; if it was moved, set its location with --model" in notes
+    assert f"got '{tmp_path / 'tiny'}'; check the spelling; if it was moved, set its location with --model" in notes
     assert run(made, "red", "--model", tmp_path / "elsewhere", "--json")[0] == 0
 
 

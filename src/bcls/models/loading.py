@@ -85,7 +85,8 @@ def find_folder(path_or_name: str | Path) -> Path:
         return path  # reading it raises an error that names the missing file
     if not isinstance(path_or_name, str) or not HUB_NAME.fullmatch(path_or_name):
         expected = "'photo', 'photo-fast', the folder of a model or of a run, or a hub name 'owner/model'"
-        fail("model", expected, repr(str(path_or_name)), "check the spelling")
+        hint = "check the spelling; if it was moved, set its location with --model"
+        fail("model", expected, repr(str(path_or_name)), hint)
     return _download(path_or_name)
 
 

@@ -51,8 +51,6 @@ def load_search_model(name: str | Path, device: str = "cpu") -> SearchModel:
         ValueError: There is no such model or device, or its files are damaged.
         MissingExtraError: A package that the model needs is not installed.
     """
-    if Path(name).is_absolute() and not Path(name).exists():  # such as the one that an index records
-        fail("model", "the folder of a model", f"nothing at {name}", "if it was moved, set its location with --model")
     folder = find_folder(name)
     if is_light_folder(folder):
         return LightModel(folder, device)
