@@ -16,7 +16,7 @@ help:
 	@echo "make accessibility  every page in every size and color scheme with axe-core"
 	@echo "make coverage  the tests with the coverage of the whole package"
 	@echo "make bench     speed and memory of losses and evaluation, as ratios measured in one run"
-	@echo "make gpu       the tests and benchmarks that need an NVIDIA GPU, and docs/performance.md, about 25 minutes"
+	@echo "make gpu       the tests and benchmarks that need an NVIDIA GPU, and docs/performance.md"
 	@echo "make evidence  the paper's experiments on Flickr8k: DATA=folder JUDGEMENTS=folder, hours on a GPU"
 	@echo "make photo     the model that ships in the package, from the same folders"
 	@echo "make fuzz      100,000 damaged files for every reader, about two hours"

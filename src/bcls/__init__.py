@@ -55,10 +55,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        message = f'bcls.{name} needs torch: pip install "bcls[train]"'
-        raise import_module("bcls._core.extras").MissingExtraError(message, name="torch") from error
+        if error.name == "torch":
+            import_module("bcls._core.extras").require("torch", "train", f"bcls.{name}")
+        raise
 
 
 def __dir__() -> list[str]:

@@ -426,7 +426,8 @@ def model_config(config: Mapping[str, Any] | object, where: str = "config") -> A
         >>> model_config({"name": "srg"})
         Traceback (most recent call last):
         ...
-        ValueError: `name`: expected one of 'vsepp', 'sgr', ..., got 'srg'; did you mean 'sgr'? ...
+        ValueError: `name`: expected one of 'vsepp', 'sgr', ..., got 'srg'; did you mean 'sgr'? Otherwise choose
+        one of these, or import the module that registers it, with `--import MODULE`
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return config
