@@ -23,7 +23,7 @@ SORTED_UP_TO, _KEYS = 8192, 32
 #: Cells of the anchors that are ranked at once: about 30 bytes each.
 _CELLS = 1 << 24
 #: Candidates of a program of the kernels that need no order.
-_WIDTH = 256
+_WIDTH = 512
 #: Rows of fewer candidates have both bounds of a candidate in 32 bits.
 _PACKED_BELOW = 1 << 16
 #: Candidates of a step of the count, and warps of its programs: one warp waits for no other.
@@ -73,13 +73,20 @@ def sort_rows(VALUES, PLACES, KEYS, size, margin, HAS_PLACES: tl.constexpr, TWIC
 
 
 @triton.jit
+def place_of(length, WIDTH: tl.constexpr):
+    """Row and block of a program; the blocks of a row run together, so that the row stays in the cache."""
+    blocks = tl.cdiv(length, WIDTH)
+    return (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+
+
+@triton.jit
 def find_bounds(KEYS, PLACES, BOUNDS, size, steps, alpha, HALF: tl.constexpr, WIDTH: tl.constexpr):
     """For the sorted labels of a row: rank of each candidate, and how many labels it must not lie below, and above.
 
     The first bound is in the upper half of a number of ``BOUNDS``, ``HALF`` bits.
     """
-    row = tl.program_id(0).to(tl.int64)
-    x = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    row, block = place_of(size, WIDTH)
+    x = block * WIDTH + tl.arange(0, WIDTH)
     inside = x < size
     keys = KEYS + row * size
     key = tl.load(keys + x, mask=inside, other=0)
@@ -109,8 +116,8 @@ def rank_of(key):
 @triton.jit
 def take_bounds(KEYS, BOUNDS, TAKEN, size, length, WIDTH: tl.constexpr):
     """The bounds in the order of the scores."""
-    row = tl.program_id(0).to(tl.int64)
-    x = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    row, block = place_of(length, WIDTH)
+    x = block * WIDTH + tl.arange(0, WIDTH)
     inside = x < length
     p = rank_of(tl.load(KEYS + row * length + x, mask=inside, other=0))
     tl.store(TAKEN + row * length + x, tl.load(BOUNDS + row * size + p, mask=inside, other=0), mask=inside)
@@ -196,8 +203,8 @@ def add_slopes(
     KEYS, LABELS, NET, SCORES, SLOPES, HINGES, size, length, TWICE: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     """Put the net counts into the order of the candidates, and multiply them by the scores."""
-    row = tl.program_id(0).to(tl.int64)
-    x = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    row, block = place_of(length, WIDTH)
+    x = block * WIDTH + tl.arange(0, WIDTH)
     inside = x < length
     p = rank_of(tl.load(KEYS + row * length + x, mask=inside, other=0))
     candidate = row * size + (tl.load(LABELS + row * size + p, mask=inside, other=0) & BEFORE)
@@ -207,7 +214,7 @@ def add_slopes(
         tl.atomic_add(SLOPES + candidate, net.to(tl.float32), mask=inside, sem="relaxed")
     else:
         tl.store(SLOPES + candidate, net.to(tl.float32), mask=inside)
-    tl.store(HINGES + row * tl.num_programs(1) + tl.program_id(1), tl.sum(tl.where(inside, score * net, 0.0), 0))
+    tl.store(HINGES + tl.program_id(0), tl.sum(tl.where(inside, score * net, 0.0), 0))
 
 
 def rank_anchors(scores: Tensor, labels: Tensor, alpha: float, margin: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,18 +234,18 @@ def rank_anchors(scores: Tensor, labels: Tensor, alpha: float, margin: float) ->
         by_label = _sorted_keys(grades, None, None, 0.0)
         places = torch.empty((rows, size), dtype=torch.int32, device=device)
         bounds = torch.empty((rows, size), dtype=packed, device=device)
-        find_bounds[rows, triton.cdiv(size, _WIDTH)](
+        find_bounds[rows * triton.cdiv(size, _WIDTH),](
             by_label, places, bounds, size, size.bit_length(), alpha, half, _WIDTH, num_warps=4
         )
         keys = _sorted_keys(values, by_label, places, margin)
         taken, net = (torch.empty((rows, length), dtype=kind, device=device) for kind in (packed, torch.int32))
-        take_bounds[rows, blocks](keys, bounds, taken, size, length, _WIDTH, num_warps=4)
+        take_bounds[rows * blocks,](keys, bounds, taken, size, length, _WIDTH, num_warps=4)
         seen = torch.zeros((rows, 1 + twice, words), dtype=torch.int32, device=device)
         count_pairs[rows,](
             keys, taken, seen, torch.zeros_like(seen), net, excess[some], triples[some], length,
             twice, half, _STEP, words, num_warps=_WARPS,
         )  # fmt: skip
-        add_slopes[rows, blocks](
+        add_slopes[rows * blocks,](
             keys, by_label, net, values, slopes[some], hinges[some], size, length, twice, _WIDTH, num_warps=4
         )
     return slopes, hinges.sum() + margin * excess.sum().double(), triples.sum()
