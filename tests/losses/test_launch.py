@@ -38,7 +38,7 @@ def test_the_second_launch_with_a_key_is_direct():
     compiled = Kernel()
     kernel = Kernel(compiled)
     for key, arguments in (("a", (1, 2)), ("a", (3, 4)), ("b", (5, 6))):
-        launching.launch(kernel, 7, arguments, key, warps=4)
+        launching.launch(kernel, (7,), arguments, key, warps=4)
     assert kernel.calls == [((7,), (1, 2), {"num_warps": 4}), ((7,), (5, 6), {"num_warps": 4})]
     assert compiled.calls == [((7, 1, 1), (3, 4), {})]
 
@@ -47,7 +47,7 @@ def test_an_older_triton_and_the_interpreter_are_called_as_usual():
     for compiled in (Strict(), None):
         kernel = Kernel(compiled)
         for number in range(3):
-            launching.launch(kernel, 7, (number,), "key", warps=1)
+            launching.launch(kernel, (7,), (number,), "key", warps=1)
         assert [arguments for _, arguments, _ in kernel.calls] == [(0,), (1,), (2,)]
         assert not launching._COMPILED
 
@@ -56,7 +56,7 @@ def test_keys_are_forgotten_when_there_are_many(monkeypatch):
     monkeypatch.setattr(launching, "_MOST", 2)
     kernel = Kernel(Kernel())
     for key in range(5):
-        launching.launch(kernel, 1, (), key, warps=1)
+        launching.launch(kernel, (1,), (), key, warps=1)
     assert len(launching._COMPILED) == 1
 
 
@@ -65,4 +65,16 @@ def test_the_signature_of_a_tensor_is_type_and_alignment():
     assert launching.signature(rows) == launching.signature(rows[4:])
     assert launching.signature(rows) != launching.signature(rows[1:])
     assert launching.signature(rows) != launching.signature(rows.half())
-    assert launching.signature(None) is None
+
+
+def test_the_signature_of_other_arguments_is_their_value_but_of_a_float_its_type():
+    """Triton compiles other code for other integers and constants, and the same code for all floats."""
+    assert [launching.signature(one) for one in (None, 3, True, 0.5)] == [None, 3, True, float]
+
+
+def test_grids_of_two_dimensions():
+    compiled = Kernel()
+    for _ in range(2):
+        launching.launch(Kernel(compiled), (7, 3), (), "key")
+    ((grid, _, _),) = compiled.calls
+    assert grid[:3] == (7, 3, 1)

@@ -51,7 +51,7 @@ class TritonEngine:
         constants = (relevance is not None, bounded and relevance is not None, _CHECK_WIDTH, _CHECK_WIDTH // 4)
         key = ("check", device, signature(similarity), signature(relevance), report is None, whole, constants)
         arguments = (similarity, relevance, notes, bounds, arrivals(device), report, *whole, *constants)
-        return launch(check_matrices, programs, arguments, key, warps=4)
+        return launch(check_matrices, (programs,), arguments, key)
 
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
@@ -74,12 +74,12 @@ class TritonEngine:
             return TorchEngine(scores.device).mine(tile, keys, windows)
         assert labels is not None  # noqa: S101 - windows are given together with labels
         blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
-        kernels.mine_tiles[blocks, _ceil(columns, span)](
+        arguments = (
             scores, labels, window_tensors(windows, scores.device)[0], row_keys, column_keys,
             rows, columns, first, *scores.stride(), *labels.stride(), row_keys.stride(0), column_keys.stride(0),
-            windows.count, span, _HEIGHT, _WIDTH, num_warps=_MINING_WARPS,
+            windows.count, span, _HEIGHT, _WIDTH,
         )  # fmt: skip
-        return None
+        return _launch(kernels.mine_tiles, (blocks, _ceil(columns, span)), arguments, scores.device, _MINING_WARPS)
 
     def sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
         """One pass over the tile."""
@@ -89,11 +89,12 @@ class TritonEngine:
         splits = _ceil(columns, span)
         by_row = torch.empty((PLANES, splits, rows), device=scores.device)
         by_column = torch.empty((PLANES, blocks, columns), device=scores.device)
-        kernels.sum_negatives[blocks, splits](
+        arguments = (
             scores, labels, ids, by_row, by_column, rows, columns, first, *scores.stride(),
             *((0, 0) if labels is None else labels.stride()), span, soft.sharpness,
-            labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH, num_warps=8,
+            labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH,
         )  # fmt: skip
+        _launch(kernels.sum_negatives, (blocks, splits), arguments, scores.device, 8)
         return SoftSums(by_row, by_column)
 
     def finish(
@@ -108,14 +109,14 @@ class TritonEngine:
         scanned = 1 << max(0, count - 1).bit_length()
         anchors = min(32, max(1, _SCANNED // scanned))
         # The kernel does not write the values of a term that is not computed.
-        flat = (torch.zeros if soft is None or windows is None else torch.empty)(4 * both, device=device)
-        values, levels, shares = flat[: 2 * both].view(2, both), flat[2 * both : 3 * both], flat[3 * both :]
+        values = (torch.zeros if soft is None or windows is None else torch.empty)((2, both), device=device)
+        levels, shares = torch.empty(both, device=device), torch.empty(both, device=device)
         picks = torch.empty((2, both, count), dtype=torch.int32, device=device)
         weights = None if windows is None else window_tensors(windows, device)[1]
         row_keys, column_keys = (None, None) if keys is None else keys
         row_sums, column_sums = (None, None) if sums is None else sums
         row_programs = _ceil(rows, anchors)
-        kernels.finish_anchors[row_programs + _ceil(columns, anchors),](
+        arguments = (
             row_keys, column_keys, weights, row_sums, column_sums, *own, values, levels, picks, shares,
             rows, columns, row_programs,
             0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
@@ -126,6 +127,7 @@ class TritonEngine:
             soft is not None, soft is not None and soft.average,
             windows is not None, windows is not None and windows.valid_only, anchors, scanned, 16,
         )  # fmt: skip
+        _launch(kernels.finish_anchors, (row_programs + _ceil(columns, anchors),), arguments, device)
         return AnchorResults(values, levels, picks, shares)
 
     def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
@@ -133,20 +135,20 @@ class TritonEngine:
         scores, labels, ids, first = tile
         rows, columns = scores.shape
         gradient = torch.empty((rows, columns), device=scores.device)
-        kernels.soft_slopes[_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)](
+        arguments = (
             scores, labels, ids, *levels, upstream, gradient, rows, columns, first, *scores.stride(),
             *((0, 0) if labels is None else labels.stride()), soft.sharpness, soft.scale,
             labels is not None, ids is not None, _HEIGHT, _WIDTH,
         )  # fmt: skip
+        _launch(kernels.soft_slopes, (_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)), arguments, scores.device)
         return gradient
 
     def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
         """Two atomic additions for each hard pair."""
         _, weights = window_tensors(windows, gradient.device)
-        number = results.picks[0].numel()
-        kernels.scatter_pairs[_ceil(number, 256),](
-            results.picks, results.shares, weights, upstream, gradient, gradient.shape[0], windows.count, number, 256
-        )
+        number, size = results.picks.numel() // 2, gradient.shape[0]
+        arguments = (results.picks, results.shares, weights, upstream, gradient, size, windows.count, number, 256)
+        _launch(kernels.scatter_pairs, (_ceil(number, 256),), arguments, gradient.device)
 
     def dense_kendall(
         self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
@@ -217,6 +219,13 @@ def _span(rows: int, columns: int, height: int, width: int) -> int:
     """Columns of a program, a multiple of the block width, so that there are enough programs."""
     across = _ceil(columns, width)
     return _ceil(across, min(across, max(1, _PROGRAMS // _ceil(rows, height)))) * width
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], arguments: tuple[object, ...], device: torch.device, warps: int = 4
+) -> None:
+    """Launch a kernel whose code depends on nothing but its arguments and the device."""
+    launch(kernel, grid, arguments, (kernel.__name__, device, *map(signature, arguments)), warps=warps)
 
 
 def _ceil(length: int, block: int) -> int:

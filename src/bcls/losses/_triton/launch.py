@@ -14,17 +14,17 @@ from torch import Tensor
 
 #: Compiled kernels by key; cleared when there are many, as happens if every batch has another size.
 _COMPILED: dict[Hashable, Any] = {}
-_MOST = 256
+_MOST = 1024
 #: Kernels whose compiled form rejected such a call: older versions of Triton expect other arguments.
 _REFUSED: set[Any] = set()
 
 
-def launch(kernel: Any, programs: int, arguments: Sequence[object], key: Hashable, *, warps: int) -> None:
-    """Start ``programs`` programs of a kernel.
+def launch(kernel: Any, grid: tuple[int, ...], arguments: Sequence[object], key: Hashable, *, warps: int = 4) -> None:
+    """Start the programs of a grid.
 
     Args:
         kernel: A function compiled by Triton.
-        programs: Number of programs.
+        grid: Number of programs in each dimension.
         arguments: All arguments, by position.
         key: Equal for two launches only if Triton would compile the same code for them.
         warps: Warps of a program.
@@ -32,22 +32,24 @@ def launch(kernel: Any, programs: int, arguments: Sequence[object], key: Hashabl
     compiled = _COMPILED.get(key)
     if compiled is not None:
         try:
-            compiled[programs, 1, 1](*arguments)
+            compiled[*grid, 1, 1](*arguments)
         except TypeError:
             _REFUSED.add(kernel)
             del _COMPILED[key]
         else:
             return
-    compiled = kernel[programs,](*arguments, num_warps=warps)
+    compiled = kernel[grid](*arguments, num_warps=warps)
     if compiled is not None and kernel not in _REFUSED:  # the interpreter compiles nothing and returns None
         if len(_COMPILED) >= _MOST:
             _COMPILED.clear()
         _COMPILED[key] = compiled
 
 
-def signature(tensor: Tensor | None) -> Hashable:
-    """The properties of a tensor that Triton specialises on."""
-    return None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16 == 0)
+def signature(argument: Any) -> Hashable:
+    """What Triton specialises on: type and alignment of a tensor, the type of a float, other values."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    return float if isinstance(argument, float) else argument
 
 
 def arrivals(device: torch.device) -> Tensor:

@@ -62,8 +62,7 @@ class _SmallLoss(torch.autograd.Function):
             _launch(similarity.detach(), relevance, image_ids, settings, gradient, (binary, continuous))
         if similarity.dtype != torch.float32:
             gradient = gradient.to(similarity.dtype)
-        parts = (part for part in (similarity, binary, continuous) if part is not None)
-        return forbid_double_backward(gradient, *parts), None, None, None
+        return forbid_double_backward(gradient, similarity, binary, continuous), None, None, None
 
 
 def _launch(
@@ -99,5 +98,5 @@ def _launch(
     given = (similarity, relevance, image_ids, *upstream)  # the other tensors are always allocated here
     key = ("anchors", device, *map(signature, given), report is None, slopes is None, whole, constants)
     arguments = (*tensors, *whole, *scales, 1.0 if windows is None else float(windows.scale), *constants)
-    launch(anchor_hinges, 2 * size, arguments, key, warps=max(1, min(16, block // 256)))
+    launch(anchor_hinges, (2 * size,), arguments, key, warps=max(1, min(16, block // 256)))
     return binary, continuous
