@@ -77,7 +77,7 @@ class BCLSLoss(RetrievalLoss):
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
         soft, ranked = self.binary, self.continuous
-        fuses = batch.raw or self.fuses(batch)  # values that are not checked yet are those of a kernel that checks them
+        fuses = batch.raw or self.fuses(batch)  # the kernel checks raw values
         if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and fuses:
             terms = matrix_loss(  # both terms in one call, up to B = 3,072 in one launch
                 batch.similarity,

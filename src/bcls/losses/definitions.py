@@ -5,7 +5,6 @@ check the values and write what they find into host memory; the next call of any
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import NamedTuple, NoReturn
 
@@ -67,8 +66,7 @@ class SoftNegatives(NamedTuple):
         return self.gamma * LOG2_E
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """Settings of the continuous term, ``scale * sum of [hardest negative - hardest positive]_+`` over W windows."""
 
     alpha: float  #: width of a window
@@ -77,7 +75,7 @@ class Windows:
     scale: float  #: factor of the sum: 1 for the sum of the paper, 1 / B for the mean, times the weight of the term
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         """Number of windows, W."""
         return window_count(self.alpha, self.beta)
 

@@ -58,9 +58,10 @@ class AnchorResults(NamedTuple):
 
 def new_keys(rows: int, columns: int, windows: Windows, device: torch.device) -> Keys:
     """Empty keys, in one block of memory."""
-    split = 2 * windows.count * rows
-    flat = torch.full((split + 2 * windows.count * columns,), LEAST, dtype=torch.int64, device=device)
-    return Keys(flat[:split].view(2, rows, windows.count), flat[split:].view(2, windows.count, columns))
+    count = windows.count
+    flat = torch.full((2 * count * (rows + columns),), LEAST, dtype=torch.int64, device=device)
+    by_row = flat.as_strided((2, rows, count), (rows * count, count, 1))
+    return Keys(by_row, flat.as_strided((2, count, columns), (count * columns, columns, 1), 2 * count * rows))
 
 
 def merge(parts: Tensor) -> Tensor:
@@ -97,8 +98,7 @@ def gradient_entries(
 
 class _NoDoubleBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:
-        ctx.sources = len(sources)
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor | None) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
@@ -109,7 +109,7 @@ class _NoDoubleBackward(torch.autograd.Function):
         )
 
 
-def forbid_double_backward(gradient: Tensor, *sources: Tensor) -> Tensor:
+def forbid_double_backward(gradient: Tensor, *sources: Tensor | None) -> Tensor:
     """Return a gradient whose own derivative with respect to ``sources`` raises an error instead of being 0.
 
     ``once_differentiable`` of torch raises only if the upstream gradient requires one, and not for a scalar.
