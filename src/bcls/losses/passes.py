@@ -58,10 +58,9 @@ class AnchorResults(NamedTuple):
 
 def new_keys(rows: int, columns: int, windows: Windows, device: torch.device) -> Keys:
     """Empty keys, in one block of memory."""
-    count = windows.count
-    flat = torch.full((2 * count * (rows + columns),), LEAST, dtype=torch.int64, device=device)
-    by_row = flat.as_strided((2, rows, count), (rows * count, count, 1))
-    return Keys(by_row, flat.as_strided((2, count, columns), (count * columns, columns, 1), 2 * count * rows))
+    split = 2 * windows.count * rows
+    flat = torch.full((split + 2 * windows.count * columns,), LEAST, dtype=torch.int64, device=device)
+    return Keys(flat[:split].view(2, rows, windows.count), flat[split:].view(2, windows.count, columns))
 
 
 def merge(parts: Tensor) -> Tensor:

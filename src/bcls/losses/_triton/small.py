@@ -1,8 +1,8 @@
 """The losses of a small matrix: one launch for values and gradient, since a launch costs more than its computation.
 
 Memory shared by the programs: in float32 the values of the anchors ``(2, 2 B)``, binary and continuous, row anchors
-before column anchors, and the bounds of the labels ``(2, B)``; in int64 the keys ``(2 B, 2, W)`` and the first bad
-cells ``(2, B)``.
+before column anchors, and the bounds of the labels ``(2, B)``; then in int64 the first bad cells ``(2, B)`` and the
+keys ``(2 B, 2, W)``.
 """
 
 from typing import Any
@@ -76,15 +76,14 @@ def _launch(
     """Values of the terms; their gradient is added to ``slopes``, times the upstream gradients if they are given."""
     (soft, windows), size, device = settings, similarity.shape[0], similarity.device
     count = 0 if windows is None else windows.count
-    work = torch.empty(6 * size, device=device)
-    keys = torch.empty(4 * size * count + 2 * size, dtype=torch.int64, device=device)
+    work = torch.empty((10 + 8 * count) * size, device=device)
     # Two tensors instead of two views of one, so that a caller may change them in place.
     binary, continuous = torch.empty((), device=device), torch.empty((), device=device)
     edges, weights = (None, None) if windows is None else window_tensors(windows, device)
     block = max(16, 1 << (size - 1).bit_length())
     report = report_on(device)
     tensors = (
-        similarity, relevance, image_ids, edges, weights, keys, work, binary, continuous, arrivals(device), report,
+        similarity, relevance, image_ids, edges, weights, work, binary, continuous, arrivals(device), report,
         slopes, *upstream,
     )  # fmt: skip
     whole = (size, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()), count)
