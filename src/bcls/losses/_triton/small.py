@@ -43,7 +43,7 @@ class _SmallLoss(torch.autograd.Function):
     def forward(
         ctx: Any, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
-        slopes = torch.zeros(similarity.shape, device=similarity.device)
+        slopes = torch.zeros(*similarity.shape, device=similarity.device)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(similarity, relevance, image_ids, slopes)
         ctx.settings = settings
