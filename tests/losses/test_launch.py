@@ -65,11 +65,7 @@ def test_the_signature_of_a_tensor_is_type_and_alignment():
     assert launching.signature(rows) == launching.signature(rows[4:])
     assert launching.signature(rows) != launching.signature(rows[1:])
     assert launching.signature(rows) != launching.signature(rows.half())
-
-
-def test_the_signature_of_other_arguments_is_their_value_but_of_a_float_its_type():
-    """Triton compiles other code for other integers and constants, and the same code for all floats."""
-    assert [launching.signature(one) for one in (None, 3, True, 0.5)] == [None, 3, True, float]
+    assert launching.signature(None) is None
 
 
 def test_grids_of_two_dimensions():

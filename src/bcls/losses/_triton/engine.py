@@ -49,9 +49,8 @@ class TritonEngine:
         bounds = torch.empty(2 * programs, device=device)
         whole = (rows, columns, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()))
         constants = (relevance is not None, bounded and relevance is not None, _CHECK_WIDTH, _CHECK_WIDTH // 4)
-        key = ("check", device, signature(similarity), signature(relevance), report is None, whole, constants)
-        arguments = (similarity, relevance, notes, bounds, arrivals(device), report, *whole, *constants)
-        return launch(check_matrices, (programs,), arguments, key)
+        tensors = (similarity, relevance, notes, bounds, arrivals(device), report)
+        return _launch(check_matrices, device, (programs,), tensors, (*whole, *constants))
 
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
@@ -74,12 +73,13 @@ class TritonEngine:
             return TorchEngine(scores.device).mine(tile, keys, windows)
         assert labels is not None  # noqa: S101 - windows are given together with labels
         blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
-        arguments = (
-            scores, labels, window_tensors(windows, scores.device)[0], row_keys, column_keys,
+        tensors = (scores, labels, window_tensors(windows, scores.device)[0], row_keys, column_keys)
+        numbers = (
             rows, columns, first, *scores.stride(), *labels.stride(), row_keys.stride(0), column_keys.stride(0),
             windows.count, span, _HEIGHT, _WIDTH,
         )  # fmt: skip
-        return _launch(kernels.mine_tiles, (blocks, _ceil(columns, span)), arguments, scores.device, _MINING_WARPS)
+        grid = blocks, _ceil(columns, span)
+        return _launch(kernels.mine_tiles, scores.device, grid, tensors, numbers, _MINING_WARPS)
 
     def sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
         """One pass over the tile."""
@@ -89,12 +89,12 @@ class TritonEngine:
         splits = _ceil(columns, span)
         by_row = torch.empty((PLANES, splits, rows), device=scores.device)
         by_column = torch.empty((PLANES, blocks, columns), device=scores.device)
-        arguments = (
-            scores, labels, ids, by_row, by_column, rows, columns, first, *scores.stride(),
-            *((0, 0) if labels is None else labels.stride()), span, soft.sharpness,
-            labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH,
+        numbers = (
+            rows, columns, first, *scores.stride(), *((0, 0) if labels is None else labels.stride()), span,
+            soft.sharpness, labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH,
         )  # fmt: skip
-        _launch(kernels.sum_negatives, (blocks, splits), arguments, scores.device, 8)
+        tensors = (scores, labels, ids, by_row, by_column)
+        _launch(kernels.sum_negatives, scores.device, (blocks, splits), tensors, numbers, 8)
         return SoftSums(by_row, by_column)
 
     def finish(
@@ -116,8 +116,8 @@ class TritonEngine:
         row_keys, column_keys = (None, None) if keys is None else keys
         row_sums, column_sums = (None, None) if sums is None else sums
         row_programs = _ceil(rows, anchors)
-        arguments = (
-            row_keys, column_keys, weights, row_sums, column_sums, *own, values, levels, picks, shares,
+        tensors = (row_keys, column_keys, weights, row_sums, column_sums, *own, values, levels, picks, shares)
+        numbers = (
             rows, columns, row_programs,
             0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
             both * count, 0 if row_sums is None else row_sums.shape[1],
@@ -127,7 +127,7 @@ class TritonEngine:
             soft is not None, soft is not None and soft.average,
             windows is not None, windows is not None and windows.valid_only, anchors, scanned, 16,
         )  # fmt: skip
-        _launch(kernels.finish_anchors, (row_programs + _ceil(columns, anchors),), arguments, device)
+        _launch(kernels.finish_anchors, device, (row_programs + _ceil(columns, anchors),), tensors, numbers)
         return AnchorResults(values, levels, picks, shares)
 
     def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
@@ -135,20 +135,21 @@ class TritonEngine:
         scores, labels, ids, first = tile
         rows, columns = scores.shape
         gradient = torch.empty((rows, columns), device=scores.device)
-        arguments = (
-            scores, labels, ids, *levels, upstream, gradient, rows, columns, first, *scores.stride(),
-            *((0, 0) if labels is None else labels.stride()), soft.sharpness, soft.scale,
-            labels is not None, ids is not None, _HEIGHT, _WIDTH,
+        tensors = (scores, labels, ids, *levels, upstream, gradient)
+        numbers = (
+            rows, columns, first, *scores.stride(), *((0, 0) if labels is None else labels.stride()),
+            soft.sharpness, soft.scale, labels is not None, ids is not None, _HEIGHT, _WIDTH,
         )  # fmt: skip
-        _launch(kernels.soft_slopes, (_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)), arguments, scores.device)
+        _launch(kernels.soft_slopes, scores.device, (_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)), tensors, numbers)
         return gradient
 
     def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
         """Two atomic additions for each hard pair."""
         _, weights = window_tensors(windows, gradient.device)
         number, size = results.picks.numel() // 2, gradient.shape[0]
-        arguments = (results.picks, results.shares, weights, upstream, gradient, size, windows.count, number, 256)
-        _launch(kernels.scatter_pairs, (_ceil(number, 256),), arguments, gradient.device)
+        tensors = (results.picks, results.shares, weights, upstream, gradient)
+        numbers = (size, windows.count, number, 256)
+        _launch(kernels.scatter_pairs, gradient.device, (_ceil(number, 256),), tensors, numbers)
 
     def dense_kendall(
         self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
@@ -222,10 +223,16 @@ def _span(rows: int, columns: int, height: int, width: int) -> int:
 
 
 def _launch(
-    kernel: Any, grid: tuple[int, ...], arguments: tuple[object, ...], device: torch.device, warps: int = 4
+    kernel: Any,
+    device: torch.device,
+    grid: tuple[int, ...],
+    tensors: tuple[Tensor | None, ...],
+    numbers: tuple[float, ...],
+    warps: int = 4,
 ) -> None:
-    """Launch a kernel whose code depends on nothing but its arguments and the device."""
-    launch(kernel, grid, arguments, (kernel.__name__, device, *map(signature, arguments)), warps=warps)
+    """Launch a kernel that takes tensors, then numbers."""
+    key = (kernel.__name__, device, numbers, *map(signature, tensors))
+    launch(kernel, grid, (*tensors, *numbers), key, warps=warps)
 
 
 def _ceil(length: int, block: int) -> int:

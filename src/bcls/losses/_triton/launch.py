@@ -45,11 +45,9 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: Sequence[object], key:
         _COMPILED[key] = compiled
 
 
-def signature(argument: Any) -> Hashable:
-    """What Triton specialises on: type and alignment of a tensor, the type of a float, other values."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    return float if isinstance(argument, float) else argument
+def signature(tensor: Tensor | None) -> Hashable:
+    """The properties of a tensor that Triton specialises on."""
+    return None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16 == 0)
 
 
 def arrivals(device: torch.device) -> Tensor:
