@@ -8,7 +8,7 @@ from torch import Tensor
 from bcls.losses._torch.engine import TorchEngine
 from bcls.losses._torch.pairs import count_triples
 from bcls.losses._triton import kernels
-from bcls.losses._triton.launch import arrivals, launch, signature
+from bcls.losses._triton.launch import arrivals, launch
 from bcls.losses._triton.ranks import rank_anchors
 from bcls.losses._triton.small import is_small, small_loss
 from bcls.losses._triton.values import check_matrices
@@ -50,7 +50,7 @@ class TritonEngine:
         whole = (rows, columns, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()))
         constants = (relevance is not None, bounded and relevance is not None, _CHECK_WIDTH, _CHECK_WIDTH // 4)
         tensors = (similarity, relevance, notes, bounds, arrivals(device), report)
-        return _launch(check_matrices, device, (programs,), tensors, (*whole, *constants))
+        return launch(check_matrices, device, (programs,), tensors, (*whole, *constants))
 
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
@@ -79,7 +79,7 @@ class TritonEngine:
             windows.count, span, _HEIGHT, _WIDTH,
         )  # fmt: skip
         grid = blocks, _ceil(columns, span)
-        return _launch(kernels.mine_tiles, scores.device, grid, tensors, numbers, _MINING_WARPS)
+        return launch(kernels.mine_tiles, scores.device, grid, tensors, numbers, _MINING_WARPS)
 
     def sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
         """One pass over the tile."""
@@ -94,7 +94,7 @@ class TritonEngine:
             soft.sharpness, labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH,
         )  # fmt: skip
         tensors = (scores, labels, ids, by_row, by_column)
-        _launch(kernels.sum_negatives, scores.device, (blocks, splits), tensors, numbers, 8)
+        launch(kernels.sum_negatives, scores.device, (blocks, splits), tensors, numbers, 8)
         return SoftSums(by_row, by_column)
 
     def finish(
@@ -127,7 +127,7 @@ class TritonEngine:
             soft is not None, soft is not None and soft.average,
             windows is not None, windows is not None and windows.valid_only, anchors, scanned, 16,
         )  # fmt: skip
-        _launch(kernels.finish_anchors, device, (row_programs + _ceil(columns, anchors),), tensors, numbers)
+        launch(kernels.finish_anchors, device, (row_programs + _ceil(columns, anchors),), tensors, numbers)
         return AnchorResults(values, levels, picks, shares)
 
     def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
@@ -140,7 +140,7 @@ class TritonEngine:
             rows, columns, first, *scores.stride(), *((0, 0) if labels is None else labels.stride()),
             soft.sharpness, soft.scale, labels is not None, ids is not None, _HEIGHT, _WIDTH,
         )  # fmt: skip
-        _launch(kernels.soft_slopes, scores.device, (_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)), tensors, numbers)
+        launch(kernels.soft_slopes, scores.device, (_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)), tensors, numbers)
         return gradient
 
     def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
@@ -149,7 +149,7 @@ class TritonEngine:
         number, size = results.picks.numel() // 2, gradient.shape[0]
         tensors = (results.picks, results.shares, weights, upstream, gradient)
         numbers = (size, windows.count, number, 256)
-        _launch(kernels.scatter_pairs, gradient.device, (_ceil(number, 256),), tensors, numbers)
+        launch(kernels.scatter_pairs, gradient.device, (_ceil(number, 256),), tensors, numbers)
 
     def dense_kendall(
         self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool
@@ -220,19 +220,6 @@ def _span(rows: int, columns: int, height: int, width: int) -> int:
     """Columns of a program, a multiple of the block width, so that there are enough programs."""
     across = _ceil(columns, width)
     return _ceil(across, min(across, max(1, _PROGRAMS // _ceil(rows, height)))) * width
-
-
-def _launch(
-    kernel: Any,
-    device: torch.device,
-    grid: tuple[int, ...],
-    tensors: tuple[Tensor | None, ...],
-    numbers: tuple[float, ...],
-    warps: int = 4,
-) -> None:
-    """Launch a kernel that takes tensors, then numbers."""
-    key = (kernel.__name__, device, numbers, *map(signature, tensors))
-    launch(kernel, grid, (*tensors, *numbers), key, warps=warps)
 
 
 def _ceil(length: int, block: int) -> int:
