@@ -45,11 +45,10 @@ class TritonEngine:
         raise_reported(similarity.device)
         (rows, columns), device = similarity.shape, similarity.device
         programs, report = min(rows, _CHECK_PROGRAMS), report_on(device)
-        notes = torch.empty(2 * programs, dtype=torch.int64, device=device)
-        bounds = torch.empty(2 * programs, device=device)
+        notes = torch.empty(3 * programs, dtype=torch.int64, device=device)
         whole = (rows, columns, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()))
         constants = (relevance is not None, bounded and relevance is not None, _CHECK_WIDTH, _CHECK_WIDTH // 4)
-        tensors = (similarity, relevance, notes, bounds, arrivals(device), report)
+        tensors = (similarity, relevance, notes, arrivals(device), report)
         return launch(check_matrices, device, (programs,), tensors, (*whole, *constants))
 
     def one_launch(
