@@ -9,6 +9,8 @@ from bcls.losses._triton import launch as launching
 class Kernel:
     """Records its calls; an ordinary call returns ``compiled``."""
 
+    __name__ = "kernel"
+
     def __init__(self, compiled=None):
         self.calls, self.compiled = [], compiled
 
@@ -34,35 +36,48 @@ def _forgotten(monkeypatch):
     monkeypatch.setattr(launching, "_REFUSED", set())
 
 
-def test_the_second_launch_with_a_key_is_direct():
+def start(kernel, tensors=(), numbers=(), grid=(7,), device="cpu"):
+    launching.launch(kernel, torch.device(device), grid, tensors, numbers)
+
+
+def test_the_second_launch_with_the_same_numbers_is_direct():
     compiled = Kernel()
     kernel = Kernel(compiled)
-    for key, arguments in (("a", (1, 2)), ("a", (3, 4)), ("b", (5, 6))):
-        launching.launch(kernel, 7, arguments, key, warps=4)
-    assert kernel.calls == [((7,), (1, 2), {"num_warps": 4}), ((7,), (5, 6), {"num_warps": 4})]
-    assert compiled.calls == [((7, 1, 1), (3, 4), {})]
+    for numbers in ((1, 2.0), (1, 2.0), (3, 2.0)):
+        start(kernel, (None,), numbers)
+    assert kernel.calls == [((7,), (None, 1, 2.0), {"num_warps": 4}), ((7,), (None, 3, 2.0), {"num_warps": 4})]
+    assert compiled.calls == [((7, 1, 1), (None, 1, 2.0), {})]
 
 
 def test_an_older_triton_and_the_interpreter_are_called_as_usual():
     for compiled in (Strict(), None):
         kernel = Kernel(compiled)
-        for number in range(3):
-            launching.launch(kernel, 7, (number,), "key", warps=1)
-        assert [arguments for _, arguments, _ in kernel.calls] == [(0,), (1,), (2,)]
+        for _ in range(3):
+            start(kernel)
+        assert len(kernel.calls) == 3
         assert not launching._COMPILED
 
 
-def test_keys_are_forgotten_when_there_are_many(monkeypatch):
+def test_compiled_kernels_are_forgotten_when_there_are_many(monkeypatch):
     monkeypatch.setattr(launching, "_MOST", 2)
     kernel = Kernel(Kernel())
-    for key in range(5):
-        launching.launch(kernel, 1, (), key, warps=1)
+    for number in range(5):
+        start(kernel, numbers=(number,))
     assert len(launching._COMPILED) == 1
 
 
-def test_the_signature_of_a_tensor_is_type_and_alignment():
-    rows = torch.zeros(8)
-    assert launching.signature(rows) == launching.signature(rows[4:])
-    assert launching.signature(rows) != launching.signature(rows[1:])
-    assert launching.signature(rows) != launching.signature(rows.half())
-    assert launching.signature(None) is None
+def test_code_depends_on_type_and_alignment_of_a_tensor_and_on_the_device():
+    kernel, rows = Kernel(Kernel()), torch.zeros(8)
+    for tensor, launches in ((rows, 1), (rows[4:], 1), (rows[1:], 2), (rows.half(), 3), (None, 4)):
+        start(kernel, (tensor,))
+        assert len(kernel.calls) == launches
+    start(kernel, (rows,), device="cuda:1")
+    assert len(kernel.calls) == 5
+
+
+def test_grids_of_two_dimensions():
+    compiled = Kernel()
+    for _ in range(2):
+        start(Kernel(compiled), grid=(7, 3))
+    ((grid, _, _),) = compiled.calls
+    assert grid[:3] == (7, 3, 1)

@@ -56,6 +56,11 @@ def bytes_of(name, given):
     return total
 
 
+class All(set):
+    def __contains__(self, one):
+        return True
+
+
 @pytest.fixture
 def launched(monkeypatch):
     """Bytes of all launches, by kernel."""
@@ -69,7 +74,8 @@ def launched(monkeypatch):
         return run(self, *arguments, **options)
 
     monkeypatch.setattr(kind, "run", record)
-    monkeypatch.setattr(launch, "_COMPILED", {})  # compiled kernels are launched without `run`
+    monkeypatch.setattr(launch, "_COMPILED", {})  # compiled kernels are launched without `run`,
+    monkeypatch.setattr(launch, "_REFUSED", All())  # unless they refuse it
     monkeypatch.setattr(engine, "RANKS_FROM", 1)
     return found
 

@@ -13,7 +13,7 @@ def gpu(monkeypatch):
     """A GPU that has reported NaN at row 1, column 2; counts how often it was waited for."""
     tensor = torch.tensor([1.0, 4 * 6, -1, -0.5, 1.0, 4], dtype=torch.float64)
     waited = []
-    monkeypatch.setattr(definitions, "_REPORTS", {CUDA: tensor})
+    monkeypatch.setattr(definitions, "_REPORTS", {CUDA: (tensor, tensor.numpy())})
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return waited
@@ -27,11 +27,11 @@ def test_a_report_is_raised_once_after_waiting_for_the_gpu(gpu):
     assert gpu == [CUDA, CUDA]
     check_now()
     assert gpu == [CUDA] * 3
-    assert not definitions._REPORTS[CUDA].any()
+    assert not definitions._REPORTS[CUDA][0].any()
 
 
 def test_the_first_cell_is_reported(gpu):
-    definitions._REPORTS[CUDA][1] = 0
+    definitions._REPORTS[CUDA][0][1] = 0
     with pytest.raises(ValueError, match="got nan at row 0, column 0 in an earlier"):
         check_now()
 

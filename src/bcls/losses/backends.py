@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,11 +23,14 @@ _WITHOUT_KERNELS: ContextVar[bool] = ContextVar("without_kernels", default=False
 
 def engine_for(device: torch.device) -> "TorchEngine | TritonEngine":
     """The fastest backend that runs on a device."""
-    if triton_runs_on(device):
-        from bcls.losses._triton.engine import TritonEngine  # importing Triton takes a second
+    return _triton_engine() if triton_runs_on(device) else TorchEngine(device)
 
-        return TritonEngine()
-    return TorchEngine(device)
+
+@cache
+def _triton_engine() -> "TritonEngine":
+    from bcls.losses._triton.engine import TritonEngine  # importing Triton takes a second
+
+    return TritonEngine()
 
 
 def triton_runs_on(device: torch.device) -> bool:
@@ -37,7 +40,7 @@ def triton_runs_on(device: torch.device) -> bool:
     return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and _triton_is_installed()
 
 
-@lru_cache(maxsize=1)
+@cache
 def _triton_is_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 

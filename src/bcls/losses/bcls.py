@@ -71,13 +71,14 @@ class BCLSLoss(RetrievalLoss):
 
     def fuses(self, batch: Batch) -> bool:
         """See :meth:`RetrievalLoss.fuses`."""
-        soft, ranked = self.binary, self.continuous
+        # The attributes `binary` and `continuous` are looked up ten times as slowly, by `nn.Module.__getattr__`.
+        soft, ranked = self._modules["binary"], self._modules["continuous"]
         return type(soft) is TripletSoftLoss and type(ranked) is KendallWindowLoss and ranked.fuses(batch)
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        soft, ranked = self.binary, self.continuous
-        fuses = batch.raw or self.fuses(batch)  # values that are not checked yet are those of a kernel that checks them
+        soft, ranked = self._modules["binary"], self._modules["continuous"]
+        fuses = batch.raw or self.fuses(batch)  # the kernel checks raw values
         if isinstance(soft, TripletSoftLoss) and isinstance(ranked, KendallWindowLoss) and fuses:
             terms = matrix_loss(  # both terms in one call, up to B = 3,072 in one launch
                 batch.similarity,

@@ -5,9 +5,8 @@ check the values and write what they find into host memory; the next call of any
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -67,8 +66,7 @@ class SoftNegatives(NamedTuple):
         return self.gamma * LOG2_E
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """Settings of the continuous term, ``scale * sum of [hardest negative - hardest positive]_+`` over W windows."""
 
     alpha: float  #: width of a window
@@ -77,7 +75,7 @@ class Windows:
     scale: float  #: factor of the sum: 1 for the sum of the paper, 1 / B for the mean, times the weight of the term
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         """Number of windows, W."""
         return window_count(self.alpha, self.beta)
 
@@ -128,7 +126,8 @@ KINDS = ("nan", "inf", "-inf")
 #: Entries of a report: whether there is one, the first bad cell of the similarities and of the labels (-1 for none),
 #: lowest and highest label, number of columns.
 WORDS = 6
-_REPORTS: dict[torch.device, Tensor] = {}
+#: Each is a tensor, and the same memory as a NumPy array, of which a number is read more quickly.
+_REPORTS: dict[torch.device, tuple[Tensor, Any]] = {}
 
 
 def check_now() -> None:
@@ -153,13 +152,12 @@ def check_now() -> None:
 
 def report_on(device: torch.device) -> Tensor | None:
     """Host memory that kernels of a device report to; None if it would have to be created during a graph capture."""
-    report = _REPORTS.get(device)
-    if report is None:
+    if device not in _REPORTS:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
         report = torch.zeros(WORDS, dtype=torch.float64, pin_memory=device.type == "cuda")
-        _REPORTS[device] = report
-    return report
+        _REPORTS[device] = report, report.numpy()
+    return _REPORTS[device][0]
 
 
 def raise_reported(device: torch.device) -> None:
@@ -168,13 +166,13 @@ def raise_reported(device: torch.device) -> None:
     Raises:
         ValueError: If an earlier call got NaN, infinity or labels out of range.
     """
-    report = _REPORTS.get(device)
-    if report is None or not report.numpy()[0]:
+    if device not in _REPORTS or not _REPORTS[device][1][0]:
         return
     if device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():
             return  # the first call after the capture raises it
         torch.cuda.synchronize(device)  # so that the report is complete
+    report, _ = _REPORTS[device]
     _, cell, cell_label, low, high, columns = report.tolist()
     report.zero_()
     for argument, where in (("similarity", int(cell)), ("relevance", int(cell_label))):

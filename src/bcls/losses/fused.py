@@ -93,10 +93,9 @@ class _MatrixLoss(torch.autograd.Function):
             if soft is None or binary is None:
                 gradient = torch.zeros(size, size, device=similarity.device)
             else:
-                levels = results.levels[:size], results.levels[size:]
-                gradient = engine.slope(Tile(similarity, relevance, image_ids, 0), levels, binary, soft)
+                tile = Tile(similarity, relevance, image_ids, 0)
+                gradient = engine.slope(tile, results.levels.chunk(2), binary, soft)
             if windows is not None and continuous is not None:
                 engine.scatter(gradient, results, continuous, windows)
             gradient = gradient.to(similarity.dtype)
-        parts = (part for part in (similarity, binary, continuous) if part is not None)
-        return forbid_double_backward(gradient, *parts), None, None, None
+        return forbid_double_backward(gradient, similarity, binary, continuous), None, None, None

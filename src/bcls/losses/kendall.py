@@ -162,7 +162,7 @@ class KendallWindowLoss(RetrievalLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        if self.fuses(batch):
+        if batch.raw or self.fuses(batch):  # the kernel checks raw values
             terms = matrix_loss(batch.similarity, batch.labels, windows=self.settings(batch.size))
             return {"kendall": terms.continuous}
         if self.mining == "none":

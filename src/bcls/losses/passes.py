@@ -97,8 +97,7 @@ def gradient_entries(
 
 class _NoDoubleBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:
-        ctx.sources = len(sources)
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor | None) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod
@@ -109,7 +108,7 @@ class _NoDoubleBackward(torch.autograd.Function):
         )
 
 
-def forbid_double_backward(gradient: Tensor, *sources: Tensor) -> Tensor:
+def forbid_double_backward(gradient: Tensor, *sources: Tensor | None) -> Tensor:
     """Return a gradient whose own derivative with respect to ``sources`` raises an error instead of being 0.
 
     ``once_differentiable`` of torch raises only if the upstream gradient requires one, and not for a scalar.

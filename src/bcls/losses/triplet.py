@@ -166,7 +166,7 @@ class TripletSoftLoss(TripletLoss):
 
     def compute(self, batch: Batch) -> dict[str, Tensor]:
         """See :meth:`RetrievalLoss.compute`."""
-        if self.fuses(batch):
+        if batch.raw or self.fuses(batch):  # the kernel checks raw values
             settings = self.settings(batch.size)
             terms = matrix_loss(batch.similarity, batch.relevance, image_ids=batch.image_ids, soft=settings)
             return {"triplet": terms.binary}

@@ -83,8 +83,8 @@ def total_of(VALUES, number, BLOCK: tl.constexpr):
 
 @triton.jit
 def anchor_hinges(  # noqa: C901
-    S, R, IDS, EDGES, WEIGHTS, KEYS, WORK, BINARY, CONTINUOUS, ARRIVED, REPORT, OUT, UP_BINARY, UP_CONTINUOUS,
-    size, s_row, s_column, r_row, r_column, windows, sharpness, margin, soft_scale, window_scale,
+    S, R, IDS, EDGES, WORK, BINARY, CONTINUOUS, ARRIVED, REPORT, OUT, UP_BINARY, UP_CONTINUOUS,
+    size, s_row, s_column, r_row, r_column, windows, sharpness, margin, soft_scale, window_scale, weight,
     LABELLED: tl.constexpr, HAS_IDS: tl.constexpr, SOFT: tl.constexpr, AVERAGE: tl.constexpr,
     WINDOWED: tl.constexpr, VALID_ONLY: tl.constexpr, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr, WINDOWS: tl.constexpr,
 ):  # fmt: skip
@@ -111,8 +111,9 @@ def anchor_hinges(  # noqa: C901
     if HAS_IDS:
         other = other & (tl.load(IDS + x, mask=inside, other=0) != tl.load(IDS + anchor))
     both = 2 * size
-    notes = KEYS + tl.cast(both, tl.int64) * 2 * windows
     bounds = WORK + 2 * both
+    notes = (WORK + 3 * both).to(tl.pointer_type(tl.int64), bitcast=True)
+    keys = notes + both
     out_start = tl.where(by_row, start * size, start)
     out_step = tl.where(by_row, 1, size).to(tl.int64)
 
@@ -144,19 +145,17 @@ def anchor_hinges(  # noqa: C901
         steps = (labels.to(tl.float64) + tl.load(EDGES)) * tl.load(EDGES + 1)
         negative = tl.where(inside, bin_of(steps, windows), windows)
         positive = tl.where(inside, bin_of(steps - tl.load(EDGES + 2), windows), 0)
-        own_keys = KEYS + program.to(tl.int64) * 2 * windows
+        own_keys = keys + program.to(tl.int64) * 2 * windows
         below, above = hardest_pairs(own_keys, scores, negative, positive, x, windows, AT_ONCE, BLOCK, WINDOWS)
-        window = tl.arange(0, WINDOWS)
         valid = (below != NEVER) & (above != NEVER)
         gaps = score_of(below >> 32) - score_of(~(above >> 32))
         active = valid & ((gaps > 0) | (gaps != gaps))
         share = tl.cast(window_scale, tl.float32)
         if VALID_ONLY:
             share = share / tl.maximum(tl.sum(valid.to(tl.float32), 0), 1.0)
-        weights = tl.load(WEIGHTS + window, mask=window < windows, other=0.0)
-        tl.store(WORK + both + program, tl.sum(tl.where(active, gaps * weights, 0.0), 0) * share)
+        tl.store(WORK + both + program, tl.sum(tl.where(active, gaps * weight, 0.0), 0) * share)
         if OUT is not None:
-            slopes = weights * share
+            slopes = share * weight
             if UP_CONTINUOUS is not None:
                 slopes = slopes * tl.load(UP_CONTINUOUS).to(tl.float32)
             place = -(below & BEFORE) + BEFORE

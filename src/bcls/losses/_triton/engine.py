@@ -8,7 +8,7 @@ from torch import Tensor
 from bcls.losses._torch.engine import TorchEngine
 from bcls.losses._torch.pairs import count_triples
 from bcls.losses._triton import kernels
-from bcls.losses._triton.launch import arrivals, launch, signature
+from bcls.losses._triton.launch import arrivals, launch
 from bcls.losses._triton.ranks import rank_anchors
 from bcls.losses._triton.small import is_small, small_loss
 from bcls.losses._triton.values import check_matrices
@@ -45,13 +45,11 @@ class TritonEngine:
         raise_reported(similarity.device)
         (rows, columns), device = similarity.shape, similarity.device
         programs, report = min(rows, _CHECK_PROGRAMS), report_on(device)
-        notes = torch.empty(2 * programs, dtype=torch.int64, device=device)
-        bounds = torch.empty(2 * programs, device=device)
+        notes = torch.empty(3 * programs, dtype=torch.int64, device=device)
         whole = (rows, columns, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()))
         constants = (relevance is not None, bounded and relevance is not None, _CHECK_WIDTH, _CHECK_WIDTH // 4)
-        key = ("check", device, signature(similarity), signature(relevance), report is None, whole, constants)
-        arguments = (similarity, relevance, notes, bounds, arrivals(device), report, *whole, *constants)
-        return launch(check_matrices, programs, arguments, key, warps=4)
+        tensors = (similarity, relevance, notes, arrivals(device), report)
+        return launch(check_matrices, device, (programs,), tensors, (*whole, *constants))
 
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
@@ -74,12 +72,13 @@ class TritonEngine:
             return TorchEngine(scores.device).mine(tile, keys, windows)
         assert labels is not None  # noqa: S101 - windows are given together with labels
         blocks, span = _ceil(rows, _HEIGHT), _span(rows, columns, _HEIGHT, _WIDTH)
-        kernels.mine_tiles[blocks, _ceil(columns, span)](
-            scores, labels, window_tensors(windows, scores.device)[0], row_keys, column_keys,
+        tensors = (scores, labels, window_tensors(windows, scores.device)[0], row_keys, column_keys)
+        numbers = (
             rows, columns, first, *scores.stride(), *labels.stride(), row_keys.stride(0), column_keys.stride(0),
-            windows.count, span, _HEIGHT, _WIDTH, num_warps=_MINING_WARPS,
+            windows.count, span, _HEIGHT, _WIDTH,
         )  # fmt: skip
-        return None
+        grid = blocks, _ceil(columns, span)
+        return launch(kernels.mine_tiles, scores.device, grid, tensors, numbers, _MINING_WARPS)
 
     def sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
         """One pass over the tile."""
@@ -89,11 +88,12 @@ class TritonEngine:
         splits = _ceil(columns, span)
         by_row = torch.empty((PLANES, splits, rows), device=scores.device)
         by_column = torch.empty((PLANES, blocks, columns), device=scores.device)
-        kernels.sum_negatives[blocks, splits](
-            scores, labels, ids, by_row, by_column, rows, columns, first, *scores.stride(),
-            *((0, 0) if labels is None else labels.stride()), span, soft.sharpness,
-            labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH, num_warps=8,
+        numbers = (
+            rows, columns, first, *scores.stride(), *((0, 0) if labels is None else labels.stride()), span,
+            soft.sharpness, labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH,
         )  # fmt: skip
+        tensors = (scores, labels, ids, by_row, by_column)
+        launch(kernels.sum_negatives, scores.device, (blocks, splits), tensors, numbers, 8)
         return SoftSums(by_row, by_column)
 
     def finish(
@@ -108,15 +108,15 @@ class TritonEngine:
         scanned = 1 << max(0, count - 1).bit_length()
         anchors = min(32, max(1, _SCANNED // scanned))
         # The kernel does not write the values of a term that is not computed.
-        flat = (torch.zeros if soft is None or windows is None else torch.empty)(4 * both, device=device)
-        values, levels, shares = flat[: 2 * both].view(2, both), flat[2 * both : 3 * both], flat[3 * both :]
+        values = (torch.zeros if soft is None or windows is None else torch.empty)((2, both), device=device)
+        levels, shares = torch.empty(both, device=device), torch.empty(both, device=device)
         picks = torch.empty((2, both, count), dtype=torch.int32, device=device)
         weights = None if windows is None else window_tensors(windows, device)[1]
         row_keys, column_keys = (None, None) if keys is None else keys
         row_sums, column_sums = (None, None) if sums is None else sums
         row_programs = _ceil(rows, anchors)
-        kernels.finish_anchors[row_programs + _ceil(columns, anchors),](
-            row_keys, column_keys, weights, row_sums, column_sums, *own, values, levels, picks, shares,
+        tensors = (row_keys, column_keys, weights, row_sums, column_sums, *own, values, levels, picks, shares)
+        numbers = (
             rows, columns, row_programs,
             0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
             both * count, 0 if row_sums is None else row_sums.shape[1],
@@ -126,6 +126,7 @@ class TritonEngine:
             soft is not None, soft is not None and soft.average,
             windows is not None, windows is not None and windows.valid_only, anchors, scanned, 16,
         )  # fmt: skip
+        launch(kernels.finish_anchors, device, (row_programs + _ceil(columns, anchors),), tensors, numbers)
         return AnchorResults(values, levels, picks, shares)
 
     def slope(self, tile: Tile, levels: tuple[Tensor, Tensor], upstream: Tensor, soft: SoftNegatives) -> Tensor:
@@ -133,20 +134,21 @@ class TritonEngine:
         scores, labels, ids, first = tile
         rows, columns = scores.shape
         gradient = torch.empty((rows, columns), device=scores.device)
-        kernels.soft_slopes[_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)](
-            scores, labels, ids, *levels, upstream, gradient, rows, columns, first, *scores.stride(),
-            *((0, 0) if labels is None else labels.stride()), soft.sharpness, soft.scale,
-            labels is not None, ids is not None, _HEIGHT, _WIDTH,
+        tensors = (scores, labels, ids, *levels, upstream, gradient)
+        numbers = (
+            rows, columns, first, *scores.stride(), *((0, 0) if labels is None else labels.stride()),
+            soft.sharpness, soft.scale, labels is not None, ids is not None, _HEIGHT, _WIDTH,
         )  # fmt: skip
+        launch(kernels.soft_slopes, scores.device, (_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)), tensors, numbers)
         return gradient
 
     def scatter(self, gradient: Tensor, results: AnchorResults, upstream: Tensor, windows: Windows) -> None:
         """Two atomic additions for each hard pair."""
         _, weights = window_tensors(windows, gradient.device)
-        number = results.picks[0].numel()
-        kernels.scatter_pairs[_ceil(number, 256),](
-            results.picks, results.shares, weights, upstream, gradient, gradient.shape[0], windows.count, number, 256
-        )
+        number, size = results.picks.numel() // 2, gradient.shape[0]
+        tensors = (results.picks, results.shares, weights, upstream, gradient)
+        numbers = (size, windows.count, number, 256)
+        launch(kernels.scatter_pairs, gradient.device, (_ceil(number, 256),), tensors, numbers)
 
     def dense_kendall(
         self, similarity: Tensor, relevance: Tensor, alpha: float, margin: float, *, per_triple: bool

@@ -1,11 +1,11 @@
 """Fast launches of Triton kernels, and the counter that identifies the last program of a launch.
 
 Triton compiles a kernel for types, alignments and some values of its arguments, and on every launch it binds and
-inspects about forty arguments. If the caller guarantees by a key that these are the same as before, the compiled
-kernel is called directly, which takes a third of the time.
+inspects about forty arguments. If they are known from an earlier launch, the compiled kernel is called directly, which
+takes a third of the time.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
@@ -14,40 +14,47 @@ from torch import Tensor
 
 #: Compiled kernels by key; cleared when there are many, as happens if every batch has another size.
 _COMPILED: dict[Hashable, Any] = {}
-_MOST = 256
+_MOST = 1024
 #: Kernels whose compiled form rejected such a call: older versions of Triton expect other arguments.
 _REFUSED: set[Any] = set()
 
 
-def launch(kernel: Any, programs: int, arguments: Sequence[object], key: Hashable, *, warps: int) -> None:
-    """Start ``programs`` programs of a kernel.
+def launch(
+    kernel: Any,
+    device: torch.device,
+    grid: tuple[int, ...],
+    tensors: tuple[Tensor | None, ...],
+    numbers: tuple[float, ...],
+    warps: int = 4,
+) -> None:
+    """Start the programs of a grid.
 
     Args:
-        kernel: A function compiled by Triton.
-        programs: Number of programs.
-        arguments: All arguments, by position.
-        key: Equal for two launches only if Triton would compile the same code for them.
+        kernel: A function compiled by Triton, whose arguments are tensors, then numbers.
+        device: The current device.
+        grid: Number of programs in each dimension.
+        tensors: Tensors, by position.
+        numbers: Numbers and constants, by position.
         warps: Warps of a program.
     """
+    arguments = (*tensors, *numbers)
+    # Triton compiles for the type of a tensor and whether its address is divisible by 16.
+    kinds = [one if one is None else (one.dtype, one.data_ptr() % 16 == 0) for one in tensors]
+    key = (kernel.__name__, device, numbers, *kinds)
     compiled = _COMPILED.get(key)
     if compiled is not None:
         try:
-            compiled[programs, 1, 1](*arguments)
+            compiled[*grid, 1, 1](*arguments)
         except TypeError:
             _REFUSED.add(kernel)
             del _COMPILED[key]
         else:
             return
-    compiled = kernel[programs,](*arguments, num_warps=warps)
+    compiled = kernel[grid](*arguments, num_warps=warps)
     if compiled is not None and kernel not in _REFUSED:  # the interpreter compiles nothing and returns None
         if len(_COMPILED) >= _MOST:
             _COMPILED.clear()
         _COMPILED[key] = compiled
-
-
-def signature(tensor: Tensor | None) -> Hashable:
-    """The properties of a tensor that Triton specialises on."""
-    return None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16 == 0)
 
 
 def arrivals(device: torch.device) -> Tensor:

@@ -1,8 +1,8 @@
 """The losses of a small matrix: one launch for values and gradient, since a launch costs more than its computation.
 
 Memory shared by the programs: in float32 the values of the anchors ``(2, 2 B)``, binary and continuous, row anchors
-before column anchors, and the bounds of the labels ``(2, B)``; in int64 the keys ``(2 B, 2, W)`` and the first bad
-cells ``(2, B)``.
+before column anchors, and the bounds of the labels ``(2, B)``; then in int64 the first bad cells ``(2, B)`` and the
+keys ``(2 B, 2, W)``.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bcls.losses._triton.anchors import anchor_hinges
-from bcls.losses._triton.launch import arrivals, launch, signature
+from bcls.losses._triton.launch import arrivals, launch
 from bcls.losses.definitions import LossSettings, Windows, report_on, window_tensors
 from bcls.losses.passes import forbid_double_backward
 
@@ -43,7 +43,7 @@ class _SmallLoss(torch.autograd.Function):
     def forward(
         ctx: Any, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
     ) -> tuple[Tensor, Tensor]:
-        slopes = torch.zeros(similarity.shape, device=similarity.device)
+        slopes = torch.zeros(*similarity.shape, device=similarity.device)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(similarity, relevance, image_ids, slopes)
         ctx.settings = settings
@@ -62,8 +62,7 @@ class _SmallLoss(torch.autograd.Function):
             _launch(similarity.detach(), relevance, image_ids, settings, gradient, (binary, continuous))
         if similarity.dtype != torch.float32:
             gradient = gradient.to(similarity.dtype)
-        parts = (part for part in (similarity, binary, continuous) if part is not None)
-        return forbid_double_backward(gradient, *parts), None, None, None
+        return forbid_double_backward(gradient, similarity, binary, continuous), None, None, None
 
 
 def _launch(
@@ -77,27 +76,24 @@ def _launch(
     """Values of the terms; their gradient is added to ``slopes``, times the upstream gradients if they are given."""
     (soft, windows), size, device = settings, similarity.shape[0], similarity.device
     count = 0 if windows is None else windows.count
-    work = torch.empty(6 * size, device=device)
-    keys = torch.empty(4 * size * count + 2 * size, dtype=torch.int64, device=device)
+    work = torch.empty((10 + 8 * count) * size, device=device)
     # Two tensors instead of two views of one, so that a caller may change them in place.
     binary, continuous = torch.empty((), device=device), torch.empty((), device=device)
-    edges, weights = (None, None) if windows is None else window_tensors(windows, device)
+    edges = None if windows is None else window_tensors(windows, device)[0]
+    divided = windows is not None and not windows.valid_only
     block = max(16, 1 << (size - 1).bit_length())
-    report = report_on(device)
     tensors = (
-        similarity, relevance, image_ids, edges, weights, keys, work, binary, continuous, arrivals(device), report,
+        similarity, relevance, image_ids, edges, work, binary, continuous, arrivals(device), report_on(device),
         slopes, *upstream,
     )  # fmt: skip
-    whole = (size, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()), count)
-    # Floats even for integers: Triton compiles other code for integers, which the key does not distinguish.
+    # Floats even for integers: Triton compiles other code for integers, to which equal floats cannot be passed.
     scales = (1.0, 0.0, 1.0) if soft is None else (soft.sharpness, float(soft.margin), float(soft.scale))
-    constants = (
+    numbers = (
+        size, *similarity.stride(), *((0, 0) if relevance is None else relevance.stride()), count,
+        *scales, 1.0 if windows is None else float(windows.scale), 1 / count if divided else 1.0,
         relevance is not None, image_ids is not None, soft is not None, soft is not None and soft.average,
         windows is not None, windows is not None and windows.valid_only, _AT_ONCE, block,
         1 << max(0, count - 1).bit_length(),
     )  # fmt: skip
-    given = (similarity, relevance, image_ids, *upstream)  # the other tensors are always allocated here
-    key = ("anchors", device, *map(signature, given), report is None, slopes is None, whole, constants)
-    arguments = (*tensors, *whole, *scales, 1.0 if windows is None else float(windows.scale), *constants)
-    launch(anchor_hinges, 2 * size, arguments, key, warps=max(1, min(16, block // 256)))
+    launch(anchor_hinges, device, (2 * size,), tensors, numbers, max(1, min(16, block // 256)))
     return binary, continuous

@@ -98,12 +98,16 @@ def first_bad_cells(
 
 @triton.jit
 def check_matrices(
-    S, R, NOTES, BOUNDS, ARRIVED, REPORT, rows, columns, s_row, s_column, r_row, r_column,
+    S, R, NOTES, ARRIVED, REPORT, rows, columns, s_row, s_column, r_row, r_column,
     LABELLED: tl.constexpr, BOUNDED: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Check two matrices, every program some of their rows; a second pass locates bad cells."""
+    """Check two matrices, every program some of their rows; a second pass locates bad cells.
+
+    ``NOTES`` are two int64 for each program, then two float32 for each, see :func:`sum_up`.
+    """
     program = tl.program_id(0)
     programs = tl.num_programs(0)
+    bounds = (NOTES + 2 * programs).to(tl.pointer_type(tl.float32), bitcast=True)
     odd = tl.zeros([WIDTH], tl.float32)  # NaN once a number is not finite
     low = tl.full([WIDTH], float("inf"), tl.float32)
     high = tl.full([WIDTH], -float("inf"), tl.float32)
@@ -129,10 +133,10 @@ def check_matrices(
         tl.store(NOTES + program, first)
         tl.store(NOTES + programs + program, first_label)
     if LABELLED:
-        tl.store(BOUNDS + program, tl.min(low, 0))
-        tl.store(BOUNDS + programs + program, tl.max(high, 0))
+        tl.store(bounds + program, tl.min(low, 0))
+        tl.store(bounds + programs + program, tl.max(high, 0))
     tl.debug_barrier()  # all threads write before one increments the counter, and read after it
     if tl.atomic_add(ARRIVED, 1, sem="acq_rel") == programs - 1:
         tl.debug_barrier()
         tl.store(ARRIVED, 0)  # for the next launch
-        sum_up(NOTES, BOUNDS, programs, columns, REPORT, LABELLED, BOUNDED, BLOCK)
+        sum_up(NOTES, bounds, programs, columns, REPORT, LABELLED, BOUNDED, BLOCK)
