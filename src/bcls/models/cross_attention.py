@@ -141,19 +141,10 @@ class ReasoningStep(nn.Module):
         self.key = xavier_linear(width, width)
         self.out = xavier_linear(width, width)
 
-    def forward(self) -> Step:
-        r"""The layers with query and key merged into one.
-
-        .. math::
-            (W_q x + b_q) \cdot (W_k y + b_k) = (W_k^\top W_q x + W_k^\top b_q) \cdot y + \ldots
-
-        The omitted term is the same for all keys y, so the softmax does not change.
-        """
-        with torch.autocast(self.query.weight.device.type, enabled=False):
-            # The key's bias has no effect. It stays in the graph with a zero gradient, since a parameter without a
-            # gradient is an error in distributed training.
-            bias = self.query.bias @ self.key.weight + 0 * self.key.bias
-            return self.key.weight.T @ self.query.weight, bias, self.out.weight, self.out.bias
+    def forward(self) -> tuple[Tensor, ...]:
+        """Weights and biases of the layers."""
+        layers = self.query, self.key, self.out
+        return tuple(one for layer in layers for one in (layer.weight, layer.bias))
 
 
 class ReasoningHead(SimilarityHead):
@@ -173,8 +164,26 @@ class ReasoningHead(SimilarityHead):
 
     def forward(self, images: ImageSide, captions: Padded, vectors: Tensor) -> Tensor:
         """``(N, C)`` scores of N images and C captions, given as words with lengths and as ``(C, D)`` vectors."""
-        steps = [tuple(one.to(images.regions.dtype) for one in step()) for step in self.steps]
+        steps = self.merged_steps(images.regions.dtype)
         return all_pairs(self.score_block, images, captions, vectors, steps, width=self.local.out_features)[0]
+
+    def merged_steps(self, dtype: torch.dtype) -> list[Step]:
+        r"""The layers of each step, with query and key merged into one.
+
+        .. math::
+            (W_q x + b_q) \cdot (W_k y + b_k) = (W_k^\top W_q x + W_k^\top b_q) \cdot y + \ldots
+
+        The omitted term is the same for all keys y, so the softmax does not change.
+        """
+        # Stacked: as many kernels for all steps as for one.
+        parts = zip(*(step() for step in self.steps), strict=True)
+        query, query_bias, key, key_bias, out, out_bias = (torch.stack(one) for one in parts)
+        with torch.autocast(query.device.type, enabled=False):
+            # The key's bias has no effect. It stays in the graph with a zero gradient, since a parameter without a
+            # gradient is an error in distributed training.
+            bias = (query_bias[:, None] @ key).squeeze(1) + 0 * key_bias
+            layers = [one.to(dtype).unbind() for one in (key.mT @ query, bias, out, out_bias)]
+        return list(zip(*layers, strict=True))
 
     def score_block(self, images: ImageSide, captions: CaptionSide, steps: Sequence[Step]) -> tuple[Tensor, ...]:
         """Score one block: ``(N, C)`` scores in (0, 1), as the only item of a tuple."""
@@ -256,7 +265,7 @@ class FiltrationHead(SimilarityHead):
             else:
                 centred, variance = raw - self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
             scale = (variance + self.norm.eps).rsqrt() * self.norm.weight
-            share = (centred * scale + self.norm.bias).sigmoid() * real
+            share = torch.addcmul(self.norm.bias, centred, scale).sigmoid() * real
             share = share / (share.sum(-1, keepdim=True) + EPS)
             mixed = unit((share.to(dtype)[:, :, None] @ nodes).squeeze(2))
             return (self.pair_scores(mixed), *moments)
