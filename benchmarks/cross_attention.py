@@ -158,7 +158,7 @@ def measure(name, batch, versions, chosen):
         for label, step in steps.items():
             times[label].append(step.timed(1 if chosen.device == "cpu" else 5))
     for label, step in steps.items():
-        # Profiled last, since a profiler that has been used slows down later launches of kernels.
+        # Profiled last, so that the profiler cannot influence the timings.
         path = None if chosen.profile is None else chosen.profile / f"{name}-{batch}-{label}.txt"
         busy, number = step.profile(path)
         bar = BARS.get((name, batch))
