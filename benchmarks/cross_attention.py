@@ -145,7 +145,7 @@ def empty():
 
 def measure(name, batch, versions, chosen):
     """Rows of the table."""
-    rows, steps, peaks, kernels = [], {}, {}, {}
+    rows, steps, peaks = [], {}, {}
     for label, version in versions.items():
         empty()
         others = torch.cuda.memory_allocated() if chosen.device == "cuda" else 0
@@ -153,14 +153,14 @@ def measure(name, batch, versions, chosen):
         for _ in range(1 if chosen.device == "cpu" else 3):
             step()
         peaks[label] = step.peak(others)
-        path = None if chosen.profile is None else chosen.profile / f"{name}-{batch}-{label}.txt"
-        kernels[label] = step.profile(path)
     times = {label: [] for label in steps}
     for _ in range(chosen.rounds):
         for label, step in steps.items():
             times[label].append(step.timed(1 if chosen.device == "cpu" else 5))
-    for label in steps:
-        busy, number = kernels[label]
+    for label, step in steps.items():
+        # Profiled last, so that the profiler cannot influence the timings.
+        path = None if chosen.profile is None else chosen.profile / f"{name}-{batch}-{label}.txt"
+        busy, number = step.profile(path)
         bar = BARS.get((name, batch))
         rows.append(row_of(f"{name}, B = {batch}, {label}", times[label], busy, number, peaks[label], bar))
     return rows

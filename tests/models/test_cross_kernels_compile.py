@@ -16,6 +16,7 @@ KERNELS = {
     "_attend_backward_kernel": ({"slope": 0.1, "R": 64, "P": 32, "mask_ptr": None}, (4, 3)),
     "_local_kernel": (LOCAL, cross_kernels._FORWARD),
     "_local_backward_kernel": (LOCAL, cross_kernels._BACKWARD),
+    "_through_norm_kernel": ({"K": 256, "ROWS": 16}, (4, 3)),
     "_mix_kernel": (MIX, (4, 3)),
     "_mix_backward_kernel": (MIX, (4, 3)),
 }
@@ -24,7 +25,7 @@ KERNELS = {
 def kind(name, argument, constants):
     if argument in constants:
         return "constexpr"
-    if argument in FLOATS or (argument == "grad_ptr" and name != "_mix_backward_kernel"):
+    if argument in FLOATS or (argument == "grad_ptr" and name not in {"_mix_backward_kernel", "_through_norm_kernel"}):
         return "*fp32"
     if argument == "mask_ptr":
         return "*i1"
@@ -45,4 +46,4 @@ def test_kernel_compiles_and_fits_into_shared_memory(name):
     hopper = triton.backends.compiler.GPUTarget("cuda", 90, 32)
     compiled = triton.compile(source, target=hopper, options=options)
     assert compiled.metadata.shared <= 227 * 1024
-    assert "mma" in compiled.asm["ptx"] or name.startswith("_attend")  # tensor cores
+    assert "mma" in compiled.asm["ptx"] or name.startswith(("_attend", "_through"))  # tensor cores

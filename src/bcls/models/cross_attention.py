@@ -61,17 +61,19 @@ class SelfAttention(nn.Module):
 
     def forward(self, items: Padded) -> Tensor:
         """``(N, D)`` unit vectors from ``(N, L, D)``."""
-        values, mask = items.values, items.mask
-        mean = (values * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        # Axes of size 1 are squeezed, not selected: the gradient of a selection is a new tensor filled with zeros.
+        values, mask = items.values, None if items.lengths is None else items.mask
+        mean = values.mean(1) if mask is None else (values * mask[..., None]).sum(1) / items.full_lengths[:, None]
         local, whole = self.local(values), self.whole(mean)
         if self.local_norm is not None and self.whole_norm is not None:
-            real = None if items.lengths is None else mask
-            local = masked_batch_norm(local, real, self.local_norm, axis=1 if self.per_region else 2)
+            local = masked_batch_norm(local, mask, self.local_norm, axis=1 if self.per_region else 2)
             # A single image has no variance; masked_batch_norm then uses the running one.
-            whole = masked_batch_norm(whole[:, None], None, self.whole_norm, axis=2)[:, 0]
+            whole = masked_batch_norm(whole[:, None], None, self.whole_norm, axis=2).squeeze(1)
         agreement = self.dropout(local.tanh()) * self.dropout(whole.tanh())[:, None]
-        logits = self.common(agreement)[..., 0].to(at_least_float32(values.dtype)).masked_fill(~mask, -torch.inf)
-        return unit((logits.softmax(1).to(values.dtype)[:, None] @ values)[:, 0])
+        logits = self.common(agreement).squeeze(-1).to(at_least_float32(values.dtype))
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -torch.inf)
+        return unit((logits.softmax(1).to(values.dtype)[:, None] @ values).squeeze(1))
 
 
 def image_side(regions: Padded, vectors: Tensor) -> ImageSide:
@@ -123,7 +125,7 @@ class SimilarityHead(nn.Module):
         """
         with torch.autocast(pairs.device.type, enabled=False):
             exact = at_least_float32(pairs.dtype)
-            return linear(pairs.to(exact), self.score.weight.to(exact), self.score.bias.to(exact))[..., 0].sigmoid()
+            return linear(pairs.to(exact), self.score.weight.to(exact), self.score.bias.to(exact)).squeeze(-1).sigmoid()
 
 
 #: Weight ``(K, K)`` and bias ``(K,)`` of a reasoning step's merged query and key layer, and of its output layer.
@@ -139,19 +141,10 @@ class ReasoningStep(nn.Module):
         self.key = xavier_linear(width, width)
         self.out = xavier_linear(width, width)
 
-    def forward(self) -> Step:
-        r"""The layers with query and key merged into one.
-
-        .. math::
-            (W_q x + b_q) \cdot (W_k y + b_k) = (W_k^\top W_q x + W_k^\top b_q) \cdot y + \ldots
-
-        The omitted term is the same for all keys y, so the softmax does not change.
-        """
-        with torch.autocast(self.query.weight.device.type, enabled=False):
-            # The key's bias has no effect. It stays in the graph with a zero gradient, since a parameter without a
-            # gradient is an error in distributed training.
-            bias = self.query.bias @ self.key.weight + 0 * self.key.bias
-            return self.key.weight.T @ self.query.weight, bias, self.out.weight, self.out.bias
+    def forward(self) -> tuple[Tensor, ...]:
+        """Weights and biases of the layers."""
+        layers = self.query, self.key, self.out
+        return tuple(one for layer in layers for one in (layer.weight, layer.bias))
 
 
 class ReasoningHead(SimilarityHead):
@@ -171,8 +164,26 @@ class ReasoningHead(SimilarityHead):
 
     def forward(self, images: ImageSide, captions: Padded, vectors: Tensor) -> Tensor:
         """``(N, C)`` scores of N images and C captions, given as words with lengths and as ``(C, D)`` vectors."""
-        steps = [tuple(one.to(images.regions.dtype) for one in step()) for step in self.steps]
+        steps = self.merged_steps(images.regions.dtype)
         return all_pairs(self.score_block, images, captions, vectors, steps, width=self.local.out_features)[0]
+
+    def merged_steps(self, dtype: torch.dtype) -> list[Step]:
+        r"""The layers of each step, with query and key merged into one.
+
+        .. math::
+            (W_q x + b_q) \cdot (W_k y + b_k) = (W_k^\top W_q x + W_k^\top b_q) \cdot y + \ldots
+
+        The omitted term is the same for all keys y, so the softmax does not change.
+        """
+        # Stacked: as many kernels for all steps as for one.
+        parts = zip(*(step() for step in self.steps), strict=True)
+        query, query_bias, key, key_bias, out, out_bias = (torch.stack(one) for one in parts)
+        with torch.autocast(query.device.type, enabled=False):
+            # The key's bias has no effect. It stays in the graph with a zero gradient, since a parameter without a
+            # gradient is an error in distributed training.
+            bias = (query_bias[:, None] @ key).squeeze(1) + 0 * key_bias
+            layers = [one.to(dtype).unbind() for one in (key.mT @ query, bias, out, out_bias)]
+        return list(zip(*layers, strict=True))
 
     def score_block(self, images: ImageSide, captions: CaptionSide, steps: Sequence[Step]) -> tuple[Tensor, ...]:
         """Score one block: ``(N, C)`` scores in (0, 1), as the only item of a tuple."""
@@ -182,7 +193,7 @@ class ReasoningHead(SimilarityHead):
             for step in first:
                 nodes = _reason(nodes, nodes, captions.mask, step)
             # Only the node of the whole pair is read in the end, so the last step computes only that one.
-            top = _reason(nodes[:, :, :1], nodes, captions.mask, last)[:, :, 0]
+            top = _reason(nodes[:, :, :1], nodes, captions.mask, last).squeeze(2)
             return (self.pair_scores(top),)
 
 
@@ -226,44 +237,46 @@ class FiltrationHead(SimilarityHead):
         arguments = (self.score_block, images, captions, vectors)
         scores, *moments = all_pairs(*arguments, width=width, whole_images=self.training)
         if moments:
-            self._update_running(moments[0][0], moments[1][0])
+            self._update_running(moments[0])
         return scores
 
     def score_block(self, images: ImageSide, captions: CaptionSide) -> tuple[Tensor, ...]:
         """Score one block; in training the images must be the whole batch.
 
         Returns:
-            ``(N, C)`` scores in (0, 1). In training also ``(1, C)`` means and ``(1, C)`` unbiased variances of the
-            captions, without gradient, for the running statistics.
+            ``(N, C)`` scores in (0, 1). In training also ``(2, C)`` means and unbiased variances of the captions,
+            without gradient, for the running statistics.
         """
         nodes = self.nodes(images, captions)
         dtype, exact = nodes.dtype, images.gram.dtype
         real = captions.mask.to(exact)
         moments: tuple[Tensor, ...] = ()
         with torch.autocast(nodes.device.type, enabled=False):
-            raw = linear(nodes, self.filter.weight.to(dtype), self.filter.bias.to(dtype))[..., 0].to(exact)
+            raw = linear(nodes, self.filter.weight.to(dtype), self.filter.bias.to(dtype)).squeeze(-1).to(exact)
             if self.training:
                 # Mean and variance of each caption, over images and real nodes.
-                count = real.sum(-1) * len(raw)
-                mean = (raw * real).sum((0, 2)) / count
-                centred = raw - mean[:, None]
-                variance = (centred.square() * real).sum((0, 2)) / count
-                moments = (mean.detach()[None], (variance * count / (count - 1).clamp(min=1)).detach()[None])
-                variance = variance[:, None]
+                count = real.sum(-1, keepdim=True) * len(raw)
+                weights = real / count
+                mean = (raw * weights).sum((0, 2))[:, None]
+                centred = raw - mean
+                variance = (centred.square() * weights).sum((0, 2))[:, None]
+                unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
+                moments = (torch.cat([mean.detach(), unbiased], 1).T,)
             else:
                 centred, variance = raw - self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
             scale = (variance + self.norm.eps).rsqrt() * self.norm.weight
-            share = (centred * scale + self.norm.bias).sigmoid() * real
+            share = torch.addcmul(self.norm.bias, centred, scale).sigmoid() * real
             share = share / (share.sum(-1, keepdim=True) + EPS)
-            mixed = unit((share.to(dtype)[:, :, None] @ nodes)[:, :, 0])
+            mixed = unit((share.to(dtype)[:, :, None] @ nodes).squeeze(2))
             return (self.pair_scores(mixed), *moments)
 
     @torch.no_grad()
-    def _update_running(self, means: Tensor, variances: Tensor) -> None:
-        for name, values in (("running_mean", means), ("running_var", variances)):
-            buffer = self.norm.get_buffer(name)
-            buffer.copy_(running_average(buffer, values.to(buffer.dtype), self.norm.momentum or 0.1))
-        self.norm.get_buffer("num_batches_tracked").add_(len(means))
+    def _update_running(self, moments: Tensor) -> None:
+        buffers = [self.norm.get_buffer(name) for name in ("running_mean", "running_var")]
+        old = torch.stack(buffers)
+        averages = running_average(old, moments.to(old.dtype), self.norm.momentum or 0.1)
+        torch._foreach_copy_(buffers, averages.unbind())
+        self.norm.get_buffer("num_batches_tracked").add_(moments.shape[1])
 
 
 def running_average(value: Tensor, updates: Tensor, momentum: float) -> Tensor:
@@ -276,16 +289,16 @@ def running_average(value: Tensor, updates: Tensor, momentum: float) -> Tensor:
     the old value remains, and the last 20 captions make 88 % of the new one.
 
     Args:
-        value: ``(1,)``, the old value.
-        updates: ``(C,)``, the values of the captions in their order.
+        value: ``(..., 1)``, the old value.
+        updates: ``(..., C)``, the values of the captions in their order.
         momentum: m.
 
     Example:
         >>> running_average(torch.tensor([1.0]), torch.tensor([0.0, 2.0]), 0.5)
         tensor([1.2500])
     """
-    left = (1 - momentum) ** torch.arange(len(updates), -1, -1, dtype=value.dtype, device=value.device)
-    return left[0] * value + momentum * (left[1:] * updates).sum()
+    left = (1 - momentum) ** torch.arange(updates.shape[-1], -1, -1, dtype=value.dtype, device=value.device)
+    return left[0] * value + momentum * (left[1:] * updates).sum(-1, keepdim=True)
 
 
 class MemoryBudget(NamedTuple):

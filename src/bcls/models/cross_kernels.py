@@ -164,6 +164,23 @@ def _local_backward_kernel(
 
 
 @triton.jit
+def _through_norm_kernel(
+    nodes_ptr, grad_ptr, norm_ptr, local_ptr, whole_ptr, rows, nodes, size, K: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    row, column = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, K)
+    there = (row < rows)[:, None] & (column < size)[None, :]
+    places, first = row[:, None] * size + column[None, :], (row % nodes == 0)[:, None]
+    values = tl.load(nodes_ptr + places, mask=there, other=0.0).to(tl.float32)
+    grad = tl.load(grad_ptr + places, mask=there, other=0.0).to(tl.float32)
+    norm = tl.load(norm_ptr + row, mask=row < rows, other=0.0)
+    inverse = tl.where(norm > 1e-10, 1 / (norm + 1e-8), 0.0)
+    along = tl.sum(values * grad, 1) / tl.maximum(inverse * norm, 1e-8)
+    grad = (grad - values * along[:, None]) * inverse[:, None]
+    tl.store(local_ptr + places, tl.where(first, 0.0, grad), mask=there)
+    tl.store(whole_ptr + (row // nodes)[:, None] * size + column[None, :], grad, mask=there & first)
+
+
+@triton.jit
 def _mix(
     queries_ptr, nodes_ptr, mask_ptr, pair, asked, nodes, captions, size,
     Q: tl.constexpr, P: tl.constexpr, K: tl.constexpr,
@@ -285,6 +302,22 @@ def local_backward(
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return context, squares, grad
+
+
+def through_norm(nodes: Tensor, grad: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the words' vectors, 0 for the whole pair, and of the whole pairs' ``(N C, K)``, before the norm.
+
+    Args:
+        nodes: ``(N, C, P, K)`` unit vectors.
+        grad: Their gradient.
+        norm: ``(N, C, P, 1)`` in float32, the norm that the vectors had.
+    """
+    images, captions, number, size = nodes.shape
+    local, whole = torch.empty_like(nodes), nodes.new_empty(images * captions, size)
+    _through_norm_kernel[(triton.cdiv(norm.numel(), 16),)](
+        nodes, grad.contiguous(), norm, local, whole, norm.numel(), number, size, K=_power(size), ROWS=16, num_warps=4
+    )
+    return local, whole
 
 
 class MixNodes(torch.autograd.Function):

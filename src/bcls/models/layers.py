@@ -133,7 +133,7 @@ def unit(values: Tensor, dim: int = -1) -> Tensor:
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which norms, softmaxes and statistics are computed: float32, or float64 for float64 input."""
-    return torch.promote_types(dtype, torch.float32)
+    return dtype if dtype == torch.float64 else torch.float32
 
 
 def safe_inverse(norm: Tensor) -> Tensor:

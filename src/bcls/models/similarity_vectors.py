@@ -228,19 +228,22 @@ class _SimilarityVectors(torch.autograd.Function):
         flat = words.to(dtype).reshape(-1, width)
 
         # Through the norm: nodes = local / (norm + EPS).
-        inverse = safe_inverse(norm)
-        along = (nodes * grad).sum(-1, keepdim=True, dtype=norm.dtype) / (inverse * norm).clamp(min=EPS)
-        grad = torch.addcmul(grad, nodes, along.to(dtype), value=-1).mul_(inverse)
+        kernels = kernels_for(regions, words.shape[1], grad.shape[-1])
+        if kernels is None:
+            inverse = safe_inverse(norm)
+            along = (nodes * grad).sum(-1, keepdim=True, dtype=norm.dtype) / (inverse * norm).clamp(min=EPS)
+            grad = torch.addcmul(grad, nodes, along.to(dtype), value=-1).mul_(inverse)
+            whole = grad[:, :, 0].clone().view(-1, grad.shape[-1])
+            grad[:, :, 0] = 0
+        else:
+            grad, whole = kernels.through_norm(nodes, grad, norm)
 
         # The whole pair.
-        whole = grad[:, :, 0].clone().view(-1, grad.shape[-1])
         difference = (image_vectors[:, None] - caption_vectors).to(dtype)
         whole_weights = (whole.T @ difference.square().view(-1, width)).to(exact)
         whole_grad = (whole @ (2 * whole_weight)).view_as(difference).mul_(difference)
 
         # The words, some images at a time.
-        grad[:, :, 0] = 0
-        kernels = kernels_for(regions, words.shape[1], grad.shape[-1])
         if kernels is None:
             found = attend(raw, gram, mask, ctx.smooth)
             weights, twice = found.weights.to(dtype), 2 * weight
