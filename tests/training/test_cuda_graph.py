@@ -77,10 +77,12 @@ def test_recorded_steps_equal_ordinary_steps(name, more, tmp_path):
     (plain, weights, averages), (recorded, same_weights, same_averages) = seen
     assert len(plain) > 40
     # Rounding falls differently with the padding, and Adam makes a whole step of a gradient's changed sign: the first
-    # steps agree to rounding, the losses of later ones roughly.
+    # steps agree to rounding, the losses of later ones roughly. In bf16 the gradient of such small models is rounded by
+    # 10 % and more, so that its norm is not compared.
     near, step_size = (1e-1, 2e-3) if "precision" in more else (2e-3, 1e-3)
+    left_out = {"gradient": 0.0} if "precision" in more else {}
     for one, other in zip(plain[:5], recorded[:5], strict=True):
-        assert other == pytest.approx(one, rel=near, abs=1e-3)
+        assert other | left_out == pytest.approx(one | left_out, rel=near, abs=1e-3)
     for one, other in zip(plain, recorded, strict=True):
         assert other["infonce"] == pytest.approx(one["infonce"], rel=near)
     for one, other in ((weights, same_weights), (averages, same_averages)):
