@@ -34,6 +34,7 @@ TITLES = {
     "kendall": "Dense Kendall loss",
     "kendall-cpu": "Dense Kendall loss on a CPU",
     "kernels": "Fused losses",
+    "kernels-quick": "Fused losses, later revision",
     "labels": "Caption embeddings",
     "losses": "Losses on a CPU",
     "micro_batches": "Micro batches, checkpointing and streaming",

@@ -25,7 +25,7 @@ def test_tables_are_those_of_the_results(name):
 
 #: Numbers in the sentences below the table of models, and where they come from.
 SENTENCES = [
-    (r"no dropout, it is ([\d.]+\d) there", "paper-exact", "VSE++ BCLS", "rsum", 1),
+    (r"no dropout, its RSUM is ([\d.]+\d) there", "paper-exact", "VSE++ BCLS", "rsum", 1),
     (r"that of Triplet-HN ([\d.]+\d)\.", "paper-exact", "VSE++ Triplet-HN", "rsum", 1),
     (r"experts ([\d.]+) on the 300", "both", "dense Kendall, wide", "report_expert_tau_c", 3),
     (r"dense Kendall loss: RSUM ([\d.]+\d)", "both", "dense Kendall, wide", "rsum", 1),
@@ -35,6 +35,9 @@ SENTENCES = [
     (r"with BCLS, SGRAF ([\d.]+\d),", "record", "SGRAF BCLS", "rsum", 1),
     (r"mean score of four models ([\d.]+\d)\.", "record", "cross-attention", "rsum", 1),
 ]
+
+
+SEARCHED = r"its validation RSUM is ([\d.]+) below that of Triplet-SN"
 
 
 @pytest.mark.parametrize(("sentence", "sweep", "row", "metric", "digits"), SENTENCES)
@@ -57,9 +60,18 @@ def test_p_values_are_those_of_the_table_and_of_the_claims():
     assert row.split("|")[1].strip().endswith("*")
 
 
+def test_the_difference_after_an_equal_search_is_that_of_the_results():
+    from scripts.evidence_page import searched_vsepp
+
+    (written,) = re.findall(SEARCHED, " ".join(README.split()))
+    found = searched_vsepp()
+    assert written == f"{found['Triplet-SN']['rsum'] - found['BCLS']['rsum']:.1f}"
+
+
 def test_every_number_in_sentences_is_checked():
     text = " ".join(README.split("<!-- end of models -->")[1].split("## More")[0].split())
-    patterns = [sentence for sentence, *_ in SENTENCES] + [r"p ([\d.]+) here", r"([\d.]+) among", r"\(([\d.]+) s each"]
+    patterns = [sentence for sentence, *_ in SENTENCES]
+    patterns += [r"p ([\d.]+) here", r"([\d.]+) among", r"\(after ([\d.]+) s a", SEARCHED]
     checked = {found.start(1) for pattern in patterns for found in re.finditer(pattern, text)}
     assert {found.start() for found in re.finditer(r"\d+\.\d+", text)} == checked
 

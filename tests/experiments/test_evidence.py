@@ -12,7 +12,7 @@ from bcls.experiments.claims import INCONCLUSIVE, NOT, PARTLY, check_claims
 from bcls.experiments.results import read_results, summarize
 from bcls.experiments.sweep_file import merge
 from scripts import gallery_page
-from scripts.evidence_page import KEPT, REMARKS, keep
+from scripts.evidence_page import KEPT, REMARKS, keep, searched_vsepp
 from tests.experiments.factories import data, write
 from tests.experiments.sweep_factory import line, ranks, sweep
 
@@ -174,6 +174,25 @@ def test_every_number_in_the_remarks_is_checked():
     checked = {written(text).start(1) for text, *_ in NUMBERS}
     remarks = written(NUMBERS[0][0]).string
     assert {found[0] for found in BY_HAND.finditer(remarks) if found.start() not in checked} <= OTHER
+
+
+def test_validation_metrics_of_the_equal_search_on_vsepp():
+    lines = [json.loads(one) for one in (KEPT / "vsepp-trials.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in {one["row"] for one in lines}:
+        own = [one for one in lines if one["row"] == row]
+        trials, runs = ([one for one in own if one["phase"] == phase] for phase in ("trial", "run"))
+        assert (len(trials), sorted(one["seed"] for one in runs)) == (8, [1, 2, 3])
+        best = max(trials, key=lambda one: one["validation"]["rsum"])
+        assert all(merge(one["settings"], best["point"]) == one["settings"] for one in runs)
+        assert not any("test" in one for one in trials + runs)
+    found = searched_vsepp()
+    for text, row in (
+        ("validation RSUM on VSE++ is #", "K-SW-HS"),
+        ("validation RSUM is # there", "SAM"),
+        ("that of BCLS # and", "BCLS"),
+        ("and that of Ladder #.", "Ladder"),
+    ):
+        assert written(text)[1] == f"{found[row]['rsum']:.0f}"
 
 
 def test_searches_seeds_and_epochs_are_as_described_on_the_page():
