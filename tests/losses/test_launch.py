@@ -36,16 +36,16 @@ def _forgotten(monkeypatch):
     monkeypatch.setattr(launching, "_REFUSED", set())
 
 
-def start(kernel, tensors=(), numbers=(), grid=(7,), device="cpu"):
-    launching.launch(kernel, torch.device(device), grid, tensors, numbers)
+def start(kernel, tensors=(), numbers=(), grid=(7,), device="cpu", **options):
+    launching.launch(kernel, torch.device(device), grid, tensors, numbers, **options)
 
 
 def test_the_second_launch_with_the_same_numbers_is_direct():
     compiled = Kernel()
     kernel = Kernel(compiled)
     for numbers in ((1, 2.0), (1, 2.0), (3, 2.0)):
-        start(kernel, (None,), numbers)
-    assert kernel.calls == [((7,), (None, 1, 2.0), {"num_warps": 4}), ((7,), (None, 3, 2.0), {"num_warps": 4})]
+        start(kernel, (None,), numbers, num_warps=8)
+    assert kernel.calls == [((7,), (None, 1, 2.0), {"num_warps": 8}), ((7,), (None, 3, 2.0), {"num_warps": 8})]
     assert compiled.calls == [((7, 1, 1), (None, 1, 2.0), {})]
 
 

@@ -134,7 +134,7 @@ def test_whole_numbers_are_passed_on_as_floats(monkeypatch):
 
     passed = []
 
-    def note(kernel, device, grid, tensors, numbers, warps):
+    def note(kernel, device, grid, tensors, numbers, **options):
         passed.append([type(number) for number in numbers])
 
     monkeypatch.setattr(small, "launch", note)

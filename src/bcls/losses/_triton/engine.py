@@ -18,8 +18,10 @@ from bcls.losses.passes import PLANES, AnchorResults, Keys, SoftSums, Tile, forb
 #: Rows and columns of a block, and of a block whose negatives are summed: sums of columns are merged over few blocks.
 _HEIGHT, _WIDTH = 32, 64
 _SUM_HEIGHT, _SUM_WIDTH = 128, 32
-#: Warps of a block that is mined: four cells per thread, whose keys and addresses just fit into the registers.
-_MINING_WARPS = 16
+#: Warps of a block that is mined: two cells for each thread. Blocks whose negatives are summed use few registers, so
+#: that four fit on a multiprocessor. On AMD GPUs a warp may have 64 threads, and ``maxnreg`` is unknown.
+_MINING_WARPS = 32 if torch.version.hip is None else 16
+_SUM_OPTIONS = {"num_warps": 8} if torch.version.hip else {"num_warps": 8, "maxnreg": 64}
 #: Programs that fill a large GPU; more of them would only raise the same keys at the same time.
 _PROGRAMS = 512
 #: Cells of a tile whose matrix is computed tile by tile: 268 MB.
@@ -78,7 +80,7 @@ class TritonEngine:
             windows.count, span, _HEIGHT, _WIDTH,
         )  # fmt: skip
         grid = blocks, _ceil(columns, span)
-        return launch(kernels.mine_tiles, scores.device, grid, tensors, numbers, _MINING_WARPS)
+        return launch(kernels.mine_tiles, scores.device, grid, tensors, numbers, num_warps=_MINING_WARPS)
 
     def sums(self, tile: Tile, soft: SoftNegatives) -> SoftSums:
         """One pass over the tile."""
@@ -93,7 +95,7 @@ class TritonEngine:
             soft.sharpness, labels is not None, ids is not None, soft.average, _SUM_HEIGHT, _SUM_WIDTH,
         )  # fmt: skip
         tensors = (scores, labels, ids, by_row, by_column)
-        launch(kernels.sum_negatives, scores.device, (blocks, splits), tensors, numbers, 8)
+        launch(kernels.sum_negatives, scores.device, (blocks, splits), tensors, numbers, **_SUM_OPTIONS)
         return SoftSums(by_row, by_column)
 
     def finish(

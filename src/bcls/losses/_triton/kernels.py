@@ -46,18 +46,18 @@ def raise_keys(
     as_positive = tile & (positive > 0)
     negative = tl.where(as_negative, negative, 0)
     positive = tl.where(as_positive, positive - 1, 0)
-    rows_negative = ROW_KEYS + (i[:, None] * windows + negative)
-    rows_positive = ROW_KEYS + row_plane + (i[:, None] * windows + positive)
-    columns_negative = COLUMN_KEYS + (negative * columns + j[None, :])
-    columns_positive = COLUMN_KEYS + column_plane + (positive * columns + j[None, :])
+    rows_negative = ROW_KEYS + (i * windows + negative)
+    rows_positive = ROW_KEYS + row_plane + (i * windows + positive)
+    columns_negative = COLUMN_KEYS + (negative * columns + j)
+    columns_positive = COLUMN_KEYS + column_plane + (positive * columns + j)
     standing_rows_negative = tl.load(rows_negative, mask=as_negative, other=0)
     standing_columns_negative = tl.load(columns_negative, mask=as_negative, other=0)
     standing_rows_positive = tl.load(rows_positive, mask=as_positive, other=0)
     standing_columns_positive = tl.load(columns_positive, mask=as_positive, other=0)
     codes = scores.to(tl.int32, bitcast=True)
     codes = tl.where(codes < 0, codes ^ BEFORE, codes)
-    by_row = (-j + BEFORE).to(tl.int64)[None, :]
-    by_column = (-number + BEFORE).to(tl.int64)[:, None]
+    by_row = (-j + BEFORE).to(tl.int64)
+    by_column = (-number + BEFORE).to(tl.int64)
     high = codes.to(tl.int64) << 32
     key = high | by_row
     tl.atomic_max(rows_negative, key, mask=as_negative & (key > standing_rows_negative), sem="relaxed")
@@ -70,8 +70,7 @@ def raise_keys(
     tl.atomic_max(columns_positive, key, mask=as_positive & (key > standing_columns_positive), sem="relaxed")
 
 
-# Strides that are not known to be 1 keep cells in the layout of the gathers: moving keys costs more than wide loads.
-@triton.jit(do_not_specialize=["s_column", "r_column"])
+@triton.jit
 def mine_tiles(
     S, R, EDGES, ROW_KEYS, COLUMN_KEYS,
     rows, columns, first, s_row, s_column, r_row, r_column, row_plane, column_plane, windows, span,
@@ -79,24 +78,28 @@ def mine_tiles(
 ):  # fmt: skip
     """Keys of a block of rows and a span of columns; each tile is used for both directions."""
     block = tl.program_id(0)
-    i = block * HEIGHT + tl.arange(0, HEIGHT)
+    # The tile is one-dimensional: in two dimensions Triton may choose the layout in which a warp loads a column.
+    # With the hint a thread loads single cells, in the layout of the keys, and a warp loads 32 neighbouring ones.
+    cell = tl.arange(0, HEIGHT * WIDTH)
+    i = block * HEIGHT + cell // WIDTH
+    column = tl.multiple_of(cell % WIDTH, [1])
     in_rows = i < rows
     number = first + i
-    s_rows = S + i.to(tl.int64)[:, None] * s_row
-    r_rows = R + i.to(tl.int64)[:, None] * r_row
+    s_rows = S + i.to(tl.int64) * s_row
+    r_rows = R + i.to(tl.int64) * r_row
     steps = span // WIDTH
     start = tl.program_id(1) * span
     # Blocks of rows start at different columns, so that they do not raise the keys of the same columns at once.
-    j = start + (block % steps) * WIDTH + tl.arange(0, WIDTH)
-    tile = in_rows[:, None] & (j < columns)[None, :]
-    scores = tl.load(s_rows + j.to(tl.int64)[None, :] * s_column, mask=tile, other=0.0)
-    labels = tl.load(r_rows + j.to(tl.int64)[None, :] * r_column, mask=tile, other=0.0)
+    j = start + (block % steps) * WIDTH + column
+    tile = in_rows & (j < columns)
+    scores = tl.load(s_rows + j.to(tl.int64) * s_column, mask=tile, other=0.0)
+    labels = tl.load(r_rows + j.to(tl.int64) * r_column, mask=tile, other=0.0)
     for step in range(steps):
         # Load the next tile while this one is processed.
-        next_j = start + ((step + 1 + block) % steps) * WIDTH + tl.arange(0, WIDTH)
-        next_tile = in_rows[:, None] & (next_j < columns * (step + 1 < steps))[None, :]
-        next_scores = tl.load(s_rows + next_j.to(tl.int64)[None, :] * s_column, mask=next_tile, other=0.0)
-        next_labels = tl.load(r_rows + next_j.to(tl.int64)[None, :] * r_column, mask=next_tile, other=0.0)
+        next_j = start + ((step + 1 + block) % steps) * WIDTH + column
+        next_tile = in_rows & (next_j < columns * (step + 1 < steps))
+        next_scores = tl.load(s_rows + next_j.to(tl.int64) * s_column, mask=next_tile, other=0.0)
+        next_labels = tl.load(r_rows + next_j.to(tl.int64) * r_column, mask=next_tile, other=0.0)
         place = (labels.to(tl.float64) + tl.load(EDGES)) * tl.load(EDGES + 1)
         negative = bin_of(place, windows)
         positive = bin_of(place - tl.load(EDGES + 2), windows)

@@ -25,7 +25,7 @@ def launch(
     grid: tuple[int, ...],
     tensors: tuple[Tensor | None, ...],
     numbers: tuple[float, ...],
-    warps: int = 4,
+    **options: int,
 ) -> None:
     """Start the programs of a grid.
 
@@ -35,7 +35,7 @@ def launch(
         grid: Number of programs in each dimension.
         tensors: Tensors, by position.
         numbers: Numbers and constants, by position.
-        warps: Warps of a program.
+        options: Options of the compiler, such as ``num_warps``; the same for equal numbers.
     """
     arguments = (*tensors, *numbers)
     # Triton compiles for the type of a tensor and whether its address is divisible by 16.
@@ -50,7 +50,7 @@ def launch(
             del _COMPILED[key]
         else:
             return
-    compiled = kernel[grid](*arguments, num_warps=warps)
+    compiled = kernel[grid](*arguments, **options)
     if compiled is not None and kernel not in _REFUSED:  # the interpreter compiles nothing and returns None
         if len(_COMPILED) >= _MOST:
             _COMPILED.clear()

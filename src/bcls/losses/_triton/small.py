@@ -95,5 +95,5 @@ def _launch(
         windows is not None, windows is not None and windows.valid_only, _AT_ONCE, block,
         1 << max(0, count - 1).bit_length(),
     )  # fmt: skip
-    launch(anchor_hinges, device, (2 * size,), tensors, numbers, max(1, min(16, block // 256)))
+    launch(anchor_hinges, device, (2 * size,), tensors, numbers, num_warps=max(1, min(16, block // 256)))
     return binary, continuous
