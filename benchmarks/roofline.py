@@ -89,6 +89,8 @@ def model_formulas(images, regions, nodes, width, size, *, item, parts, steps):
             item * (given + parts * fixed + vectors * (size + 2 * width)) + 4 * weights,
             2 * vectors * width * (2 * regions + size),
         ),
+        # Similarity vectors, their gradient, norms; gradients before the norm, of all vectors and of the whole pairs.
+        "_through_norm_kernel": (item * (3 * vectors * size + pairs) + 4 * vectors, None),
         # Queries, nodes, mask; as many results as queries.
         "_mix_kernel": (item * pairs * (2 * asked + read) + mask, 4 * pairs * nodes * asked),
         # Queries, nodes, mask, gradient; gradients of queries and nodes.

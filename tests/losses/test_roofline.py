@@ -27,6 +27,7 @@ ARGUMENTS = {
     "_local_backward_kernel": (
         "regions_ptr weights_ptr words_ptr layer_ptr local_ptr", "context_ptr squares_ptr grad_ptr"
     ),
+    "_through_norm_kernel": ("nodes_ptr grad_ptr norm_ptr", "local_ptr whole_ptr"),
     "_mix_kernel": ("queries_ptr nodes_ptr mask_ptr", "out_ptr"),
     "_mix_backward_kernel": ("queries_ptr nodes_ptr mask_ptr grad_ptr", "queries_grad_ptr nodes_grad_ptr"),
 }  # fmt: skip
