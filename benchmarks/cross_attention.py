@@ -66,7 +66,7 @@ class Step:
         self.lengths = torch.tensor(list(LENGTHS))[torch.multinomial(shares, batch, replacement=True)]
         self.lengths = self.lengths.clamp(max=LONGEST)
         self.lengths[0] = LONGEST
-        self.lengths = self.lengths.to(self.device)
+        self.host_lengths, self.lengths = self.lengths.tolist(), self.lengths.to(self.device)
         self.tokens = torch.randint(WORDS, (batch, LONGEST), device=self.device)
         self.regions = torch.randn(batch, 36, chosen.features, device=self.device, dtype=torch.float16)
         self.relevance = torch.rand(batch, batch, device=self.device).fill_diagonal_(1)
@@ -83,7 +83,8 @@ class Step:
         rows = self.ids if index is None else index.captions
         width = LONGEST if index is None else index.width
         tokens = torch.nn.functional.pad(self.tokens, (0, max(0, width - LONGEST)))[:, :width]
-        texts = Padded(tokens[rows], self.lengths.clamp(max=width)[rows])
+        host_lengths = self.host_lengths if index is None else None
+        texts = Padded(tokens[rows], self.lengths.clamp(max=width)[rows], host_lengths)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
             scores = self.model.scores(*self.model(Padded(self.regions[rows].float()), texts))
         terms = self.loss.terms(scores.float(), self.relevance, image_ids=self.ids)

@@ -92,6 +92,15 @@ def test_cuda_graph_capture_gives_the_same_results(name, training, budget, monke
     torch.testing.assert_close(scored(name, training, budget, monkeypatch), whole)
 
 
+def test_lengths_that_the_host_knows_are_not_read_from_the_device():
+    side = image_side(Padded(torch.randn(2, 5, 3)), torch.randn(2, 3))
+    captions = Padded(torch.randn(3, 6, 3), torch.full((3,), -1), host_lengths=[2, 6, 4])
+    (numbers,) = all_pairs(
+        lambda _, block: (block.mask.sum(1).expand(2, -1),), side, captions, torch.randn(3, 3), width=3
+    )
+    assert numbers.tolist() == [[3, 7, 5]] * 2  # words, and the whole caption
+
+
 def test_recomputation_stores_less(monkeypatch):
     """What autograd holds on to between the passes."""
     kept = []

@@ -79,6 +79,7 @@ def test_batches_are_in_order_with_and_without_reading_ahead(tmp_path, monkeypat
         assert one.image_ids.tolist() == other.image_ids.tolist() == dataset.image_of_caption[captions].tolist()
         assert torch.equal(one.images.values, other.images.values)
         assert torch.equal(one.texts.values, texts.values[captions][:, : one.texts.lengths.max()])
+        assert one.texts.host_lengths == one.texts.lengths.tolist() == texts.lengths[captions].tolist()
 
 
 def test_an_error_of_a_reading_thread_is_raised(tmp_path):

@@ -323,7 +323,8 @@ def caption_tokens(texts: Any, vocabulary: Vocabulary | None, words: int) -> Pad
             fail("texts", "token ids with lengths", "strings", hint)
         if not len(texts):
             return Padded(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-        return Padded(*(torch.from_numpy(part) for part in vocabulary.encode_all(list(texts))))
+        tokens, counts = (torch.from_numpy(part) for part in vocabulary.encode_all(list(texts)))
+        return Padded(tokens, counts)
     values, lengths = texts.values, texts.lengths
     shape = tuple(lengths.shape) if isinstance(lengths, Tensor) else lengths
     if values.ndim != 2 or values.is_floating_point() or lengths is None or shape != values.shape[:1]:

@@ -432,9 +432,8 @@ def caption_blocks(lengths: Sequence[int], most: int, alignment: int = 1, least_
     return blocks
 
 
-def _host_lengths(captions: Padded) -> list[int]:
-    lengths: list[int] = captions.full_lengths.tolist()
-    return lengths
+def _host_lengths(captions: Padded) -> Sequence[int]:
+    return captions.full_lengths.tolist() if captions.host_lengths is None else captions.host_lengths
 
 
 def _is_capturing(captions: Padded) -> bool:
@@ -447,7 +446,9 @@ def _image_rows(images: ImageSide, start: int, stop: int) -> ImageSide:
     return ImageSide(*(None if part is None else part[start:stop] for part in images))  # type: ignore[arg-type]
 
 
-def _gathered_blocks(captions: Padded, vectors: Tensor, lengths: list[int], blocks: list[Block]) -> list[CaptionSide]:
+def _gathered_blocks(
+    captions: Padded, vectors: Tensor, lengths: Sequence[int], blocks: list[Block]
+) -> list[CaptionSide]:
     """The captions of each block, with a few kernels for all blocks together."""
     longest, size = captions.values.shape[1:]
     rows, device = [], captions.values.device
@@ -456,8 +457,10 @@ def _gathered_blocks(captions: Padded, vectors: Tensor, lengths: list[int], bloc
         real = position <= torch.tensor([lengths[caption] for caption in block.captions])[:, None]
         word = real & (position > 0)  # the node of the whole caption comes first and has no word
         rows.append(torch.stack([first + (position - 1) * word, word, real]).flatten(1))
-    # A copy from ordinary memory is complete for the host on return, and need not wait for the device.
-    source, word, real = torch.cat(rows, 1).to(device, non_blocking=True)
+    indices = torch.cat(rows, 1)
+    if device.type == "cuda":  # a large copy from memory that is not pinned would wait for the GPU
+        indices = indices.pin_memory()
+    source, word, real = indices.to(device, non_blocking=True)
     words = captions.values.reshape(-1, size).index_select(0, source) * word[:, None]
     order = torch.tensor([caption for block in blocks for caption in block.captions]).to(device, non_blocking=True)
     sides, sizes = [], [one.shape[1] for one in rows]
@@ -467,7 +470,9 @@ def _gathered_blocks(captions: Padded, vectors: Tensor, lengths: list[int], bloc
     return sides
 
 
-def _captured_blocks(captions: Padded, vectors: Tensor, lengths: list[int], blocks: list[Block]) -> list[CaptionSide]:
+def _captured_blocks(
+    captions: Padded, vectors: Tensor, lengths: Sequence[int], blocks: list[Block]
+) -> list[CaptionSide]:
     """Adjacent captions, masked by lengths that only the device knows."""
     nodes = blocks[0].nodes
     position = torch.arange(nodes, device=captions.values.device)

@@ -1,6 +1,7 @@
 """Padded batches, and layers that several models use: normalization, the GRU over words, pooling, heads, batch norm."""
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class Padded:
             ``(N, 3, H, W)``.
         lengths: ``(N,)`` int64, the number of real entries among the L of each item; ``None`` if all are real, or if
             an item is one vector or one image.
+        host_lengths: ``lengths`` on the host, if they are known there: reading them from a GPU would wait for it.
 
     Example:
         >>> words = Padded(torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1]))
@@ -42,6 +44,7 @@ class Padded:
 
     values: Tensor
     lengths: Tensor | None = None
+    host_lengths: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -63,7 +66,7 @@ class Padded:
         # A non-blocking copy to the CPU may not be complete when it is read.
         non_blocking = torch.device(device).type != "cpu"
         lengths = None if self.lengths is None else self.lengths.to(device, non_blocking=non_blocking)
-        return Padded(self.values.to(device, non_blocking=non_blocking), lengths)
+        return Padded(self.values.to(device, non_blocking=non_blocking), lengths, self.host_lengths)
 
     def float(self) -> "Padded":
         """The batch in float32."""

@@ -86,7 +86,7 @@ class CrossModel(base.RetrievalModel):
 
     def text_codes(self, texts: Padded) -> Padded:
         """``(C, W, D)`` unit words, zero after a caption's last word."""
-        return Padded(unit(self.reader.states(texts)), texts.lengths)
+        return replace(texts, values=unit(self.reader.states(texts)))
 
     def image_vectors(self, codes: Padded) -> Tensor:
         """``(N, D)`` unit vectors, by self-attention over regions."""
@@ -250,9 +250,9 @@ class SgrafModel(base.RetrievalModel):
 
 
 def _concatenate(first: Padded, second: Padded) -> Padded:
-    return Padded(torch.cat([first.values, second.values], -1), first.lengths)
+    return replace(first, values=torch.cat([first.values, second.values], -1))
 
 
 def _split(codes: Padded) -> tuple[Padded, Padded]:
     first, second = codes.values.chunk(2, -1)
-    return Padded(first, codes.lengths), Padded(second, codes.lengths)
+    return replace(codes, values=first), replace(codes, values=second)

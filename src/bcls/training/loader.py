@@ -9,7 +9,7 @@ captions (:class:`IndexBatch`).
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -218,7 +218,8 @@ class CaptionInputs:
     def take(self, captions: Indices, whole: Indices) -> Padded:
         """Some captions, cut to the longest of the whole batch, so that all processes have the same width."""
         rows = torch.from_numpy(captions).to(self._texts.values.device, non_blocking=True)
-        return self.rows(rows, self.longest(whole))
+        texts = self.rows(rows, self.longest(whole))
+        return texts if self._lengths is None else replace(texts, host_lengths=self._lengths[captions].tolist())
 
     def rows(self, captions: Tensor, width: int | None) -> Padded:
         """Some captions by indices on their device, cut or padded to a width."""
