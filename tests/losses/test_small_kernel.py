@@ -31,7 +31,7 @@ def _kernels(monkeypatch):
     monkeypatch.delattr(fused, "_MatrixLoss")
 
 
-@pytest.mark.parametrize("size", [1, 2, 16, 17, 128, 300, 1000, 2048, 4096] if GPU else [1, 2, 17])
+@pytest.mark.parametrize("size", [1, 2, 16, 17, 128, 300, 1000, 2048, 3072] if GPU else [1, 2, 17])
 def test_bcls(size):
     similarity, relevance = batch(size, device=DEVICE)
     ids = ids_of(size, device=DEVICE)
