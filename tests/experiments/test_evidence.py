@@ -185,6 +185,7 @@ def test_validation_metrics_of_the_equal_search_on_vsepp():
         best = max(trials, key=lambda one: one["validation"]["rsum"])
         assert all(merge(one["settings"], best["point"]) == one["settings"] for one in runs)
         assert not any("test" in one for one in trials + runs)
+        assert {one["settings"]["lr"] for one in runs} == {max(one["settings"]["lr"] for one in lines)}
     found = searched_vsepp()
     for text, row in (
         ("validation RSUM on VSE++ is #", "K-SW-HS"),

@@ -9,7 +9,7 @@ import torch
 
 from bcls.losses import BCLSLoss, KendallLoss, StreamingBCLSLoss, TripletSoftLoss
 from bcls.losses.backends import engine_for
-from bcls.losses.definitions import SoftNegatives, check_now, sliding_windows
+from bcls.losses.definitions import SoftNegatives, Windows, check_now, sliding_windows
 from bcls.losses.fused import matrix_loss
 from tests.losses.factories import (
     DEVICE,
@@ -172,6 +172,26 @@ def test_dense_kendall_by_ranks_of_long_rows_and_few_anchors(monkeypatch, margin
         step(lambda scores: loss(scores, relevance), similarity),
         step(lambda scores: plain(loss)(scores, relevance), similarity),
     )
+
+
+def test_whole_numbers_are_passed_on_as_floats(monkeypatch):
+    """Compiled code is found again by a key in which 1 and 1.0 are equal."""
+    from bcls.losses._triton import engine, small
+
+    monkeypatch.setattr(small, "LARGEST", 0)
+    passed, launch = {}, engine.launch
+
+    def note(kernel, device, grid, tensors, numbers, **options):
+        passed.setdefault(kernel.__name__, []).append([type(number) for number in numbers])
+        return launch(kernel, device, grid, tensors, numbers, **options)
+
+    monkeypatch.setattr(engine, "launch", note)
+    similarity, relevance = batch(5, device=DEVICE)
+    for margin, scale in ((0.5, 2.0), (1, 2)):
+        terms = {"soft": SoftNegatives(margin, 50, scale=scale), "windows": Windows(0.2, 0.5, False, scale)}
+        step(lambda scores, terms=terms: sum(matrix_loss(scores, relevance, **terms)), similarity)
+    assert set(passed) > {"mine_tiles", "sum_negatives", "finish_anchors", "soft_slopes", "scatter_pairs"}
+    assert all(len(kinds) == 2 and kinds[0] == kinds[1] for kinds in passed.values())
 
 
 def test_the_kendall_loss_launches_its_kernel(monkeypatch):

@@ -203,7 +203,7 @@ def as_function(kind: type[RetrievalLoss], name: str) -> Callable[..., Tensor]:
 
 @functools.lru_cache(maxsize=256)
 def _can_check(kind: type) -> bool:
-    """Whether ``fuses`` tells of this ``compute``: a subclass that overrides only ``compute`` checks no values."""
+    """Whether one class defines both: an inherited ``fuses`` does not describe an overridden ``compute``."""
     compute, fuses = (next(base for base in kind.__mro__ if name in vars(base)) for name in ("compute", "fuses"))
     return compute is fuses
 

@@ -24,7 +24,7 @@ _BLOCK_COST, _BLOCK_LAUNCHES = 1 / 16, 100_000
 #: On a GPU the nodes of a pair are padded to a multiple of this: matrix products need rows of 16 bytes to be fast.
 _ALIGNMENT = 8
 
-#: Scores a block: ``(images, captions, *extra) -> (scores (n, c), more (1, c) ...)``.
+#: Scores a block: ``(images, captions, *extra) -> (scores (n, c), more (k, c) ...)``.
 BlockScores = Callable[..., tuple[Tensor, ...]]
 
 

@@ -56,7 +56,7 @@ class TritonEngine:
     def one_launch(
         self, similarity: Tensor, relevance: Tensor | None, image_ids: Tensor | None, settings: LossSettings
     ) -> tuple[Tensor, Tensor] | None:
-        """One kernel for matrices up to B = 4,096."""
+        """One kernel for matrices up to B = 3,072."""
         if not is_small(similarity.shape[0], settings.windows):
             return None
         raise_reported(similarity.device)
@@ -123,8 +123,9 @@ class TritonEngine:
             0 if row_keys is None else row_keys.stride(0), 0 if column_keys is None else column_keys.stride(0),
             both * count, 0 if row_sums is None else row_sums.shape[1],
             0 if column_sums is None else column_sums.shape[1], own[0].stride(0), own[1].stride(0), count,
-            1.0 if soft is None else soft.sharpness, 0.0 if soft is None else soft.margin,
-            1.0 if soft is None else soft.scale, 1.0 if windows is None else windows.scale,
+            # Floats even for integers, see `small`.
+            1.0 if soft is None else soft.sharpness, 0.0 if soft is None else float(soft.margin),
+            1.0 if soft is None else float(soft.scale), 1.0 if windows is None else float(windows.scale),
             soft is not None, soft is not None and soft.average,
             windows is not None, windows is not None and windows.valid_only, anchors, scanned, 16,
         )  # fmt: skip
@@ -139,7 +140,7 @@ class TritonEngine:
         tensors = (scores, labels, ids, *levels, upstream, gradient)
         numbers = (
             rows, columns, first, *scores.stride(), *((0, 0) if labels is None else labels.stride()),
-            soft.sharpness, soft.scale, labels is not None, ids is not None, _HEIGHT, _WIDTH,
+            soft.sharpness, float(soft.scale), labels is not None, ids is not None, _HEIGHT, _WIDTH,
         )  # fmt: skip
         launch(kernels.soft_slopes, scores.device, (_ceil(rows, _HEIGHT), _ceil(columns, _WIDTH)), tensors, numbers)
         return gradient

@@ -47,7 +47,7 @@ def launch(
             compiled[*grid, 1, 1](*arguments)
         except TypeError:
             _REFUSED.add(kernel)
-            del _COMPILED[key]
+            _COMPILED.pop(key, None)
         else:
             return
     compiled = kernel[grid](*arguments, **options)

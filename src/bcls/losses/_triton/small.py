@@ -76,7 +76,7 @@ def _launch(
     """Values of the terms; their gradient is added to ``slopes``, times the upstream gradients if they are given."""
     (soft, windows), size, device = settings, similarity.shape[0], similarity.device
     count = 0 if windows is None else windows.count
-    work = torch.empty((10 + 8 * count) * size, device=device)
+    work = torch.empty((10 + 8 * count) * size, dtype=torch.float32, device=device)  # numbers of 64 bits, too
     # Two tensors instead of two views of one, so that a caller may change them in place.
     binary, continuous = torch.empty((), device=device), torch.empty((), device=device)
     edges = None if windows is None else window_tensors(windows, device)[0]
