@@ -19,7 +19,7 @@ from bcls.models.layers import EPS, Padded, at_least_float32, masked_batch_norm,
 from bcls.models.similarity_vectors import CaptionSide, ImageSide, kernels_for, similarity_vectors
 
 #: A block costs as much time as this fraction of all nodes: captions of a rare length join a block of longer ones. On a
-#: GPU it costs at least as much as this number of nodes, since the host launches 200 kernels for it, one by one.
+#: GPU it costs at least as much as this number of nodes, since the host launches its kernels one by one.
 _BLOCK_COST, _BLOCK_LAUNCHES = 1 / 16, 100_000
 #: On a GPU the nodes of a pair are padded to a multiple of this: matrix products need rows of 16 bytes to be fast.
 _ALIGNMENT = 8

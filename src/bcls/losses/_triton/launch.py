@@ -40,7 +40,7 @@ def launch(
     arguments = (*tensors, *numbers)
     # Triton compiles for the type of a tensor and whether its address is divisible by 16.
     kinds = [one if one is None else (one.dtype, one.data_ptr() % 16 == 0) for one in tensors]
-    key = (kernel.__name__, device, numbers, *kinds)
+    key = (kernel.__name__, device, numbers, *kinds)  # no two kernels have the same name
     compiled = _COMPILED.get(key)
     if compiled is not None:
         try:
