@@ -149,8 +149,8 @@ def encode_in_parts(encode: Callable[[Padded, Padded], Codes], images: Padded, t
     Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, RepL4NLP 2021.
     """
 
-    def encode_part(images: Tensor, regions: Tensor, texts: Tensor, words: Tensor) -> list[Tensor]:
-        return [side.values for side in encode(Padded(images, regions), Padded(texts, words))]
+    def encode_part(images: Tensor, image_lengths: Tensor, texts: Tensor, text_lengths: Tensor) -> list[Tensor]:
+        return [side.values for side in encode(Padded(images, image_lengths), Padded(texts, text_lengths))]
 
     found = []
     for start in range(0, len(images), size):
