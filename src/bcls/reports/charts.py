@@ -182,6 +182,8 @@ def log_log_chart(title: str, x_label: str, panels: Mapping[str, Sequence[ChartL
             axes.set(xscale="log", yscale="log", xlabel=x_label, title=heading)
             axes.set_xticks(xs, [f"{x:,g}" for x in xs], rotation=45)
             axes.minorticks_off()
+            # By default powers of 10 are mathematical text, which the style does not parse.
+            axes.yaxis.set_major_formatter("{x:,g}")
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3)
         figure.suptitle(_clean(title))
         return _save(figure)
